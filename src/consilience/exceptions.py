@@ -1,0 +1,143 @@
+"""Every error that Consilience raises on purpose.
+
+::
+
+    ConsilienceError                     exit code
+    ├── StudyError                       2   a study file, a site file or a parameter is wrong
+    │   └── ParameterError (ValueError)  2   one parameter: its allowed range, what was received
+    ├── DataError (ValueError)           3   a table cannot be read, or does not fit the study
+    ├── PrivacyError                     4   something may not leave a site
+    │   ├── DisclosureError              4   the gate refused a message
+    │   └── BudgetError                  4   epsilon, revealed rank or number of runs is used up
+    ├── WireError                        5   bytes that are not a valid message
+    │   └── SignatureError               5   bytes that are not signed by whom they should be
+    ├── ProtocolError                    6   a method broke the contract of the exchange
+    ├── RunError                         7   a run directory cannot be written, read or resumed
+    ├── QuorumError                      8   too few sites answered
+    ├── EngineError                      9   an engine cannot reach its sites
+    └── MissingExtraError (ImportError)  10  an optional dependency is not installed
+
+The command line ends with the exit code of the error; 0 is success, 1 an error nobody foresaw.
+
+Two readers see an error: the person at the site where it happened, and everybody else. ``str(e)``
+is for the first. ``e.public`` is the sentence that may leave a site: it names a column, a step or a
+rule, never a value, a path or a count.
+"""
+
+from __future__ import annotations
+
+
+class ConsilienceError(Exception):
+    """Base of all errors of this package.
+
+    Parameters
+    ----------
+    message : str
+        One sentence for the person where it happened: what, where, what to do.
+    public : str, optional
+        The sentence that other parties may read.
+    """
+
+    exit_code = 1
+    default_public = "the site stopped with an error; its own log says why"
+
+    def __init__(self, message: str, *, public: str | None = None) -> None:
+        super().__init__(message)
+        self.public = self.default_public if public is None else public
+
+
+class StudyError(ConsilienceError):
+    """A study file, a site file or a combination of settings is wrong."""
+
+    exit_code = 2
+    default_public = "the site's settings do not fit the study; its own log says why"
+
+
+class ParameterError(StudyError, ValueError):
+    """One parameter is outside its allowed range."""
+
+    @classmethod
+    def of(cls, name: str, allowed: str, received: object) -> ParameterError:
+        """Build the standard sentence: parameter, allowed range, received value."""
+        return cls(f"{name} must be {allowed}, but {received!r} was given")
+
+
+class DataError(ConsilienceError, ValueError):
+    """A table cannot be read, or does not fit the study."""
+
+    exit_code = 3
+    default_public = "the site's table cannot be used as it is; the site's own log says why"
+
+
+class PrivacyError(ConsilienceError):
+    """Something may not leave a site."""
+
+    exit_code = 4
+    default_public = "the site's policy does not allow this"
+
+
+class DisclosureError(PrivacyError):
+    """The gate refused a message."""
+
+
+class BudgetError(PrivacyError):
+    """A budget that the site's steward has set is used up."""
+
+    default_public = "a budget of the site is used up"
+
+
+class WireError(ConsilienceError):
+    """Bytes that are not a valid message."""
+
+    exit_code = 5
+    default_public = "the message could not be read"
+
+
+class SignatureError(WireError):
+    """Bytes that are not signed by the party that should have signed them."""
+
+    default_public = "the message does not carry the signature of a trusted party"
+
+
+class ProtocolError(ConsilienceError):
+    """A method broke the contract of the exchange (an error in its code)."""
+
+    exit_code = 6
+    default_public = "the step broke the contract of the exchange; the site's own log says how"
+
+
+class RunError(ConsilienceError):
+    """A run directory cannot be written, read or resumed."""
+
+    exit_code = 7
+    default_public = "the site could not keep its record of the run; its own log says why"
+
+
+class QuorumError(ConsilienceError):
+    """Too few sites answered."""
+
+    exit_code = 8
+
+
+class EngineError(ConsilienceError):
+    """An engine cannot reach its sites."""
+
+    exit_code = 9
+
+
+class MissingExtraError(ConsilienceError, ImportError):
+    """An optional dependency is not installed.
+
+    Parameters
+    ----------
+    extra : str
+        Name of the extra that brings it.
+    purpose : str
+        What it is needed for.
+    """
+
+    exit_code = 10
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        sentence = f"{purpose} needs an optional part: pip install 'consilience[{extra}]'"
+        super().__init__(sentence, public=f"the site lacks the optional part {extra!r}")

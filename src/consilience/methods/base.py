@@ -1,0 +1,528 @@
+"""What a method is: a generator that asks at the coordinator, pure steps that answer at the sites.
+
+Coordinator side::
+
+    def coordinate(self, ctx):
+        replies = yield Ask("sums", SumsRequest())
+        ...
+        return Result(...)
+
+Site side, one function per step::
+
+    @step("sums")
+    def sums(message: SumsRequest, data: SiteData, state: State, site: SiteContext) -> ...:
+        return Sums(...), state
+
+Neither knows an engine, a file or a clock. The yields *are* the exchange.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
+from consilience.methods.result import Result
+from consilience.wire.disclosure import Limits
+from consilience.wire.message import message_type
+
+State = dict[str, Any]
+Exchange = Generator["Ask", "Replies", Any]
+M = TypeVar("M", bound="Method")
+
+
+# --------------------------------------------------------------------------- what a site holds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which columns of a site's table play which role.
+
+    Parameters
+    ----------
+    features : sequence of str
+    target, id, agent, entity, weight : str, optional
+    sequence : sequence of str
+        Columns of an ordered sequence of states.
+    levels : mapping of str to sequence of str
+        Declared levels of categorical columns. Columns without levels are numeric.
+    """
+
+    features: tuple[str, ...] = ()
+    target: str | None = None
+    id: str | None = None
+    agent: str | None = None
+    entity: str | None = None
+    weight: str | None = None
+    sequence: tuple[str, ...] = ()
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", _names("features", self.features))
+        object.__setattr__(self, "sequence", _names("sequence", self.sequence))
+        levels = {k: tuple(str(v) for v in vs) for k, vs in self.levels.items()}
+        object.__setattr__(self, "levels", levels)
+        for name in self.levels:
+            if name not in self.used():
+                raise StudyError(f"levels are declared for column {name!r}, which has no role")
+
+    def used(self) -> tuple[str, ...]:
+        """All columns that have a role, each once."""
+        single = (self.target, self.id, self.agent, self.entity, self.weight)
+        names = (*self.features, *(c for c in single if c is not None), *self.sequence)
+        return tuple(dict.fromkeys(names))
+
+
+def _names(role: str, names: object) -> tuple[str, ...]:
+    if isinstance(names, str) or not all(isinstance(n, str) for n in names):  # type: ignore[attr-defined]
+        raise ParameterError.of(role, "a list of column names", names)
+    listed = tuple(names)  # type: ignore[arg-type]
+    twice = sorted({n for n in listed if listed.count(n) > 1})
+    if twice:
+        raise StudyError(f"{role} names column {twice[0]!r} twice: name each column once")
+    return listed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """How every site prepares its columns, in this order: missing, encode, standardise.
+
+    Parameters
+    ----------
+    missing : {"refuse", "complete-rows", "aggregated-mean", "indicator"}
+    categorical : {"refuse", "treatment", "onehot"}
+        Coding of columns with declared levels; "treatment" drops the first level.
+    indicators : mapping of str to sequence
+        Single 0/1 columns: ``{"cp": (4,)}`` replaces ``cp`` by ``cp=4``.
+    standardize : {"none", "pooled", "site"}
+        By pooled moments (a phase of the exchange), by the site's own, or not at all.
+    """
+
+    missing: Literal["refuse", "complete-rows", "aggregated-mean", "indicator"] = "refuse"
+    categorical: Literal["refuse", "treatment", "onehot"] = "refuse"
+    indicators: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    standardize: Literal["none", "pooled", "site"] = "none"
+
+    def __post_init__(self) -> None:
+        allowed = {
+            "missing": ("refuse", "complete-rows", "aggregated-mean", "indicator"),
+            "categorical": ("refuse", "treatment", "onehot"),
+            "standardize": ("none", "pooled", "site"),
+        }
+        for name, choices in allowed.items():
+            if getattr(self, name) not in choices:
+                raise ParameterError.of(name, f"one of {choices}", getattr(self, name))
+        indicators = {k: tuple(vs) for k, vs in self.indicators.items()}
+        object.__setattr__(self, "indicators", indicators)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteData:
+    """A site's prepared rows: read-only arrays by role, with names.
+
+    Attributes
+    ----------
+    features : (n, p) float array
+    feature_names : tuple of str
+    rows : (n,) int array
+        Position of each row in the table as it was read.
+    target : (n,) float array, or str array where levels are declared, or None
+    id, agent, entity : (n,) str array or None
+    weight : (n,) float array or None
+    sequence : (n, t) int array or None
+        States by their position among the declared levels; -1 is missing.
+    sequence_names : tuple of str
+    levels : mapping of str to tuple of str
+    foreign_levels : tuple of str
+        Columns in which values outside the declared levels were found.
+    n_read : int
+        Rows of the table as it was read.
+    content_hash : str
+        SHA-256 of the table's bytes, or of its columns.
+    """
+
+    features: NDArray[np.float64]
+    feature_names: tuple[str, ...]
+    rows: NDArray[np.int64]
+    target: NDArray[Any] | None = None
+    id: NDArray[np.str_] | None = None
+    agent: NDArray[np.str_] | None = None
+    entity: NDArray[np.str_] | None = None
+    weight: NDArray[np.float64] | None = None
+    sequence: NDArray[np.int64] | None = None
+    sequence_names: tuple[str, ...] = ()
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    foreign_levels: tuple[str, ...] = ()
+    n_read: int = 0
+    content_hash: str = ""
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, np.ndarray) and value.flags.writeable:
+                frozen = value.copy()
+                frozen.flags.writeable = False
+                object.__setattr__(self, item.name, frozen)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.rows)
+
+    def with_features(
+        self, features: NDArray[np.float64], names: tuple[str, ...] | None = None
+    ) -> SiteData:
+        """Same rows with other feature columns."""
+        names = self.feature_names if names is None else names
+        return dataclasses.replace(self, features=features, feature_names=names)
+
+
+class SiteContext(Protocol):
+    """What a step may use besides its message, data and state.
+
+    Attributes
+    ----------
+    site : str
+    rng : numpy.random.Generator
+        Public stream of this site, round and step: the same whatever the engine.
+    secret_rng : numpy.random.Generator
+        Operating-system entropy; what it gives must go through the state to be repeatable.
+    limits : Limits
+        Numbers of the site's policy.
+    """
+
+    site: str
+    rng: np.random.Generator
+    secret_rng: np.random.Generator
+    limits: Limits
+
+    def stream(self, *key: str | int) -> np.random.Generator:
+        """Public stream by key (for agents: id, round and step), without the site."""
+
+    def output(self, name: str, value: Any) -> None:
+        """Keep something at the site: an array with one entry per row, or a predictor."""
+
+
+# --------------------------------------------------------------------------- steps
+
+StepFunction = Callable[[Any, SiteData, State, SiteContext], tuple[Any, State]]
+Transform = Callable[[Any, SiteData], SiteData]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A kind of question that a site answers.
+
+    Attributes
+    ----------
+    name : str
+    function : callable
+        ``(message, data, state, site) -> (reply, state)``, pure.
+    request, reply : type
+        Message types, read from the function's annotations.
+    transform : callable or None
+        For preparing steps: ``(message, data) -> data``, what later steps receive.
+    """
+
+    name: str
+    function: StepFunction
+    request: type
+    reply: type
+    transform: Transform | None = None
+
+    def __call__(
+        self, message: Any, data: SiteData, state: State, site: SiteContext
+    ) -> tuple[Any, State]:
+        return self.function(message, data, state, site)
+
+
+def step(name: str, *, transform: Transform | None = None) -> Callable[[StepFunction], Step]:
+    """Declare a step; its annotations are checked when the module is imported.
+
+    Raises
+    ------
+    ProtocolError
+        The signature is not ``(message: Request, data, state, site) -> tuple[Reply, State]`` with
+        registered messages.
+    """
+
+    def declare(function: StepFunction) -> Step:
+        names = tuple(inspect.signature(function).parameters)
+        if names != ("message", "data", "state", "site"):
+            raise ProtocolError(f"step {name!r} must take (message, data, state, site)")
+        hints = typing.get_type_hints(function)
+        returned = typing.get_args(hints.get("return"))
+        if "message" not in hints or len(returned) != 2:
+            raise ProtocolError(f"step {name!r} must annotate its message and tuple[Reply, State]")
+        message_type(hints["message"])
+        message_type(returned[0])
+        return Step(name, function, hints["message"], returned[0], transform)
+
+    return declare
+
+
+# --------------------------------------------------------------------------- the exchange
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question of the coordinator.
+
+    Attributes
+    ----------
+    step : str
+    message : object
+        A registered message, or a dict of site to message where sites get different ones.
+    to : tuple of str or None
+        Addressed sites; ``None`` is all that take part.
+    wait : {"all", "any"}
+        Resume with every reply to this ask, or with the next reply to any open ask.
+    """
+
+    step: str
+    message: Any
+    to: tuple[str, ...] | None = None
+    wait: Literal["all", "any"] = "all"
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A site did not answer in time."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A site, or its gate, declined to answer."""
+
+    reason: str
+
+
+class Replies(Mapping[str, Any]):
+    """Replies by site, in name order: messages, `Absent` or `Refused`.
+
+    Attributes
+    ----------
+    present : dict of str to message
+    missing : dict of str to Absent or Refused
+    rounds : dict of str to int
+        Round of the ask that each reply answers (they differ under ``wait="any"``).
+    """
+
+    def __init__(self, replies: Mapping[str, Any], rounds: Mapping[str, int]) -> None:
+        self._all = {site: replies[site] for site in sorted(replies)}
+        self.rounds = dict(rounds)
+        self.present = {
+            s: r for s, r in self._all.items() if not isinstance(r, Absent | Refused)
+        }
+        self.missing = {s: r for s, r in self._all.items() if isinstance(r, Absent | Refused)}
+
+    def __getitem__(self, site: str) -> Any:
+        return self._all[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+@dataclass
+class CoordinatorContext:
+    """What `coordinate` may use.
+
+    Attributes
+    ----------
+    sites : tuple of str
+        Sites that take part, in name order.
+    feature_names : tuple of str
+        Columns after preparation, known once the exchange has opened.
+    columns, preparation : Columns, Preparation
+    roles : mapping of str to str
+        Role of a site in the study, where the method has roles.
+    rng : numpy.random.Generator
+        Public stream of the coordinator.
+    quorum : int
+        Sites that must answer.
+    follows : Result or None
+        Result of the run that this one follows.
+    notes : list of str
+        Sentences for the result and the report.
+    """
+
+    sites: tuple[str, ...]
+    columns: Columns
+    preparation: Preparation
+    rng: np.random.Generator
+    quorum: int
+    roles: Mapping[str, str] = field(default_factory=dict)
+    follows: Result | None = None
+    feature_names: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence for the reader of the result; each one once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def require(self, replies: Replies, *, at_least: int | None = None) -> dict[str, Any]:
+        """Return the replies that came, or stop.
+
+        Parameters
+        ----------
+        at_least : int, optional
+            Overrides the study's quorum.
+
+        Raises
+        ------
+        QuorumError
+            Fewer sites answered; the sentence names each missing site and its reason.
+        """
+        needed = self.quorum if at_least is None else at_least
+        if len(replies.present) < needed:
+            reasons = "; ".join(
+                f"{site} {'refused' if isinstance(r, Refused) else 'was absent'}: {r.reason}"
+                for site, r in replies.missing.items()
+            )
+            raise QuorumError(
+                f"{len(replies.present)} of {len(replies)} sites answered and the study needs "
+                f"{needed}. {reasons}"
+            )
+        for site, r in replies.missing.items():
+            verb = "refused" if isinstance(r, Refused) else "was absent"
+            self.note(f"Site {site} {verb} in one round: {r.reason}.")
+        return replies.present
+
+
+# --------------------------------------------------------------------------- methods
+
+
+class Method(ABC):
+    """A whole exchange. Subclasses are frozen dataclasses whose fields are the parameters.
+
+    Class attributes
+    ----------------
+    name : str
+        Name in study files.
+    version : int
+        Raised when the exchange changes; a run of another version is not resumed.
+    title : str
+        The question that it answers, for people.
+    steps : tuple of Step
+        Own steps and those of the phases in use.
+    absence : str
+        What happens when a site does not answer, round by round.
+    leakage : str
+        What the coordinator knows afterwards.
+    Result : type
+    predictor : type or None
+        Class with ``to_arrays`` and ``from_arrays`` that sites keep.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    title: ClassVar[str]
+    partition: ClassVar[Literal["rows", "columns"]] = "rows"
+    steps: ClassVar[tuple[Step, ...]]
+    absence: ClassVar[str]
+    leakage: ClassVar[str]
+    Result: ClassVar[type[Result]]
+    predictor: ClassVar[Any] = None
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+
+    @abstractmethod
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Ask, combine, return the result."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Parameters by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def run(self, federation: Any, **settings: Any) -> Any:
+        """Run over a federation; same as ``federation.run(method, **settings)``."""
+        return federation.run(self, **settings)
+
+    @classmethod
+    def from_parameters(cls: type[M], parameters: Mapping[str, Any]) -> M:
+        """Build from a study file's ``[parameters]``.
+
+        Raises
+        ------
+        ParameterError
+            Unknown name, wrong type or value.
+        """
+        known = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in parameters:
+            if name not in known:
+                raise ParameterError(
+                    f"method {cls.name!r} has no parameter {name!r}: it knows {', '.join(known)}"
+                )
+        try:
+            method = cls(**parameters)
+            method.validate()
+        except TypeError as error:
+            raise ParameterError(f"a parameter of {cls.name!r} has a wrong type: {error}") from None
+        return method
+
+
+_METHODS: dict[str, type[Method]] = {}
+
+
+def register(cls: type[M]) -> type[M]:
+    """Register a method and check its steps.
+
+    Raises
+    ------
+    ProtocolError
+        Repeated method or step names, or a missing statement.
+    """
+    for attribute in ("name", "title", "steps", "absence", "leakage", "Result"):
+        if not getattr(cls, attribute, None):
+            raise ProtocolError(f"method {cls.__name__} lacks {attribute!r}")
+    names = [s.name for s in cls.steps]
+    if len(set(names)) < len(names):
+        raise ProtocolError(f"method {cls.name!r} has two steps of one name")
+    known = _METHODS.get(cls.name)
+    if known is not None and known.__qualname__ != cls.__qualname__:
+        raise ProtocolError(f"two methods are called {cls.name!r}")
+    _METHODS[cls.name] = cls
+    return cls
+
+
+def get_method(name: str) -> type[Method]:
+    """Look up a registered method.
+
+    Raises
+    ------
+    StudyError
+        No method of that name.
+    """
+    _load_built_in()
+    if name not in _METHODS:
+        raise StudyError(f"no method is called {name!r}: there are {', '.join(sorted(_METHODS))}")
+    return _METHODS[name]
+
+
+def all_methods() -> dict[str, type[Method]]:
+    """All registered methods by name."""
+    _load_built_in()
+    return dict(sorted(_METHODS.items()))
+
+
+def _load_built_in() -> None:
+    import importlib
+
+    from consilience.methods import BUILT_IN
+
+    for module in BUILT_IN:
+        importlib.import_module(f"consilience.methods.{module}")

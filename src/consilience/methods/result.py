@@ -1,0 +1,93 @@
+"""Results: frozen, aggregates only, saved as JSON and arrays and read back the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from consilience.exceptions import ProtocolError, RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+R = TypeVar("R", bound="Result")
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Base of the results of methods.
+
+    Fields are None, bool, int, float, str, arrays, and tuples and dicts (text keys) of these.
+    """
+
+    def summary(self) -> str:
+        """Return a few plain sentences that answer the study's question."""
+        raise NotImplementedError
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the main table of the result."""
+        raise NotImplementedError
+
+    def to_files(self) -> dict[str, bytes]:
+        """Return the bytes of ``result.json`` and ``result.npz``; equal results, equal bytes."""
+        arrays: dict[str, np.ndarray] = {}
+        tree = {
+            f.name: _to_json(getattr(self, f.name), f.name, arrays)
+            for f in dataclasses.fields(self)
+        }
+        text = json.dumps(tree, indent=1, sort_keys=True, allow_nan=True) + "\n"
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]
+        return {"result.json": text.encode(), "result.npz": buffer.getvalue()}
+
+    @classmethod
+    def from_files(cls: type[R], files: dict[str, bytes]) -> R:
+        """Read what :meth:`to_files` made.
+
+        Raises
+        ------
+        RunError
+            The files are damaged or of another version.
+        """
+        try:
+            tree = json.loads(files["result.json"])
+            with np.load(io.BytesIO(files["result.npz"]), allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            return cls(**{name: _from_json(value, arrays) for name, value in tree.items()})
+        except (KeyError, ValueError, TypeError, OSError) as error:
+            raise RunError(
+                f"the result cannot be read ({type(error).__name__}): it is damaged or was made "
+                "by another release"
+            ) from None
+
+
+def _to_json(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        if value.dtype == object:
+            raise ProtocolError(f"result field {path} is an array of objects")
+        arrays[path] = value
+        return {"$array": path}
+    if isinstance(value, tuple | list):
+        return [_to_json(item, f"{path}.{i}", arrays) for i, item in enumerate(value)]
+    if isinstance(value, dict):
+        return {str(key): _to_json(item, f"{path}.{key}", arrays) for key, item in value.items()}
+    raise ProtocolError(f"result field {path} holds a {type(value).__name__}")
+
+
+def _from_json(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(value, list):
+        return tuple(_from_json(item, arrays) for item in value)
+    if isinstance(value, dict):
+        if set(value) == {"$array"}:
+            return arrays[value["$array"]]
+        return {key: _from_json(item, arrays) for key, item in value.items()}
+    return value

@@ -1,0 +1,126 @@
+"""Agreement of two partitions: pair counts and the adjusted Rand index, from counts or labels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.exceptions import DataError
+
+IntArray = NDArray[np.int64]
+
+
+class PairCounts(NamedTuple):
+    """Unordered pairs of subjects by whether two partitions put them together.
+
+    Attributes
+    ----------
+    both : int
+        Together in both partitions.
+    first_only, second_only : int
+        Together in one partition only.
+    neither : int
+        Together in neither.
+    """
+
+    both: int
+    first_only: int
+    second_only: int
+    neither: int
+
+
+def contingency_table(
+    first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None
+) -> IntArray:
+    """Count subjects by their labels in two partitions.
+
+    Parameters
+    ----------
+    first, second : array of shape (n,)
+        Labels of any kind that sorts; equal labels mean the same class.
+    weights : array of int of shape (n,), optional
+        How many subjects each row stands for (patterns with counts).
+
+    Returns
+    -------
+    array of int64 of shape (classes of first, classes of second)
+        Rows and columns in ascending order of the labels.
+
+    Raises
+    ------
+    DataError
+        If the lengths differ.
+    """
+    a, b = np.asarray(first).ravel(), np.asarray(second).ravel()
+    if a.shape != b.shape:
+        raise DataError(f"two partitions have different lengths: {a.size} and {b.size}")
+    names_a, code_a = np.unique(a, return_inverse=True)
+    names_b, code_b = np.unique(b, return_inverse=True)
+    table = np.zeros((names_a.size, names_b.size), dtype=np.int64)
+    amount = 1 if weights is None else np.asarray(weights, dtype=np.int64)
+    np.add.at(table, (code_a, code_b), amount)
+    return table
+
+
+def pair_counts(table: ArrayLike) -> PairCounts:
+    """Count pairs of subjects from a contingency table (exact integers, any size).
+
+    Parameters
+    ----------
+    table : array of int of shape (I, J)
+        Subjects by class in the first and in the second partition.
+
+    Raises
+    ------
+    DataError
+        If the table is not two-dimensional or holds a negative count.
+    """
+    counts = np.asarray(table)
+    if counts.ndim != 2 or (counts.size and counts.min() < 0):
+        raise DataError("a contingency table needs two dimensions and no negative counts")
+
+    def pairs(cells: NDArray[np.int64]) -> int:
+        return sum(int(c) * (int(c) - 1) // 2 for c in cells.ravel())
+
+    both = pairs(counts)
+    rows, columns = pairs(counts.sum(axis=1)), pairs(counts.sum(axis=0))
+    everything = pairs(np.array([counts.sum()]))
+    return PairCounts(both, rows - both, columns - both, everything - rows - columns + both)
+
+
+def adjusted_rand_from_table(table: ArrayLike) -> float:
+    """Adjusted Rand index of a contingency table.
+
+    Parameters
+    ----------
+    table : array of int of shape (I, J)
+        Subjects by class in the first and in the second partition.
+
+    Returns
+    -------
+    float
+        1 for equal partitions, about 0 for unrelated ones. Two partitions that are both trivial
+        in the same way (one class, or every subject alone) count as equal; so does no subject.
+
+    Notes
+    -----
+    Source: Hubert and Arabie, *Comparing partitions*, J. Classification 2 (1985), equation (5).
+    """
+    both, first_only, second_only, neither = pair_counts(table)
+    if first_only == 0 and second_only == 0:
+        return 1.0
+    # integers until the last division: cells of 10^6 subjects have pairs of 10^12
+    numerator = 2 * (both * neither - first_only * second_only)
+    denominator = (both + first_only) * (first_only + neither) + (both + second_only) * (
+        second_only + neither
+    )
+    return numerator / denominator
+
+
+def adjusted_rand_index(
+    first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None
+) -> float:
+    """Adjusted Rand index of two label vectors (see `adjusted_rand_from_table`)."""
+    return adjusted_rand_from_table(contingency_table(first, second, weights))

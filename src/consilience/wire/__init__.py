@@ -1,0 +1,1 @@
+"""What crosses between parties: messages, released values, their bytes, and the record of them."""

@@ -1,0 +1,195 @@
+"""Bytes of messages: msgpack for structure, raw little-endian buffers for arrays, nothing executable.
+
+Layout of a message: a map ``{"m": name, "v": version, "f": {field: value}}``. A value is None, bool,
+int, float, str, bytes, a list (a tuple in Python), a map with text keys, or an array, which is the
+map ``{"$": "array", "d": dtype, "s": shape, "b": buffer}``. No extension types, no object arrays, no
+pickle. Whatever cannot be read raises :class:`~consilience.exceptions.WireError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+
+from consilience.exceptions import ProtocolError, WireError
+from consilience.wire.disclosure import Released, received
+from consilience.wire.message import Disclosure, check_shape, iterate_fields, message_type
+
+MAX_BYTES = 1 << 30
+MAX_DEPTH = 24
+MAX_ITEMS = 1_000_000
+_DTYPES = frozenset(
+    ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8")
+)
+
+
+def pack(value: Any) -> bytes:
+    """Encode a plain value; equal values give equal bytes.
+
+    Raises
+    ------
+    ProtocolError
+        For a type that does not cross the wire.
+    """
+    import msgpack
+
+    packed = msgpack.packb(_to_wire(value, 0), use_bin_type=True)
+    return bytes(packed)
+
+
+def unpack(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
+    """Decode what :func:`pack` made.
+
+    Raises
+    ------
+    WireError
+        Truncated, oversized, too deep, or not of the layout above.
+    """
+    import msgpack
+
+    if len(data) > max_bytes:
+        raise WireError(f"a message of more than {max_bytes} bytes was refused")
+    try:
+        raw = msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            max_str_len=MAX_ITEMS,
+            max_array_len=MAX_ITEMS,
+            max_map_len=MAX_ITEMS,
+            max_ext_len=0,
+            max_bin_len=max_bytes,
+        )
+    except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as error:
+        raise WireError(f"bytes that are not a message ({type(error).__name__})") from None
+    return _from_wire(raw, 0)
+
+
+def encode_message(msg: object) -> bytes:
+    """Encode a message after checking every field against its declaration.
+
+    Raises
+    ------
+    ProtocolError
+        A field that is not PUBLIC holds something other than a Released value of its class.
+    WireError
+        A value does not have the declared shape or type.
+    """
+    kind = message_type(type(msg))
+    return pack({"m": kind.name, "v": kind.version, "f": plain_fields(msg)})
+
+
+def plain_fields(msg: object) -> dict[str, Any]:
+    """Open the Released values of a message and check declarations (see `encode_message`)."""
+    dims: dict[str, int] = {}
+    fields: dict[str, Any] = {}
+    name_of_message = message_type(type(msg)).name
+    for name, spec, content in iterate_fields(msg):
+        where = f"{name_of_message}.{name}"
+        if spec.disclosure is Disclosure.PUBLIC:
+            if isinstance(content, Released):
+                raise ProtocolError(f"{where} is declared public but holds a released value")
+            value = content
+        else:
+            if not isinstance(content, Released) or content.disclosure is not spec.disclosure:
+                raise ProtocolError(
+                    f"{where} must hold a value released as {spec.disclosure.value}"
+                )
+            value = content.value
+        check_shape(where, spec, value, dims)
+        fields[name] = value
+    return fields
+
+
+def decode_message(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
+    """Decode a message into its registered class; fields are checked against the declaration."""
+    raw = unpack(data, max_bytes=max_bytes)
+    if not isinstance(raw, dict) or set(raw) != {"m", "v", "f"} or not isinstance(raw["m"], str):
+        raise WireError("bytes that are not a message of this package")
+    kind = message_type(raw["m"])
+    if raw["v"] != kind.version:
+        raise WireError(
+            f"message {kind.name} has version {raw['v']!r}, here it is {kind.version}: "
+            "install the same release of consilience everywhere"
+        )
+    fields = raw["f"]
+    if not isinstance(fields, dict) or set(fields) != set(kind.fields):
+        raise WireError(f"message {kind.name} does not have its declared fields")
+    dims: dict[str, int] = {}
+    content: dict[str, Any] = {}
+    for name, spec in kind.fields.items():
+        check_shape(f"{kind.name}.{name}", spec, fields[name], dims)
+        public = spec.disclosure is Disclosure.PUBLIC
+        content[name] = fields[name] if public else received(fields[name], spec.disclosure)
+    return kind.cls(**content)
+
+
+def digest(data: bytes, *, salt: bytes = b"") -> str:
+    """Hexadecimal SHA-256 of salt and bytes."""
+    return hashlib.sha256(len(salt).to_bytes(4, "big") + salt + data).hexdigest()
+
+
+def _to_wire(value: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise ProtocolError(f"a value is nested deeper than {MAX_DEPTH} levels")
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return _array_to_wire(value)
+    if isinstance(value, tuple | list):
+        return [_to_wire(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) and not key.startswith("$") for key in value):
+            raise ProtocolError("keys of a map on the wire are texts that do not start with $")
+        return {key: _to_wire(item, depth + 1) for key, item in value.items()}
+    raise ProtocolError(f"{type(value).__name__} does not cross the wire")
+
+
+def _array_to_wire(array: np.ndarray) -> dict[str, Any]:
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    little = little.reshape(array.shape)
+    if little.dtype.str not in _DTYPES:
+        raise ProtocolError(f"arrays of dtype {array.dtype} do not cross the wire")
+    return {
+        "$": "array",
+        "d": little.dtype.str,
+        "s": list(array.shape),
+        "b": little.tobytes(),
+    }
+
+
+def _from_wire(raw: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise WireError(f"a message nested deeper than {MAX_DEPTH} levels was refused")
+    if isinstance(raw, list):
+        return tuple(_from_wire(item, depth + 1) for item in raw)
+    if isinstance(raw, dict):
+        if "$" in raw:
+            return _array_from_wire(raw)
+        if not all(isinstance(key, str) for key in raw):
+            raise WireError("a map with keys that are not texts")
+        return {key: _from_wire(item, depth + 1) for key, item in raw.items()}
+    if raw is None or isinstance(raw, bool | int | float | str | bytes):
+        return raw
+    raise WireError(f"{type(raw).__name__} where a value was expected")
+
+
+def _array_from_wire(raw: dict[str, Any]) -> np.ndarray:
+    if set(raw) != {"$", "d", "s", "b"} or raw["$"] != "array":
+        raise WireError("a malformed array")
+    dtype, shape, buffer = raw["d"], raw["s"], raw["b"]
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise WireError("an array of a dtype that does not cross the wire")
+    whole = isinstance(shape, list) and len(shape) <= 8
+    if not whole or not all(type(n) is int and 0 <= n <= MAX_BYTES for n in shape):
+        raise WireError("an array of a malformed shape")
+    expected = math.prod(shape) * np.dtype(dtype).itemsize
+    if not isinstance(buffer, bytes) or len(buffer) != expected:
+        raise WireError("an array whose bytes do not match its shape")
+    # frombuffer gives a read-only view: received arrays cannot be changed in place by accident.
+    return np.frombuffer(buffer, dtype=dtype).reshape(shape)

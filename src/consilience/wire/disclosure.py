@@ -1,0 +1,415 @@
+"""Released values: the only things besides public ones that a message can hold.
+
+A step does not *say* what a value discloses: it hands the records to a function of this module,
+which computes the value and, beside it, the facts on which the gate decides (how many records a
+cell rests on, the largest share of one record). Those facts, the *evidence*, never leave the site.
+
+=================  ==============  =============================================================
+function           class           evidence
+=================  ==============  =============================================================
+count              AGGREGATE       the number itself
+cell_counts        AGGREGATE       records in each cell
+aggregate          AGGREGATE       records behind each cell (for two-valued contributions: the
+                                   smaller group), largest share of one record, entities, members
+cross_products     AGGREGATE       rows, columns, the same facts for each cell
+rounded            AGGREGATE       records behind the statistic, size of the rounding step
+model              MODEL           records, records in each class, number of parameters
+estimator          MODEL           type, records, parameters or records per leaf
+per_record         PER_RECORD      number of records
+noised             NOISED          epsilon, name of the mechanism
+relayed            as stated       none: the coordinator passes on what sites released
+=================  ==============  =============================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ProtocolError
+from consilience.wire.message import Disclosure
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_KEY = object()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The numbers of a site's policy on which rules by kind rest.
+
+    Attributes
+    ----------
+    min_records : int
+        Records that every released cell must rest on.
+    max_share : float
+        Largest share of one record in the sum of absolute contributions to a cell.
+    min_entities : int
+        Entities behind a class sum, where entities are known.
+    """
+
+    min_records: int = 10
+    max_share: float = 0.5
+    min_entities: int = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What the gate may know about a released value. Never encoded."""
+
+    rule: str
+    n_records: int = 0
+    records: IntArray | None = None
+    share: FloatArray | None = None
+    entities: IntArray | None = None
+    n_columns: int = 0
+    n_parameters: int = 0
+    step: float = 0.0
+    epsilon: float = 0.0
+    mechanism: str = ""
+    type_name: str = ""
+    series: str = ""
+    members: IntArray | None = None
+    member_entities: NDArray[Any] | None = None
+
+    def small(self, limits: Limits) -> NDArray[np.bool_]:
+        """Cells that rest on some records, but on too few records or entities."""
+        if self.records is None:
+            return np.zeros((), dtype=bool)
+        small = (self.records > 0) & (self.records < limits.min_records)
+        if self.entities is not None:
+            small |= (self.entities > 0) & (self.entities < limits.min_entities)
+        return np.asarray(small)
+
+    def dominated(self, limits: Limits) -> NDArray[np.bool_]:
+        """Cells in which one record carries too large a share."""
+        if self.share is None:
+            return np.zeros((), dtype=bool)
+        return np.asarray(self.share > limits.max_share)
+
+
+class Released:
+    """A value together with its class of disclosure. Made only by this module.
+
+    Attributes
+    ----------
+    value : Any
+        Plain value as it crosses: scalar, array, or a nest of dicts and tuples of them.
+    disclosure : Disclosure
+    evidence : Evidence or None
+        Present at the site that made the value, ``None`` where it was received.
+    """
+
+    __slots__ = ("_disclosure", "_evidence", "_value")
+
+    def __init__(
+        self, value: Any, disclosure: Disclosure, evidence: Evidence | None, key: object
+    ) -> None:
+        if key is not _KEY:
+            raise ProtocolError("Released values are made only by consilience.wire.disclosure")
+        self._value, self._disclosure, self._evidence = value, disclosure, evidence
+
+    @property
+    def value(self) -> Any:
+        return self._value
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return self._disclosure
+
+    @property
+    def evidence(self) -> Evidence | None:
+        return self._evidence
+
+    def __repr__(self) -> str:
+        return f"<Released {self._disclosure.value}>"
+
+    def withhold_unsafe(self, limits: Limits) -> Released:
+        """Put NaN where a cell is small or dominated: the usual rule of methods for sums.
+
+        Returns
+        -------
+        Released
+            With the same evidence, except that withheld cells rest on no records.
+        """
+        evidence = self._evidence
+        if evidence is None:
+            return self
+        mask = evidence.small(limits) | evidence.dominated(limits)
+        return self.withhold(np.broadcast_to(mask, np.shape(self._value)))
+
+    def withhold(self, mask: NDArray[np.bool_]) -> Released:
+        """Put NaN where `mask` (same shape as the value) is true."""
+        evidence = self._evidence
+        if evidence is None:
+            raise ProtocolError("a received value cannot be withheld")
+        value = np.array(self._value, dtype=float)
+        value[mask] = np.nan
+        changes: dict[str, Any] = {}
+        if evidence.records is not None:
+            changes["records"] = np.where(mask, 0, evidence.records)
+        if evidence.share is not None:
+            changes["share"] = np.where(mask, 0.0, evidence.share)
+        if evidence.entities is not None:
+            changes["entities"] = np.where(_grown(mask, evidence.entities), 0, evidence.entities)
+        return Released(value, self._disclosure, dataclasses.replace(evidence, **changes), _KEY)
+
+
+def _grown(mask: NDArray[np.bool_], like: NDArray[Any]) -> NDArray[np.bool_]:
+    """Reduce a cell mask to the leading axes that `like` has."""
+    extra = tuple(range(like.ndim, mask.ndim))
+    return np.asarray(mask.all(axis=extra) if extra else mask)
+
+
+def count(n: int) -> Released:
+    """Release a number of records."""
+    n = int(n)
+    evidence = Evidence("count", n_records=n, records=np.asarray(n, dtype=np.int64))
+    return Released(n, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def cell_counts(
+    cell_of_record: IntArray, n_cells: int, *, keys: NDArray[Any] | None = None
+) -> Released:
+    """Release how many records fall into each cell.
+
+    Parameters
+    ----------
+    cell_of_record : (n,) int array
+        Cell of each record; -1 leaves a record out.
+    n_cells : int
+    keys : (n_cells, ...) array, optional
+        What each cell stands for, if that was found in the data. A key is sent only with a count
+        that may be sent: empty cells must not be among them.
+
+    Returns
+    -------
+    Released
+        An ``(n_cells,)`` int array, or with `keys` a dict ``{"keys", "counts"}``.
+    """
+    cells = np.asarray(cell_of_record, dtype=np.int64)
+    counts = np.bincount(cells[cells >= 0], minlength=n_cells).astype(np.int64)
+    evidence = Evidence("keyed-count" if keys is not None else "count", counts.sum(), counts)
+    value: Any = counts if keys is None else {"keys": np.asarray(keys), "counts": counts}
+    return Released(value, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def aggregate(
+    contributions: NDArray[Any],
+    *,
+    cells: IntArray | None = None,
+    n_cells: int = 1,
+    entities: NDArray[Any] | None = None,
+    series: str = "",
+) -> Released:
+    """Release sums over records.
+
+    Parameters
+    ----------
+    contributions : (n, ...) array
+        What each record adds. NaN marks a record without a contribution.
+    cells : (n,) int array, optional
+        Cell of each record; sums are then taken by cell (leading axis `n_cells`), -1 leaves out.
+    entities : (n,) array, optional
+        Entity of each record, so that entities behind a cell are counted too.
+    series : str
+        Name under which this sum is repeated over rounds: the gate then guards differences.
+
+    Returns
+    -------
+    Released
+        Float array ``(...)``, or ``(n_cells, ...)`` with `cells`.
+
+    Notes
+    -----
+    Contributions to a cell that take at most two values count as an indicator: their sum tells how
+    many records have the property, so both groups must be large enough, or one of them empty.
+    """
+    x = np.asarray(contributions, dtype=float)
+    flat = x.reshape(len(x), -1)
+    groups = [slice(None)] if cells is None else [cells == c for c in range(n_cells)]
+    facts = [_cell_facts(flat[rows]) for rows in groups]
+    shape = x.shape[1:] if cells is None else (n_cells, *x.shape[1:])
+    total, records, share = (np.stack([f[i] for f in facts]).reshape(shape) for i in range(3))
+    n_entities = None
+    if entities is not None:
+        per_cell = [len(np.unique(np.asarray(entities)[rows])) for rows in groups]
+        n_entities = np.asarray(per_cell if cells is not None else per_cell[0], dtype=np.int64)
+        n_entities = n_entities.reshape(n_entities.shape + (1,) * (x.ndim - 1))
+        n_entities = np.broadcast_to(n_entities, shape).astype(np.int64)
+    evidence = Evidence(
+        "sum",
+        n_records=len(x),
+        records=records.astype(np.int64),
+        share=share,
+        entities=n_entities,
+        series=series,
+        members=None if cells is None else np.asarray(cells, dtype=np.int64),
+        member_entities=None if entities is None else np.asarray(entities),
+    )
+    return Released(total, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
+    """Sum, records of the smaller group and largest share, for each column of (n, d)."""
+    present = ~np.isnan(x)
+    size = np.where(present, np.abs(x), 0.0)
+    total = np.where(present, x, 0.0).sum(axis=0)
+    if not len(x):
+        empty = np.zeros(x.shape[1])
+        return total, empty.astype(np.int64), empty
+    nonzero = (size > 0).sum(axis=0)
+    low = np.min(np.where(present, x, np.inf), axis=0)
+    high = np.max(np.where(present, x, -np.inf), axis=0)
+    n_low = ((x == low) & present).sum(axis=0)
+    n_high = ((x == high) & present).sum(axis=0)
+    n = present.sum(axis=0)
+    two_valued = (n_low + n_high == n) & (low < high)
+    records = np.where(two_valued, np.minimum(n_low, n_high), nonzero)
+    whole = size.sum(axis=0)
+    share = np.divide(size.max(axis=0), whole, out=np.zeros_like(whole), where=whole > 0)
+    # An indicator's share is one over its count: the count rule already speaks for it.
+    share = np.where(two_valued & (records > 1), np.minimum(share, 1 / np.maximum(records, 1)), share)
+    return total, records, share
+
+
+def cross_products(x: FloatArray) -> Released:
+    """Release ``x'x`` for rows ``x`` (n, p), with the facts of each cell.
+
+    Notes
+    -----
+    The largest share is taken over the products of each pair of columns; for a pair of two-valued
+    columns the records are the smaller group of their product.
+    """
+    x = np.asarray(x, dtype=float)
+    n, p = x.shape
+    records = np.empty((p, p), dtype=np.int64)
+    share = np.empty((p, p))
+    total = np.empty((p, p))
+    for j in range(p):
+        total[j], records[j], share[j] = _cell_facts(x * x[:, [j]])
+    value = x.T @ x
+    evidence = Evidence("moments", n, records, share, n_columns=p)
+    return Released((value + value.T) / 2, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def rounded(value: float, *, n_records: int, step: float) -> Released:
+    """Release a statistic of many records, rounded so that one record hardly moves it.
+
+    Parameters
+    ----------
+    value : float
+        A statistic that changes by the order of ``1/n_records`` with one record.
+    n_records : int
+        Records that it rests on.
+    step : float
+        Rounding step, at least ``1/n_records``.
+    """
+    shown = float(np.round(np.round(value / step) * step, 12))
+    evidence = Evidence("rounded", n_records, np.asarray(n_records, dtype=np.int64), step=step)
+    return Released(shown, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def model(
+    parameters: Any,
+    *,
+    kind: str,
+    n_records: int,
+    cells: IntArray | None = None,
+    n_parameters: int = 0,
+) -> Released:
+    """Release the parameters of a fitted model.
+
+    Parameters
+    ----------
+    parameters : nest of dicts and tuples of arrays
+    kind : {"centroids", "linear", "summary"}
+        Rule that applies: class parameters, a linear model, or a statistic of all records (such
+        as a vote) that is nothing finer than `n_records` allows.
+    n_records : int
+        Rows that the model was fitted on.
+    cells : (n_records,) int array, optional
+        Class of each row, for ``kind="centroids"``; -1 was left out.
+    n_parameters : int
+        Free parameters, for ``kind="linear"``.
+    """
+    if kind not in ("centroids", "linear", "summary"):
+        raise ProtocolError(f"no disclosure rule is called {kind!r}")
+    records = None
+    if kind == "centroids":
+        if cells is None:
+            raise ProtocolError("centroids are released with the class of each row")
+        used = np.asarray(cells)[np.asarray(cells) >= 0]
+        records = np.unique(used, return_counts=True)[1].astype(np.int64)
+    evidence = Evidence(kind, int(n_records), records, n_parameters=int(n_parameters))
+    return Released(parameters, Disclosure.MODEL, evidence, _KEY)
+
+
+def estimator(
+    encoded: bytes, *, type_name: str, n_records: int, n_parameters: int, leaves: IntArray | None
+) -> Released:
+    """Release a fitted scikit-learn estimator, encoded by ``wire.estimators``.
+
+    Parameters
+    ----------
+    encoded : bytes
+    type_name : str
+        Qualified name of its type: the gate refuses types that carry training rows.
+    n_records, n_parameters : int
+    leaves : int array or None
+        Training records in each leaf, for trees.
+    """
+    evidence = Evidence(
+        "estimator", n_records, leaves, n_parameters=n_parameters, type_name=type_name
+    )
+    return Released(encoded, Disclosure.MODEL, evidence, _KEY)
+
+
+def per_record(values: NDArray[Any]) -> Released:
+    """Release one value (or row of values) for each record; needs consent in the policy."""
+    values = np.asarray(values)
+    return Released(values, Disclosure.PER_RECORD, Evidence("per-record", len(values)), _KEY)
+
+
+class Mechanism(Protocol):
+    """A randomised mechanism with a stated price (see ``consilience.privacy``)."""
+
+    name: str
+    epsilon: float
+
+    def release(self, values: FloatArray) -> FloatArray: ...
+
+
+def noised(values: NDArray[Any], mechanism: Mechanism) -> Released:
+    """Run a mechanism on values and release what it gives."""
+    values = np.asarray(values, dtype=float)
+    evidence = Evidence(
+        "noised", len(np.atleast_1d(values)), epsilon=mechanism.epsilon, mechanism=mechanism.name
+    )
+    return Released(mechanism.release(values), Disclosure.NOISED, evidence, _KEY)
+
+
+def relayed(value: Any, disclosure: Disclosure) -> Released:
+    """Wrap what the coordinator made of released values, for its way to the sites."""
+    return Released(value, disclosure, None, _KEY)
+
+
+def received(value: Any, disclosure: Disclosure) -> Released:
+    """Wrap a decoded value (used by the codec)."""
+    return Released(value, disclosure, None, _KEY)
+
+
+def replaced(released: Released, value: Any) -> Released:
+    """Same class and evidence with another value (used by the gate to repeat a release)."""
+    return Released(value, released.disclosure, released.evidence, _KEY)
+
+
+def is_nest(value: Any) -> bool:
+    """Whether a value is a dict or tuple (arrays and scalars are leaves)."""
+    return isinstance(value, Mapping | tuple)

@@ -1,0 +1,145 @@
+"""What travels around a message: a request to a site and the site's reply.
+
+Both name the run, the round and the attempt, so that a repeated question is recognised and gets the
+same bytes again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from consilience.exceptions import WireError
+from consilience.wire.codec import pack, unpack
+
+WIRE_SCHEMA = 1
+E = TypeVar("E", bound="_Envelope")
+
+
+@dataclass(frozen=True)
+class _Envelope:
+    def to_bytes(self) -> bytes:
+        """Encode; equal envelopes give equal bytes."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return pack({"schema": WIRE_SCHEMA, "kind": type(self).__name__, **fields})
+
+    @classmethod
+    def from_bytes(cls: type[E], data: bytes) -> E:
+        """Decode and check every type; `WireError` for anything else."""
+        raw = unpack(data)
+        if not isinstance(raw, dict) or raw.pop("kind", None) != cls.__name__:
+            raise WireError(f"bytes that are not a {cls.__name__.lower()}")
+        schema = raw.pop("schema", None)
+        if schema != WIRE_SCHEMA:
+            raise WireError(
+                f"an envelope of wire schema {schema!r}, here it is {WIRE_SCHEMA}: "
+                "install the same release of consilience everywhere"
+            )
+        if set(raw) != {f.name for f in dataclasses.fields(cls)}:
+            raise WireError(f"a {cls.__name__.lower()} without its declared fields")
+        for name, kind in cls._types().items():
+            if type(raw[name]) is not kind:
+                raise WireError(f"{cls.__name__.lower()}.{name} has the wrong type")
+        return cls(**raw)
+
+    @classmethod
+    def _types(cls) -> dict[str, type]:
+        known = {"str": str, "int": int, "bytes": bytes}
+        return {
+            f.name: known[str(f.type)] for f in dataclasses.fields(cls) if str(f.type) in known
+        }
+
+
+@dataclass(frozen=True)
+class Request(_Envelope):
+    """One question to one site.
+
+    Attributes
+    ----------
+    run, study : str
+        Run id and hash of the study.
+    method, method_version, release : str, int, str
+        Which code must answer; `release` is the package version.
+    round, attempt : int
+        Position in the run; `attempt` rises when refused questions are asked again.
+    step, site : str
+    seed : int
+        Seed of the run's public streams.
+    message : bytes
+        Encoded message.
+    """
+
+    run: str
+    study: str
+    method: str
+    method_version: int
+    release: str
+    round: int
+    attempt: int
+    step: str
+    site: str
+    seed: int
+    message: bytes
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate said of one field of a reply."""
+
+    field: str
+    rule: str
+    verdict: Literal["released", "withheld", "repeated", "public"]
+    epsilon: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reply(_Envelope):
+    """A site's answer.
+
+    Attributes
+    ----------
+    status : str
+        ``"reply"`` or ``"refused"``.
+    message : bytes
+        Encoded message, empty for a refusal.
+    reason : str
+        Why it was refused: a sentence without any value of the data.
+    verdicts : tuple of dict
+        The gate's verdict on each field.
+    """
+
+    run: str
+    round: int
+    attempt: int
+    step: str
+    site: str
+    status: str
+    message: bytes
+    reason: str
+    verdicts: Any = ()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Reply:
+        """Decode and check, verdicts included."""
+        reply = super().from_bytes(data)
+        if reply.status not in ("reply", "refused"):
+            raise WireError("a reply with an unknown status")
+        if not isinstance(reply.verdicts, tuple):
+            raise WireError("a reply without its verdicts")
+        for item in reply.verdicts:
+            if not isinstance(item, dict) or set(item) != {"field", "rule", "verdict", "epsilon"}:
+                raise WireError("a malformed verdict")
+            if not isinstance(item["epsilon"], float) or not all(
+                isinstance(item[key], str) and len(item[key]) < 100
+                for key in ("field", "rule", "verdict")
+            ):
+                raise WireError("a malformed verdict")
+        if len(reply.reason) > 2000:
+            raise WireError("a reply with an oversized reason")
+        return reply
+
+    @staticmethod
+    def verdicts_to_wire(verdicts: tuple[Verdict, ...]) -> tuple[dict[str, Any], ...]:
+        """Plain form of the gate's verdicts."""
+        return tuple(dataclasses.asdict(v) for v in verdicts)

@@ -1,0 +1,172 @@
+"""The journal of a run: every ask, every reply and the order of delivery, before they are used.
+
+A run is a generator that asks; replaying the journal into a fresh generator brings it to the same
+point, so nothing else has to be saved. Records are appended to one file, each with its length and
+checksum; a record torn by a crash is cut off on opening and its question asked again.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from consilience.exceptions import RunError, WireError
+from consilience.wire.codec import pack, unpack
+from consilience.wire.files import AppendLog, atomic_write
+
+_HEAD = struct.Struct("<II")
+
+Key = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class JournaledAsk:
+    """An ask as it was made: step, addressed sites, mode of waiting, digest of its message."""
+
+    step: str
+    to: tuple[str, ...]
+    wait: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class JournaledReply:
+    """What came for a question: ``kind`` "reply" with bytes, or "absent" with a reason."""
+
+    kind: str
+    data: bytes
+    reason: str
+
+
+class Journal:
+    """Journal of one run.
+
+    Parameters
+    ----------
+    path : Path or None
+        File to append to; ``None`` keeps it in memory.
+
+    Attributes
+    ----------
+    asks : dict of int to JournaledAsk
+    replies : dict of (round, site) to JournaledReply
+    delivered : dict of int to tuple of (round, site)
+        What the generator received at each ask, in order.
+    attempt : int
+        How often refused questions were asked again, plus one.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._log = AppendLog(path, _whole)
+        self.asks: dict[int, JournaledAsk] = {}
+        self.replies: dict[Key, JournaledReply] = {}
+        self.delivered: dict[int, tuple[Key, ...]] = {}
+        self.attempt = 1
+        position = 0
+        data = self._log.content
+        while position < len(data):
+            length, _ = _HEAD.unpack_from(data, position)
+            position += _HEAD.size
+            self._apply(unpack(data[position : position + length]))
+            position += length
+        self._log.content = b""
+
+    def ask(self, round_: int, ask: JournaledAsk) -> None:
+        """Note an ask; on replay, check that it is the same one.
+
+        Raises
+        ------
+        RunError
+            The method asks something else than it did when the journal was written.
+        """
+        known = self.asks.get(round_)
+        if known is None:
+            self._append(
+                {
+                    "k": "ask",
+                    "r": round_,
+                    "step": ask.step,
+                    "to": ask.to,
+                    "wait": ask.wait,
+                    "digest": ask.digest,
+                }
+            )
+        elif known != ask:
+            raise RunError(
+                f"round {round_} asks something else than the journal says: the run was made by "
+                "other code or another study; start a new run"
+            )
+
+    def reply(self, key: Key, data: bytes) -> None:
+        """Note a reply as it came."""
+        self._append({"k": "reply", "r": key[0], "site": key[1], "data": data})
+
+    def absent(self, key: Key, reason: str) -> None:
+        """Note that a site did not answer in time."""
+        self._append({"k": "absent", "r": key[0], "site": key[1], "reason": reason})
+
+    def deliver(self, round_: int, keys: tuple[Key, ...]) -> None:
+        """Note what the generator is about to receive at an ask."""
+        self._append({"k": "deliver", "r": round_, "keys": tuple((r, s) for r, s in keys)})
+
+    def retry_from(self, round_: int) -> None:
+        """Forget everything from a round on, except good replies of that round."""
+        self._append({"k": "retry", "r": round_})
+
+    def _append(self, record: dict[str, object]) -> None:
+        body = pack(record)
+        self._log.append(_HEAD.pack(len(body), zlib.crc32(body)) + body)
+        self._apply(unpack(body))
+
+    def _apply(self, record: dict[str, object]) -> None:
+        match record:
+            case {"k": "ask", "r": int(r), "step": str(step), "to": tuple(to), **rest}:
+                self.asks[r] = JournaledAsk(step, to, str(rest["wait"]), str(rest["digest"]))
+            case {"k": "reply", "r": int(r), "site": str(site), "data": bytes(data)}:
+                self.replies[(r, site)] = JournaledReply("reply", data, "")
+            case {"k": "absent", "r": int(r), "site": str(site), "reason": str(reason)}:
+                self.replies[(r, site)] = JournaledReply("absent", b"", reason)
+            case {"k": "deliver", "r": int(r), "keys": tuple(keys)}:
+                self.delivered[r] = tuple((int(k[0]), str(k[1])) for k in keys)
+            case {"k": "retry", "r": int(r)}:
+                self._forget(r)
+            case _:
+                raise WireError("the journal holds a record that this release does not know")
+
+    def _forget(self, round_: int) -> None:
+        """Drop later rounds whole, and of `round_` what was not a good reply."""
+        self.attempt += 1
+        self.asks = {r: a for r, a in self.asks.items() if r <= round_}
+        self.delivered = {r: d for r, d in self.delivered.items() if r < round_}
+        self.replies = {
+            key: reply
+            for key, reply in self.replies.items()
+            if key[0] < round_ or (key[0] == round_ and _is_good(reply))
+        }
+
+
+def _is_good(reply: JournaledReply) -> bool:
+    from consilience.wire.envelope import Reply
+
+    return reply.kind == "reply" and Reply.from_bytes(reply.data).status == "reply"
+
+
+def _whole(data: bytes) -> int:
+    """Length of the leading part that consists of whole records with a right checksum."""
+    position = 0
+    while position + _HEAD.size <= len(data):
+        length, checksum = _HEAD.unpack_from(data, position)
+        body = data[position + _HEAD.size : position + _HEAD.size + length]
+        if len(body) < length or zlib.crc32(body) != checksum:
+            break
+        position += _HEAD.size + length
+    return position
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON with sorted keys, atomically."""
+    import json
+
+    atomic_write(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
