@@ -63,6 +63,9 @@ class Request(_Envelope):
         Which code must answer; `release` is the package version.
     round, attempt : int
         Position in the run; `attempt` rises when refused questions are asked again.
+    after_round, after_attempt : int
+        Which of the site's own earlier answers this one follows (0, 0 for none): the site goes on
+        from the state that it kept with that answer.
     step, site : str
     seed : int
         Seed of the run's public streams.
@@ -77,6 +80,8 @@ class Request(_Envelope):
     release: str
     round: int
     attempt: int
+    after_round: int
+    after_attempt: int
     step: str
     site: str
     seed: int

@@ -1,0 +1,153 @@
+"""Pooled mean and standard deviation of every feature column, in two rounds.
+
+The smallest complete method: the tutorial "Add a method" walks through this file.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+sums: SumsRequest           ->
+                            <-  Sums: n, totals (p)                   AGGREGATE
+deviations: Centre          ->
+  mean (p)
+                            <-  Deviations: squares (p)               AGGREGATE
+==============================  ==================================================
+
+Source: any textbook; the second round around the pooled mean keeps digits that a sum of squares
+about zero would lose.
+
+Absence: a site that misses the first round is left out; one that misses the second stops the run.
+Leakage: after two rounds the coordinator knows each site's number of rows, column means and
+standard deviations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.methods.base import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    SiteContext,
+    SiteData,
+    State,
+    register,
+    step,
+)
+from consilience.methods.result import Result
+from consilience.wire.disclosure import Released, aggregate, count, relayed
+from consilience.wire.message import Disclosure, message, sends
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@message("mean-and-sd/sums-request", version=1)
+class SumsRequest:
+    """Ask for counts and sums."""
+
+
+@message("mean-and-sd/sums", version=1)
+class Sums:
+    """First round: rows and column sums."""
+
+    n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows at the site")
+    totals: Released = sends(Disclosure.AGGREGATE, ("p",), doc="column sums")
+
+
+@message("mean-and-sd/centre", version=1)
+class Centre:
+    """Second round: the pooled mean."""
+
+    mean: Released = sends(Disclosure.AGGREGATE, ("p",), audience="all", doc="pooled means")
+
+
+@message("mean-and-sd/deviations", version=1)
+class Deviations:
+    """Squared deviations from the pooled mean."""
+
+    squares: Released = sends(Disclosure.AGGREGATE, ("p",), doc="sums of squared deviations")
+
+
+@step("sums")
+def sums(
+    message: SumsRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Sums, State]:
+    """Count and sum the rows."""
+    return Sums(n=count(data.n_rows), totals=aggregate(data.features)), state
+
+
+@step("deviations")
+def deviations(
+    message: Centre, data: SiteData, state: State, site: SiteContext
+) -> tuple[Deviations, State]:
+    """Sum the squared deviations from the pooled mean."""
+    return Deviations(squares=aggregate((data.features - message.mean.value) ** 2)), state
+
+
+@dataclass(frozen=True, eq=False)
+class MeanAndSDResult(Result):
+    """Pooled moments.
+
+    Attributes
+    ----------
+    feature_names : tuple of str
+    n : int
+        Rows over all sites.
+    mean, sd : (p,) arrays
+        Standard deviation with denominator n - 1.
+    """
+
+    feature_names: tuple[str, ...]
+    n: int
+    mean: NDArray[np.float64]
+    sd: NDArray[np.float64]
+
+    def summary(self) -> str:
+        parts = (
+            f"{name}: {m:.4g} (sd {s:.4g})"
+            for name, m, s in zip(self.feature_names, self.mean, self.sd, strict=True)
+        )
+        return f"{self.n} rows. " + "; ".join(parts)
+
+    def to_frame(self) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"mean": self.mean, "sd": self.sd}, index=pd.Index(self.feature_names, name="column")
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MeanAndSD(Method):
+    """Pooled mean and standard deviation of every feature column."""
+
+    name: ClassVar[str] = "mean-and-sd"
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "What are the pooled means and standard deviations?"
+    steps = (sums, deviations)
+    absence: ClassVar[str] = (
+        "A site that misses the first round is left out, down to the quorum; "
+        "one that misses the second round stops the run."
+    )
+    leakage: ClassVar[str] = (
+        "The coordinator knows each site's number of rows, column means and standard deviations."
+    )
+    Result = MeanAndSDResult
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Two rounds: sums, then deviations from the pooled mean."""
+        first = ctx.require((yield Ask("sums", SumsRequest())))
+        n = sum(reply.n.value for reply in first.values())
+        mean = np.sum([reply.totals.value for reply in first.values()], axis=0) / n
+        centre = Centre(mean=relayed(mean, Disclosure.AGGREGATE))
+        asked = Ask("deviations", centre, to=tuple(first))
+        second = ctx.require((yield asked), at_least=len(first))
+        squares = np.sum([reply.squares.value for reply in second.values()], axis=0)
+        return MeanAndSDResult(ctx.feature_names, int(n), mean, np.sqrt(squares / (n - 1)))

@@ -1,0 +1,1 @@
+"""Reusable pieces of exchange, used by methods with ``yield from``."""

@@ -1,0 +1,154 @@
+"""Phase `moments`: pooled means and variances of the feature columns.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+moments.sums: Request       ->
+                            <-  Sums: n (p), totals (p), squares (p)  AGGREGATE
+==============================  ==================================================
+
+``totals`` are column sums over the rows with a value, ``squares`` sums of squared deviations from
+the *site's* mean. They are combined by the update of Chan, Golub and LeVeque (1983), pairwise in
+name order, which loses no digits when means are large. A column whose cell is small or dominated at
+a site is withheld there; the pooled moment then comes from the other sites, and a note says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import QuorumError
+from consilience.methods.base import (
+    Ask,
+    CoordinatorContext,
+    Replies,
+    SiteContext,
+    SiteData,
+    State,
+    step,
+)
+from consilience.wire.disclosure import Released, aggregate
+from consilience.wire.message import Disclosure, message, sends
+
+FloatArray = NDArray[np.float64]
+
+
+@message("moments/request", version=1)
+class Request:
+    """Ask for sums of the feature columns."""
+
+
+@message("moments/sums", version=1)
+class Sums:
+    """Sums of a site's feature columns; NaN where the site withholds a column."""
+
+    n: Released = sends(Disclosure.AGGREGATE, ("p",), gaps=True, doc="rows with a value")
+    totals: Released = sends(Disclosure.AGGREGATE, ("p",), gaps=True, doc="column sums")
+    squares: Released = sends(
+        Disclosure.AGGREGATE, ("p",), gaps=True, doc="squared deviations from the site's mean"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Pooled moments.
+
+    Attributes
+    ----------
+    n, mean, variance : (p,) arrays
+        Rows behind each column, mean, and variance with denominator n.
+    withheld : dict of str to tuple of str
+        Columns that a site withheld.
+    """
+
+    n: FloatArray
+    mean: FloatArray
+    variance: FloatArray
+    withheld: dict[str, tuple[str, ...]]
+
+
+@step("moments.sums")
+def sums(
+    message: Request, data: SiteData, state: State, site: SiteContext
+) -> tuple[Sums, State]:
+    """Sum the columns, withholding what is small or dominated."""
+    x = data.features
+    present = np.where(np.isnan(x), np.nan, 1.0)
+    n = aggregate(present)
+    totals = aggregate(x)
+    centre = totals.value / np.maximum(n.value, 1)
+    squares = aggregate((x - centre) ** 2)
+    # A column is released whole or not at all: its mean and its spread tell the same story.
+    unsafe = np.zeros(x.shape[1], dtype=bool)
+    for released in (n, totals, squares):
+        unsafe |= np.isnan(released.withhold_unsafe(site.limits).value)
+    unsafe |= n.value == 0
+    reply = Sums(n=n.withhold(unsafe), totals=totals.withhold(unsafe), squares=squares.withhold(unsafe))
+    return reply, state
+
+
+def combine(
+    first: tuple[FloatArray, FloatArray, FloatArray],
+    second: tuple[FloatArray, FloatArray, FloatArray],
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Combine (n, mean, sum of squared deviations) of two groups (Chan et al. 1983, eq. 2.1)."""
+    n = first[0] + second[0]
+    safe = np.maximum(n, 1)
+    delta = second[1] - first[1]
+    mean = first[1] + delta * second[0] / safe
+    squares = first[2] + second[2] + delta**2 * first[0] * second[0] / safe
+    return n, mean, squares
+
+
+def pool(replies: dict[str, Sums]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Pool sites in name order by a fixed pairwise tree; withheld columns count as no rows."""
+    parts = []
+    for site in sorted(replies):
+        n, totals, squares = (
+            np.nan_to_num(released.value)
+            for released in (replies[site].n, replies[site].totals, replies[site].squares)
+        )
+        parts.append((n, totals / np.maximum(n, 1), squares))
+    while len(parts) > 1:
+        paired = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = paired + parts[len(paired) * 2 :]
+    return parts[0]
+
+
+def moments(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
+    """Ask all sites for their sums and pool them.
+
+    Raises
+    ------
+    QuorumError
+        A column was withheld by every site.
+    """
+    replies = ctx.require((yield Ask("moments.sums", Request())))
+    withheld: dict[str, tuple[str, ...]] = {}
+    for site, reply in replies.items():
+        names = tuple(
+            name
+            for name, gap in zip(ctx.feature_names, np.isnan(reply.n.value), strict=True)
+            if gap
+        )
+        if names:
+            withheld[site] = names
+            ctx.note(
+                f"Site {site} withheld the sums of {', '.join(names)} (too few records in a cell, "
+                "or one record dominates); the pooled moments come from the other sites."
+            )
+    n, mean, squares = pool(replies)
+    if (n == 0).any():
+        lost = [name for name, k in zip(ctx.feature_names, n, strict=True) if k == 0]
+        raise QuorumError(
+            f"every site withheld column {lost[0]!r}: leave it out, or ask the stewards whether "
+            "their limits may be lower"
+        )
+    return Moments(n, mean, squares / n, withheld)
+
+
+STEPS = (sums,)

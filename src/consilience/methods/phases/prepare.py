@@ -1,0 +1,42 @@
+"""What precedes every method: open, agree on levels, fill and standardise.
+
+Runs as part of the exchange, so that it is journaled, gated and resumed like everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from consilience.methods.base import Ask, CoordinatorContext, Method, Replies, Step
+from consilience.methods.phases import agree_levels as levels
+from consilience.methods.phases import moments, opening, standardise
+from consilience.methods.result import Result
+
+HOUSE_STEPS: tuple[Step, ...] = (
+    *opening.STEPS,
+    *levels.STEPS,
+    *moments.STEPS,
+    *standardise.STEPS,
+)
+
+
+def prepare(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
+    """Open the exchange and prepare the rows as the study says."""
+    yield from opening.opening(ctx)
+    if ctx.columns.levels:
+        yield from levels.agree_levels(ctx)
+    wants_fill = ctx.preparation.missing in ("aggregated-mean", "indicator")
+    if wants_fill or ctx.preparation.standardize != "none":
+        yield from standardise.standardise(ctx)
+
+
+def exchange(method: Method, ctx: CoordinatorContext) -> Generator[Ask, Replies, Result]:
+    """Return the whole exchange of a method: preparation, then its own `coordinate`."""
+    yield from prepare(ctx)
+    result: Result = yield from method.coordinate(ctx)
+    return result
+
+
+def steps_of(method: type[Method]) -> dict[str, Step]:
+    """All steps that a site may be asked for in a run of this method."""
+    return {s.name: s for s in (*HOUSE_STEPS, *method.steps)}

@@ -1,0 +1,254 @@
+"""The only way out of a site.
+
+The gate looks at what a released value rests on (its evidence, computed by ``wire.disclosure``) and
+compares it with the site's own policy. It never trusts what a message says of itself. A reply is
+released whole or refused whole; a refusal names field and rule, never a value or a count.
+
+=============  ====================================================================================
+kind           rule
+=============  ====================================================================================
+count          every number of records is 0 or at least `min_records`
+keyed-count    the same, and no empty cell (its key would be a value without records)
+sum            cells rest on `min_records` records (and `min_entities`), none dominated by one record
+moments        the same, and rows >= 2 x columns
+centroids      every class rests on `min_records` records
+linear         rows >= 2 x parameters, and at least `min_records`
+summary        a statistic of at least `min_records` records
+rounded        a statistic of at least `min_records` records, rounded to at least one over them
+estimator      every leaf rests on `min_records`; rows >= 2 x parameters; no type that carries rows
+per-record     consent of the policy
+noised         consent of the policy, epsilon within what the step has spent
+=============  ====================================================================================
+
+A sum with a *series* (repeated over rounds) is released only in the cells whose records are the same
+as at the last release, or differ from them by at least `min_records` records and `min_entities`
+entities; in the other cells the last release is repeated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consilience.exceptions import DisclosureError
+from consilience.sites.policy import Policy
+from consilience.wire.codec import encode_message
+from consilience.wire.disclosure import Evidence, Limits, Released, replaced
+from consilience.wire.envelope import Verdict
+from consilience.wire.message import Disclosure, FieldSpec, iterate_fields
+
+MEMORISING = (
+    "sklearn.neighbors.",
+    "sklearn.svm._classes.",
+    "sklearn.gaussian_process.",
+    "sklearn.kernel_ridge.",
+    "sklearn.isotonic.",
+)
+"""Estimators that carry training rows (or one value for each) inside."""
+
+Series = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """A reply that may leave.
+
+    Attributes
+    ----------
+    message : bytes
+    verdicts : tuple of Verdict
+    series : dict
+        Last release of each series, to be kept with the site's state.
+    content : object
+        The message itself, for the steward's preview.
+    """
+
+    message: bytes
+    verdicts: tuple[Verdict, ...]
+    series: Series
+    content: object
+
+
+def review(msg: object, policy: Policy, series: Series, *, epsilon_spent: float = 0.0) -> Reviewed:
+    """Decide on a reply.
+
+    Parameters
+    ----------
+    msg : object
+        Message that a step made.
+    policy : Policy
+    series : dict
+        Last releases of this run.
+    epsilon_spent : float
+        What the step took from the budget before it drew noise.
+
+    Raises
+    ------
+    DisclosureError
+        A rule refuses a field.
+    """
+    changes: dict[str, Released] = {}
+    verdicts: list[Verdict] = []
+    kept = dict(series)
+    epsilon = 0.0
+    for name, spec, content in iterate_fields(msg):
+        if spec.disclosure is Disclosure.PUBLIC:
+            verdicts.append(Verdict(name, "", "public"))
+            continue
+        evidence = _evidence_of(name, spec, content)
+        if not policy.allows(spec.disclosure):
+            raise _refusal(name, f"the policy does not allow {spec.disclosure.value} values")
+        RULES[evidence.rule](name, evidence, policy.limits)
+        epsilon += evidence.epsilon
+        outcome = "withheld" if _has_gaps(content.value) else "released"
+        if evidence.series:
+            content, repeated = _guard_differences(content, kept, policy.limits)
+            changes[name] = content
+            outcome = "repeated" if repeated else outcome
+        verdicts.append(Verdict(name, evidence.rule, outcome, evidence.epsilon))  # type: ignore[arg-type]
+    if epsilon > epsilon_spent + 1e-12:
+        raise DisclosureError(
+            "a step released noise that its budget was not charged for",
+            public="the step was not charged for its noise",
+        )
+    final = dataclasses.replace(msg, **changes) if changes else msg  # type: ignore[type-var]
+    return Reviewed(encode_message(final), tuple(verdicts), kept, final)
+
+
+def _evidence_of(name: str, spec: FieldSpec, content: object) -> Evidence:
+    if not isinstance(content, Released) or content.disclosure is not spec.disclosure:
+        raise _refusal(name, f"it is not a value released as {spec.disclosure.value}")
+    if content.evidence is None:
+        raise _refusal(name, "what it rests on is not known")
+    return content.evidence
+
+
+def _refusal(field: str, rule: str) -> DisclosureError:
+    sentence = f"the gate refused field {field!r}: {rule}"
+    return DisclosureError(sentence, public=sentence)
+
+
+def _has_gaps(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and bool(np.isnan(value).any())
+
+
+# --------------------------------------------------------------------------- rules by kind
+
+
+def _cells(name: str, evidence: Evidence, limits: Limits) -> None:
+    if evidence.small(limits).any():
+        raise _refusal(name, f"a cell rests on fewer than {limits.min_records} records")
+    if evidence.dominated(limits).any():
+        raise _refusal(name, f"one record has more than {limits.max_share:g} of a cell")
+
+
+def _keyed(name: str, evidence: Evidence, limits: Limits) -> None:
+    _cells(name, evidence, limits)
+    if evidence.records is not None and (evidence.records == 0).any():
+        raise _refusal(name, "a key without records")
+
+
+def _moments(name: str, evidence: Evidence, limits: Limits) -> None:
+    if evidence.n_records < 2 * evidence.n_columns:
+        raise _refusal(name, "a moment matrix needs at least twice as many rows as columns")
+    _cells(name, evidence, limits)
+
+
+def _classes(name: str, evidence: Evidence, limits: Limits) -> None:
+    if evidence.records is None or (evidence.records < limits.min_records).any():
+        raise _refusal(name, f"a class rests on fewer than {limits.min_records} records")
+
+
+def _enough(name: str, evidence: Evidence, limits: Limits) -> None:
+    if evidence.n_records < limits.min_records:
+        raise _refusal(name, f"it rests on fewer than {limits.min_records} records")
+
+
+def _linear(name: str, evidence: Evidence, limits: Limits) -> None:
+    _enough(name, evidence, limits)
+    if evidence.n_records < 2 * evidence.n_parameters:
+        raise _refusal(name, "a linear model needs at least twice as many rows as parameters")
+
+
+def _rounded(name: str, evidence: Evidence, limits: Limits) -> None:
+    _enough(name, evidence, limits)
+    if limits.min_records > 1 and evidence.step * evidence.n_records < 1:
+        raise _refusal(name, "it is rounded too finely for its number of records")
+
+
+def _estimator(name: str, evidence: Evidence, limits: Limits) -> None:
+    if limits.min_records > 1 and evidence.type_name.startswith(MEMORISING):
+        raise _refusal(name, f"a {evidence.type_name.rsplit('.', 1)[-1]} carries training rows")
+    _linear(name, evidence, limits)
+    if evidence.records is not None and (evidence.records < limits.min_records).any():
+        raise _refusal(name, f"a leaf rests on fewer than {limits.min_records} records")
+
+
+def _consented(name: str, evidence: Evidence, limits: Limits) -> None:
+    """Nothing beyond the consent that `review` has checked by class."""
+
+
+Rule = Callable[[str, Evidence, Limits], None]
+
+RULES: dict[str, Rule] = {
+    "count": _cells,
+    "keyed-count": _keyed,
+    "sum": _cells,
+    "moments": _moments,
+    "centroids": _classes,
+    "linear": _linear,
+    "summary": _enough,
+    "rounded": _rounded,
+    "estimator": _estimator,
+    "per-record": _consented,
+    "noised": _consented,
+}
+
+
+# --------------------------------------------------------------------------- differencing
+
+
+def _guard_differences(
+    released: Released, series: Series, limits: Limits
+) -> tuple[Released, bool]:
+    """Repeat the last release in the cells that changed by too few records.
+
+    Returns
+    -------
+    Released
+        What leaves; `series` is updated in place to describe it.
+    bool
+        Whether any cell was repeated.
+    """
+    evidence = released.evidence
+    if evidence is None or evidence.members is None:
+        raise _refusal("series", "a repeated sum needs the cell of each record")
+    value = np.array(released.value, dtype=float)
+    masks = evidence.members[None, :] == np.arange(len(value))[:, None]
+    last = series.get(evidence.series)
+    repeated = False
+    if last is not None and last["masks"].shape == masks.shape:
+        for cell in range(len(value)):
+            if np.isnan(last["value"][cell]).all():
+                continue
+            moved = last["masks"][cell] != masks[cell]
+            withheld = bool(np.isnan(value[cell]).any())
+            if withheld or (moved.any() and not _enough_moved(moved, evidence, limits)):
+                value[cell] = last["value"][cell]
+                masks[cell] = last["masks"][cell]
+                repeated = True
+    series[evidence.series] = {"masks": masks, "value": value}
+    return replaced(released, value), repeated
+
+
+def _enough_moved(moved: np.ndarray, evidence: Evidence, limits: Limits) -> bool:
+    """Whether enough records (and entities) joined or left a cell since its last release."""
+    if moved.sum() < limits.min_records:
+        return False
+    if evidence.member_entities is None:
+        return True
+    return len(np.unique(evidence.member_entities[moved])) >= limits.min_entities

@@ -1,0 +1,246 @@
+"""Where a site keeps what must outlive a process: records, outputs, ledger, log.
+
+::
+
+    <home>/
+      runs/<run id>/<round>-<attempt>.record   state and reply, written in one atomic rename
+      outputs/<run id>/                        what stays at the site: labels, predictor, provenance
+      ledger/<data id>.json                    runs opened, epsilon spent: kept outside run folders
+      log.jsonl                                the site's own log
+
+`MemoryHome` keeps the same in memory, for a federation that lives in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from consilience.exceptions import RunError
+from consilience.wire.codec import pack, unpack
+from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a site keeps of one answered question.
+
+    Attributes
+    ----------
+    round, attempt : int
+    request_digest : str
+        Recognises a repeated question.
+    reply : bytes
+        Encoded reply envelope, repeated as it is.
+    state : dict
+        The method's state after the step.
+    series : dict
+        Last releases, for the guard against differencing.
+    transforms : tuple of (str, bytes)
+        Preparing steps so far with their messages, applied to the rows in order.
+    """
+
+    round: int
+    attempt: int
+    request_digest: str
+    reply: bytes
+    state: dict[str, Any] = field(default_factory=dict)
+    series: dict[str, Any] = field(default_factory=dict)
+    transforms: tuple[tuple[str, bytes], ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Encode."""
+        return pack(self.__dict__)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Record:
+        """Decode."""
+        return cls(**unpack(data, max_bytes=1 << 40))
+
+
+class Home(ABC):
+    """Interface of both homes."""
+
+    @abstractmethod
+    def record(self, run: str, round_: int, attempt: int) -> Record | None:
+        """Return the record of one answered question, if there is one."""
+
+    @abstractmethod
+    def commit(self, run: str, record: Record) -> None:
+        """Keep a record; afterwards the reply may leave."""
+
+    @abstractmethod
+    def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
+        """Keep files of a run at the site."""
+
+    @abstractmethod
+    def read_output(self, run: str, name: str) -> bytes:
+        """Read one of them; `RunError` where it does not exist."""
+
+    @abstractmethod
+    def output_names(self, run: str) -> tuple[str, ...]:
+        """Names of the files kept for a run."""
+
+    @abstractmethod
+    def runs(self) -> tuple[str, ...]:
+        """Runs that left outputs."""
+
+    @abstractmethod
+    def ledger(self, data_id: str) -> dict[str, Any]:
+        """Read the ledger of a data set."""
+
+    @abstractmethod
+    def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
+        """Write it, durably."""
+
+    @abstractmethod
+    def log(self, event: str, **facts: Any) -> None:
+        """Add a line to the site's own log."""
+
+    @abstractmethod
+    def purge(self, run: str) -> None:
+        """Drop a run's records; outputs and ledger stay."""
+
+
+def check_run_id(run: str) -> str:
+    """Refuse run ids that could leave the home's directory."""
+    if not _RUN_ID.fullmatch(run) or ".." in run:
+        raise RunError("a run id with characters that are not allowed was refused")
+    return run
+
+
+class MemoryHome(Home):
+    """Home of a site that lives in this process."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, int, int], bytes] = {}
+        self._outputs: dict[str, dict[str, bytes]] = {}
+        self._ledgers: dict[str, dict[str, Any]] = {}
+        self.lines: list[dict[str, Any]] = []
+
+    def record(self, run: str, round_: int, attempt: int) -> Record | None:
+        data = self._records.get((run, round_, attempt))
+        return None if data is None else Record.from_bytes(data)
+
+    def commit(self, run: str, record: Record) -> None:
+        self._records[(run, record.round, record.attempt)] = record.to_bytes()
+
+    def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
+        self._outputs.setdefault(run, {}).update(outputs)
+
+    def read_output(self, run: str, name: str) -> bytes:
+        if name not in self._outputs.get(run, {}):
+            raise RunError(f"no output {name!r} of run {run} is kept here")
+        return self._outputs[run][name]
+
+    def output_names(self, run: str) -> tuple[str, ...]:
+        return tuple(sorted(self._outputs.get(run, {})))
+
+    def runs(self) -> tuple[str, ...]:
+        return tuple(sorted(self._outputs))
+
+    def ledger(self, data_id: str) -> dict[str, Any]:
+        return dict(self._ledgers.get(data_id, {}))
+
+    def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
+        self._ledgers[data_id] = dict(ledger)
+
+    def log(self, event: str, **facts: Any) -> None:
+        self.lines.append({"event": event, **facts})
+
+    def purge(self, run: str) -> None:
+        self._records = {key: data for key, data in self._records.items() if key[0] != run}
+
+
+class DiskHome(Home):
+    """Home in a directory.
+
+    Parameters
+    ----------
+    path : Path
+        Created if missing.
+
+    Raises
+    ------
+    RunError
+        The directory cannot be created or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = make_directory(path)
+        self._log = AppendLog(path / "log.jsonl", lambda data: data.rfind(b"\n") + 1)
+
+    def _record_path(self, run: str, round_: int, attempt: int) -> Path:
+        return self.path / "runs" / check_run_id(run) / f"{round_:06d}-{attempt:03d}.record"
+
+    def record(self, run: str, round_: int, attempt: int) -> Record | None:
+        path = self._record_path(run, round_, attempt)
+        if not path.exists():
+            return None
+        return Record.from_bytes(_read(path))
+
+    def commit(self, run: str, record: Record) -> None:
+        atomic_write(self._record_path(run, record.round, record.attempt), record.to_bytes())
+
+    def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
+        for name, data in sorted(outputs.items()):
+            atomic_write(self.path / "outputs" / check_run_id(run) / name, data)
+
+    def read_output(self, run: str, name: str) -> bytes:
+        path = self.path / "outputs" / check_run_id(run) / name
+        if not path.is_file():
+            raise RunError(f"no output {name!r} of run {run} is kept in {self.path}")
+        return _read(path)
+
+    def output_names(self, run: str) -> tuple[str, ...]:
+        folder = self.path / "outputs" / check_run_id(run)
+        return tuple(sorted(p.name for p in folder.glob("[!.]*"))) if folder.is_dir() else ()
+
+    def runs(self) -> tuple[str, ...]:
+        folder = self.path / "outputs"
+        return tuple(sorted(p.name for p in folder.glob("[!.]*"))) if folder.is_dir() else ()
+
+    def ledger(self, data_id: str) -> dict[str, Any]:
+        path = self.path / "ledger" / f"{data_id}.json"
+        if not path.exists():
+            return {}
+        try:
+            read = json.loads(_read(path))
+        except ValueError:
+            read = None
+        if not isinstance(read, dict):
+            raise RunError(f"the ledger {path} is damaged: restore it before anything else runs")
+        return read
+
+    def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
+        text = json.dumps(ledger, indent=1, sort_keys=True) + "\n"
+        atomic_write(self.path / "ledger" / f"{data_id}.json", text.encode())
+
+    def log(self, event: str, **facts: Any) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = json.dumps({"time": stamp, "event": event, **facts}, sort_keys=True)
+        self._log.append(line.encode() + b"\n")
+
+    def purge(self, run: str) -> None:
+        import shutil
+
+        folder = self.path / "runs" / check_run_id(run)
+        try:
+            if folder.exists():
+                shutil.rmtree(folder)
+        except OSError as error:
+            raise explain(error, "remove", folder) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise explain(error, "read", path) from error

@@ -1,0 +1,126 @@
+"""What a run leaves at a site, and how a person at the site reads it.
+
+``labels.csv`` has one line for each row of the table as it was read: its position, its id where the
+study names an id column, whether it was kept, and one column for each per-row output.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consilience.exceptions import ProtocolError, RunError
+from consilience.methods.base import SiteData, get_method
+from consilience.sites.home import Home
+from consilience.wire.codec import pack, unpack
+
+ROWS = "rows.bin"
+TABLE = "labels.csv"
+PREDICTOR = "predictor.bin"
+PROVENANCE = "provenance.json"
+
+
+@dataclass(frozen=True)
+class SiteOutput:
+    """Outputs of one run at one site.
+
+    Parameters
+    ----------
+    home : Home
+    run : str
+    """
+
+    home: Home
+    run: str
+
+    def _rows(self) -> dict[str, Any]:
+        read = unpack(self.home.read_output(self.run, ROWS), max_bytes=1 << 40)
+        if not isinstance(read, dict):
+            raise RunError(f"the outputs of run {self.run} are damaged")
+        return read
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Class of each kept row, in input order; -1 marks an outlier."""
+        return self.values("labels")
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Position of each kept row in the table as it was read."""
+        return np.asarray(self._rows()["rows"])
+
+    def values(self, name: str) -> np.ndarray:
+        """Return an output with one entry for each kept row."""
+        columns = self._rows()["columns"]
+        if name not in columns:
+            raise RunError(f"run {self.run} has no output {name!r} here: {', '.join(columns)}")
+        return np.asarray(columns[name])
+
+    @property
+    def predictor(self) -> Any:
+        """The predictor that this run left: an object with ``predict(X)``."""
+        stored = unpack(self.home.read_output(self.run, PREDICTOR), max_bytes=1 << 40)
+        method = get_method(self.provenance["method"])
+        if method.predictor is None:
+            raise RunError(f"method {method.name!r} leaves no predictor")
+        return method.predictor.from_arrays(stored)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the outputs come from: run, study, method, rows read and kept, content hash."""
+        read: dict[str, Any] = json.loads(self.home.read_output(self.run, PROVENANCE))
+        return read
+
+
+def encode_outputs(
+    outputs: dict[str, Any], earlier: dict[str, Any], data: SiteData
+) -> dict[str, bytes]:
+    """Turn what a step put out into files.
+
+    Parameters
+    ----------
+    outputs : dict
+        Arrays with one entry per kept row, or objects with ``to_arrays``.
+    earlier : dict
+        Per-row outputs of earlier steps of the run, which stay in the table.
+    data : SiteData
+
+    Raises
+    ------
+    ProtocolError
+        An array that does not have one entry per row.
+    """
+    files: dict[str, bytes] = {}
+    columns = dict(earlier)
+    for name, value in outputs.items():
+        if hasattr(value, "to_arrays"):
+            files[PREDICTOR] = pack(value.to_arrays())
+        elif isinstance(value, np.ndarray) and len(value) == data.n_rows:
+            columns[name] = value
+        else:
+            raise ProtocolError(f"site output {name!r} does not have one entry for each row")
+    if columns:
+        files[ROWS] = pack({"rows": data.rows, "columns": columns})
+        files[TABLE] = _table(columns, data)
+    return files
+
+
+def _table(columns: dict[str, np.ndarray], data: SiteData) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    ids = [] if data.id is None else ["id"]
+    writer.writerow(["row", *ids, "kept", *columns])
+    position = {int(row): i for i, row in enumerate(data.rows)}
+    for row in range(max(data.n_read, len(position))):
+        i = position.get(row)
+        if i is None:
+            writer.writerow([row, *["" for _ in ids], 0, *["" for _ in columns]])
+        else:
+            own = [] if data.id is None else [data.id[i]]
+            writer.writerow([row, *own, 1, *[values[i] for values in columns.values()]])
+    return text.getvalue().encode()

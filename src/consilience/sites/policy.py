@@ -1,0 +1,151 @@
+"""A site's own limits. Read from the site's file; nothing that a coordinator sends can change them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from consilience.exceptions import ParameterError, StudyError
+from consilience.wire.disclosure import Limits
+from consilience.wire.message import Disclosure
+
+Preset = Literal["strict", "consortium", "simulation"]
+
+_DATA_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Limits of one site for one data set.
+
+    Parameters
+    ----------
+    preset : {"strict", "consortium", "simulation"}
+        Where the other values start from (see :data:`PRESETS`).
+    data_id : str
+        The steward's name for the data; budgets are kept under it.
+    min_records : int
+        Records that every released cell must rest on.
+    max_share : float
+        Largest share of one record in a sum of absolute contributions.
+    min_entities : int
+        Entities behind a class sum.
+    per_record : bool
+        Whether values for each record may leave (linear predictors of signed partners).
+    noised : bool
+        Whether values with noise may leave.
+    max_epsilon : float
+        Epsilon that may ever be spent on this data.
+    max_runs : int or None
+        Runs that may ever be opened on this data.
+    approved_studies : tuple of str or None
+        Hashes of the studies that may run; ``None`` is any study of a trusted coordinator.
+    max_message_bytes : int
+        Largest message that the site reads.
+    """
+
+    preset: Preset = "strict"
+    data_id: str = "default"
+    min_records: int = 10
+    max_share: float = 0.5
+    min_entities: int = 3
+    per_record: bool = False
+    noised: bool = False
+    max_epsilon: float = 0.0
+    max_runs: int | None = 200
+    approved_studies: tuple[str, ...] | None = None
+    max_message_bytes: int = 1 << 28
+
+    def __post_init__(self) -> None:
+        checks: tuple[tuple[str, bool, str], ...] = (
+            ("preset", self.preset in PRESETS, f"one of {', '.join(PRESETS)}"),
+            (
+                "data_id",
+                isinstance(self.data_id, str) and bool(_DATA_ID.fullmatch(self.data_id)),
+                "1 to 64 letters, digits, '.', '_' or '-'",
+            ),
+            ("min_records", _whole(self.min_records, 1), "a whole number of at least 1"),
+            ("min_entities", _whole(self.min_entities, 1), "a whole number of at least 1"),
+            ("max_share", _number(self.max_share, 0.0, 1.0), "a number in (0, 1]"),
+            ("max_epsilon", _number(self.max_epsilon, -1.0, 1e6), "a number of at least 0"),
+            (
+                "max_runs",
+                self.max_runs is None or _whole(self.max_runs, 1),
+                "a whole number of at least 1",
+            ),
+            (
+                "max_message_bytes",
+                _whole(self.max_message_bytes, 1 << 10),
+                "a whole number of at least 1024",
+            ),
+            ("per_record", isinstance(self.per_record, bool), "true or false"),
+            ("noised", isinstance(self.noised, bool), "true or false"),
+        )
+        for name, fine, allowed in checks:
+            if not fine:
+                raise ParameterError.of(f"policy {name}", allowed, getattr(self, name))
+        if self.approved_studies is not None:
+            object.__setattr__(self, "approved_studies", tuple(self.approved_studies))
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any] | str) -> Policy:
+        """Build from a preset's name or a site file's ``[policy]``.
+
+        Raises
+        ------
+        StudyError
+            Unknown key.
+        ParameterError
+            Value outside its range.
+        """
+        given = {"preset": settings} if isinstance(settings, str) else dict(settings)
+        preset = given.get("preset", "strict")
+        if preset not in PRESETS:
+            raise ParameterError.of("policy preset", f"one of {', '.join(PRESETS)}", preset)
+        known = {f.name for f in dataclasses.fields(cls)}
+        for key in given:
+            if key not in known:
+                raise StudyError(f"[policy] has no setting {key!r}: {', '.join(sorted(known))}")
+        return cls(**{**PRESETS[preset], **given})
+
+    @property
+    def limits(self) -> Limits:
+        """The numbers on which rules by kind rest."""
+        return Limits(self.min_records, self.max_share, self.min_entities)
+
+    def allows(self, disclosure: Disclosure) -> bool:
+        """Whether a class of disclosure may leave at all."""
+        if disclosure is Disclosure.PER_RECORD:
+            return self.per_record
+        if disclosure is Disclosure.NOISED:
+            return self.noised
+        return True
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "strict": {"preset": "strict"},
+    "consortium": {"preset": "consortium", "per_record": True},
+    "simulation": {
+        "preset": "simulation",
+        "min_records": 1,
+        "max_share": 1.0,
+        "min_entities": 1,
+        "per_record": True,
+        "noised": True,
+        "max_epsilon": 1e6,
+        "max_runs": None,
+    },
+}
+"""``strict`` is the default; ``consortium`` is for partners who signed a contract; ``simulation``
+is for one person who holds all the data, and is marked as such in transcript and report."""
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _number(value: object, above: float, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and above < value <= most
