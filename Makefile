@@ -1,0 +1,112 @@
+# `make help` lists the targets. Every target that needs Python first brings .venv in line with
+# requirements.lock; nothing outside this folder is written, apart from package caches.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# The first interpreter of at least 3.11; looked up only when the environment is made.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+
+# Parallelism is over sites, agents, folds and test workers, never inside numerical libraries.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+export MPLBACKEND ?= Agg
+export FLWR_TELEMETRY_ENABLED ?= 0
+export FLWR_DISABLE_UPDATE_CHECK ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+FAST := not slow and not replication and not faults and not flower and not r and not postgresql
+STYLED := src tests tools $(wildcard replications benchmarks examples)
+
+.PHONY: help venv lock demo test test-slow test-faults test-flower test-replication check \
+	check-style format bench replicate docs-table stale clean distclean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do \
+		printf '  make %-18s %s\n' "$$t" "$$d"; done
+
+venv: $(STAMP) ## make .venv from requirements.lock
+
+# pip reads the machine's own package settings, uv is only faster: when uv cannot fetch, pip does.
+$(STAMP): requirements.lock pyproject.toml
+	@if [ ! -x $(BIN)/python ]; then \
+		if [ -z "$(PYTHON)" ]; then \
+			echo "make: no Python >= 3.11 found on PATH: install one, or name it with make PYTHON=..." >&2; \
+			exit 1; \
+		fi; \
+		echo "making $(VENV) (first time: a few minutes)"; \
+		$(PYTHON) -m venv $(VENV); \
+	fi
+	@{ command -v uv >/dev/null 2>&1 \
+		&& uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock; } \
+	|| $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+lock: ## solve requirements.lock again (needs uv)
+	uv pip compile pyproject.toml --all-extras --generate-hashes --universal --python-version 3.11 \
+		--no-emit-index-url --no-emit-find-links --no-config -o requirements.lock
+
+demo: $(STAMP) ## run the demonstration and say where its report is
+	@touch $(VENV)/.demo-started
+	$(BIN)/consilience demo
+	@report=$$(find . -name .venv -prune -o -name 'report.html' -newer $(VENV)/.demo-started -print); \
+	if [ -z "$$report" ]; then echo "make demo: the demonstration wrote no report.html" >&2; exit 1; fi; \
+	echo "Report: $$report"
+
+test: $(STAMP) ## the test suite
+	$(PYTEST) -n $(WORKERS) -m "$(FAST)"
+
+test-slow: $(STAMP) ## long statistical tests
+	$(PYTEST) -n $(WORKERS) -m "slow"
+
+test-faults: $(STAMP) ## crashes, absences, damaged messages
+	$(PYTEST) -n $(WORKERS) -m "faults"
+
+test-flower: $(STAMP) ## a Flower deployment on loopback
+	$(PYTEST) -m "flower"
+
+test-replication: $(STAMP) ## small slices of the papers' tables
+	$(PYTEST) -n $(WORKERS) -m "replication"
+
+check: check-style test ## format, lint, types, import contracts, stale results, tests
+
+check-style: $(STAMP)
+	$(BIN)/ruff format --check --quiet $(STYLED)
+	$(BIN)/ruff check --quiet $(STYLED)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tools.stale_results
+
+format: $(STAMP) ## format and repair what ruff can repair
+	$(BIN)/ruff format $(STYLED)
+	$(BIN)/ruff check --fix $(STYLED)
+
+stale: $(STAMP) ## fail when a replication result is older than its code
+	$(BIN)/python -m tools.stale_results --strict
+
+bench: $(STAMP) ## run benchmarks/bench_*.py, or one: make bench ONE=benchmarks/bench_x.py
+	@set -e; for script in $(or $(ONE),$(sort $(wildcard benchmarks/bench_*.py)),benchmarks/bench_*.py); do \
+		echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script; done
+
+replicate: $(STAMP) ## run every replication, or one: make replicate TABLE=paper/table
+	@set -e; for script in $(or $(TABLE:%=replications/%/run.py),$(sort $(wildcard replications/*/*/run.py)),replications/*/*/run.py); do \
+		echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script; done
+
+docs-table: $(STAMP) ## write the generated tables (every tools/table_*.py)
+	@set -e; for script in $(or $(sort $(wildcard tools/table_*.py)),tools/table_*.py); do \
+		echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script; done
+
+clean: ## remove caches and builds
+	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv too
+	rm -rf $(VENV)

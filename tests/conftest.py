@@ -1,0 +1,82 @@
+"""Settings for every test, and the way to real data.
+
+Real data are read only from the folder that ``CONSILIENCE_DATA`` names. Without it the tests that
+need data are skipped, and the last lines of the run say how many; with
+``CONSILIENCE_REQUIRE_DATA=1`` a missing file is a failure instead.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Two test workers on two cores: numerical libraries must not start threads of their own. They read
+# these variables when they are first imported, so they are set before anything else.
+for _name in (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+):
+    os.environ.setdefault(_name, "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("fixed")
+
+DATA_SKIP = "real data: "
+
+
+def find_data(name: str, environment: dict[str, str]) -> Path | str:
+    """Return the path of a file or folder of the data folder, or one sentence why it is missing."""
+    folder = environment.get("CONSILIENCE_DATA", "")
+    if not folder:
+        return f"{DATA_SKIP}CONSILIENCE_DATA is not set, so '{name}' was not read"
+    path = Path(folder) / name
+    if not path.exists():
+        return f"{DATA_SKIP}'{name}' is not in the folder that CONSILIENCE_DATA names"
+    return path
+
+
+def data_is_required(environment: dict[str, str]) -> bool:
+    return environment.get("CONSILIENCE_REQUIRE_DATA", "") not in ("", "0")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Callable[[str], Path]:
+    """Fixture: ``data_dir("heart")`` is a folder (or file) of real data, or the test is skipped."""
+
+    def get(name: str) -> Path:
+        found = find_data(name, dict(os.environ))
+        if isinstance(found, Path):
+            return found
+        if data_is_required(dict(os.environ)):
+            pytest.fail(found, pytrace=False)
+        pytest.skip(found)
+
+    return get
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [
+        report
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple) and DATA_SKIP in report.longrepr[2]
+    ]
+    if skipped:
+        terminalreporter.write_line(
+            f"{len(skipped)} tests on real data did not run: set CONSILIENCE_DATA to their folder"
+        )

@@ -1,0 +1,87 @@
+"""The hash that ties a replication's rows to their code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.stale_results import ReplicationError, code_hash, stale_rows, survey, table_hash
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("A = 1\n")
+    (tmp_path / "src" / "b.py").write_text("B = 1\n")
+    table = tmp_path / "replications" / "paper" / "table1"
+    table.mkdir(parents=True)
+    (table / "run.py").write_text("print('figures')\n")
+    (table / "sources.txt").write_text("# what the figures rest on\nsrc/a.py  # kernel\n")
+    return tmp_path
+
+
+def write_result(root: Path) -> Path:
+    table = root / "replications" / "paper" / "table1"
+    stamp = table_hash(table, root)
+    (table / "result.csv").write_text(f"n,value,code_hash\n1,0.5,{stamp}\n2,0.7,{stamp}\n")
+    return table
+
+
+def test_hash_ignores_order_and_line_ends(root: Path) -> None:
+    first = code_hash(["src/a.py", "src/b.py"], root)
+    assert first == code_hash(["src/b.py", "src/a.py", "src/a.py"], root)
+    (root / "src" / "a.py").write_bytes(b"A = 1\r\n")
+    assert first == code_hash(["src/a.py", "src/b.py"], root)
+
+
+def test_hash_sees_content_and_name(root: Path) -> None:
+    before = code_hash(["src/a.py"], root)
+    (root / "src" / "c.py").write_text("A = 1\n")
+    assert code_hash(["src/c.py"], root) != before
+    (root / "src" / "a.py").write_text("A = 2\n")
+    assert code_hash(["src/a.py"], root) != before
+
+
+def test_rows_go_stale_with_their_sources_only(root: Path) -> None:
+    table = write_result(root)
+    (root / "src" / "b.py").write_text("B = 2\n")
+    assert stale_rows(table, root) == (0, 2)
+    (root / "src" / "a.py").write_text("A = 2\n")
+    assert stale_rows(table, root) == (2, 2)
+    stale, broken, total = survey(root)
+    assert (len(stale), broken, total) == (1, [], 1)
+
+
+def test_changed_run_script_is_stale(root: Path) -> None:
+    table = write_result(root)
+    (table / "run.py").write_text("print('other figures')\n")
+    assert stale_rows(table, root) == (2, 2)
+
+
+def test_folder_stands_for_its_modules(root: Path) -> None:
+    table = root / "replications" / "paper" / "table1"
+    (table / "sources.txt").write_text("src\n")
+    before = table_hash(table, root)
+    (root / "src" / "b.py").write_text("B = 2\n")
+    assert table_hash(table, root) != before
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("sources.txt", "src/missing.py\n", "matches no file"),
+        ("sources.txt", None, "no sources.txt"),
+        ("result.csv", None, "no result.csv"),
+        ("result.csv", "n,value\n1,0.5\n", "code_hash"),
+    ],
+)
+def test_broken_folders_are_named(root: Path, file: str, text: str | None, message: str) -> None:
+    table = write_result(root)
+    if text is None:
+        (table / file).unlink()
+    else:
+        (table / file).write_text(text)
+    with pytest.raises(ReplicationError, match=message):
+        stale_rows(table, root)
+    assert len(survey(root)[1]) == 1
