@@ -389,7 +389,11 @@ def leaks(text: str) -> list[str]:
 
 
 def committed_files() -> list[Path]:
-    """Files under version control, and new ones that are not ignored."""
+    """Files under version control and new ones not ignored; all files of an unpacked archive."""
+    if not (ROOT / ".git").exists():
+        inside = [path for path in ROOT.rglob("*") if path.is_file()]
+        unseen = {".venv", "__pycache__"}
+        return [path for path in inside if not unseen.intersection(path.relative_to(ROOT).parts)]
     listing = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"],
         cwd=ROOT,
