@@ -45,6 +45,8 @@ class Record:
         Last releases, for the guard against differencing.
     transforms : tuple of (str, bytes)
         Preparing steps so far with their messages, applied to the rows in order.
+    opening : bytes
+        Message with which the run was opened here, so that rows can be read again.
     """
 
     round: int
@@ -54,6 +56,7 @@ class Record:
     state: dict[str, Any] = field(default_factory=dict)
     series: dict[str, Any] = field(default_factory=dict)
     transforms: tuple[tuple[str, bytes], ...] = ()
+    opening: bytes = b""
 
     def to_bytes(self) -> bytes:
         """Encode."""

@@ -1,0 +1,245 @@
+"""Drives a method: advances its generator, sends its asks, records what comes, and can do so again.
+
+The driver is deterministic given the journal. Every ask and every reply is journaled before it is
+used, so a run that was killed is brought back by replaying the journal into a fresh generator; the
+first ask without all its replies is put to the sites again, and they repeat what they said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from consilience.engines.base import Arrival, Engine, Key
+from consilience.engines.rundir import RunStore
+from consilience.exceptions import ProtocolError, WireError
+from consilience.methods.base import Absent, Ask, CoordinatorContext, Method, Refused, Replies
+from consilience.methods.phases.prepare import exchange, steps_of
+from consilience.methods.result import Result
+from consilience.wire.codec import decode_message, digest, encode_message
+from consilience.wire.envelope import Reply, Request
+from consilience.wire.journal import JournaledAsk
+
+OnEvent = Callable[[str, dict[str, Any]], None]
+
+
+class Driver:
+    """One execution of a method.
+
+    Parameters
+    ----------
+    method : Method
+    ctx : CoordinatorContext
+    engine : Engine
+    store : RunStore
+    deadline : float
+        Seconds that a site has for a reply.
+    on_event : callable, optional
+        ``on_event(kind, facts)`` for progress.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        ctx: CoordinatorContext,
+        engine: Engine,
+        store: RunStore,
+        *,
+        deadline: float,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self._method, self._ctx, self._engine, self._store = method, ctx, engine, store
+        self._journal, self._transcript = store.journal, store.transcript
+        self._deadline = deadline
+        self._on_event = on_event
+        self._steps = steps_of(type(method))
+        self._round = 0
+        self._open: dict[Key, bytes] = {}
+        self._sent: set[Key] = set()
+        self._step_of: dict[int, str] = {}
+        self._last: dict[str, tuple[int, int]] = {}
+
+    def run(self) -> Result:
+        """Run to the end and return the result."""
+        from threadpoolctl import threadpool_limits
+
+        generator = exchange(self._method, self._ctx)
+        received: Replies | None = None
+        while True:
+            with threadpool_limits(1):
+                try:
+                    ask = generator.send(received)  # type: ignore[arg-type]
+                except StopIteration as stop:
+                    return self._ended(stop.value)
+            received = self._answer(ask)
+
+    def retry_refused(self) -> int | None:
+        """Forget from the first round on in which a site refused or was absent.
+
+        Returns
+        -------
+        int or None
+            That round, or None where there is none.
+        """
+        for round_ in sorted(self._journal.asks):
+            for site in self._journal.asks[round_].to:
+                known = self._journal.replies.get((round_, site))
+                if known is None:
+                    continue
+                if known.kind == "absent" or Reply.from_bytes(known.data).status == "refused":
+                    self._journal.retry_from(round_)
+                    return round_
+        return None
+
+    # ------------------------------------------------------------------ one ask
+
+    def _answer(self, ask: Ask) -> Replies:
+        self._round += 1
+        messages = self._addressed(ask)
+        encoded = {site: encode_message(m) for site, m in messages.items()}
+        sealed = digest(b"".join(digest(encoded[s]).encode() for s in sorted(encoded)))
+        to = tuple(sorted(messages))
+        self._journal.ask(self._round, JournaledAsk(ask.step, to, ask.wait, sealed))
+        self._step_of[self._round] = ask.step
+        self._tell("ask", round=self._round, step=ask.step, sites=len(to), wait=ask.wait)
+        for site in to:
+            self._transcript.message(
+                messages[site],
+                round_=self._round,
+                step=ask.step,
+                site=site,
+                direction="to-site",
+            )
+            self._open[(self._round, site)] = self._request(ask.step, site, encoded[site])
+        if self._round not in self._journal.delivered:
+            self._journal.deliver(self._round, self._gather(ask))
+        return self._deliver(self._journal.delivered[self._round])
+
+    def _addressed(self, ask: Ask) -> dict[str, Any]:
+        """Messages by site, after checking step, recipients and types."""
+        step = self._steps.get(ask.step)
+        if step is None:
+            raise ProtocolError(f"method {self._method.name!r} asks for unknown step {ask.step!r}")
+        to = self._ctx.sites if ask.to is None else ask.to
+        if isinstance(ask.message, Mapping):
+            messages = {site: ask.message[site] for site in to}
+        else:
+            messages = {site: ask.message for site in to}
+        busy = {site for _, site in self._open}
+        for site, message in messages.items():
+            if type(message) is not step.request:
+                raise ProtocolError(f"step {ask.step!r} is asked with {type(message).__name__}")
+            if site in busy:
+                raise ProtocolError(f"site {site!r} is asked while it still owes a reply")
+        if not messages and not self._open:
+            raise ProtocolError(f"step {ask.step!r} is asked of no site")
+        return messages
+
+    def _request(self, step: str, site: str, message: bytes) -> bytes:
+        info = self._store.info
+        known = self._journal.replies.get((self._round, site))
+        attempt = self._journal.attempt
+        if known is not None and known.kind == "reply":
+            attempt = Reply.from_bytes(known.data).attempt
+        after_round, after_attempt = self._last.get(site, (0, 0))
+        return Request(
+            run=info.run,
+            study=info.study,
+            method=info.method,
+            method_version=info.method_version,
+            release=info.release,
+            round=self._round,
+            attempt=attempt,
+            after_round=after_round,
+            after_attempt=after_attempt,
+            step=step,
+            site=site,
+            seed=info.seed,
+            message=message,
+        ).to_bytes()
+
+    def _gather(self, ask: Ask) -> tuple[Key, ...]:
+        """Wait for what this ask waits for; returns the keys to deliver, in order."""
+        if ask.wait == "all":
+            keys = [key for key in self._open if key[0] == self._round]
+        else:
+            keys = list(self._open)
+        ready = [key for key in keys if key in self._journal.replies]
+        while len(ready) < (len(keys) if ask.wait == "all" else 1):
+            unsent = {k: d for k, d in self._open.items() if k not in self._sent}
+            unsent = {k: d for k, d in unsent.items() if k not in self._journal.replies}
+            if unsent:
+                self._engine.send(unsent)
+                self._sent.update(unsent)
+            waiting = frozenset(k for k in keys if k not in self._journal.replies)
+            for arrival in self._engine.collect(waiting, wait=ask.wait, deadline=self._deadline):
+                if arrival.key in waiting and self._accept(arrival):
+                    ready.append(arrival.key)
+        return tuple(sorted(ready, key=lambda k: k[1]) if ask.wait == "all" else ready[:1])
+
+    def _accept(self, arrival: Arrival) -> bool:
+        """Check and journal an arrival; bytes that are no reply to the question count as absence."""
+        round_, site = arrival.key
+        if arrival.data is None:
+            self._journal.absent(arrival.key, arrival.reason)
+        else:
+            try:
+                self._check(arrival)
+                self._journal.reply(arrival.key, arrival.data)
+            except WireError as error:
+                self._journal.absent(arrival.key, f"its reply was not accepted: {error.public}")
+                self._store.event("rejected", round=round_, site=site, reason=str(error))
+        kind = self._journal.replies[arrival.key].kind
+        self._tell("arrived", round=round_, site=site, kind=kind)
+        return True
+
+    def _check(self, arrival: Arrival) -> None:
+        round_, site = arrival.key
+        reply = Reply.from_bytes(arrival.data or b"")
+        request = Request.from_bytes(self._open[arrival.key])
+        expected = (request.run, round_, request.attempt, request.step, site)
+        if (reply.run, reply.round, reply.attempt, reply.step, reply.site) != expected:
+            raise WireError("a reply to another question")
+        if reply.status == "reply":
+            message = decode_message(reply.message)
+            if type(message) is not self._steps[reply.step].reply:
+                raise WireError("a reply with another message than the step's")
+
+    def _deliver(self, keys: tuple[Key, ...]) -> Replies:
+        """Turn journaled replies into what the generator receives, and record them."""
+        content: dict[str, Any] = {}
+        rounds: dict[str, int] = {}
+        for key in keys:
+            round_, site = key
+            self._open.pop(key, None)
+            known = self._journal.replies[key]
+            rounds[site] = round_
+            step = self._step_of[round_]
+            if known.kind == "absent":
+                content[site] = Absent(known.reason)
+                self._transcript.absence(
+                    round_=round_, step=step, site=site, verdict="absent", reason=known.reason
+                )
+                continue
+            reply = Reply.from_bytes(known.data)
+            self._last[site] = (reply.round, reply.attempt)
+            if reply.status == "refused":
+                content[site] = Refused(reply.reason)
+                self._transcript.absence(
+                    round_=round_, step=step, site=site, verdict="refused", reason=reply.reason
+                )
+            else:
+                content[site] = decode_message(reply.message)
+                self._transcript.reply(reply, content[site])
+        return Replies(content, rounds)
+
+    def _ended(self, result: Any) -> Result:
+        if not isinstance(result, self._method.Result):
+            raise ProtocolError(f"method {self._method.name!r} returned {type(result).__name__}")
+        self._tell("done", rounds=self._round)
+        return result
+
+    def _tell(self, kind: str, **facts: Any) -> None:
+        if self._on_event is not None:
+            self._on_event(kind, facts)
+        self._store.event(kind, **facts)

@@ -1,0 +1,225 @@
+"""The run directory: everything that a run leaves at the coordinator.
+
+::
+
+    <run>/
+      run.json           schema, release and versions, method, study, seed
+      journal/log        asks, replies and order of delivery; journal/salt
+      transcript.jsonl   what crossed, chained by hashes
+      result.json, result.npz
+      events.jsonl       times and retries, outside the chain
+      report.html
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+from consilience.exceptions import RunError
+from consilience.methods.result import Result
+from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
+from consilience.wire.journal import Journal
+from consilience.wire.transcript import Transcript
+
+RUN_SCHEMA = 1
+_NUMERIC = ("numpy", "scipy", "scikit-learn", "numba", "threadpoolctl")
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What ``run.json`` says.
+
+    Attributes
+    ----------
+    run, name, study : str
+        Run id, name of the study, hash of the study.
+    method : str
+    method_version : int
+    parameters : dict
+    release : str
+        Package version.
+    libraries : dict
+        Versions on which the bytes of results depend, and ``lock``, their hash.
+    seed : int
+    sites : tuple of str
+    engine : str
+    settings : dict
+        Columns, preparation, quorum, deadline, roles.
+    """
+
+    run: str
+    name: str
+    study: str
+    method: str
+    method_version: int
+    parameters: dict[str, Any]
+    release: str
+    libraries: dict[str, str]
+    seed: int
+    sites: tuple[str, ...]
+    engine: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    schema: int = RUN_SCHEMA
+
+
+def libraries() -> dict[str, str]:
+    """Return versions of the numerical libraries and their hash."""
+    found = {}
+    for name in _NUMERIC:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    found["lock"] = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+    return found
+
+
+class RunStore:
+    """Journal, transcript and files of one run, on disk or in memory.
+
+    Parameters
+    ----------
+    info : RunInfo
+    path : Path or None
+        ``None`` keeps everything in memory.
+    """
+
+    def __init__(self, info: RunInfo, path: Path | None) -> None:
+        self.info, self.path = info, path
+        self._lock: IO[bytes] | None = None
+        if path is not None:
+            self._lock = _lock(path)
+        journal = None if path is None else path / "journal" / "log"
+        self.journal = Journal(journal)
+        lines = None if path is None else path / "transcript.jsonl"
+        self.transcript = Transcript(lines, info.run, self._salt())
+        events = None if path is None else path / "events.jsonl"
+        self._events = AppendLog(events, lambda data: data.rfind(b"\n") + 1)
+
+    @classmethod
+    def create(cls, info: RunInfo, path: Path | None) -> RunStore:
+        """Start a run; `RunError` where the directory already holds one."""
+        if path is not None:
+            make_directory(path)
+            if (path / "run.json").exists():
+                raise RunError(
+                    f"{path} already holds a run: go on with it by --resume, or choose another "
+                    "directory by --out"
+                )
+            text = json.dumps(info.__dict__, indent=1, sort_keys=True) + "\n"
+            atomic_write(path / "run.json", text.encode())
+        return cls(info, path)
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Note a time or a retry, outside the chain."""
+        line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts}, sort_keys=True)
+        self._events.append(line.encode() + b"\n")
+
+    def write_result(self, result: Result, notes: tuple[str, ...]) -> None:
+        """Write the result; ``result.json`` comes last and marks the run as finished."""
+        if self.path is None:
+            return
+        files = result.to_files()
+        notes_text = json.dumps(list(notes), indent=1) + "\n"
+        atomic_write(self.path / "notes.json", notes_text.encode())
+        atomic_write(self.path / "result.npz", files["result.npz"])
+        atomic_write(self.path / "result.json", files["result.json"])
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _salt(self) -> bytes:
+        if self.path is None:
+            return secrets.token_bytes(16)
+        path = self.path / "journal" / "salt"
+        if not path.exists():
+            atomic_write(path, secrets.token_bytes(16))
+        return path.read_bytes()
+
+
+def read_info(path: Path) -> RunInfo:
+    """Read ``run.json``.
+
+    Raises
+    ------
+    RunError
+        It is missing, damaged, or of another schema.
+    """
+    try:
+        raw = json.loads((path / "run.json").read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{path} holds no run: there is no run.json in it") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"run.json in {path} cannot be read ({type(error).__name__})") from None
+    if not isinstance(raw, dict) or raw.get("schema") != RUN_SCHEMA:
+        found = raw.get("schema") if isinstance(raw, dict) else None
+        raise RunError(
+            f"the run in {path} has schema {found!r} and this release reads {RUN_SCHEMA}: use the "
+            "release that made it"
+        )
+    try:
+        return RunInfo(**{**raw, "sites": tuple(raw["sites"])})
+    except (TypeError, KeyError):
+        raise RunError(f"run.json in {path} is damaged") from None
+
+
+def check_resumable(path: Path, found: RunInfo, wanted: RunInfo) -> None:
+    """Refuse to go on with a run that other code or another study has begun."""
+    for what, old, new in (
+        ("release", found.release, wanted.release),
+        ("method", found.method, wanted.method),
+        ("method version", found.method_version, wanted.method_version),
+        ("study", found.study, wanted.study),
+    ):
+        if old != new:
+            raise RunError(
+                f"the run in {path} was begun with {what} {old!r} and now it is {new!r}: it cannot "
+                "be resumed; start a new run"
+            )
+
+
+def new_run_id(name: str) -> str:
+    """Return a run id that nobody has used: study name, time, random letters."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return f"{name[:40]}-{stamp}-{secrets.token_hex(3)}"
+
+
+def purge(path: Path) -> None:
+    """Drop the payloads of a run (journal and salt); transcript, result and report stay."""
+    import shutil
+
+    read_info(path)
+    try:
+        shutil.rmtree(path / "journal", ignore_errors=False)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise explain(error, "remove", path / "journal") from error
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Hold the directory for one coordinator; the lock goes with the process."""
+    make_directory(path)
+    try:
+        file = open(path / ".lock", "wb")  # noqa: SIM115  held until close()
+    except OSError as error:
+        raise explain(error, "write", path / ".lock") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise RunError(f"another coordinator is at work in {path}: wait until it has ended") from None
+    os.set_inheritable(file.fileno(), False)
+    return file

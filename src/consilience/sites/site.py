@@ -1,0 +1,412 @@
+"""A site: reads its own rows, answers questions, and keeps what it answered.
+
+`Site.answer` takes the bytes of a request and returns the bytes of a reply. In between, in this order:
+
+1. A repeated question gets the bytes it got before.
+2. ``opening.read`` loads the table as the study says; other steps receive the rows that it gave,
+   after the preparing steps so far.
+3. The step computes (`compute`: a pure function of a `Work`, which may run in another process).
+4. The gate reviews the reply; outputs, state and reply are written; then the reply leaves.
+
+Whatever goes wrong becomes a refusal whose reason names no value; the site's own log has the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from consilience.exceptions import (
+    BudgetError,
+    ConsilienceError,
+    DisclosureError,
+    ProtocolError,
+    WireError,
+)
+from consilience.methods.base import Columns, Preparation, SiteData, Step, get_method
+from consilience.methods.phases import opening
+from consilience.methods.phases.prepare import steps_of
+from consilience.numerics.random import stream
+from consilience.sites import gate, outputs
+from consilience.sites.home import Home, MemoryHome, Record, check_run_id
+from consilience.sites.policy import Policy
+from consilience.wire.codec import decode_message, digest
+from consilience.wire.disclosure import Limits
+from consilience.wire.envelope import Reply, Request
+
+Loader = Callable[[Columns, Preparation], SiteData]
+Confirm = Callable[[Request, object, tuple[dict[str, Any], ...]], bool]
+
+
+@dataclass
+class StepContext:
+    """What a step may use (see `methods.base.SiteContext`)."""
+
+    site: str
+    rng: np.random.Generator
+    secret_rng: np.random.Generator
+    limits: Limits
+    seed: int
+    step: str
+    round: int
+    outputs: dict[str, Any] = field(default_factory=dict)
+
+    def stream(self, *key: str | int) -> np.random.Generator:
+        """Public stream by key, round and step, whatever site asks."""
+        return stream(self.seed, "agent", *key, self.round, self.step)
+
+    def output(self, name: str, value: Any) -> None:
+        """Keep something at the site."""
+        self.outputs[name] = value
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything a step needs, so that it can be computed in another process."""
+
+    request: Request
+    request_digest: str
+    data: SiteData
+    prior: Record | None
+    earlier_outputs: dict[str, Any]
+    policy: Policy
+    secret_seed: int | None
+    release: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step gave: a record to keep, files to write, lines for the site's own log.
+
+    ``content`` is the reply before encoding, for the steward's preview; it stays in this process.
+    """
+
+    record: Record
+    files: dict[str, bytes]
+    log: tuple[dict[str, Any], ...]
+    content: object = None
+
+
+def compute(work: Work) -> Outcome:
+    """Run a step and the gate; never raises for what a step or a message does wrong."""
+    from threadpoolctl import threadpool_limits
+
+    try:
+        with threadpool_limits(1):
+            return _answered(work)
+    except ConsilienceError as error:
+        return _refused(work, error.public, error)
+    except Exception as error:  # noqa: BLE001  a step's own failure must not show a value
+        reason = f"step {work.request.step!r} failed at the site; its own log says how"
+        return _refused(work, reason, error)
+
+
+def _answered(work: Work) -> Outcome:
+    request = work.request
+    step = _step_of(request)
+    prior = work.prior or Record(0, 0, "", b"")
+    message = decode_message(request.message, max_bytes=work.policy.max_message_bytes)
+    if type(message) is not step.request:
+        raise WireError(
+            f"step {step.name!r} was asked with another message",
+            public="the step was asked with a message that is not its own",
+        )
+    context = _context(work)
+    reply, state = step(message, work.data, dict(prior.state), context)
+    if type(reply) is not step.reply:
+        raise ProtocolError(f"step {step.name!r} replied with {type(reply).__name__}")
+    reviewed = gate.review(reply, work.policy, prior.series)
+    verdicts = Reply.verdicts_to_wire(reviewed.verdicts)
+    envelope = _envelope(work, "reply", reviewed.message, "", verdicts)
+    transforms = prior.transforms
+    if step.transform is not None:
+        transforms = (*transforms, (step.name, request.message))
+    record = Record(
+        round=request.round,
+        attempt=request.attempt,
+        request_digest=work.request_digest,
+        reply=envelope.to_bytes(),
+        state=state,
+        series=reviewed.series,
+        transforms=transforms,
+        opening=request.message if step.name == opening.NAME else prior.opening,
+    )
+    files = {}
+    if context.outputs:
+        files = outputs.encode_outputs(context.outputs, work.earlier_outputs, work.data)
+    return Outcome(record, files, (), reviewed.content)
+
+
+def _refused(work: Work, reason: str, error: Exception) -> Outcome:
+    prior = work.prior or Record(0, 0, "", b"")
+    envelope = _envelope(work, "refused", b"", reason, ())
+    record = dataclasses.replace(
+        prior,
+        round=work.request.round,
+        attempt=work.request.attempt,
+        request_digest=work.request_digest,
+        reply=envelope.to_bytes(),
+    )
+    line = {
+        "event": "refused",
+        "run": work.request.run,
+        "step": work.request.step,
+        "reason": str(error) or type(error).__name__,
+        "trace": "".join(traceback.format_exception(error)),
+    }
+    return Outcome(record, {}, (line,))
+
+
+def _envelope(
+    work: Work, status: str, message: bytes, reason: str, verdicts: tuple[dict[str, Any], ...]
+) -> Reply:
+    r = work.request
+    return Reply(r.run, r.round, r.attempt, r.step, r.site, status, message, reason, verdicts)
+
+
+def _step_of(request: Request) -> Step:
+    steps = steps_of(get_method(request.method))
+    if request.step not in steps:
+        raise WireError(
+            f"method {request.method!r} has no step {request.step[:60]!r}",
+            public="the method has no step of that name here",
+        )
+    return steps[request.step]
+
+
+def _context(work: Work) -> StepContext:
+    r = work.request
+    entropy = None if work.secret_seed is None else [work.secret_seed, r.round, r.attempt]
+    return StepContext(
+        site=r.site,
+        rng=stream(r.seed, "site", r.site, r.round, r.step),
+        secret_rng=np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy))),
+        limits=work.policy.limits,
+        seed=r.seed,
+        step=r.step,
+        round=r.round,
+    )
+
+
+class Site:
+    """One party of a federation.
+
+    Parameters
+    ----------
+    name : str
+    loader : callable
+        ``loader(columns, preparation) -> SiteData``; reads the table anew.
+    policy : Policy
+    home : Home, optional
+        In memory unless given.
+    confirm : callable, optional
+        Shown every reply before it leaves (request, message, verdicts); False refuses it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        loader: Loader,
+        *,
+        policy: Policy | None = None,
+        home: Home | None = None,
+        confirm: Confirm | None = None,
+    ) -> None:
+        self.name = name
+        self.policy = Policy() if policy is None else policy
+        self.home = MemoryHome() if home is None else home
+        self.confirm = confirm
+        self._loader = loader
+        self._prepared: dict[str, tuple[int, SiteData]] = {}
+        self._secret_seed: int | None = None
+        self.computed = 0
+
+    def answer(self, request: bytes) -> bytes:
+        """Answer one question; see the module's text for what happens."""
+        work = self.begin(request)
+        return work if isinstance(work, bytes) else self.finish(work, compute(work))
+
+    def begin(self, data: bytes) -> bytes | Work:
+        """Read a request: return the stored reply, or the work to be computed.
+
+        Raises
+        ------
+        WireError
+            The bytes are not a request to this site.
+        RunError
+            The home cannot be read or written.
+        """
+        request = Request.from_bytes(data)
+        if request.site != self.name:
+            raise WireError(f"a request to {request.site[:60]!r} reached site {self.name!r}")
+        check_run_id(request.run)
+        request_digest = digest(data)
+        known = self.home.record(request.run, request.round, request.attempt)
+        if known is not None and known.request_digest == request_digest:
+            return known.reply
+        work = Work(
+            request, request_digest, _NO_ROWS, None, {}, self.policy, self._secret_seed, _release()
+        )
+        try:
+            if known is not None:
+                sentence = "this round was already answered to another question"
+                raise WireError(sentence, public=sentence)
+            work = self._complete(work)
+        except ConsilienceError as error:
+            refusal = _refused(work, error.public, error)
+            if known is not None:
+                self._log(refusal)
+                return refusal.record.reply
+            return self.finish(work, refusal)
+        except Exception as error:  # noqa: BLE001  reading a table must not show a value
+            return self.finish(work, _refused(work, ConsilienceError.default_public, error))
+        return work
+
+    def finish(self, work: Work, outcome: Outcome) -> bytes:
+        """Keep what a step gave and return the reply; nothing leaves before it is written."""
+        self.computed += 1
+        if self.confirm is not None and outcome.content is not None:
+            outcome = self._confirmed(work, outcome)
+        self._log(outcome)
+        run = work.request.run
+        if outcome.files:
+            provenance = json.dumps(self._provenance(work), indent=1, sort_keys=True)
+            files = {**outcome.files, outputs.PROVENANCE: (provenance + "\n").encode()}
+            self.home.write_outputs(run, files)
+        self.home.commit(run, outcome.record)
+        return outcome.record.reply
+
+    def output(self, run: str) -> outputs.SiteOutput:
+        """Return the outputs that a run left here."""
+        return outputs.SiteOutput(self.home, run)
+
+    # ------------------------------------------------------------------ inside
+
+    def _complete(self, work: Work) -> Work:
+        """Check that the question may be asked and find the rows and the state it builds on."""
+        r = work.request
+        method = get_method(r.method)
+        if r.method_version != method.version or r.release != work.release:
+            sentence = (
+                f"this site has release {work.release} with version {method.version} of method "
+                f"{r.method!r}: install the same release everywhere"
+            )
+            raise WireError(sentence, public=sentence)
+        if r.step == opening.NAME:
+            self._admit(r)
+            return dataclasses.replace(work, data=self._open(r))
+        prior = self.home.record(r.run, r.after_round, r.after_attempt)
+        if prior is None:
+            sentence = "the run was not opened at this site, or its records were purged"
+            raise WireError(sentence, public=sentence)
+        earlier: dict[str, Any] = {}
+        if outputs.ROWS in self.home.output_names(r.run):
+            earlier = self.output(r.run)._rows()["columns"]
+        return dataclasses.replace(
+            work, data=self._rows(r.run, prior), prior=prior, earlier_outputs=earlier
+        )
+
+    def _admit(self, request: Request) -> None:
+        """Check approval and the number of runs, and note the run in the ledger."""
+        approved = self.policy.approved_studies
+        if approved is not None and request.study not in approved:
+            sentence = "the study is not among those that the steward has approved"
+            raise DisclosureError(sentence, public=sentence)
+        ledger = self.home.ledger(self.policy.data_id)
+        runs = list(ledger.get("runs", []))
+        if request.run in runs:
+            return
+        if self.policy.max_runs is not None and len(runs) >= self.policy.max_runs:
+            raise BudgetError(
+                f"{len(runs)} runs were opened on data {self.policy.data_id!r} and the policy "
+                f"allows {self.policy.max_runs}: the steward may raise max_runs",
+                public="the number of runs that the steward allows on this data is used up",
+            )
+        self.home.write_ledger(self.policy.data_id, {**ledger, "runs": [*runs, request.run]})
+
+    def _open(self, request: Request) -> SiteData:
+        message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
+        if not isinstance(message, opening.Open):
+            raise WireError("a run was opened with another message")
+        data = self._load(message)
+        self._prepared[request.run] = (0, data)
+        return data
+
+    def _load(self, message: opening.Open) -> SiteData:
+        data = self._loader(*message.settings())
+        for column in data.foreign_levels:
+            self.home.log("foreign levels", column=column)
+        return data
+
+    def _rows(self, run: str, prior: Record) -> SiteData:
+        """Rows after the preparing steps so far; read again after a restart."""
+        done, data = self._prepared.get(run, (-1, _NO_ROWS))
+        if not prior.opening:
+            sentence = "the run was not opened at this site"
+            raise WireError(sentence, public=sentence)
+        if done < 0 or done > len(prior.transforms):
+            data, done = self._load(decode_message(prior.opening)), 0
+        for name, encoded in prior.transforms[done:]:
+            data = self._transformed(name, encoded, data)
+        self._prepared[run] = (len(prior.transforms), data)
+        return data
+
+    @staticmethod
+    def _transformed(name: str, encoded: bytes, data: SiteData) -> SiteData:
+        from threadpoolctl import threadpool_limits
+
+        for step in _house_steps():
+            if step.name == name and step.transform is not None:
+                with threadpool_limits(1):
+                    return step.transform(decode_message(encoded), data)
+        raise ProtocolError(f"no preparing step is called {name!r}")
+
+    def _confirmed(self, work: Work, outcome: Outcome) -> Outcome:
+        reply = Reply.from_bytes(outcome.record.reply)
+        if self.confirm is not None and not self.confirm(
+            work.request, outcome.content, reply.verdicts
+        ):
+            sentence = "the steward did not release the reply"
+            return _refused(work, sentence, DisclosureError(sentence, public=sentence))
+        return outcome
+
+    def _provenance(self, work: Work) -> dict[str, Any]:
+        r, data = work.request, work.data
+        return {
+            "run": r.run,
+            "study": r.study,
+            "method": r.method,
+            "method_version": r.method_version,
+            "release": r.release,
+            "site": r.site,
+            "rows_read": data.n_read,
+            "rows_kept": data.n_rows,
+            "features": list(data.feature_names),
+            "content_hash": data.content_hash,
+        }
+
+    def _log(self, outcome: Outcome) -> None:
+        for line in outcome.log:
+            facts = dict(line)
+            self.home.log(str(facts.pop("event")), **facts)
+
+
+_NO_ROWS = SiteData(np.empty((0, 0)), (), np.empty(0, dtype=np.int64))
+
+
+def _house_steps() -> tuple[Step, ...]:
+    from consilience.methods.phases.prepare import HOUSE_STEPS
+
+    return HOUSE_STEPS
+
+
+def _release() -> str:
+    from consilience import __version__
+
+    return __version__
