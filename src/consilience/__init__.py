@@ -1,0 +1,37 @@
+"""Statistical learning across parties that cannot pool their data.
+
+The public names are listed here and load on use, so that ``import consilience`` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0.dev0"
+
+_PUBLIC: dict[str, str] = {
+    "Columns": "consilience.methods.base",
+    "Preparation": "consilience.methods.base",
+    "Policy": "consilience.sites.policy",
+    "Federation": "consilience.engines.federation",
+    "Run": "consilience.engines.federation",
+    "load_run": "consilience.engines.federation",
+    "MeanAndSD": "consilience.methods.mean_and_sd",
+    "EnsembleClustering": "consilience.methods.ensemble_clustering",
+    "ConsilienceError": "consilience.exceptions",
+}
+
+__all__ = sorted([*_PUBLIC, "__version__"])  # noqa: PLE0605  the type stub lists them one by one
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'consilience' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

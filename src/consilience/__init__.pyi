@@ -1,0 +1,11 @@
+from consilience.engines.federation import Federation as Federation
+from consilience.engines.federation import Run as Run
+from consilience.engines.federation import load_run as load_run
+from consilience.exceptions import ConsilienceError as ConsilienceError
+from consilience.methods.base import Columns as Columns
+from consilience.methods.base import Preparation as Preparation
+from consilience.methods.ensemble_clustering import EnsembleClustering as EnsembleClustering
+from consilience.methods.mean_and_sd import MeanAndSD as MeanAndSD
+from consilience.sites.policy import Policy as Policy
+
+__version__: str

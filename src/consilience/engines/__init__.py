@@ -1,0 +1,1 @@
+"""Engines move messages between the coordinator and the sites; they know no method."""

@@ -1,0 +1,295 @@
+"""A federation: the sites of one study, and the way to run a method over them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from consilience.engines import rundir
+from consilience.engines.base import Engine
+from consilience.engines.driver import Driver, OnEvent
+from consilience.engines.local import LocalEngine
+from consilience.engines.rundir import RunInfo, RunStore
+from consilience.exceptions import ParameterError, RunError, StudyError
+from consilience.methods.base import (
+    Columns,
+    CoordinatorContext,
+    Method,
+    Preparation,
+    get_method,
+)
+from consilience.methods.result import Result
+from consilience.numerics.random import stream
+from consilience.sites.outputs import SiteOutput
+from consilience.sites.policy import Policy
+from consilience.sites.site import Site
+from consilience.wire.transcript import Line, read_transcript
+
+DEFAULT_DEADLINE = 3600.0
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run.
+
+    Attributes
+    ----------
+    info : RunInfo
+    result : Result
+    transcript : tuple of Line
+    notes : tuple of str
+        What a reader of the result should know.
+    directory : Path or None
+    """
+
+    info: RunInfo
+    result: Result
+    transcript: tuple[Line, ...]
+    notes: tuple[str, ...]
+    directory: Path | None = None
+    _sites: Mapping[str, Site] = field(default_factory=dict, repr=False)
+
+    def site(self, name: str) -> SiteOutput:
+        """Return what the run left at a site of this process.
+
+        Raises
+        ------
+        StudyError
+            The site is elsewhere: its steward reads it with ``consilience site outputs``.
+        """
+        if name not in self._sites:
+            raise StudyError(
+                f"site {name!r} is not in this process: its steward reads what the run left there "
+                "with 'consilience site outputs'"
+            )
+        return self._sites[name].output(self.info.run)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The sites of one study.
+
+    Attributes
+    ----------
+    engine : Engine
+    columns : Columns
+    preparation : Preparation
+    name : str
+        Name of the study.
+    quorum : int or None
+        Sites that must answer; ``None`` is all.
+    deadline : float
+        Seconds that a site has for a reply.
+    roles : mapping of str to str
+    study : str
+        Hash of the study file; computed from the settings where there is no file.
+    """
+
+    engine: Engine
+    columns: Columns
+    preparation: Preparation = field(default_factory=Preparation)
+    name: str = "study"
+    quorum: int | None = None
+    deadline: float = DEFAULT_DEADLINE
+    roles: Mapping[str, str] = field(default_factory=dict)
+    study: str = ""
+
+    def __post_init__(self) -> None:
+        n = len(self.engine.sites)
+        if n == 0:
+            raise StudyError("a federation needs at least one site")
+        if self.quorum is not None and not 1 <= self.quorum <= n:
+            raise ParameterError.of("quorum", f"between 1 and the number of sites ({n})", self.quorum)
+
+    @classmethod
+    def local(
+        cls,
+        tables: Mapping[str, Any],
+        *,
+        columns: Columns,
+        preparation: Preparation | None = None,
+        policy: str | Policy | Mapping[str, str | Policy] = "strict",
+        n_jobs: int | None = None,
+        **settings: Any,
+    ) -> Federation:
+        """Build a federation of tables in memory, one per site.
+
+        Parameters
+        ----------
+        tables : mapping of str to DataFrame, pyarrow Table or mapping of columns
+        columns : Columns
+        preparation : Preparation, optional
+        policy : str, Policy or mapping of site to either
+        n_jobs : int, optional
+            Sites computed at the same time; ``None`` follows ``joblib.parallel_config``.
+        **settings
+            `name`, `quorum`, `deadline`, `roles`.
+        """
+        from consilience.sites.prepare import memory_loader
+        from consilience.sites.study import check_names
+
+        check_names(tables)
+        sites = []
+        for name, table in tables.items():
+            own = policy[name] if isinstance(policy, Mapping) else policy
+            rules = own if isinstance(own, Policy) else Policy.from_settings(own)
+            sites.append(Site(name, memory_loader(table), policy=rules))
+        return cls(
+            LocalEngine(sites, n_jobs=n_jobs), columns, preparation or Preparation(), **settings
+        )
+
+    def run(
+        self,
+        method: Method,
+        *,
+        seed: int | None = None,
+        out: str | Path | None = None,
+        resume: bool = False,
+        retry_refused: bool = False,
+        follows: Run | Result | None = None,
+        run_id: str | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Run:
+        """Run a method.
+
+        Parameters
+        ----------
+        method : Method
+        seed : int, optional
+            Seed of the public streams; a fresh one is drawn and recorded unless given.
+        out : path, optional
+            Run directory; without one the run lives in memory and cannot be resumed.
+        resume : bool
+            Go on with the run in `out`.
+        retry_refused : bool
+            With `resume`: ask again the sites that refused or were absent.
+        follows : Run or Result, optional
+            The run that this one follows.
+        run_id : str, optional
+            Chosen by the house unless given.
+        on_event : callable, optional
+            ``on_event(kind, facts)`` for progress.
+
+        Raises
+        ------
+        QuorumError
+            Too few sites answered; a run with a directory can be resumed.
+        RunError
+            The run directory cannot be used.
+        """
+        method.validate()
+        path = None if out is None else Path(out)
+        store = self._store(method, seed, path, resume, run_id)
+        try:
+            ctx = self._context(store.info, follows)
+            driver = Driver(
+                method, ctx, self.engine, store, deadline=self.deadline, on_event=on_event
+            )
+            if resume and retry_refused:
+                driver.retry_refused()
+            self.engine.open_run(store.info.run)
+            result = driver.run()
+            store.write_result(result, tuple(ctx.notes))
+            self.engine.close_run(store.info.run)
+        finally:
+            store.close()
+        members = self.engine.members if isinstance(self.engine, LocalEngine) else {}
+        lines = tuple(store.transcript.lines)
+        return Run(store.info, result, lines, tuple(ctx.notes), path, members)
+
+    # ------------------------------------------------------------------ inside
+
+    def _settings(self) -> dict[str, Any]:
+        settings = {
+            "columns": asdict(self.columns),
+            "preparation": asdict(self.preparation),
+            "quorum": self.quorum,
+            "deadline": self.deadline,
+            "roles": dict(self.roles),
+        }
+        return dict(json.loads(json.dumps(settings)))
+
+    def _store(
+        self, method: Method, seed: int | None, path: Path | None, resume: bool, run_id: str | None
+    ) -> RunStore:
+        parameters = dict(json.loads(json.dumps(method.parameters(), default=list)))
+        found = None
+        if resume:
+            if path is None:
+                raise RunError("resuming needs the run directory: say where it is by --out")
+            found = rundir.read_info(path)
+            seed = found.seed if seed is None else seed
+        study = self.study or _fingerprint(method, parameters, self._settings(), self.engine.sites)
+        info = RunInfo(
+            run=run_id or rundir.new_run_id(self.name),
+            name=self.name,
+            study=study,
+            method=method.name,
+            method_version=method.version,
+            parameters=parameters,
+            release=_release(),
+            libraries=rundir.libraries(),
+            seed=secrets.randbits(63) if seed is None else seed,
+            sites=self.engine.sites,
+            engine=self.engine.name,
+            settings=self._settings(),
+        )
+        if found is None or path is None:
+            return RunStore.create(info, path)
+        rundir.check_resumable(path, found, info)
+        return RunStore(found, path)
+
+    def _context(self, info: RunInfo, follows: Run | Result | None) -> CoordinatorContext:
+        earlier = follows.result if isinstance(follows, Run) else follows
+        return CoordinatorContext(
+            sites=self.engine.sites,
+            columns=self.columns,
+            preparation=self.preparation,
+            rng=stream(info.seed, "coordinator"),
+            quorum=len(self.engine.sites) if self.quorum is None else self.quorum,
+            roles=self.roles,
+            follows=earlier,
+        )
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a finished run from its directory.
+
+    Raises
+    ------
+    RunError
+        There is no run, it is not finished, or it is damaged or of another release.
+    """
+    path = Path(path)
+    info = rundir.read_info(path)
+    method = get_method(info.method)
+    if info.method_version != method.version:
+        raise RunError(
+            f"the run in {path} was made by version {info.method_version} of method "
+            f"{info.method!r} and this release has {method.version}: use the release that made it"
+        )
+    if not (path / "result.json").exists():
+        raise RunError(f"the run in {path} has not ended: go on with it by --resume")
+    try:
+        files = {name: (path / name).read_bytes() for name in ("result.json", "result.npz")}
+        notes = tuple(json.loads((path / "notes.json").read_bytes()))
+    except (OSError, ValueError) as error:
+        raise RunError(f"the result in {path} cannot be read ({type(error).__name__})") from None
+    result = method.Result.from_files(files)
+    return Run(info, result, read_transcript(path / "transcript.jsonl"), notes, path)
+
+
+def _fingerprint(method: Method, parameters: dict[str, Any], *rest: Any) -> str:
+    text = json.dumps([method.name, parameters, *rest], sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _release() -> str:
+    from consilience import __version__
+
+    return __version__
