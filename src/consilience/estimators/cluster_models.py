@@ -6,10 +6,9 @@ matrix product, so the label of a row does not depend on which other rows are in
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,11 +17,13 @@ from consilience.exceptions import DataError, ParameterError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
 ModelKind = Literal["kmeans", "gaussian_mixture"]
 CovarianceType = Literal["diag", "full", "spherical", "tied"]
 
+_COVARIANCE_TYPES: tuple[CovarianceType, ...] = ("diag", "full", "spherical", "tied")
 _ROWS_PER_BLOCK = 4096
-_EM_ITERATIONS = 100
+_EM_ITERATIONS = 200
 _EM_TOLERANCE = 1e-7
 
 
@@ -55,14 +56,11 @@ class KMeansModel:
 
     def label(self, X: ArrayLike) -> IntArray:
         """Class of each row of X, shape (n,); ties go to the first class."""
-        return _label(X, self.n_features, self._scores)
+        return _label(X, self.n_features, lambda columns: -_squared_distances(columns, self.means))
 
-    def to_arrays(self) -> dict[str, NDArray[np.generic]]:
+    def to_arrays(self) -> Arrays:
         """Numeric arrays that hold the whole model."""
         return {"means": self.means}
-
-    def _scores(self, columns: FloatArray) -> FloatArray:
-        return -_squared_distances(columns, self.means)
 
 
 @dataclass(frozen=True)
@@ -74,14 +72,16 @@ class GaussianMixtureModel:
     means : array, shape (K, d)
         In lexicographic order.
     covariances : array
-        "full": (K, d, d); "tied": (d, d); "diag": (K, d); "spherical": (K,).
+        "diag": (K, d); "full": (K, d, d); "spherical": (K,); "tied": (d, d).
     proportions : array, shape (K,)
         Positive, sum to 1.
+    covariance_type : {"diag", "full", "spherical", "tied"}
     """
 
     means: FloatArray
     covariances: FloatArray
     proportions: FloatArray
+    covariance_type: CovarianceType
 
     @property
     def n_classes(self) -> int:
@@ -94,17 +94,405 @@ class GaussianMixtureModel:
         return int(self.means.shape[1])
 
     @property
-    def covariance_type(self) -> CovarianceType:
-        """Read from the shape of the covariances."""
+    def class_parameters(self) -> FloatArray:
+        """Mean and covariance of each class as one vector, shape (K, c).
+
+        Entries are scaled so that the Euclidean distance of two covariances is their Frobenius
+        distance: off-diagonal ones, kept once, by the square root of 2, a single variance by the
+        square root of d. A tied covariance is left out, since it tells no class from another.
+        """
         k, d = self.means.shape
-        shapes: dict[tuple[int, ...], CovarianceType] = {
-            (k, d, d): "full",
-            (d, d): "tied",
-            (k, d): "diag",
-            (k,): "spherical",
+        if self.covariance_type == "tied":
+            return self.means
+        if self.covariance_type == "spherical":
+            spread = np.sqrt(d) * self.covariances[:, None]
+        elif self.covariance_type == "diag":
+            spread = self.covariances
+        else:
+            i, j = np.triu_indices(d)
+            spread = self.covariances[:, i, j] * np.where(i == j, 1.0, np.sqrt(2.0))
+        return np.concatenate([self.means, spread.reshape(k, -1)], axis=1)
+
+    def label(self, X: ArrayLike) -> IntArray:
+        """Class of each row of X, shape (n,); ties go to the first class."""
+        roots = self._precision_roots()
+        log_root = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+        constant = (np.log(self.proportions) + log_root)[:, None]
+        diagonal = self.covariance_type in ("diag", "spherical")
+
+        def scores(columns: FloatArray) -> FloatArray:
+            total = np.zeros((self.n_classes, columns.shape[1]))
+            for i in range(self.n_features):
+                z = np.zeros_like(total)
+                for j in range(i if diagonal else 0, i + 1):
+                    z += roots[:, i, j, None] * (columns[j] - self.means[:, j, None])
+                total += z * z
+            return constant - 0.5 * total
+
+        return _label(X, self.n_features, scores)
+
+    def to_arrays(self) -> Arrays:
+        """Numeric arrays that hold the whole model."""
+        return {
+            "means": self.means,
+            "covariances": self.covariances,
+            "proportions": self.proportions,
+            "covariance_type": np.array(
+                [_COVARIANCE_TYPES.index(self.covariance_type)], dtype=np.int64
+            ),
         }
-        # a tied matrix of d = K features has the shape of K diagonals: proportions tell them apart
-        if self.covariances.shape == (d, d) and k == d and not _looks_diagonal(self.covariances):
-            return "tied"
-        shapes[(k, d)] = "diag"
-        return shapes[self.covariances.shape]
+
+    def _precision_roots(self) -> FloatArray:
+        """Lower triangular W_k with ``W_k covariance_k W_k' = I``, shape (K, d, d)."""
+        k, d = self.means.shape
+        if self.covariance_type in ("diag", "spherical"):
+            variances = np.broadcast_to(self.covariances.reshape(k, -1), (k, d))
+            return np.eye(d) / np.sqrt(variances)[:, :, None]
+        full = np.broadcast_to(self.covariances, (k, d, d))
+        return np.stack([np.linalg.inv(np.linalg.cholesky(c)) for c in full])
+
+
+ClusterModel = KMeansModel | GaussianMixtureModel
+
+
+def model_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> ClusterModel:
+    """Rebuild a model from `to_arrays` of it, checking every number.
+
+    Raises
+    ------
+    DataError
+        If the arrays are not those of a model: missing, wrong shape, not finite, a variance or a
+        proportion that is not positive.
+    """
+    keys = set(arrays)
+    if keys == {"means"}:
+        return KMeansModel(_means(arrays["means"]))
+    if keys != {"means", "covariances", "proportions", "covariance_type"}:
+        raise DataError("these arrays do not hold a clustering model")
+    means = _means(arrays["means"])
+    code = np.asarray(arrays["covariance_type"]).ravel()
+    if code.size != 1 or int(code[0]) not in range(len(_COVARIANCE_TYPES)):
+        raise DataError("the covariance type of a clustering model is unknown")
+    kind = _COVARIANCE_TYPES[int(code[0])]
+    k, d = means.shape
+    shape = {"diag": (k, d), "full": (k, d, d), "spherical": (k,), "tied": (d, d)}[kind]
+    covariances = np.asarray(arrays["covariances"], dtype=np.float64)
+    proportions = np.asarray(arrays["proportions"], dtype=np.float64)
+    if covariances.shape != shape or proportions.shape != (k,):
+        raise DataError("the arrays of a clustering model do not fit together")
+    if not np.isfinite(covariances).all() or not (proportions > 0).all():
+        raise DataError("a clustering model has a covariance or proportion out of range")
+    try:
+        model = GaussianMixtureModel(means, covariances, proportions, kind)
+        with np.errstate(invalid="raise", divide="raise"):
+            model._precision_roots()
+    except (np.linalg.LinAlgError, FloatingPointError):
+        raise DataError("a covariance of a clustering model is not positive definite") from None
+    return model
+
+
+@dataclass(frozen=True)
+class LocalFit:
+    """What a site gets from fitting its own model.
+
+    Attributes
+    ----------
+    model : KMeansModel, GaussianMixtureModel or None
+        None if fewer than two classes of ``min_records`` rows could be found: the site then
+        contributes counts only.
+    labels : array of int64, shape (n,)
+        Own class of each row, 0 if there is no model, -1 for an outlying row.
+    n_outliers : int
+        Rows that were trimmed.
+    """
+
+    model: ClusterModel | None
+    labels: IntArray
+    n_outliers: int
+
+
+def fit_cluster_model(
+    X: ArrayLike,
+    *,
+    model: ModelKind = "kmeans",
+    n_clusters: int,
+    rng: np.random.Generator,
+    n_init: int = 20,
+    min_records: int = 1,
+    trim: float | None = None,
+    covariance_type: CovarianceType = "diag",
+) -> LocalFit:
+    """Fit one site's model.
+
+    Parameters
+    ----------
+    X : array of float, shape (n, d)
+        Rows of the site, without missing values.
+    model : {"kmeans", "gaussian_mixture"}
+        Kind of model.
+    n_clusters : int
+        Classes to look for; fewer are fitted if there are fewer distinct rows.
+    rng : numpy.random.Generator
+        Source of the starts.
+    n_init : int
+        Restarts of k-means++.
+    min_records : int
+        A class with fewer rows makes the site fit one class fewer, until none is left.
+    trim : float, optional
+        A row is outlying when its distance to its own class mean exceeds the median by more than
+        ``trim`` median absolute deviations; the model is fitted again without such rows.
+    covariance_type : {"diag", "full", "spherical", "tied"}
+        For Gaussian mixtures.
+
+    Returns
+    -------
+    LocalFit
+
+    Raises
+    ------
+    DataError
+        If X is not a finite two-dimensional array with at least one column.
+    ParameterError
+        If a parameter is out of its range.
+
+    Notes
+    -----
+    Source: Duan, Xiong, Liu, Liao and Cai (arXiv 2409.08396), section 2, step 1. The rules for
+    small classes and outlying rows are ours.
+    """
+    rows = _checked(X)
+    _check_choice("model", model, get_args(ModelKind))
+    _check_choice("covariance_type", covariance_type, _COVARIANCE_TYPES)
+    for name, value in (("n_clusters", n_clusters), ("n_init", n_init), ("min_records", min_records)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ParameterError.of(name, "an integer of at least 1", value)
+    if trim is not None and not trim > 0:
+        raise ParameterError.of("trim", "positive", trim)
+    seed = int(rng.integers(2**31 - 1))
+
+    def fit(part: FloatArray) -> ClusterModel | None:
+        return _fit_shrinking(part, model, n_clusters, seed, n_init, min_records, covariance_type)
+
+    fitted = fit(rows)
+    inlying = np.ones(rows.shape[0], dtype=bool)
+    if trim is not None and rows.shape[0]:
+        inlying = ~_outlying(rows, fitted, trim)
+        if not inlying.all():
+            fitted = fit(rows[inlying])
+    labels = np.full(rows.shape[0], -1, dtype=np.int64)
+    labels[inlying] = 0 if fitted is None else fitted.label(rows[inlying])
+    return LocalFit(fitted, labels, int((~inlying).sum()))
+
+
+def bic(
+    X: ArrayLike,
+    n_clusters: int,
+    *,
+    model: ModelKind = "kmeans",
+    rng: np.random.Generator,
+    n_init: int = 20,
+    covariance_type: CovarianceType = "diag",
+) -> float:
+    """Bayesian information criterion of a local model; smaller is better.
+
+    Parameters
+    ----------
+    X : array of float, shape (n, d)
+        Rows of the site.
+    n_clusters : int
+        Classes; not more than distinct rows.
+    model : {"kmeans", "gaussian_mixture"}
+        For k-means the likelihood is that of the Gaussian mixture with one common variance,
+        maximised by EM from the k-means solution.
+    rng, n_init, covariance_type
+        As in `fit_cluster_model`.
+
+    Returns
+    -------
+    float
+        ``-2 log likelihood + parameters * log n``; infinite if there are fewer distinct rows than
+        classes or the likelihood is unbounded (classes without spread).
+    """
+    rows = _checked(X)
+    _check_choice("model", model, get_args(ModelKind))
+    if np.unique(rows, axis=0).shape[0] < max(n_clusters, 2):
+        return float("inf")
+    seed = int(rng.integers(2**31 - 1))
+    if model == "gaussian_mixture":
+        return float(_sklearn_mixture(rows, n_clusters, seed, n_init, covariance_type).bic(rows))
+    means = _kmeans_means(rows, n_clusters, seed, n_init)
+    likelihood = _spherical_mixture_likelihood(rows, means)
+    n, d = rows.shape
+    return -2.0 * likelihood + (n_clusters * d + n_clusters) * float(np.log(n))
+
+
+def vote(
+    X: ArrayLike,
+    max_clusters: int,
+    *,
+    model: ModelKind = "kmeans",
+    rng: np.random.Generator,
+    n_init: int = 20,
+    covariance_type: CovarianceType = "diag",
+) -> int:
+    """Number of classes with the smallest BIC between 1 and ``max_clusters``, one site's vote.
+
+    Ties go to the smaller number; a site with no criterion at all (fewer than two distinct rows)
+    votes 1. Source: arXiv 2409.08396, section 2.6.
+    """
+    if max_clusters < 1:
+        raise ParameterError.of("max_clusters", "at least 1", max_clusters)
+    values = [
+        bic(X, k, model=model, rng=rng, n_init=n_init, covariance_type=covariance_type)
+        for k in range(1, max_clusters + 1)
+    ]
+    return int(np.argmin(values)) + 1
+
+
+def _fit_shrinking(
+    rows: FloatArray,
+    model: ModelKind,
+    n_clusters: int,
+    seed: int,
+    n_init: int,
+    min_records: int,
+    covariance_type: CovarianceType,
+) -> ClusterModel | None:
+    """Fit with one class fewer until every class has ``min_records`` rows."""
+    distinct = np.unique(rows, axis=0).shape[0]
+    for k in range(min(n_clusters, distinct, rows.shape[0] // min_records), 1, -1):
+        fitted: ClusterModel
+        if model == "kmeans":
+            fitted = KMeansModel(_kmeans_means(rows, k, seed, n_init))
+        else:
+            fitted = _mixture_model(rows, k, seed, n_init, covariance_type)
+        sizes = np.bincount(fitted.label(rows), minlength=k)
+        if sizes.min() >= min_records:
+            return fitted
+    return None
+
+
+def _kmeans_means(rows: FloatArray, k: int, seed: int, n_init: int) -> FloatArray:
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):  # sums over threads would depend on how many there are
+        fitted = KMeans(k, n_init=n_init, random_state=seed, tol=0.0).fit(rows)
+    return _ordered(fitted.cluster_centers_)[0]
+
+
+def _sklearn_mixture(
+    rows: FloatArray, k: int, seed: int, n_init: int, covariance_type: CovarianceType
+) -> Any:
+    from sklearn.mixture import GaussianMixture
+    from threadpoolctl import threadpool_limits
+
+    floor = 1e-6 * float(rows.var(axis=0).mean()) or 1e-12
+    with threadpool_limits(1):
+        return GaussianMixture(
+            k,
+            covariance_type=covariance_type,
+            n_init=n_init,
+            random_state=seed,
+            reg_covar=floor,
+            max_iter=_EM_ITERATIONS,
+        ).fit(rows)
+
+
+def _mixture_model(
+    rows: FloatArray, k: int, seed: int, n_init: int, covariance_type: CovarianceType
+) -> GaussianMixtureModel:
+    fitted = _sklearn_mixture(rows, k, seed, n_init, covariance_type)
+    means, order = _ordered(fitted.means_)
+    covariances = fitted.covariances_
+    if covariance_type != "tied":
+        covariances = covariances[order]
+    tiny = np.finfo(np.float64).tiny
+    proportions = np.maximum(fitted.weights_[order], tiny)
+    return GaussianMixtureModel(means, covariances, proportions, covariance_type)
+
+
+def _ordered(centres: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Centres in lexicographic order: results must not depend on how classes are numbered."""
+    order = np.lexsort(centres.T[::-1])
+    return np.ascontiguousarray(centres[order], dtype=np.float64), order
+
+
+def _outlying(rows: FloatArray, fitted: ClusterModel | None, trim: float) -> NDArray[np.bool_]:
+    means = rows.mean(axis=0, keepdims=True) if fitted is None else fitted.means
+    own = np.zeros(rows.shape[0], dtype=np.int64) if fitted is None else fitted.label(rows)
+    distance = np.sqrt(((rows - means[own]) ** 2).sum(axis=1))
+    median = np.median(distance)
+    deviation = np.median(np.abs(distance - median))
+    return np.asarray(distance > median + trim * deviation)
+
+
+def _spherical_mixture_likelihood(rows: FloatArray, means: FloatArray) -> float:
+    """Largest log likelihood of a mixture with covariances sigma^2 I, from the given means."""
+    from scipy.special import logsumexp
+
+    n, d = rows.shape
+    k = means.shape[0]
+    squares = _squared_distances(rows.T, means).T
+    variance = float(squares.min(axis=1).sum()) / (n * d)
+    share = np.bincount(squares.argmin(axis=1), minlength=k) / n
+    likelihood = -np.inf
+    for _ in range(_EM_ITERATIONS):
+        if variance <= 0.0:
+            return -np.inf
+        with np.errstate(divide="ignore"):
+            joint = np.log(share) - 0.5 * (squares / variance + d * np.log(2 * np.pi * variance))
+        total = logsumexp(joint, axis=1)
+        previous, likelihood = likelihood, float(total.sum())
+        if likelihood - previous <= _EM_TOLERANCE * abs(likelihood):
+            break
+        resp = np.exp(joint - total[:, None])
+        mass = np.maximum(resp.sum(axis=0), np.finfo(np.float64).tiny)
+        means = (resp.T @ rows) / mass[:, None]
+        share = mass / n
+        squares = _squared_distances(rows.T, means).T
+        variance = float((resp * squares).sum()) / (n * d)
+    return likelihood
+
+
+def _squared_distances(columns: FloatArray, means: FloatArray) -> FloatArray:
+    """Squared distances, shape (K, n), added up feature by feature in order."""
+    total = np.zeros((means.shape[0], columns.shape[1]))
+    for j in range(means.shape[1]):
+        difference = columns[j] - means[:, j, None]
+        total += difference * difference
+    return total
+
+
+def _label(
+    X: ArrayLike, n_features: int, scores: Callable[[FloatArray], FloatArray]
+) -> IntArray:
+    rows = _checked(X)
+    if rows.shape[1] != n_features:
+        raise DataError(f"the model has {n_features} features, the rows have {rows.shape[1]}")
+    labels = np.empty(rows.shape[0], dtype=np.int64)
+    for start in range(0, rows.shape[0], _ROWS_PER_BLOCK):
+        block = np.ascontiguousarray(rows[start : start + _ROWS_PER_BLOCK].T)
+        labels[start : start + _ROWS_PER_BLOCK] = scores(block).argmax(axis=0)
+    return labels
+
+
+def _means(array: NDArray[Any]) -> FloatArray:
+    means = np.asarray(array, dtype=np.float64)
+    if means.ndim != 2 or 0 in means.shape or not np.isfinite(means).all():
+        raise DataError("the class means of a clustering model must be finite, one row per class")
+    return means
+
+
+def _checked(X: ArrayLike) -> FloatArray:
+    rows = np.asarray(X, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] == 0:
+        raise DataError("rows must form a two-dimensional array with at least one column")
+    if not np.isfinite(rows).all():
+        raise DataError("a column holds missing or infinite values: complete or drop those rows")
+    return rows
+
+
+def _check_choice(name: str, value: object, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise ParameterError.of(name, f"one of {allowed}", value)

@@ -1,0 +1,104 @@
+"""The whole computation of ensemble clustering on arrays, without an exchange.
+
+The replications and benchmarks of this folder use it. It calls, in the same order and with the
+same rules, the functions that the sites and the coordinator call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.cluster_models import ClusterModel, LocalFit, fit_cluster_model
+from consilience.numerics.ensemble import (
+    Ensemble,
+    Weighting,
+    assign,
+    build_ensemble,
+    pattern_features,
+)
+from consilience.numerics.label_patterns import PatternTable, merge_tables, summarise_site
+from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.numerics.random import stream
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """Models, ensemble and final classes of all rows, site by site (-1: trimmed)."""
+
+    fits: tuple[LocalFit, ...]
+    models: tuple[ClusterModel, ...]
+    labels: tuple[IntArray, ...]
+    table: PatternTable
+    ensemble: Ensemble
+    centres: FloatArray
+    classes: tuple[IntArray, ...]
+
+
+def fit_sites(
+    tables: Sequence[FloatArray],
+    n_clusters: int,
+    *,
+    seed: int,
+    min_records: int = 1,
+    trim: float | None = None,
+    n_init: int = 20,
+) -> tuple[LocalFit, ...]:
+    """One k-means model per site."""
+    return tuple(
+        fit_cluster_model(
+            rows,
+            n_clusters=n_clusters,
+            rng=stream(seed, "fit", site),
+            n_init=n_init,
+            min_records=min_records,
+            trim=trim,
+        )
+        for site, rows in enumerate(tables)
+    )
+
+
+def cluster(
+    tables: Sequence[FloatArray],
+    n_clusters: int,
+    *,
+    seed: int,
+    min_records: int = 1,
+    trim: float | None = None,
+    weighting: Weighting = "spectral",
+    fits: Sequence[LocalFit] | None = None,
+    extra_models: Sequence[ClusterModel] = (),
+) -> Clustering:
+    """Fit, label, count, weigh, cluster, and label every row from its true tuple."""
+    if fits is None:
+        fits = fit_sites(tables, n_clusters, seed=seed, min_records=min_records, trim=trim)
+    models = [fit.model for fit in fits if fit.model is not None] + list(extra_models)
+    beta = [model.class_parameters for model in models]
+    n_classes = [model.n_classes for model in models]
+    labels = [np.stack([m.label(rows) for m in models], axis=1) for rows in tables]
+    kept = [fit.labels >= 0 for fit in fits]
+    summaries = [
+        summarise_site(z[inlying], beta, min_records)
+        for z, inlying in zip(labels, kept, strict=True)
+    ]
+    table = merge_tables([summary.table for summary in summaries])
+    ensemble = build_ensemble(table, beta, weighting=weighting)
+    final = weighted_kmeans(
+        pattern_features(ensemble.features, table),
+        table.counts,
+        n_clusters,
+        rng=stream(seed, "final"),
+    )
+    classes = [
+        np.where(inlying, assign(z, n_classes, ensemble.features, final.centres), -1)
+        for z, inlying in zip(labels, kept, strict=True)
+    ]
+    return Clustering(
+        tuple(fits), tuple(models), tuple(labels), table, ensemble, final.centres, tuple(classes)
+    )
