@@ -190,7 +190,7 @@ class Driver:
                 self._journal.absent(arrival.key, f"its reply was not accepted: {error.public}")
                 self._store.event("rejected", round=round_, site=site, reason=str(error))
         kind = self._journal.replies[arrival.key].kind
-        self._tell("arrived", round=round_, site=site, kind=kind)
+        self._tell("arrived", round=round_, site=site, outcome=kind)
         return True
 
     def _check(self, arrival: Arrival) -> None:

@@ -1,3 +1,7 @@
 """Methods: whole exchanges, one file each, over phases that several of them share."""
 
-BUILT_IN = ("mean_and_sd", "ensemble_clustering")
+BUILT_IN = {
+    "mean-and-sd": "consilience.methods.mean_and_sd",
+}
+"""Methods of this package by name. Other packages announce theirs by an entry point of the group
+``consilience.methods``, whose value is the module that registers them."""

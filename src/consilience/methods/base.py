@@ -19,11 +19,13 @@ Neither knows an engine, a file or a clock. The yields *are* the exchange.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -500,29 +502,29 @@ def register(cls: type[M]) -> type[M]:
 
 
 def get_method(name: str) -> type[Method]:
-    """Look up a registered method.
+    """Look up a method: built in, announced by an installed package, or registered here.
 
     Raises
     ------
     StudyError
         No method of that name.
     """
-    _load_built_in()
+    if name not in _METHODS and name in (known := _modules()):
+        importlib.import_module(known[name])
     if name not in _METHODS:
-        raise StudyError(f"no method is called {name!r}: there are {', '.join(sorted(_METHODS))}")
+        names = ", ".join(sorted({*_METHODS, *_modules()}))
+        raise StudyError(f"no method is called {name!r}: there are {names}")
     return _METHODS[name]
 
 
 def all_methods() -> dict[str, type[Method]]:
-    """All registered methods by name."""
-    _load_built_in()
-    return dict(sorted(_METHODS.items()))
+    """All methods by name."""
+    return {name: get_method(name) for name in sorted({*_METHODS, *_modules()})}
 
 
-def _load_built_in() -> None:
-    import importlib
-
+def _modules() -> dict[str, str]:
+    """Modules that register methods, by method name."""
     from consilience.methods import BUILT_IN
 
-    for module in BUILT_IN:
-        importlib.import_module(f"consilience.methods.{module}")
+    announced = {e.name: e.value for e in entry_points(group="consilience.methods")}
+    return {**announced, **BUILT_IN}
