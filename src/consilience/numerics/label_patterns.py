@@ -8,7 +8,7 @@ subjects does not depend on the order of rows or sites.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -65,12 +65,16 @@ class SiteSummary:
         Subjects counted under a tuple that is not their own.
     prefix_length : int
         Models whose labels were kept before completion (M unless coarsened).
+    cells : array of int64
+        Row of ``table`` under which each subject is counted, -1 if nothing is sent (`coarsen`:
+        for each tuple of the table that it was given).
     """
 
     table: PatternTable
     how: How
     n_moved: int
     prefix_length: int
+    cells: IntArray
 
 
 def as_labels(labels: ArrayLike, n_classes: Sequence[int]) -> LabelArray:
@@ -314,19 +318,20 @@ def coarsen(
     chosen = abs(chosen)
     if chosen == 0:
         empty = _take(table, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-        return SiteSummary(empty, "none", 0, 0)
-    prefixes = _prefix_table(table, chosen)
+        return SiteSummary(empty, "none", 0, 0, np.full(table.counts.size, -1, dtype=np.int64))
+    cut = table.patterns[:, :chosen]
+    prefixes, prefix_of = distinct_patterns(cut, table.n_classes[:chosen], table.counts)
     distances = [class_distances(beta) for beta in class_parameters[:chosen]]
-    merged, _ = merge_rare(prefixes, distances, min_records)
+    merged, target = merge_rare(prefixes, distances, min_records)
     completed = complete_prefixes(merged.patterns, class_parameters)
-    result, _ = distinct_patterns(completed, table.n_classes, merged.counts)
+    result, row_of = distinct_patterns(completed, table.n_classes, merged.counts)
     own, _ = distinct_patterns(
         np.concatenate([result.patterns, table.patterns]),
         table.n_classes,
         np.concatenate([0 * result.counts, table.counts]),
     )
     stayed = int(own.counts[_rows_of(own, result)].sum())
-    return SiteSummary(result, "coarsened", n - stayed, chosen)
+    return SiteSummary(result, "coarsened", n - stayed, chosen, row_of[target][prefix_of])
 
 
 def summarise_site(
@@ -356,14 +361,17 @@ def summarise_site(
     """
     _check_min_records(min_records)
     n_classes = [beta.shape[0] for beta in class_parameters]
-    table, _ = distinct_patterns(labels, n_classes)
+    table, tuple_of = distinct_patterns(labels, n_classes)
     rare = table.counts < min_records
     if not rare.any():
-        return SiteSummary(table, "exact" if table.counts.size else "none", 0, len(n_classes))
+        how: How = "exact" if table.counts.size else "none"
+        return SiteSummary(table, how, 0, len(n_classes), tuple_of)
     if rare.all():
-        return coarsen(table, class_parameters, min_records)
-    merged, _ = merge_rare(table, [class_distances(b) for b in class_parameters], min_records)
-    return SiteSummary(merged, "merged", int(table.counts[rare].sum()), len(n_classes))
+        coarse = coarsen(table, class_parameters, min_records)
+        return replace(coarse, cells=coarse.cells[tuple_of])
+    merged, target = merge_rare(table, [class_distances(b) for b in class_parameters], min_records)
+    n_moved = int(table.counts[rare].sum())
+    return SiteSummary(merged, "merged", n_moved, len(n_classes), target[tuple_of])
 
 
 def class_distances(class_parameters: ArrayLike) -> FloatArray:
