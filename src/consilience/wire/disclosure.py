@@ -17,6 +17,7 @@ model              MODEL           records, records in each class, number of par
 estimator          MODEL           type, records, parameters or records per leaf
 per_record         PER_RECORD      number of records
 noised             NOISED          epsilon, name of the mechanism
+bundle             as its parts    that of the parts, side by side
 relayed            as stated       none: the coordinator passes on what sites released
 =================  ==============  =============================================================
 """
@@ -24,7 +25,7 @@ relayed            as stated       none: the coordinator passes on what sites re
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -393,6 +394,44 @@ def noised(values: NDArray[Any], mechanism: Mechanism) -> Released:
         "noised", len(np.atleast_1d(values)), epsilon=mechanism.epsilon, mechanism=mechanism.name
     )
     return Released(mechanism.release(values), Disclosure.NOISED, evidence, _KEY)
+
+
+def bundle(parts: Sequence[Released]) -> Released:
+    """Release several values of one kind as a tuple; each must pass the rule by itself.
+
+    Parameters
+    ----------
+    parts : sequence of Released
+        Of one class and one rule; may be empty only if there is nothing to say.
+
+    Raises
+    ------
+    ProtocolError
+        The parts are of different kinds, or belong to a series.
+    """
+    if not parts:
+        return Released((), Disclosure.AGGREGATE, Evidence("count"), _KEY)
+    evidences = [part.evidence for part in parts if part.evidence is not None]
+    kinds = {(e.rule, p.disclosure) for e, p in zip(evidences, parts, strict=True)}
+    if len(kinds) != 1 or any(e.series for e in evidences):
+        raise ProtocolError("a bundle holds values of one kind, none of them part of a series")
+    first = evidences[0]
+    joined = Evidence(
+        first.rule,
+        n_records=min(e.n_records for e in evidences),
+        records=_joined([e.records for e in evidences]),
+        share=_joined([e.share for e in evidences]),
+        n_columns=max(e.n_columns for e in evidences),
+        n_parameters=max(e.n_parameters for e in evidences),
+        step=min(e.step for e in evidences),
+        epsilon=sum(e.epsilon for e in evidences),
+    )
+    return Released(tuple(p.value for p in parts), parts[0].disclosure, joined, _KEY)
+
+
+def _joined(facts: Sequence[NDArray[Any] | None]) -> Any:
+    flat = [np.ravel(f) for f in facts if f is not None]
+    return np.concatenate(flat) if flat else None
 
 
 def relayed(value: Any, disclosure: Disclosure) -> Released:
