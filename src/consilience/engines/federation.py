@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from consilience.engines import rundir
 from consilience.engines.base import Engine
 from consilience.engines.driver import Driver, OnEvent
@@ -45,6 +48,8 @@ class Run:
     notes : tuple of str
         What a reader of the result should know.
     directory : Path or None
+    scaling : (3, p) array or None
+        Fill values, centres and scales that were applied to the features.
     """
 
     info: RunInfo
@@ -52,6 +57,7 @@ class Run:
     transcript: tuple[Line, ...]
     notes: tuple[str, ...]
     directory: Path | None = None
+    scaling: NDArray[np.float64] | None = None
     _sites: Mapping[str, Site] = field(default_factory=dict, repr=False)
 
     def site(self, name: str) -> SiteOutput:
@@ -151,7 +157,7 @@ class Federation:
         out: str | Path | None = None,
         resume: bool = False,
         retry_refused: bool = False,
-        follows: Run | Result | None = None,
+        follows: Run | None = None,
         run_id: str | None = None,
         on_event: OnEvent | None = None,
     ) -> Run:
@@ -168,7 +174,7 @@ class Federation:
             Go on with the run in `out`.
         retry_refused : bool
             With `resume`: ask again the sites that refused or were absent.
-        follows : Run or Result, optional
+        follows : Run, optional
             The run that this one follows.
         run_id : str, optional
             Chosen by the house unless given.
@@ -194,13 +200,14 @@ class Federation:
                 driver.retry_refused()
             self.engine.open_run(store.info.run)
             result = driver.run()
-            store.write_result(result, tuple(ctx.notes))
+            scaling = None if ctx.scaling is None else ctx.scaling.tolist()
+            store.write_result(result, {"notes": ctx.notes, "scaling": scaling})
             self.engine.close_run(store.info.run)
         finally:
             store.close()
         members = self.engine.members if isinstance(self.engine, LocalEngine) else {}
         lines = tuple(store.transcript.lines)
-        return Run(store.info, result, lines, tuple(ctx.notes), path, members)
+        return Run(store.info, result, lines, tuple(ctx.notes), path, ctx.scaling, members)
 
     # ------------------------------------------------------------------ inside
 
@@ -244,8 +251,11 @@ class Federation:
         rundir.check_resumable(path, found, info)
         return RunStore(found, path)
 
-    def _context(self, info: RunInfo, follows: Run | Result | None) -> CoordinatorContext:
-        earlier = follows.result if isinstance(follows, Run) else follows
+    def _context(self, info: RunInfo, follows: Run | None) -> CoordinatorContext:
+        if follows is not None and follows.info.method != info.method:
+            raise StudyError(
+                f"a run of {info.method!r} cannot follow one of {follows.info.method!r}"
+            )
         return CoordinatorContext(
             sites=self.engine.sites,
             columns=self.columns,
@@ -253,7 +263,8 @@ class Federation:
             rng=stream(info.seed, "coordinator"),
             quorum=len(self.engine.sites) if self.quorum is None else self.quorum,
             roles=self.roles,
-            follows=earlier,
+            follows=None if follows is None else follows.result,
+            scaling=None if follows is None else follows.scaling,
         )
 
 
@@ -277,11 +288,13 @@ def load_run(path: str | Path) -> Run:
         raise RunError(f"the run in {path} has not ended: go on with it by --resume")
     try:
         files = {name: (path / name).read_bytes() for name in ("result.json", "result.npz")}
-        notes = tuple(json.loads((path / "notes.json").read_bytes()))
-    except (OSError, ValueError) as error:
+        context = json.loads((path / "context.json").read_bytes())
+        notes = tuple(str(note) for note in context["notes"])
+        scaling = None if context["scaling"] is None else np.array(context["scaling"], dtype=float)
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(f"the result in {path} cannot be read ({type(error).__name__})") from None
     result = method.Result.from_files(files)
-    return Run(info, result, read_transcript(path / "transcript.jsonl"), notes, path)
+    return Run(info, result, read_transcript(path / "transcript.jsonl"), notes, path, scaling)
 
 
 def _fingerprint(method: Method, parameters: dict[str, Any], *rest: Any) -> str:

@@ -6,7 +6,7 @@
       run.json           schema, release and versions, method, study, seed
       journal/log        asks, replies and order of delivery; journal/salt
       transcript.jsonl   what crossed, chained by hashes
-      result.json, result.npz
+      result.json, result.npz, context.json (notes, and the scaling that was applied)
       events.jsonl       times and retries, outside the chain
       report.html
 """
@@ -124,13 +124,13 @@ class RunStore:
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts}, sort_keys=True)
         self._events.append(line.encode() + b"\n")
 
-    def write_result(self, result: Result, notes: tuple[str, ...]) -> None:
+    def write_result(self, result: Result, context: dict[str, Any]) -> None:
         """Write the result; ``result.json`` comes last and marks the run as finished."""
         if self.path is None:
             return
         files = result.to_files()
-        notes_text = json.dumps(list(notes), indent=1) + "\n"
-        atomic_write(self.path / "notes.json", notes_text.encode())
+        text = json.dumps(context, indent=1, sort_keys=True) + "\n"
+        atomic_write(self.path / "context.json", text.encode())
         atomic_write(self.path / "result.npz", files["result.npz"])
         atomic_write(self.path / "result.json", files["result.json"])
 

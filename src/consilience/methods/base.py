@@ -145,6 +145,8 @@ class SiteData:
     levels : mapping of str to tuple of str
     foreign_levels : tuple of str
         Columns in which values outside the declared levels were found.
+    scaling : (3, p) float array or None
+        What filled missing cells, and the centres and scales that were applied to the features.
     n_read : int
         Rows of the table as it was read.
     content_hash : str
@@ -163,6 +165,7 @@ class SiteData:
     sequence_names: tuple[str, ...] = ()
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     foreign_levels: tuple[str, ...] = ()
+    scaling: NDArray[np.float64] | None = None
     n_read: int = 0
     content_hash: str = ""
 
@@ -358,6 +361,9 @@ class CoordinatorContext:
         Result of the run that this one follows.
     notes : list of str
         Sentences for the result and the report.
+    scaling : (3, p) array or None
+        Fill values, centres and scales that were applied to the features of all sites. Given
+        beforehand in a run that follows another: the rows are then scaled as they were there.
     """
 
     sites: tuple[str, ...]
@@ -369,6 +375,7 @@ class CoordinatorContext:
     follows: Result | None = None
     feature_names: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
+    scaling: NDArray[np.float64] | None = None
 
     def note(self, sentence: str) -> None:
         """Keep a sentence for the reader of the result; each one once."""

@@ -12,10 +12,12 @@ standardise.apply: Scale    ->  later steps receive the transformed rows
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator
 
 import numpy as np
 
+from consilience.exceptions import StudyError
 from consilience.methods.base import (
     Ask,
     CoordinatorContext,
@@ -25,7 +27,7 @@ from consilience.methods.base import (
     State,
     step,
 )
-from consilience.methods.phases.moments import Moments, moments
+from consilience.methods.phases.moments import moments
 from consilience.wire.disclosure import Released, relayed
 from consilience.wire.message import Disclosure, message, sends
 
@@ -51,10 +53,13 @@ class Applied:
 
 def transform(message: Scale, data: SiteData) -> SiteData:
     """Fill, centre and scale."""
-    x = np.where(np.isnan(data.features), message.fill.value, data.features)
+    fill = message.fill.value
+    x = np.where(np.isnan(data.features), fill, data.features)
+    centre, scale = message.centre.value, message.scale.value
     if message.own:
-        return data.with_features((x - x.mean(axis=0)) / _spread(x.std(axis=0)))
-    return data.with_features((x - message.centre.value) / message.scale.value)
+        centre, scale = x.mean(axis=0), _spread(x.std(axis=0))
+    scaled = data.with_features((x - centre) / scale)
+    return dataclasses.replace(scaled, scaling=np.stack([fill, centre, scale]))
 
 
 @step("standardise.apply", transform=transform)
@@ -65,35 +70,45 @@ def apply(
     return Applied(), state
 
 
-def standardise(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments | None]:
-    """Fill and scale as the preparation says.
+def standardise(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
+    """Fill and scale as the preparation says; `ctx.scaling` tells what was applied.
 
-    Returns
-    -------
-    Moments or None
-        The pooled moments (before scaling) where they were needed.
+    A run that follows another scales as that one did: its classes and models are in those units.
     """
-    preparation = ctx.preparation
-    p = len(ctx.feature_names)
-    pooled: Moments | None = None
-    fill, centre, scale = np.zeros(p), np.zeros(p), np.ones(p)
-    fills = preparation.missing in ("aggregated-mean", "indicator")
-    if fills or preparation.standardize == "pooled":
-        pooled = yield from moments(ctx)
-        fill = pooled.mean
-    if pooled is not None and preparation.standardize == "pooled":
-        centre, scale = pooled.mean, _spread(np.sqrt(pooled.variance))
-        for name, deviation in zip(ctx.feature_names, np.sqrt(pooled.variance), strict=True):
-            if deviation == 0:
-                ctx.note(f"Column {name} is constant over all sites and carries no information.")
+    if ctx.scaling is None:
+        ctx.scaling = yield from _scaling(ctx)
+    elif ctx.scaling.shape[1] != len(ctx.feature_names):
+        raise StudyError(
+            f"the run that this one follows had {ctx.scaling.shape[1]} columns after preparation "
+            f"and now there are {len(ctx.feature_names)}: use the same [data] and [preparation]"
+        )
+    fill, centre, scale = ctx.scaling
     request = Scale(
-        own=preparation.standardize == "site",
+        own=ctx.preparation.standardize == "site",
         fill=relayed(fill, Disclosure.AGGREGATE),
         centre=relayed(centre, Disclosure.AGGREGATE),
         scale=relayed(scale, Disclosure.AGGREGATE),
     )
     ctx.require((yield Ask("standardise.apply", request)))
-    return pooled
+
+
+def _scaling(ctx: CoordinatorContext) -> Generator[Ask, Replies, np.ndarray]:
+    """Find fill values, centres and scales (3, p)."""
+    preparation = ctx.preparation
+    p = len(ctx.feature_names)
+    scaling = np.stack([np.zeros(p), np.zeros(p), np.ones(p)])
+    fills = preparation.missing in ("aggregated-mean", "indicator")
+    if not fills and preparation.standardize != "pooled":
+        return scaling
+    pooled = yield from moments(ctx)
+    scaling[0] = pooled.mean
+    deviation = np.sqrt(pooled.variance)
+    for name, spread in zip(ctx.feature_names, deviation, strict=True):
+        if spread == 0:
+            ctx.note(f"Column {name} is constant over all sites and carries no information.")
+    if preparation.standardize == "pooled":
+        scaling[1:] = pooled.mean, _spread(deviation)
+    return scaling
 
 
 def _spread(deviation: np.ndarray) -> np.ndarray:
