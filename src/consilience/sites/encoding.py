@@ -1,0 +1,132 @@
+"""Which prepared columns a study's features become: the same at every site, known in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import StudyError
+from consilience.methods.base import Columns, Preparation
+from consilience.sites.source import is_number, plain_text
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How one feature column becomes prepared columns.
+
+    Attributes
+    ----------
+    column : str
+    kind : {"number", "indicator", "levels"}
+    values : tuple of str
+        Values or levels with a 0/1 column each.
+    """
+
+    column: str
+    kind: Literal["number", "indicator", "levels"]
+    values: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the prepared columns."""
+        if self.kind == "number":
+            return (self.column,)
+        return tuple(f"{self.column}={value}" for value in self.values)
+
+
+def encodings(columns: Columns, preparation: Preparation) -> tuple[Encoding, ...]:
+    """How the study's features are encoded; the same at every site.
+
+    Raises
+    ------
+    StudyError
+        Roles, levels and preparation contradict each other.
+    """
+    _check_levels(columns)
+    for name in preparation.indicators:
+        if name not in columns.features:
+            raise StudyError(f"[preparation] indicators names {name!r}, which is not a feature")
+    plan = tuple(_encoding(name, columns, preparation) for name in columns.features)
+    names = [name for one in plan for name in one.names]
+    if preparation.missing == "indicator":
+        names += [f"{one.column}_missing" for one in plan if one.kind == "number"]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise StudyError(f"two prepared columns would be called {twice[0]!r}: rename one column")
+    return plan
+
+
+def feature_names(columns: Columns, preparation: Preparation) -> tuple[str, ...]:
+    """Names of the prepared columns, known before any table is read.
+
+    Raises
+    ------
+    StudyError
+        Roles, levels and preparation contradict each other.
+    """
+    plan = encodings(columns, preparation)
+    names = [name for one in plan for name in one.names]
+    if preparation.missing == "indicator":
+        names += [f"{one.column}_missing" for one in plan if one.kind == "number"]
+    return tuple(names)
+
+
+def _encoding(name: str, columns: Columns, preparation: Preparation) -> Encoding:
+    levels = columns.levels.get(name)
+    if name in preparation.indicators:
+        wanted = tuple(plain_text(v) for v in preparation.indicators[name])
+        if not wanted or (levels and -2 in match(wanted, levels)):
+            raise StudyError(f"[preparation] indicators of {name!r} must be some of its levels")
+        return Encoding(name, "indicator", wanted)
+    if levels is None:
+        return Encoding(name, "number")
+    if preparation.categorical == "refuse":
+        raise StudyError(
+            f"feature {name!r} has declared levels and the study does not say how to code it: "
+            "set [preparation] categorical to 'treatment' or 'onehot', or name indicators"
+        )
+    return Encoding(
+        name, "levels", levels[1:] if preparation.categorical == "treatment" else levels
+    )
+
+
+def _check_levels(columns: Columns) -> None:
+    allowed = {*columns.features, *columns.sequence[:1], columns.target}
+    for name, levels in columns.levels.items():
+        if name in columns.sequence[1:]:
+            raise StudyError(
+                f"levels of a sequence are declared once, for its first column "
+                f"{columns.sequence[0]!r}, not for {name!r}"
+            )
+        if name not in allowed:
+            raise StudyError(f"column {name!r} is no category in its role: it needs no levels")
+        keys = [float(v) if is_number(v) else v for v in levels]
+        if len(levels) < 2 or len(set(keys)) < len(keys):
+            raise StudyError(f"levels of {name!r} must be at least two different values")
+    if columns.sequence and columns.sequence[0] not in columns.levels:
+        raise StudyError(f"a sequence needs levels for its first column {columns.sequence[0]!r}")
+
+
+def match(texts: Iterable[str], levels: tuple[str, ...]) -> NDArray[np.int64]:
+    """Position of each text among the levels, -2 where it is none of them.
+
+    Compared as numbers where all levels are numbers; true and false are also 1 and 0.
+    """
+    numeric = all(is_number(level) for level in levels)
+    by_text = {level: i for i, level in enumerate(levels)}
+    by_number = {float(level): i for i, level in enumerate(levels)} if numeric else {}
+    words = {level.lower(): i for i, level in enumerate(levels)}
+    truth = {"true": by_number.get(1.0, -2), "false": by_number.get(0.0, -2)}
+    if set(words) <= set(truth):
+        truth |= words
+    places = []
+    for text in texts:
+        place = by_text.get(text, -2)
+        if place < 0 and is_number(text):
+            place = by_number.get(float(text), -2)
+        places.append(place if place >= 0 else truth.get(text.lower(), -2))
+    return np.asarray(places, dtype=np.int64)

@@ -1,0 +1,618 @@
+"""From a site's table to the arrays of a study, in one order for all methods.
+
+1. **Read**: the study's roles decide which columns are numbers; text there is an error.
+2. **Rename and units**: the site's own names and units become the study's. Missing codes are
+   values as they stand in the table, so they are recognised before units are applied.
+3. **Levels**: categories are compared with the declared levels, as numbers where all levels are
+   numbers (``4``, ``4.0`` and ``"4"`` are one level), as text otherwise.
+4. **Missing**: by the study's rule.
+5. **Encode**: indicators, treatment or one-hot columns.
+
+Aligning and standardising involve other sites and follow as phases. Nothing is dropped silently:
+the `Report` counts every row. A sequence takes its levels from its first column.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError, ParameterError, StudyError
+from consilience.methods.base import Columns, Preparation, SiteData
+from consilience.sites.encoding import Encoding, encodings, feature_names, match
+from consilience.sites.source import Table, is_number, plain_text, row_list
+
+Mask = NDArray[np.bool_]
+EVERY = "*"
+SHOWN_LEVELS = 20
+
+# --------------------------------------------------------------------------- a site's own columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """How a site's unit becomes the study's: ``value * scale + offset``."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.scale) or self.scale == 0:
+            raise ParameterError.of("[columns] units scale", "a number other than 0", self.scale)
+        if not math.isfinite(self.offset):
+            raise ParameterError.of("[columns] units offset", "a finite number", self.offset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteColumns:
+    """How a site's columns differ from the study's: the ``[columns]`` of a site file.
+
+    Parameters
+    ----------
+    rename : mapping of str to str
+        ``{study name: name in the site's table}``.
+    units : mapping of str to Unit
+        By study name.
+    missing_codes : mapping of str to value or sequence of values
+        By study name; ``"*"`` is every column. An empty cell is always missing.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    rename: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    missing_codes: Mapping[str, str | int | float | tuple[str | int | float, ...]] = field(
+        default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        codes = {
+            name: tuple(
+                plain_text(v) for v in (given if isinstance(given, list | tuple) else (given,))
+            )
+            for name, given in self.missing_codes.items()
+        }
+        units = {
+            name: Unit(**unit) if isinstance(unit, Mapping) else unit
+            for name, unit in self.units.items()
+        }
+        locals_ = list(self.rename.values())
+        twice = [name for name in locals_ if locals_.count(name) > 1]
+        if twice:
+            raise StudyError(f"[columns] rename gives the site's column {twice[0]!r} two names")
+        object.__setattr__(self, "rename", dict(self.rename))
+        object.__setattr__(self, "missing_codes", codes)
+        object.__setattr__(self, "units", units)
+
+    def local(self, name: str) -> str:
+        """Name of a study's column in the site's table."""
+        return self.rename.get(name, name)
+
+    def codes(self, name: str) -> tuple[str, ...]:
+        """Missing codes of a study's column."""
+        given: Mapping[str, Any] = self.missing_codes
+        return (*given.get(EVERY, ()), *given.get(name, ()))
+
+
+# --------------------------------------------------------------------------- the site's own report
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """What was found in one column. Stays at the site.
+
+    Attributes
+    ----------
+    name, local_name : str
+        In the study and in the site's table.
+    roles : tuple of str
+    kind : str
+        Type as it was read.
+    missing : int
+        Rows of the table without a value.
+    foreign : tuple of str
+        Values outside the declared levels, at most 20.
+    n_foreign : int
+        Rows that hold one.
+    """
+
+    name: str
+    local_name: str
+    roles: tuple[str, ...]
+    kind: str
+    missing: int
+    foreign: tuple[str, ...] = ()
+    n_foreign: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What became of a table, for the site itself. Never leaves it.
+
+    Attributes
+    ----------
+    description, content_hash : str
+    rows_read, rows_kept : int
+    dropped_by : dict of str to int
+        Dropped rows in which a column has no value; a row can count for several columns.
+    columns : tuple of ColumnReport
+    constant : tuple of str
+        Prepared columns with one value only; they are kept.
+    missing_ids, duplicate_ids : int
+        Kept rows without an id, and kept rows whose id an earlier one has.
+    dropped_rows : int array
+        Positions in the table as it was read.
+    dropped_ids : str array or None
+    """
+
+    description: str
+    content_hash: str
+    rows_read: int
+    rows_kept: int
+    dropped_by: dict[str, int]
+    columns: tuple[ColumnReport, ...]
+    constant: tuple[str, ...]
+    missing_ids: int
+    duplicate_ids: int
+    dropped_rows: NDArray[np.int64]
+    dropped_ids: NDArray[np.str_] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for a file of the site's own."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain["columns"] = [dataclasses.asdict(column) for column in self.columns]
+        plain["dropped_rows"] = self.dropped_rows.tolist()
+        plain["dropped_ids"] = None if self.dropped_ids is None else self.dropped_ids.tolist()
+        return plain
+
+    def sentences(self) -> tuple[str, ...]:
+        """The report in words."""
+        said = [f"{self.rows_read} rows read, {self.rows_kept} kept ({self.description})."]
+        said += [
+            f"Column {name} has no value in {count} of the dropped rows."
+            for name, count in self.dropped_by.items()
+        ]
+        for column in self.columns:
+            if column.n_foreign:
+                said.append(
+                    f"Column {column.name}: {column.n_foreign} rows hold values outside the "
+                    f"declared levels: {', '.join(column.foreign)}."
+                )
+        said += [f"Column {name} holds one value only." for name in self.constant]
+        if self.missing_ids:
+            said.append(f"{self.missing_ids} rows have no id.")
+        if self.duplicate_ids:
+            said.append(f"{self.duplicate_ids} rows repeat an id.")
+        return tuple(said)
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Prepared rows and what became of the table."""
+
+    data: SiteData
+    report: Report
+
+
+# --------------------------------------------------------------------------- loading
+
+
+def load(
+    table: Table,
+    columns: Columns,
+    preparation: Preparation,
+    site_columns: SiteColumns | None = None,
+    *,
+    partition: Literal["rows", "columns"] = "rows",
+) -> SiteData:
+    """Return the prepared rows; see `load_with_report`."""
+    return load_with_report(table, columns, preparation, site_columns, partition=partition).data
+
+
+def load_with_report(
+    table: Table,
+    columns: Columns,
+    preparation: Preparation,
+    site_columns: SiteColumns | None = None,
+    *,
+    partition: Literal["rows", "columns"] = "rows",
+) -> Loaded:
+    """Prepare a site's table as the study says.
+
+    Parameters
+    ----------
+    table : Table
+    columns : Columns
+    preparation : Preparation
+    site_columns : SiteColumns, optional
+    partition : {"rows", "columns"}
+        Over columns, rows are matched by id, so every kept row needs an id of its own; over rows,
+        missing and repeated ids are counted only.
+
+    Returns
+    -------
+    Loaded
+        Under "aggregated-mean" and "indicator", missing features are NaN until a phase fills
+        them. Rows with values outside declared levels are kept: their codes are NaN, their target
+        is empty, their state is -1, and the column is among ``data.foreign_levels``.
+
+    Raises
+    ------
+    DataError
+        The table does not fit the study.
+    StudyError
+        The settings contradict each other.
+    """
+    return _Loader(table, columns, preparation, site_columns or SiteColumns(), partition).run()
+
+
+def _refusal(name: str, sentence: str, rule: str) -> DataError:
+    return DataError(f"column {name!r} {sentence}", public=f"column {name}: {rule}")
+
+
+class _Loader:
+    """Reads columns by role and remembers what is missing, foreign or dropped."""
+
+    def __init__(
+        self,
+        table: Table,
+        columns: Columns,
+        preparation: Preparation,
+        site_columns: SiteColumns,
+        partition: str,
+    ) -> None:
+        self.table = table
+        self.columns = columns
+        self.preparation = preparation
+        self.site = site_columns
+        self.partition = partition
+        self.missing: dict[str, Mask] = {}
+        self.foreign: dict[str, tuple[tuple[str, ...], int]] = {}
+        self.reasons: dict[str, Mask] = {}
+
+    def run(self) -> Loaded:
+        plan = encodings(self.columns, self.preparation)
+        if self.partition == "columns" and self.columns.id is None:
+            raise StudyError("a study over columns needs an id column in [data]")
+        self._check_columns()
+        features = self._features(plan)
+        target = self._target()
+        texts = {role: self._texts(getattr(self.columns, role)) for role in _TEXT_ROLES}
+        weight = self._weight()
+        sequence = self._sequence()
+        keep = self._keep()
+        rows = np.flatnonzero(keep)
+        whole = bool(keep.all())
+
+        def kept(values: NDArray[Any] | None) -> NDArray[Any] | None:
+            if values is None:
+                return None
+            chosen = values if whole else values[keep]
+            chosen.flags.writeable = False
+            return chosen
+
+        chosen = kept(features)
+        if chosen is None:
+            raise DataError("a table without rows cannot be prepared")
+        data = SiteData(
+            features=chosen,
+            feature_names=feature_names(self.columns, self.preparation),
+            rows=rows.astype(np.int64),
+            target=kept(target),
+            weight=kept(weight),
+            sequence=kept(sequence),
+            sequence_names=self.columns.sequence,
+            levels=self.columns.levels,
+            foreign_levels=tuple(self.foreign),
+            n_read=self.table.n_rows,
+            content_hash=self.table.content_hash,
+            **{role: kept(values) for role, values in texts.items()},
+        )
+        report = self._report(data, keep, texts["id"])
+        return Loaded(data, report)
+
+    # --- names
+
+    def _check_columns(self) -> None:
+        for name in self.columns.used():
+            local = self.site.local(name)
+            if local not in self.table.names:
+                renamed = f" as {local!r}" if local != name else ""
+                hint = self._closest(local, self.table.names)
+                raise _refusal(
+                    name,
+                    f"is not in {self.table.description}{renamed}{hint}: add it, or give its "
+                    "name there in [columns] rename",
+                    "it is not in the site's table",
+                )
+        known = {*self.site.rename, *self.table.names, *self.columns.used()}
+        for setting, names in (
+            ("units", self.site.units),
+            ("missing_codes", self.site.missing_codes),
+        ):
+            for name in names:
+                if name != EVERY and name not in known:
+                    raise StudyError(
+                        f"[columns] {setting} names {name!r}, which is no column"
+                        f"{self._closest(name, known)}"
+                    )
+        for name in self.site.units:
+            if name in self.columns.used() and not self._is_numeric(name):
+                raise StudyError(
+                    f"[columns] units are given for {name!r}, which the study does not use as a "
+                    "number"
+                )
+
+    @staticmethod
+    def _closest(name: str, names: Iterable[str]) -> str:
+        by_fold = {other.casefold(): other for other in names}
+        close = difflib.get_close_matches(name.casefold(), by_fold, n=1)
+        return f" (the closest name is {by_fold[close[0]]!r})" if close else ""
+
+    def _is_numeric(self, name: str) -> bool:
+        roles = (*self.columns.features, self.columns.target, self.columns.weight)
+        return name in roles and name not in self.columns.levels
+
+    # --- columns
+
+    def _numbers(self, name: str) -> NDArray[np.float64]:
+        local = self.site.local(name)
+        kind = self.table.kind(local)
+        if kind not in ("text", "number", "boolean", "empty"):
+            raise _refusal(
+                name,
+                f"is of type {kind} and the study uses it as a number: convert it first",
+                "its type is not a number",
+            )
+        values, wrong = self.table.numbers(local, self.site.codes(name))
+        if len(wrong):
+            raise _refusal(
+                name,
+                f"holds text in {len(wrong)} cells where the study expects numbers"
+                f"{row_list(wrong + 1)}: correct them, list what stands for a missing value in "
+                "[columns] missing_codes, or declare levels",
+                "text where the study expects numbers",
+            )
+        unit = self.site.units.get(name)
+        if unit is not None:
+            values = values * unit.scale + unit.offset
+        infinite = np.flatnonzero(np.isinf(values))
+        if len(infinite):
+            raise _refusal(
+                name,
+                f"holds {len(infinite)} infinite values{row_list(infinite + 1)}: correct them, or "
+                "list what stands for a missing value in [columns] missing_codes",
+                "infinite values",
+            )
+        self._note_missing(name, np.isnan(values))
+        return values
+
+    def _categories(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        local = self.site.local(name)
+        kind = self.table.kind(local)
+        if kind not in ("text", "number", "boolean", "empty") and not kind.startswith(
+            ("date", "time")
+        ):
+            raise _refusal(
+                name,
+                f"is of type {kind}, which is neither text nor a number: convert it first",
+                "its type is neither text nor a number",
+            )
+        positions, texts = self.table.categories(local, self.site.codes(name))
+        self._note_missing(name, positions < 0)
+        return positions, texts
+
+    def _codes(self, name: str, levels: tuple[str, ...], declared: str) -> NDArray[np.int64]:
+        """Positions among levels: -1 missing, -2 foreign (which is remembered for `declared`)."""
+        positions, texts = self._categories(name)
+        codes: NDArray[np.int64] = np.append(match(texts, levels), -1)[positions]
+        n_foreign = int(np.count_nonzero(codes == -2))
+        if n_foreign:
+            present = np.unique(positions[codes == -2])
+            seen, count = self.foreign.get(declared, ((), 0))
+            found = dict.fromkeys((*seen, *(texts[i] for i in present)))
+            self.foreign[declared] = (tuple(found)[:SHOWN_LEVELS], count + n_foreign)
+        return codes
+
+    def _note_missing(self, name: str, missing: Mask) -> None:
+        self.missing[name] = missing
+
+    # --- roles
+
+    def _features(self, plan: tuple[Encoding, ...]) -> NDArray[np.float64]:
+        numeric = [one.column for one in plan if one.kind == "number"]
+        flags = numeric if self.preparation.missing == "indicator" else []
+        n_columns = sum(len(one.names) for one in plan) + len(flags)
+        features = np.empty((self.table.n_rows, n_columns))
+        place = 0
+        for one in plan:
+            for column in self._encoded(one):
+                features[:, place] = column
+                place += 1
+        for name in flags:
+            features[:, place] = self.missing[name]
+            place += 1
+        return features
+
+    def _encoded(self, one: Encoding) -> Iterable[NDArray[np.float64]]:
+        levels = self.columns.levels.get(one.column)
+        if one.kind == "number":
+            return [self._numbers(one.column)]
+        if levels is None and all(is_number(value) for value in one.values):
+            numbers = self._numbers(one.column)
+            found = [numbers == float(value) for value in one.values]
+            unknown = np.isnan(numbers)
+        elif levels is None:
+            positions, texts = self._categories(one.column)
+            codes = np.append(match(texts, one.values), -1)[positions]
+            found = [codes == i for i in range(len(one.values))]
+            unknown = positions < 0
+        else:
+            codes = self._codes(one.column, levels, one.column)
+            found = [codes == i for i in match(one.values, levels)]
+            unknown = codes < 0
+        return [np.where(unknown, np.nan, cells) for cells in found]
+
+    def _target(self) -> NDArray[Any] | None:
+        name = self.columns.target
+        if name is None:
+            return None
+        levels = self.columns.levels.get(name)
+        if levels is None:
+            return self._numbers(name)
+        codes = self._codes(name, levels, name)
+        return np.asarray([*levels, ""])[np.where(codes < 0, len(levels), codes)]
+
+    def _texts(self, name: str | None) -> NDArray[np.str_] | None:
+        if name is None:
+            return None
+        positions, texts = self._categories(name)
+        return np.asarray([*texts, ""])[positions]
+
+    def _weight(self) -> NDArray[np.float64] | None:
+        name = self.columns.weight
+        if name is None:
+            return None
+        weight = self._numbers(name)
+        wrong = np.flatnonzero(weight <= 0)
+        if len(wrong):
+            raise _refusal(
+                name,
+                f"is the weight and is not positive in {len(wrong)} rows{row_list(wrong + 1)}: "
+                "every weight must be above 0",
+                "weights that are not positive",
+            )
+        return weight
+
+    def _sequence(self) -> NDArray[np.int64] | None:
+        names = self.columns.sequence
+        if not names:
+            return None
+        levels = self.columns.levels[names[0]]
+        states = np.empty((self.table.n_rows, len(names)), dtype=np.int64)
+        for j, name in enumerate(names):
+            states[:, j] = np.maximum(self._codes(name, levels, names[0]), -1)
+        return states
+
+    # --- missing
+
+    def _keep(self) -> Mask:
+        """Which rows stay, by the study's rule."""
+        rule = self.preparation.missing
+        found = {name: mask for name, mask in self.missing.items() if mask.any()}
+        if self.partition == "rows" and self.columns.id is not None:
+            others = dataclasses.replace(self.columns, id=None, levels={}).used()
+            found = {name: mask for name, mask in found.items() if name in others}
+        if rule == "complete-rows":
+            keep = np.ones(self.table.n_rows, dtype=bool)
+            self.reasons = found
+            for mask in found.values():
+                keep &= ~mask
+            if not keep.any():
+                raise DataError(
+                    f"no row of {self.table.description} is complete: "
+                    f"columns {_listed(found)} have missing values",
+                    public="no row is complete",
+                )
+            self._check_ids(keep)
+            return keep
+        if rule != "refuse":
+            fillable = {*self.columns.features, *self.columns.sequence}
+            fillable -= {self.columns.target, self.columns.agent, self.columns.entity}
+            fillable -= {self.columns.weight, self.columns.id}
+            found = {name: mask for name, mask in found.items() if name not in fillable}
+        if found:
+            self._refuse_missing(found)
+        keep = np.ones(self.table.n_rows, dtype=bool)
+        self._check_ids(keep)
+        return keep
+
+    def _refuse_missing(self, found: dict[str, Mask]) -> None:
+        name, mask = next(iter(found.items()))
+        rows = np.flatnonzero(mask)
+        more = f" (so do {_listed(list(found)[1:])})" if len(found) > 1 else ""
+        raise DataError(
+            f"column {name!r} has no value in {len(rows)} of {len(mask)} rows"
+            f"{row_list(rows + 1)}{more}: complete the table, or let the study choose another "
+            "rule in [preparation] missing",
+            public=f"column {_listed(found)}: missing values, which the study refuses",
+        )
+
+    def _check_ids(self, keep: Mask) -> None:
+        """Over columns, every kept row has an id of its own."""
+        name = self.columns.id
+        if name is None or self.partition != "columns":
+            return
+        positions, _ = self.table.categories(self.site.local(name), self.site.codes(name))
+        order = np.flatnonzero(keep)
+        _, first = np.unique(positions[order], return_index=True)
+        repeated = np.delete(order, first)
+        if len(repeated):
+            raise _refusal(
+                name,
+                f"repeats ids in {len(repeated)} rows{row_list(repeated + 1)}: rows can be matched "
+                "with other sites only where every id occurs once",
+                "repeated ids",
+            )
+
+    # --- report
+
+    def _report(self, data: SiteData, keep: Mask, ids: NDArray[np.str_] | None) -> Report:
+        named = [] if data.id is None else data.id[data.id != ""]
+        return Report(
+            description=self.table.description,
+            content_hash=self.table.content_hash,
+            rows_read=self.table.n_rows,
+            rows_kept=data.n_rows,
+            dropped_by={name: int(np.count_nonzero(m)) for name, m in self.reasons.items()},
+            columns=tuple(self._column_report(name) for name in self.columns.used()),
+            constant=_constant(data),
+            missing_ids=0 if data.id is None else data.n_rows - len(named),
+            duplicate_ids=len(named) - len(np.unique(named)),
+            dropped_rows=np.flatnonzero(~keep),
+            dropped_ids=None if ids is None else ids[~keep],
+        )
+
+    def _column_report(self, name: str) -> ColumnReport:
+        roles = [
+            role
+            for role in ("features", "target", *_TEXT_ROLES, "weight", "sequence")
+            if name == (value := getattr(self.columns, role))
+            or (isinstance(value, tuple) and name in value)
+        ]
+        local = self.site.local(name)
+        foreign, n_foreign = self.foreign.get(name, ((), 0))
+        return ColumnReport(
+            name=name,
+            local_name=local,
+            roles=tuple(roles),
+            kind=self.table.kind(local),
+            missing=int(np.count_nonzero(self.missing[name])),
+            foreign=foreign,
+            n_foreign=n_foreign,
+        )
+
+
+_TEXT_ROLES = ("id", "agent", "entity")
+
+
+def _constant(data: SiteData) -> tuple[str, ...]:
+    """Prepared columns that hold one value; NaN is no value."""
+    low = np.fmin.reduce(data.features, axis=0)
+    high = np.fmax.reduce(data.features, axis=0)
+    return tuple(np.asarray(data.feature_names, dtype=object)[low == high])
+
+
+def _listed(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = " and more" if len(listed) > 10 else ""
+    return ", ".join(listed[:10]) + more

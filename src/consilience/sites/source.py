@@ -1,0 +1,617 @@
+"""Reading a site's table: from a file, a database or memory.
+
+Cells of a CSV file stay text until the study says which columns are numbers: nothing is guessed.
+No error of this module shows the content of a cell, not even to the site itself: a row number is
+enough to find it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError, MissingExtraError, ParameterError, StudyError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+UNREADABLE = "the site's table cannot be read; the site's own log says why"
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:nan|inf|infinity))$"
+_FORMATS = {
+    "csv": "csv", "txt": "csv", "data": "csv", "dat": "csv", "tsv": "csv",
+    "parquet": "parquet", "pq": "parquet",
+    "arrow": "arrow", "feather": "arrow", "ipc": "arrow",
+}  # fmt: skip
+SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";"}
+
+
+# --------------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a site's table is, and how it is written: the ``[source]`` of a site file.
+
+    Parameters
+    ----------
+    path : str, optional
+        File; relative to the site file. ``${NAME}`` is taken from the environment.
+    format : {"csv", "parquet", "arrow"}, optional
+        By the ending of the file name where it is not given; ``.gz`` is unpacked.
+    separator : str, optional
+        One character, ``"tab"`` or ``"whitespace"`` (one or more blanks or tabs). A comma by
+        default, a tab for ``.tsv``.
+    header : bool
+        Whether the first row of a CSV file holds column names.
+    column_names : sequence of str
+        Names of all columns, in order; needed without a header, replace a header otherwise.
+    encoding : str
+    quote : str
+        One character, or empty for none.
+    decimal : {".", ","}
+    url : str, optional
+        ``sqlite:PATH`` or ``postgresql://...``; ``${NAME}`` is taken from the environment.
+    query : str, optional
+        SQL that gives the table.
+
+    Raises
+    ------
+    StudyError
+        A setting is missing, unknown or contradicts another.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    path: str | None = None
+    format: Literal["csv", "parquet", "arrow"] | None = None
+    separator: str | None = None
+    header: bool = True
+    column_names: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+    quote: str = '"'
+    decimal: Literal[".", ","] = "."
+    url: str | None = None
+    query: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "column_names", tuple(self.column_names))
+        if (self.path is None) == (self.url is None):
+            raise StudyError("[source] needs either a path or a url with a query")
+        if (self.url is None) != (self.query is None):
+            raise StudyError("[source] url and query belong together: give both or neither")
+        if not self.header and not self.column_names:
+            raise StudyError("[source] header = false needs column_names, in the file's order")
+        twice = _repeated(self.column_names)
+        if twice is not None:
+            raise StudyError(f"[source] names {twice} of column_names are equal")
+        separator = self.separator
+        if separator is not None and separator not in (*SEPARATORS, "whitespace"):
+            _one_character("separator", separator, "one character, 'tab' or 'whitespace'")
+        if self.quote:
+            _one_character("quote", self.quote, "one character or empty")
+        if self.decimal not in (".", ","):
+            raise ParameterError.of("[source] decimal", "'.' or ','", self.decimal)
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise StudyError(f"[source] encoding {self.encoding!r} is not known") from None
+
+
+def _one_character(name: str, value: str, allowed: str) -> None:
+    if len(value) != 1 or not value.isascii() or value in "\r\n":
+        raise ParameterError.of(f"[source] {name}", allowed, value)
+
+
+def _repeated(names: tuple[str, ...] | list[str]) -> str | None:
+    """Positions, from 1, of the first two equal names, as a phrase."""
+    seen: dict[str, int] = {}
+    for place, name in enumerate(names, start=1):
+        if name in seen:
+            return f"{seen[name]} and {place}"
+        seen[name] = place
+    return None
+
+
+def expand(text: str) -> str:
+    """Replace ``${NAME}`` by the environment's value and a leading ``~`` by the home directory.
+
+    Raises
+    ------
+    DataError
+        The environment has no such variable.
+    """
+    for name in _VARIABLE.findall(text):
+        if not os.environ.get(name):
+            raise DataError(
+                f"the site file uses ${{{name}}}, which is not set: "
+                f"set the environment variable {name}, or write the path out",
+                public=UNREADABLE,
+            )
+    return os.path.expanduser(_VARIABLE.sub(lambda m: os.environ[m.group(1)], text))
+
+
+# --------------------------------------------------------------------------- the table
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table as it was read.
+
+    Attributes
+    ----------
+    frame : pyarrow.Table
+    content_hash : str
+        SHA-256 of the file's bytes, or of the columns for a query or a table in memory.
+    description : str
+        For the person at the site.
+    decimal : str
+        Decimal mark of numbers in text.
+    """
+
+    frame: pa.Table
+    content_hash: str
+    description: str
+    decimal: str = "."
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.frame.num_rows)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(self.frame.column_names)
+
+    def kind(self, name: str) -> str:
+        """``"text"``, ``"number"``, ``"boolean"``, ``"empty"`` or, for others, their type."""
+        import pyarrow.types as t
+
+        kind = self.frame.schema.field(name).type
+        kind = kind.value_type if t.is_dictionary(kind) else kind
+        if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
+            return "text"
+        if t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind):
+            return "number"
+        if t.is_boolean(kind):
+            return "boolean"
+        return "empty" if t.is_null(kind) else str(kind)
+
+    def numbers(
+        self, name: str, codes: tuple[str, ...] = ()
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Read a column as numbers.
+
+        Parameters
+        ----------
+        name : str
+        codes : tuple of str
+            Texts that stand for a missing value; those that are numbers are compared as numbers.
+
+        Returns
+        -------
+        values : (n,) float array
+            NaN where the cell is empty, holds a missing code or is no number.
+        wrong : int array
+            Positions of the cells that are no number.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        column = self._plain(name)
+        wrong = np.zeros(0, dtype=np.int64)
+        if self.kind(name) == "text":
+            column = self._trimmed(column, codes)
+            if self.decimal == ",":
+                column = pc.replace_substring(column, ",", ".")
+            if _are_words(column):
+                column = pc.equal(pc.utf8_lower(column), "true")
+            else:
+                # Arrow's own message would show the cell, so its error is not passed on.
+                fine = _casts(column)
+                if not fine:
+                    bad = pc.invert(pc.match_substring_regex(column, _NUMBER))
+                    wrong = np.flatnonzero(_to_numpy(pc.fill_null(bad, False)))
+                    column = pc.if_else(bad, pa.scalar(None, column.type), column)
+        values = _to_numpy(pc.cast(column, pa.float64(), safe=False)).astype(np.float64)
+        numeric = [float(code) for code in codes if is_number(code)]
+        if numeric:
+            values = np.where(np.isin(values, numeric), np.nan, values)
+        return values, wrong
+
+    def categories(
+        self, name: str, codes: tuple[str, ...] = ()
+    ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Read a column as categories.
+
+        Returns
+        -------
+        positions : (n,) int array
+            Position among the distinct texts; -1 where the cell is missing.
+        texts : tuple of str
+            Distinct texts without blanks around them; whole numbers have no decimals.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        column = self._plain(name)
+        if self.kind(name) == "text":
+            column = self._trimmed(column, codes)
+        elif self.kind(name) not in ("number", "boolean"):
+            column = pc.cast(column, pa.string())
+        encoded = pc.dictionary_encode(column).combine_chunks()
+        positions = _to_numpy(pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1))
+        values = encoded.dictionary.to_pylist()
+        texts = tuple(plain_text(value) for value in values)
+        missing = [
+            not text or value != value or is_code(text, codes)
+            for text, value in zip(texts, values, strict=True)
+        ]
+        kept = np.where(missing, -1, np.arange(len(texts))).astype(np.int64)
+        kept = np.append(kept, -1)  # position -1 stays -1
+        return kept[positions], texts
+
+    def _plain(self, name: str) -> Any:
+        """Return a column without a dictionary."""
+        import pyarrow.compute as pc
+        import pyarrow.types as t
+
+        column = self.frame.column(name)
+        return pc.cast(column, column.type.value_type) if t.is_dictionary(column.type) else column
+
+    @staticmethod
+    def _trimmed(column: Any, codes: tuple[str, ...]) -> Any:
+        """Strip blanks; empty cells and missing codes become null."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        column = pc.utf8_trim_whitespace(column)
+        empty = pc.is_in(column, value_set=pa.array(["", *codes], type=column.type))
+        return pc.if_else(empty, pa.scalar(None, column.type), column)
+
+
+def _casts(column: Any) -> bool:
+    """Whether every text is a number."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        pc.cast(column, pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _are_words(column: Any) -> bool:
+    """Whether every text is true or false."""
+    import pyarrow.compute as pc
+
+    for text in column.iterchunks():
+        kept = text.drop_null()
+        if len(kept):
+            first = kept[0].as_py().lower()
+            if first not in ("true", "false"):
+                return False
+            break
+    else:
+        return False
+    lower = pc.unique(pc.utf8_lower(column)).to_pylist()
+    return set(lower) <= {"true", "false", None}
+
+
+def _to_numpy(column: Any) -> NDArray[Any]:
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        return np.asarray(column.to_numpy())
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite or infinite number."""
+    try:
+        return float(text) == float(text) and "_" not in text
+    except ValueError:
+        return False
+
+
+def is_code(text: str, codes: tuple[str, ...]) -> bool:
+    """Whether a text is one of the missing codes, as a number where both are numbers."""
+    if text in codes:
+        return True
+    return is_number(text) and any(is_number(c) and float(c) == float(text) for c in codes)
+
+
+def plain_text(value: object) -> str:
+    """Text of a cell: ``4.0`` and ``4`` are both ``"4"``."""
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+# --------------------------------------------------------------------------- reading
+
+
+def read_source(source: object, base: Path | None = None) -> Table:
+    """Read a table.
+
+    Parameters
+    ----------
+    source : Source, pandas.DataFrame, pyarrow.Table, mapping of name to column, or Table
+        The index of a DataFrame is not a column.
+    base : Path, optional
+        Directory that relative paths start from; the current one by default.
+
+    Raises
+    ------
+    DataError
+        The table is missing, unreadable, empty, ragged, or has repeated column names.
+    MissingExtraError
+        A database is asked for and its driver is not installed.
+    """
+    if isinstance(source, Table):
+        return source
+    base = Path() if base is None else Path(base)
+    if isinstance(source, Source):
+        if source.url is not None:
+            return _read_database(source, base)
+        return _read_file(source, base)
+    return _from_memory(source)
+
+
+def fail(sentence: str) -> DataError:
+    """Error about the whole table, which says nothing to others."""
+    return DataError(sentence, public=UNREADABLE)
+
+
+def _finished(frame: Any, content_hash: str, where: str, decimal: str = ".") -> Table:
+    """Check names and size."""
+    names = _distinct(frame.column_names, where)
+    if not names or frame.num_rows == 0:
+        raise fail(f"{where} has no rows: a site needs at least one")
+    return Table(frame.rename_columns(names), content_hash, where, decimal)
+
+
+def _read_file(source: Source, base: Path) -> Table:
+    path = base / expand(str(source.path))
+    if not path.exists():
+        raise fail(f"there is no file {path}: check path in [source]")
+    if not path.is_file():
+        raise fail(f"{path} is not a file: name one file in [source]")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise fail(f"{path} cannot be read: {error.strerror}") from None
+    content_hash = hashlib.sha256(data).hexdigest()
+    packed = path.suffix.lower() == ".gz"
+    ending = Path(path.stem).suffix if packed else path.suffix
+    form = source.format or _FORMATS.get(ending.lower().lstrip("."))
+    if form is None:
+        raise fail(f"the ending of {path} says nothing: set format in [source]")
+    if packed:
+        data = _unpacked(data, path)
+    if not data.strip():
+        raise fail(f"{path} is empty: check path in [source]")
+    if form == "csv":
+        from consilience.sites.source_csv import Csv
+
+        separator = source.separator or ("tab" if ending.lower() == ".tsv" else ",")
+        frame = Csv(source, separator, str(path)).read(data)
+    elif form == "parquet":
+        frame = _parse(_parquet, data, f"{path} is not a readable Parquet file")
+    else:
+        frame = _parse(_arrow, data, f"{path} is not a readable Arrow or Feather file")
+    return _finished(frame, content_hash, str(path), source.decimal)
+
+
+def _unpacked(data: bytes, path: Path) -> bytes:
+    import gzip
+    import zlib
+
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error):
+        raise fail(f"{path} is not a whole gzip file: copy it again") from None
+
+
+def _parse(parser: Any, data: bytes, sentence: str) -> Any:
+    """Parse, without passing on what a library says about the content."""
+    import pyarrow as pa
+
+    try:
+        return parser(data)
+    except (pa.ArrowException, OSError, ValueError):
+        raise fail(f"{sentence}: check path and format in [source]") from None
+
+
+def _parquet(data: bytes) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.read_table(pa.BufferReader(data))
+
+
+def _arrow(data: bytes) -> Any:
+    import pyarrow as pa
+    from pyarrow import feather, ipc
+
+    if data[:4] == b"FEA1" or data[:6] == b"ARROW1":
+        return feather.read_table(pa.BufferReader(data))
+    return ipc.open_stream(pa.BufferReader(data)).read_all()
+
+
+def row_list(numbers: Any) -> str:
+    """``"; rows 3, 7, 9, ..."``, counted from 1 at the first row of data."""
+    shown = [str(int(n)) for n in numbers[:5]]
+    if not shown:
+        return ""
+    more = ", ..." if len(numbers) > 5 else ""
+    return f"; {'row' if len(numbers) == 1 else 'rows'} {', '.join(shown)}{more}"
+
+
+# --------------------------------------------------------------------------- databases
+
+
+def _read_database(source: Source, base: Path) -> Table:
+    url = expand(str(source.url))
+    scheme = url.partition(":")[0]
+    if scheme == "sqlite":
+        connect, target = _sqlite(url, base)
+    elif scheme in ("postgresql", "postgres"):
+        connect, target = _postgresql(), url
+    else:
+        raise StudyError(f"[source] url must start with sqlite: or postgresql:, not {scheme!r}")
+    where = f"the query of the {scheme} database"
+    # A driver's own message may show the password or a cell, so only its code is passed on.
+    failure: str | None = None
+    try:
+        with connect(target) as connection, connection.cursor() as cursor:
+            cursor.execute(source.query)
+            frame = cursor.fetch_arrow_table()
+    except _driver_errors() as error:
+        code = getattr(error, "sqlstate", None) or getattr(error, "status_code", None)
+        failure = str(getattr(code, "name", code))
+    if failure is not None:
+        raise fail(
+            f"{where} failed ({failure}): check url and query in [source], "
+            "for example by running the query in the database's own client"
+        )
+    return _finished(frame, column_hash(frame), where)
+
+
+def _sqlite(url: str, base: Path) -> tuple[Any, str]:
+    from urllib.parse import quote
+
+    rest = url.removeprefix("sqlite:")
+    path = base / (rest[3:] if rest.startswith("///") else rest)
+    if not path.is_file():
+        raise fail(f"there is no file {path}: check url in [source]")
+    try:
+        from adbc_driver_sqlite import dbapi
+    except ImportError:
+        raise MissingExtraError("database", "reading a SQLite database") from None
+    return dbapi.connect, f"file:{quote(str(path.resolve()))}?mode=ro"
+
+
+def _postgresql() -> Any:
+    try:
+        from adbc_driver_postgresql import dbapi
+    except ImportError:
+        raise MissingExtraError("database", "reading a PostgreSQL database") from None
+    return dbapi.connect
+
+
+def _driver_errors() -> tuple[type[Exception], ...]:
+    import adbc_driver_manager
+    import pyarrow as pa
+
+    return adbc_driver_manager.Error, pa.ArrowException, OSError
+
+
+# --------------------------------------------------------------------------- memory
+
+
+def _from_memory(source: object) -> Table:
+    import pyarrow as pa
+
+    where = f"the {type(source).__name__} that was given"
+    if isinstance(source, pa.Table):
+        columns = dict(zip(_distinct(source.column_names, where), source.columns, strict=True))
+    elif hasattr(source, "iloc") and hasattr(source, "columns"):
+        names = _distinct(list(source.columns), where)
+        columns = {name: source.iloc[:, i] for i, name in enumerate(names)}
+    elif isinstance(source, Mapping):
+        columns = dict(zip(_distinct(list(source), where), source.values(), strict=True))
+    else:
+        raise fail(
+            f"a site's table cannot be a {type(source).__name__}: give a pandas DataFrame, "
+            "a pyarrow Table, a mapping of names to columns, or a Source"
+        )
+    arrays = {name: _array(name, values) for name, values in columns.items()}
+    if len({len(a) for a in arrays.values()}) > 1:
+        raise fail(f"{where} has columns of different lengths")
+    frame = pa.table(arrays)
+    return _finished(frame, column_hash(frame), where)
+
+
+def _distinct(names: list[Any], where: str) -> list[str]:
+    texts = [str(name).strip() for name in names]
+    twice = _repeated(texts)
+    if twice is not None:
+        # Not the name itself: where the first row is no header, it is a cell.
+        raise fail(
+            f"columns {twice} of {where} have the same name: give every column its own "
+            "(or, if the first row holds data, set header = false)"
+        )
+    return texts
+
+
+def _array(name: str, values: Any) -> Any:
+    """Turn one column into Arrow; NaN and None are missing."""
+    import pyarrow as pa
+
+    if isinstance(values, pa.ChunkedArray | pa.Array):
+        return values
+    flat = getattr(values, "ndim", 1) == 1 and hasattr(values, "__len__")
+    if isinstance(values, str | bytes | Mapping) or not flat:
+        raise fail(f"column {name!r} is not a sequence of cells")
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        raise fail(
+            f"column {name!r} holds cells of several types: make them all numbers or all texts"
+        ) from None
+
+
+def column_hash(frame: Any) -> str:
+    """SHA-256 of names, types and cells, however the table is cut into chunks."""
+    digest = hashlib.sha256()
+    for name, column in zip(frame.column_names, frame.columns, strict=True):
+        digest.update(f"{len(name)}:{name}:{column.type}:{len(column)};".encode())
+        for part in _bytes_of(column):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _bytes_of(column: Any) -> tuple[bytes, ...]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as t
+
+    if t.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
+    valid = np.packbits(_to_numpy(pc.is_valid(column))).tobytes()
+    if t.is_null(column.type):
+        return (valid,)
+    if t.is_boolean(column.type) or t.is_integer(column.type) or t.is_floating(column.type):
+        zero = pa.scalar(0).cast(column.type)
+        return valid, _to_numpy(pc.fill_null(column, zero)).tobytes()
+    texts = column.to_pylist() if t.is_nested(column.type) else None
+    if texts is not None:
+        return valid, repr(texts).encode()
+    filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
+    lengths = _to_numpy(pc.binary_length(filled)).astype("<i8").tobytes()
+    content = b"".join(_content(chunk) for chunk in filled.chunks)
+    return valid, lengths, content
+
+
+def _content(chunk: Any) -> bytes:
+    """Characters of a large-string array, without its neighbours in the buffer."""
+    _, offsets, data = chunk.buffers()
+    if data is None or len(chunk) == 0:
+        return b""
+    ends = np.frombuffer(offsets, dtype=np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+    return data.to_pybytes()[ends[0] : ends[-1]] if len(ends) else b""

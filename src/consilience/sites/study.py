@@ -1,0 +1,419 @@
+"""The two files a person writes: ``study.toml``, shared by all, and ``site.toml``, which stays.
+
+Both are read strictly: an unknown key is an error that names the closest known one, because a rule
+with a slip in its name would otherwise be no rule.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
+
+from consilience.exceptions import ConsilienceError, DataError, StudyError
+from consilience.methods.base import Columns, Preparation
+from consilience.sites.encoding import feature_names
+from consilience.sites.prepare import SiteColumns
+from consilience.sites.source import Source, expand
+
+HASH_VERSION = "consilience-study-1"
+RESERVED = frozenset({"all", "coordinator", "site", "third-party"})
+THIRD_PARTY = "third-party"
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
+_KEY = re.compile(r"ed25519:[A-Za-z0-9+/=_-]{40,128}")
+_DEVICE = re.compile(r"(?i)(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?")
+
+F = TypeVar("F", bound="_File")
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return a name of a study, site or run that is safe in paths and messages.
+
+    Raises
+    ------
+    StudyError
+        It is not 1 to 64 letters, digits, ``.``, ``_`` or ``-``, starting with a letter or digit;
+        or it is reserved.
+    """
+    fine = isinstance(name, str) and _NAME.fullmatch(name) is not None and ".." not in name
+    if not fine:
+        raise StudyError(
+            f"{kind} name {str(name)[:80]!r} is not allowed: use 1 to 64 letters, digits, '.', '_' "
+            "or '-', beginning with a letter or digit"
+        )
+    if name.lower() in RESERVED or _DEVICE.fullmatch(name):
+        raise StudyError(f"{kind} name {name!r} is reserved: choose another one")
+    return name
+
+
+def _valid_name(kind: str) -> AfterValidator:
+    return AfterValidator(lambda name: check_name(kind, name))
+
+
+def _valid_key(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise StudyError("a key is 'ed25519:' and its base64 text: copy the whole line again")
+    return key
+
+
+Name = Annotated[str, Field(min_length=1)]
+Key = Annotated[str, AfterValidator(_valid_key)]
+SiteName = Annotated[str, _valid_name("site")]
+Level = str | int | float | bool
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Data(_Strict):
+    """``[data]``: columns by role."""
+
+    features: tuple[Name, ...] = ()
+    target: Name | None = None
+    id: Name | None = None
+    agent: Name | None = None
+    entity: Name | None = None
+    weight: Name | None = None
+    sequence: tuple[Name, ...] = ()
+    levels: dict[Name, tuple[Level, ...]] = {}
+
+
+class PreparationTable(_Strict):
+    """``[preparation]``: rules that hold at every site."""
+
+    missing: Literal["refuse", "complete-rows", "aggregated-mean", "indicator"] = "refuse"
+    categorical: Literal["refuse", "treatment", "onehot"] = "refuse"
+    indicators: dict[Name, tuple[Level, ...]] = {}
+    standardize: Literal["none", "pooled", "site"] = "none"
+
+
+class Sites(_Strict):
+    """``[sites]``: who takes part.
+
+    Attributes
+    ----------
+    names : tuple of str
+    roles : dict of site to role
+    quorum : int or None
+        Sites that must answer; all by default.
+    deadline : float
+        Seconds that a site has for one answer.
+    keys : dict of site to public key
+    """
+
+    names: tuple[SiteName, ...] = Field(min_length=1)
+    roles: dict[str, Annotated[str, _valid_name("role")]] = {}
+    quorum: int | None = Field(default=None, ge=1)
+    deadline: float = Field(default=3600.0, gt=0)
+    keys: dict[str, Key] = {}
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Sites:
+        folded = [name.lower() for name in self.names]
+        for name in self.names:
+            if folded.count(name.lower()) > 1:
+                raise StudyError(
+                    f"[sites] names site {name!r} twice, capitals aside: name each site once"
+                )
+        if self.quorum is not None and self.quorum > len(self.names):
+            raise StudyError(
+                f"[sites] quorum is {self.quorum}, more than the number of sites: lower it"
+            )
+        for table, given in (("roles", self.roles), ("keys", self.keys)):
+            for name in given:
+                if name not in self.names:
+                    raise StudyError(
+                        f"[sites] {table} names {name!r}, which is not among names"
+                        f"{_closest(name, self.names)}"
+                    )
+        return self
+
+
+class Coordinator(_Strict):
+    """``[coordinator]``: where the method runs, and its public key."""
+
+    at: str | None = None
+    key: Key | None = None
+
+
+class Follows(_Strict):
+    """``[follows]``: the run that this study goes on from."""
+
+    run: Annotated[str, _valid_name("run")]
+
+
+class Trust(_Strict):
+    """``[trust]`` of a site file: public keys of coordinators that may ask."""
+
+    coordinators: tuple[Key, ...] = ()
+
+
+class _File(_Strict):
+    """A model read from a TOML file."""
+
+    _path: Path | None = PrivateAttr(default=None)
+
+    @classmethod
+    def load(cls: type[F], path: str | Path) -> F:
+        """Read a file.
+
+        Raises
+        ------
+        StudyError
+            The file is missing, is no TOML, or holds an unknown key or a wrong value.
+        """
+        path = Path(path)
+        model = cls.from_settings(_toml(path), where=str(path))
+        model._path = path
+        return model
+
+    @classmethod
+    def from_settings(cls: type[F], settings: Mapping[str, Any], *, where: str = "the study") -> F:
+        """Build from the content of a file.
+
+        Raises
+        ------
+        StudyError
+            Unknown key or wrong value.
+        """
+        try:
+            # Through JSON, so that lists become tuples and nothing else is converted.
+            return cls.model_validate_json(json.dumps(settings, default=_no_dates))
+        except ValidationError as error:
+            sentence = _sentence(error, cls)
+        except StudyError as error:
+            sentence = str(error)
+        raise StudyError(f"{where}: {sentence}")
+
+    @property
+    def base(self) -> Path:
+        """Directory that relative paths start from."""
+        return Path() if self._path is None else self._path.resolve().parent
+
+
+class Study(_File):
+    """A study file.
+
+    Attributes
+    ----------
+    name, method : str
+    parameters : dict
+    partition : {"rows", "columns"}
+    data, sites, coordinator, follows
+        Tables of the file.
+    preparation_table : PreparationTable
+        ``[preparation]`` as written; `preparation` is what methods use.
+    seed : int or None
+    """
+
+    name: Annotated[str, _valid_name("study")]
+    method: Name
+    parameters: dict[str, Any] = {}
+    partition: Literal["rows", "columns"] = "rows"
+    data: Data
+    preparation_table: PreparationTable = Field(
+        default=PreparationTable(),
+        validation_alias="preparation",
+        serialization_alias="preparation",
+    )
+    sites: Sites
+    coordinator: Coordinator = Coordinator()
+    follows: Follows | None = None
+    seed: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Study:
+        at = self.coordinator.at
+        if at is not None and at != THIRD_PARTY:
+            site = at.removeprefix("site:")
+            if not at.startswith("site:") or site not in self.sites.names:
+                raise StudyError(
+                    f"[coordinator] at is {at!r}: write 'third-party', or 'site:' and one of "
+                    f"{', '.join(self.sites.names)}"
+                )
+        if self.partition == "columns" and self.data.id is None:
+            raise StudyError("a study over columns matches rows by id: set id in [data]")
+        if self.partition == "rows":
+            feature_names(self.columns, self.preparation)
+        return self
+
+    @property
+    def columns(self) -> Columns:
+        """Columns by role."""
+        return Columns(**dict(self.data))
+
+    @property
+    def preparation(self) -> Preparation:
+        """Rules of preparation."""
+        return Preparation(**dict(self.preparation_table))
+
+    @property
+    def quorum(self) -> int:
+        """Sites that must answer."""
+        return len(self.sites.names) if self.sites.quorum is None else self.sites.quorum
+
+    @property
+    def coordinator_at(self) -> str:
+        """``"third-party"``, or ``"site:NAME"``: by default the initiator over columns."""
+        if self.coordinator.at is not None:
+            return self.coordinator.at
+        initiators = [s for s, role in self.sites.roles.items() if role == "initiator"]
+        if self.partition == "columns" and len(initiators) == 1:
+            return f"site:{initiators[0]}"
+        return THIRD_PARTY
+
+    def hash(self) -> str:
+        """SHA-256 of the content: the same whatever the order of keys, comments and blanks."""
+        content = {"": HASH_VERSION, **self.model_dump(mode="json", by_alias=True)}
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class SiteFile(_File):
+    """A site file. It never leaves the site.
+
+    Attributes
+    ----------
+    name : str
+    home : str
+        Directory of the site's own records; see `home_path`.
+    source : Source
+    columns : SiteColumns
+    policy : dict
+        As written; read by the policy.
+    trust : Trust
+    """
+
+    name: SiteName
+    home: Name
+    source: Source
+    columns: SiteColumns = SiteColumns()
+    policy: dict[str, Any] = {}
+    trust: Trust = Trust()
+
+    @property
+    def home_path(self) -> Path:
+        """The site's home; relative paths start from the site file.
+
+        Raises
+        ------
+        StudyError
+            The path uses an environment variable that is not set.
+        """
+        try:
+            return self.base / expand(self.home)
+        except DataError as error:
+            raise StudyError(str(error)) from None
+
+
+# --------------------------------------------------------------------------- one sentence
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(f"there is no file {path}: check the path") from None
+    except (OSError, UnicodeDecodeError):
+        raise StudyError(f"{path} cannot be read as a text file: check the path") from None
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{path} is not valid TOML: {error}") from None
+
+
+def _no_dates(value: object) -> Any:
+    raise StudyError(f"a {type(value).__name__} is not allowed here: write it in quotes")
+
+
+def _closest(name: str, names: Any) -> str:
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f": did you mean {close[0]!r}?" if close else f": known are {', '.join(names)}"
+
+
+def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
+    """First mistake of a file, in words."""
+    found = error.errors(include_url=False, include_context=True)
+    # A misspelt key is also a missing one: its own mistake says more.
+    unknown = [one for one in found if one["type"] in _UNKNOWN_KEY]
+    first = (unknown or found)[0]
+    place = [str(part) for part in first["loc"]]
+    kind = first["type"]
+    if kind in _UNKNOWN_KEY:
+        known = _known_keys(model, place[:-1])
+        where = f" in [{'.'.join(place[:-1])}]" if place[:-1] else ""
+        return f"key {place[-1]!r} is not known{where}{_closest(place[-1], known)}"
+    key = _key_of(model, place)
+    if kind in ("missing", "missing_argument"):
+        return f"key {key!r} is missing: add it"
+    context = first.get("ctx", {})
+    if "error" in context and isinstance(context["error"], ConsilienceError):
+        return str(context["error"])
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    for term, plain in _PLAIN_TERMS.items():
+        message = message.replace(term, plain)
+    return f"key {key!r}: {message}"
+
+
+def _key_of(model: type[BaseModel], place: list[str]) -> str:
+    """Dotted key; what pydantic adds for unions and list positions is left out."""
+    plain = [part for part in place if not part.isdigit() and part not in _UNION_PARTS]
+    return ".".join(plain) or model.__name__
+
+
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+_PLAIN_TERMS = {
+    "a valid array": "a list",
+    "an object": "a table",
+    "a valid string": "text",
+    "a valid integer": "a whole number",
+    "a valid boolean": "true or false",
+    "tuple": "list",
+    " after validation, not 0": "",
+}
+_UNION_PARTS = frozenset({"str", "int", "float", "bool", "tuple[union[str,int,float],...]"})
+
+
+def _known_keys(model: type[BaseModel], place: list[str]) -> list[str]:
+    """Keys that a table of a file may hold."""
+    import dataclasses
+
+    from consilience.sites.prepare import Unit
+
+    current: Any = model
+    for part in place:
+        if isinstance(current, type) and issubclass(current, BaseModel):
+            names = {
+                info.validation_alias or key: info for key, info in current.model_fields.items()
+            }
+            current = _inner(names[part].annotation) if part in names else None
+        else:
+            current = Unit if part == "units" or current is Unit else None
+    if current is None:
+        return []
+    if dataclasses.is_dataclass(current):
+        return [f.name for f in dataclasses.fields(current)]
+    return [str(info.validation_alias or key) for key, info in current.model_fields.items()]
+
+
+def _inner(annotation: Any) -> Any:
+    """The model behind ``Model | None``."""
+    import typing
+
+    options = [a for a in typing.get_args(annotation) if a is not type(None)]
+    return options[0] if options else annotation
