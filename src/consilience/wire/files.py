@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,8 +26,15 @@ def explain(error: OSError, what: str, where: Path) -> RunError:
     return RunError(f"cannot {what} {where}: {reason}")
 
 
-def atomic_write(path: Path, data: bytes) -> None:
+def atomic_write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Write a file so that readers see all of it or none, even after a power cut.
+
+    Parameters
+    ----------
+    path : Path
+    data : bytes
+    mode : int
+        Permissions, less those that the umask takes away; only the owner's by default.
 
     Raises
     ------
@@ -37,7 +44,9 @@ def atomic_write(path: Path, data: bytes) -> None:
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+        name = os.path.join(path.parent, f".{secrets.token_hex(8)}.part")
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        temporary = name
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
