@@ -18,6 +18,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,11 @@ class DiskHome(Home):
 
     def __init__(self, path: Path) -> None:
         self.path = make_directory(path)
-        self._log = AppendLog(path / "log.jsonl", lambda data: data.rfind(b"\n") + 1)
+
+    @cached_property
+    def _log(self) -> AppendLog:
+        # Opened on use: opening repairs the file, which only the process that writes it may do.
+        return AppendLog(self.path / "log.jsonl", lambda data: data.rfind(b"\n") + 1)
 
     def _record_path(self, run: str, round_: int, attempt: int) -> Path:
         return self.path / "runs" / check_run_id(run) / f"{round_:06d}-{attempt:03d}.record"
