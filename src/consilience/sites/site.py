@@ -40,6 +40,9 @@ from consilience.wire.codec import decode_message, digest
 from consilience.wire.disclosure import Limits
 from consilience.wire.envelope import Reply, Request
 
+APPROVED = "_approved"
+"""Ledger of the studies that the steward has approved beside the policy (no data id begins so)."""
+
 Loader = Callable[[Columns, Preparation], SiteData]
 Confirm = Callable[[Request, object, tuple[dict[str, Any], ...]], bool]
 
@@ -282,6 +285,12 @@ class Site:
         self.home.commit(run, outcome.record)
         return outcome.record.reply
 
+    def approves(self, study: str) -> bool:
+        """Whether a study may run: any, until the policy or the steward has approved one."""
+        listed = self.policy.approved_studies
+        noted = self.home.ledger(APPROVED).get("studies")
+        return study in (*(listed or ()), *(noted or ())) or (listed is None and noted is None)
+
     def output(self, run: str) -> outputs.SiteOutput:
         """Return the outputs that a run left here."""
         return outputs.SiteOutput(self.home, run)
@@ -314,8 +323,7 @@ class Site:
 
     def _admit(self, request: Request) -> None:
         """Check approval and the number of runs, and note the run in the ledger."""
-        approved = self.policy.approved_studies
-        if approved is not None and request.study not in approved:
+        if not self.approves(request.study):
             sentence = "the study is not among those that the steward has approved"
             raise DisclosureError(sentence, public=sentence)
         ledger = self.home.ledger(self.policy.data_id)
