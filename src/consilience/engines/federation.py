@@ -110,7 +110,9 @@ class Federation:
         if n == 0:
             raise StudyError("a federation needs at least one site")
         if self.quorum is not None and not 1 <= self.quorum <= n:
-            raise ParameterError.of("quorum", f"between 1 and the number of sites ({n})", self.quorum)
+            raise ParameterError.of(
+                "quorum", f"between 1 and the number of sites ({n})", self.quorum
+            )
 
     @classmethod
     def local(
@@ -136,15 +138,13 @@ class Federation:
         **settings
             `name`, `quorum`, `deadline`, `roles`.
         """
-        from consilience.sites.prepare import memory_loader
-        from consilience.sites.study import check_names
+        from consilience.sites.loaders import memory_site
+        from consilience.sites.study import check_name
 
-        check_names(tables)
         sites = []
         for name, table in tables.items():
             own = policy[name] if isinstance(policy, Mapping) else policy
-            rules = own if isinstance(own, Policy) else Policy.from_settings(own)
-            sites.append(Site(name, memory_loader(table), policy=rules))
+            sites.append(memory_site(check_name("site", name), table, own))
         return cls(
             LocalEngine(sites, n_jobs=n_jobs), columns, preparation or Preparation(), **settings
         )

@@ -65,7 +65,9 @@ class LocalEngine(Engine):
             except WireError as error:
                 failed[key] = error.public
         works = {key: item for key, item in begun.items() if isinstance(item, Work)}
-        outcomes = dict(zip(works, ordered_map(compute, works.values(), n_jobs=self.n_jobs), strict=True))
+        outcomes = dict(
+            zip(works, ordered_map(compute, works.values(), n_jobs=self.n_jobs), strict=True)
+        )
         for key, data in queue.items():
             item = begun.get(key)
             if item is None:

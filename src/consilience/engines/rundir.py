@@ -220,6 +220,8 @@ def _lock(path: Path) -> IO[bytes]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise RunError(f"another coordinator is at work in {path}: wait until it has ended") from None
+        raise RunError(
+            f"another coordinator is at work in {path}: wait until it has ended"
+        ) from None
     os.set_inheritable(file.fileno(), False)
     return file

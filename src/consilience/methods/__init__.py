@@ -1,6 +1,7 @@
 """Methods: whole exchanges, one file each, over phases that several of them share."""
 
 BUILT_IN = {
+    "ensemble-clustering": "consilience.methods.ensemble_clustering",
     "mean-and-sd": "consilience.methods.mean_and_sd",
 }
 """Methods of this package by name. Other packages announce theirs by an entry point of the group

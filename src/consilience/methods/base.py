@@ -23,7 +23,7 @@ import importlib
 import inspect
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
@@ -84,9 +84,9 @@ class Columns:
 
 
 def _names(role: str, names: object) -> tuple[str, ...]:
-    if isinstance(names, str) or not all(isinstance(n, str) for n in names):  # type: ignore[attr-defined]
+    listed: tuple[Any, ...] = tuple(names) if isinstance(names, Iterable) else ()
+    if isinstance(names, str) or not all(isinstance(n, str) for n in listed):
         raise ParameterError.of(role, "a list of column names", names)
-    listed = tuple(names)  # type: ignore[arg-type]
     twice = sorted({n for n in listed if listed.count(n) > 1})
     if twice:
         raise StudyError(f"{role} names column {twice[0]!r} twice: name each column once")
@@ -179,6 +179,7 @@ class SiteData:
 
     @property
     def n_rows(self) -> int:
+        """Number of rows."""
         return len(self.rows)
 
     def with_features(
@@ -245,6 +246,7 @@ class Step:
     def __call__(
         self, message: Any, data: SiteData, state: State, site: SiteContext
     ) -> tuple[Any, State]:
+        """Answer."""
         return self.function(message, data, state, site)
 
 
@@ -325,9 +327,7 @@ class Replies(Mapping[str, Any]):
     def __init__(self, replies: Mapping[str, Any], rounds: Mapping[str, int]) -> None:
         self._all = {site: replies[site] for site in sorted(replies)}
         self.rounds = dict(rounds)
-        self.present = {
-            s: r for s, r in self._all.items() if not isinstance(r, Absent | Refused)
-        }
+        self.present = {s: r for s, r in self._all.items() if not isinstance(r, Absent | Refused)}
         self.missing = {s: r for s, r in self._all.items() if isinstance(r, Absent | Refused)}
 
     def __getitem__(self, site: str) -> Any:
@@ -446,7 +446,7 @@ class Method(ABC):
     Result: ClassVar[type[Result]]
     predictor: ClassVar[Any] = None
 
-    def validate(self) -> None:
+    def validate(self) -> None:  # noqa: B027  a method without parameters has nothing to check
         """Check parameters; raise `ParameterError`."""
 
     @abstractmethod

@@ -109,6 +109,7 @@ class MeanAndSDResult(Result):
     sd: NDArray[np.float64]
 
     def summary(self) -> str:
+        """Return rows, means and standard deviations in one line."""
         parts = (
             f"{name}: {m:.4g} (sd {s:.4g})"
             for name, m, s in zip(self.feature_names, self.mean, self.sd, strict=True)
@@ -116,6 +117,7 @@ class MeanAndSDResult(Result):
         return f"{self.n} rows. " + "; ".join(parts)
 
     def to_frame(self) -> pd.DataFrame:
+        """Return one line per column."""
         import pandas as pd
 
         return pd.DataFrame(

@@ -13,8 +13,8 @@ sum            cells rest on `min_records` records (and `min_entities`), none do
 moments        the same, and rows >= 2 x columns
 centroids      every class rests on `min_records` records
 linear         rows >= 2 x parameters, and at least `min_records`
-summary        a statistic of at least `min_records` records
-rounded        a statistic of at least `min_records` records, rounded to at least one over them
+summary        a statistic of no record (an abstention) or of at least `min_records`
+rounded        the same, rounded to at least one over the number of records
 estimator      every leaf rests on `min_records`; rows >= 2 x parameters; no type that carries rows
 per-record     consent of the policy
 noised         consent of the policy, epsilon within what the step has spent
@@ -164,7 +164,7 @@ def _classes(name: str, evidence: Evidence, limits: Limits) -> None:
 
 
 def _enough(name: str, evidence: Evidence, limits: Limits) -> None:
-    if evidence.n_records < limits.min_records:
+    if 0 < evidence.n_records < limits.min_records:
         raise _refusal(name, f"it rests on fewer than {limits.min_records} records")
 
 
@@ -212,9 +212,7 @@ RULES: dict[str, Rule] = {
 # --------------------------------------------------------------------------- differencing
 
 
-def _guard_differences(
-    released: Released, series: Series, limits: Limits
-) -> tuple[Released, bool]:
+def _guard_differences(released: Released, series: Series, limits: Limits) -> tuple[Released, bool]:
     """Repeat the last release in the cells that changed by too few records.
 
     Returns

@@ -2,6 +2,7 @@
 
 ``labels.csv`` has one line for each row of the table as it was read: its position, its id where the
 study names an id column, whether it was kept, and one column for each per-row output.
+``reading.json`` says what became of the table: rows read, kept and dropped, and why.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ ROWS = "rows.bin"
 TABLE = "labels.csv"
 PREDICTOR = "predictor.bin"
 PROVENANCE = "provenance.json"
+READING = "reading.json"
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from consilience.numerics.random import stream
 from consilience.sites import gate, outputs
 from consilience.sites.home import Home, MemoryHome, Record, check_run_id
 from consilience.sites.policy import Policy
+from consilience.sites.prepare import Loaded
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.disclosure import Limits
 from consilience.wire.envelope import Reply, Request
@@ -43,7 +44,7 @@ from consilience.wire.envelope import Reply, Request
 APPROVED = "_approved"
 """Ledger of the studies that the steward has approved beside the policy (no data id begins so)."""
 
-Loader = Callable[[Columns, Preparation], SiteData]
+Loader = Callable[[Columns, Preparation], "SiteData | Loaded"]
 Confirm = Callable[[Request, object, tuple[dict[str, Any], ...]], bool]
 
 
@@ -204,7 +205,7 @@ class Site:
     ----------
     name : str
     loader : callable
-        ``loader(columns, preparation) -> SiteData``; reads the table anew.
+        ``loader(columns, preparation) -> SiteData or Loaded``; reads the table anew.
     policy : Policy
     home : Home, optional
         In memory unless given.
@@ -342,15 +343,20 @@ class Site:
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
         if not isinstance(message, opening.Open):
             raise WireError("a run was opened with another message")
-        data = self._load(message)
+        data = self._load(message, request.run)
         self._prepared[request.run] = (0, data)
         return data
 
-    def _load(self, message: opening.Open) -> SiteData:
-        data = self._loader(*message.settings())
-        for column in data.foreign_levels:
-            self.home.log("foreign levels", column=column)
-        return data
+    def _load(self, message: opening.Open, run: str) -> SiteData:
+        """Read the table; what became of its rows is for the site's own eyes."""
+        loaded = self._loader(*message.settings())
+        if isinstance(loaded, SiteData):
+            return loaded
+        for sentence in loaded.report.sentences():
+            self.home.log("read", run=run, said=sentence)
+        text = json.dumps(loaded.report.to_dict(), indent=1, sort_keys=True) + "\n"
+        self.home.write_outputs(run, {outputs.READING: text.encode()})
+        return loaded.data
 
     def _rows(self, run: str, prior: Record) -> SiteData:
         """Rows after the preparing steps so far; read again after a restart."""
@@ -359,7 +365,7 @@ class Site:
             sentence = "the run was not opened at this site"
             raise WireError(sentence, public=sentence)
         if done < 0 or done > len(prior.transforms):
-            data, done = self._load(decode_message(prior.opening)), 0
+            data, done = self._load(decode_message(prior.opening), run), 0
         for name, encoded in prior.transforms[done:]:
             data = self._transformed(name, encoded, data)
         self._prepared[run] = (len(prior.transforms), data)

@@ -21,9 +21,7 @@ from consilience.wire.message import Disclosure, check_shape, iterate_fields, me
 MAX_BYTES = 1 << 30
 MAX_DEPTH = 24
 MAX_ITEMS = 1_000_000
-_DTYPES = frozenset(
-    ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8")
-)
+_DTYPES = frozenset(("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8"))
 
 
 def pack(value: Any) -> bytes:

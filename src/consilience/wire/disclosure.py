@@ -275,8 +275,6 @@ def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
     records = np.where(two_valued, np.minimum(n_low, n_high), nonzero)
     whole = size.sum(axis=0)
     share = np.divide(size.max(axis=0), whole, out=np.zeros_like(whole), where=whole > 0)
-    # An indicator's share is one over its count: the count rule already speaks for it.
-    share = np.where(two_valued & (records > 1), np.minimum(share, 1 / np.maximum(records, 1)), share)
     return total, records, share
 
 

@@ -46,9 +46,7 @@ class _Envelope:
     @classmethod
     def _types(cls) -> dict[str, type]:
         known = {"str": str, "int": int, "bytes": bytes}
-        return {
-            f.name: known[str(f.type)] for f in dataclasses.fields(cls) if str(f.type) in known
-        }
+        return {f.name: known[str(f.type)] for f in dataclasses.fields(cls) if str(f.type) in known}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ round, site or direction, or turned back on its sender, is refused like a forged
 
 Layout::
 
-    "consilience-signed-1\\n"  SHA-256 (32)  Ed25519 signature (64)  body
+    magic  SHA-256 (32 bytes)  Ed25519 signature (64 bytes)  body
 
 The checksum covers signature and body: it tells a file that is damaged, or not yet wholly copied by
 a synchronised folder, from one that somebody else has signed. The signature covers the magic, the
@@ -59,6 +59,8 @@ class Context:
     direction : {"ask", "reply"}
     sender, recipient : str
         Name of the site, or public key of the coordinator.
+    about : str
+        Digest of the ask that a reply answers.
     """
 
     run: str
@@ -67,6 +69,7 @@ class Context:
     direction: Literal["ask", "reply"]
     sender: str
     recipient: str
+    about: str = ""
 
 
 class SigningKey:
@@ -120,9 +123,9 @@ class SigningKey:
                 f"run 'chmod 600 {path}', or make a new key"
             )
         try:
-            private = serialization.load_pem_private_key(text, password=None)
+            private: object = serialization.load_pem_private_key(text, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
-            private = None  # type: ignore[assignment]
+            private = None
         if not isinstance(private, Ed25519PrivateKey):
             raise StudyError(
                 f"{path} is not a private key of this package: "

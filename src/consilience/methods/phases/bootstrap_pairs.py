@@ -1,4 +1,4 @@
-"""Phase `bootstrap_pairs`: how well do two runs on disjoint halves of every site's rows agree?
+"""Phase `bootstrap_pairs`: agreement of two runs on disjoint halves of every site's rows.
 
 Each site halves its rows at random, the method runs on either half within the same asks as the main
 run, and each site compares the two labellings of *all* its rows. What leaves is one adjusted Rand

@@ -72,9 +72,7 @@ class Moments:
 
 
 @step("moments.sums")
-def sums(
-    message: Request, data: SiteData, state: State, site: SiteContext
-) -> tuple[Sums, State]:
+def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Sum the columns, withholding what is small or dominated."""
     x = data.features
     present = np.where(np.isnan(x), np.nan, 1.0)
@@ -87,7 +85,9 @@ def sums(
     for released in (n, totals, squares):
         unsafe |= np.isnan(released.withhold_unsafe(site.limits).value)
     unsafe |= n.value == 0
-    reply = Sums(n=n.withhold(unsafe), totals=totals.withhold(unsafe), squares=squares.withhold(unsafe))
+    reply = Sums(
+        n=n.withhold(unsafe), totals=totals.withhold(unsafe), squares=squares.withhold(unsafe)
+    )
     return reply, state
 
 

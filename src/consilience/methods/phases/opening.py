@@ -55,9 +55,7 @@ class Opened:
 
 
 @step(NAME)
-def read(
-    message: Open, data: SiteData, state: State, site: SiteContext
-) -> tuple[Opened, State]:
+def read(message: Open, data: SiteData, state: State, site: SiteContext) -> tuple[Opened, State]:
     """Say which columns there are (the site has read its table on the way here)."""
     return Opened(feature_names=data.feature_names), state
 

@@ -63,9 +63,7 @@ def transform(message: Scale, data: SiteData) -> SiteData:
 
 
 @step("standardise.apply", transform=transform)
-def apply(
-    message: Scale, data: SiteData, state: State, site: SiteContext
-) -> tuple[Applied, State]:
+def apply(message: Scale, data: SiteData, state: State, site: SiteContext) -> tuple[Applied, State]:
     """Confirm; the house applies the transform to what later steps receive."""
     return Applied(), state
 

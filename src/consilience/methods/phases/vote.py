@@ -19,13 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.methods.base import Ask, CoordinatorContext, Replies
-from consilience.wire.disclosure import Released, model
+from consilience.wire.disclosure import Limits, Released, model
 from consilience.wire.message import Disclosure, message, sends
 
 
 @message("vote/ballot", version=1)
 class Ballot:
-    """A site's choice among whole numbers, with the scores behind it (NaN: not fitted)."""
+    """A site's choice among whole numbers, with the scores behind it (NaN: not fitted).
+
+    The choice 0 is an abstention: too few rows to say anything that may leave.
+    """
 
     choice: Released = sends(Disclosure.MODEL, kind="int", doc="the number this site prefers")
     scores: Released = sends(
@@ -33,8 +36,10 @@ class Ballot:
     )
 
 
-def ballot(choice: int, scores: NDArray[np.float64], n_records: int) -> Ballot:
+def ballot(choice: int, scores: NDArray[np.float64], n_records: int, limits: Limits) -> Ballot:
     """Fill a ballot at a site; `scores` rest on all of its `n_records` rows."""
+    if n_records < limits.min_records:
+        choice, scores, n_records = 0, np.full(len(scores), np.nan), 0
     return Ballot(
         choice=model(int(choice), kind="summary", n_records=n_records),
         scores=model(np.round(scores, 3), kind="summary", n_records=n_records),
@@ -49,6 +54,7 @@ class VoteCount:
     ----------
     winner : int
     votes : dict of str to int
+        0 for sites that abstained.
     scores : dict of str to array
     share : float
         Share of the sites that voted for the winner.
@@ -61,8 +67,11 @@ class VoteCount:
 
 
 def tally(votes: dict[str, int]) -> tuple[int, float]:
-    """Plurality winner, ties to the smaller, and its share of the votes."""
-    numbers, counts = np.unique(list(votes.values()), return_counts=True)
+    """Plurality winner, ties to the smaller, and its share of the votes cast (1, 0 if none)."""
+    cast = [choice for choice in votes.values() if choice > 0]
+    if not cast:
+        return 1, 0.0
+    numbers, counts = np.unique(cast, return_counts=True)
     best = int(np.argmax(counts))
     return int(numbers[best]), float(counts[best] / counts.sum())
 

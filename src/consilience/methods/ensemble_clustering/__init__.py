@@ -1,0 +1,515 @@
+"""Which subtypes exist across sites? One-shot federated ensemble clustering.
+
+================================  ======================================================
+coordinator                       site
+================================  ======================================================
+vote: VoteRequest             ->  BIC for 1 .. max_clusters (only if the number is open)
+                              <-  Ballot: choice, scores                MODEL
+fit: FitRequest               ->  fits its own models, for the main ensemble and for
+                                  each half of each stability pair
+                              <-  LocalModels: class parameters         MODEL
+count: AllModels              ->  labels all its rows with every model
+  models of all sites (all)
+                              <-  PatternCounts: rows by label tuple    AGGREGATE
+label: Map                    ->  labels every row from its *true* tuple;
+  features T, centres (all)       keeps labels and predictor
+                              <-  Profile: class means                  MODEL
+                                  agreement of halves, rounded          AGGREGATE
+================================  ======================================================
+
+Phases: vote, bootstrap_pairs (and opening, agree_levels, standardise before all methods).
+
+Source: Duan, Xiong, Liu, Liao and Cai, *Federated One-Shot Ensemble Clustering* (arXiv 2409.08396),
+section 2. Departures:
+
+* Sites send counts of label tuples, never a label of a row; all N x N matrices follow from these
+  counts exactly (``numerics.ensemble``).
+* Tuples of fewer than `min_records` rows are counted with the nearest frequent tuple of the site; a
+  site without a frequent tuple counts by the labels of the first models only. Every row is still
+  labelled from its true tuple.
+* A local class of fewer than `min_records` rows makes the site fit one class fewer; a site left
+  with fewer than two classes contributes counts only.
+* ``weighting="centred"`` and ``"equal"`` beside the source's ``"spectral"``.
+* Stability between runs on disjoint halves is shown beside the same figure with columns permuted.
+
+Absence: a site that misses the vote or the fit is left out of it, down to the quorum; one that
+misses the count contributes its model only; one that misses the labels gets none. Each is named in a
+note.
+
+Leakage: the coordinator knows each site's class means (or mixture parameters), how many of its rows
+have each frequent label tuple, the means of the final classes, and rounded agreements. It knows no
+label of any row, and no tuple of fewer than `min_records` rows. Sites know each other's models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.cluster_models import model_from_arrays
+from consilience.estimators.ensemble_predictor import EnsemblePredictor
+from consilience.exceptions import ParameterError, QuorumError
+from consilience.methods.base import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    Replies,
+    register,
+)
+from consilience.methods.ensemble_clustering import site as at_site
+from consilience.methods.ensemble_clustering.messages import (
+    AllModels,
+    FitRequest,
+    Map,
+    PatternCounts,
+    Profile,
+    Settings,
+    VoteRequest,
+)
+from consilience.methods.ensemble_clustering.result import EnsembleClusteringResult
+from consilience.methods.phases import bootstrap_pairs
+from consilience.methods.phases.vote import VoteCount, vote
+from consilience.numerics.ensemble import (
+    Ensemble,
+    assign,
+    build_ensemble,
+    n_clusters_by_eigenvalues,
+    pattern_features,
+)
+from consilience.numerics.label_patterns import PatternTable, merge_tables
+from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+FloatArray = NDArray[np.float64]
+Arrays = dict[str, Any]
+
+MODELS = ("kmeans", "gaussian-mixture")
+WEIGHTINGS = ("spectral", "centred", "equal")
+COVARIANCES = ("diag", "full", "spherical", "tied")
+RULES = ("vote", "eigenvalues")
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """One ensemble at the coordinator: counts by site, spectrum, final centres."""
+
+    tables: dict[str, PatternTable]
+    ensemble: Ensemble | None
+    centres: FloatArray
+
+    @property
+    def features(self) -> FloatArray:
+        return np.empty((0, 0)) if self.ensemble is None else self.ensemble.features
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class EnsembleClustering(Method):
+    """Cluster the rows of all sites from one exchange of local models and label counts.
+
+    Parameters
+    ----------
+    n_clusters : int or {"vote", "eigenvalues"}
+        Number of classes K: given; the plurality of the sites' votes by BIC; or from the spectrum
+        of the ensemble distance.
+    model : {"kmeans", "gaussian-mixture"}
+        Local model.
+    covariance_type : {"diag", "full", "spherical", "tied"}
+        Of Gaussian mixtures.
+    weighting : {"spectral", "centred", "equal"}
+        Weights of the models in the ensemble distance.
+    max_clusters : int
+        Largest number of classes that is considered when the number is open.
+    n_init : int
+        Restarts of k-means++, at the sites and in the final step.
+    n_resamples : int
+        Models per site; more than one are fitted on resampled rows (useful for few sites).
+    trim : float or None
+        Leave out rows that are further from every class than the site's median distance by more
+        than `trim` median absolute deviations; their class is -1. None trims nothing.
+    stability_pairs : int
+        Pairs of runs on disjoint halves; 0 leaves stability out.
+    """
+
+    n_clusters: int | str = "vote"
+    model: str = "kmeans"
+    covariance_type: str = "diag"
+    weighting: str = "spectral"
+    max_clusters: int = 6
+    n_init: int = 20
+    n_resamples: int = 1
+    trim: float | None = None
+    stability_pairs: int = 5
+
+    name: ClassVar[str] = "ensemble-clustering"
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "Which subtypes exist across sites?"
+    steps = (at_site.vote, at_site.fit, at_site.count, at_site.label)
+    absence: ClassVar[str] = (
+        "A site that misses the vote or the fit is left out of it, down to the quorum; one that "
+        "misses the count contributes its model only; one that misses the labels gets none."
+    )
+    leakage: ClassVar[str] = (
+        "The coordinator knows each site's local class parameters, how many of its rows have each "
+        "frequent label tuple, the means of the final classes and rounded agreements; no label of "
+        "any row."
+    )
+    Result = EnsembleClusteringResult
+    predictor: ClassVar[Any] = EnsemblePredictor
+
+    def validate(self) -> None:
+        """Check the parameters; raise `ParameterError`."""
+        if self.n_clusters not in RULES and not _whole(self.n_clusters, 1):
+            raise ParameterError.of(
+                "n_clusters",
+                "a whole number of at least 1, 'vote' or 'eigenvalues'",
+                self.n_clusters,
+            )
+        for name, choices in (
+            ("model", MODELS),
+            ("covariance_type", COVARIANCES),
+            ("weighting", WEIGHTINGS),
+        ):
+            if getattr(self, name) not in choices:
+                raise ParameterError.of(name, f"one of {', '.join(choices)}", getattr(self, name))
+        for name, least in (
+            ("max_clusters", 2),
+            ("n_init", 1),
+            ("n_resamples", 1),
+            ("stability_pairs", 0),
+        ):
+            if not _whole(getattr(self, name), least):
+                allowed = f"a whole number of at least {least}"
+                raise ParameterError.of(name, allowed, getattr(self, name))
+        if self.trim is not None and not (_real(self.trim) and 0 < self.trim < np.inf):
+            raise ParameterError.of("trim", "a positive number, or left out", self.trim)
+
+    # ------------------------------------------------------------------ the exchange
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Vote, fit, count, label; or count and label alone in a run that follows another."""
+        if isinstance(ctx.follows, EnsembleClusteringResult):
+            return (yield from self._follow(ctx, ctx.follows))
+        ballots: VoteCount | None = None
+        if isinstance(self.n_clusters, str):
+            request = VoteRequest(settings=self._settings(1).to_json())
+            ballots = yield from vote(ctx, Ask("vote", request))
+        ensembles, owners = yield from self._fit(ctx, ballots)
+        tables, how = yield from self._count(ctx, ensembles, owners, self.stability_pairs)
+        main = _build(ensembles[0], tables[0], self.weighting)
+        if main is None:
+            raise QuorumError(
+                "no site found two classes that are large enough, or none could count its rows: "
+                "ask for fewer classes, or let larger sites take part"
+            )
+        suggested = n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
+        n_clusters = self._number(ballots, suggested)
+        compared = n_clusters if n_clusters > 1 else max(2, suggested)
+        fitted = [self._cluster(ctx, main, tables[0], n_clusters)]
+        for models, counts in zip(ensembles[1:], tables[1:], strict=True):
+            built = _build(models, counts, self.weighting)
+            fitted.append(self._cluster(ctx, built, counts, compared))
+        profiles = yield from _label(ctx, fitted, tuple(how))
+        stability = _stability(profiles, fitted, compared)
+        held = ballots or VoteCount(0, {}, {}, float("nan"))
+        return _result(
+            ctx,
+            fitted[0],
+            main,
+            profiles,
+            chosen_by="given" if ballots is None else str(self.n_clusters),
+            votes=held.votes,
+            vote_scores=held.scores,
+            vote_share=held.share,
+            n_clusters_by_eigenvalues=suggested,
+            owners=owners[0],
+            model_names=_names(owners[0]),
+            counted=how,
+            stability=stability,
+            models=ensembles[0],
+        )
+
+    def _follow(self, ctx: CoordinatorContext, earlier: EnsembleClusteringResult) -> Exchange:
+        """Label rows by the classes of an earlier run: other rows, or sites that join late."""
+        ensembles = [earlier.models]
+        tables, how = yield from self._count(ctx, ensembles, [earlier.owners], 0)
+        built = _build(earlier.models, tables[0], self.weighting)
+        if built is None:
+            raise QuorumError("no site has enough rows to count: nothing can be said of them")
+        fitted = _Fitted(tables[0], built, earlier.centres)
+        # The map stays that of the earlier run: labels of both runs mean the same.
+        kept = _Mapped(earlier.features, earlier.centres)
+        profiles = yield from _label(ctx, [kept], tuple(how))
+        return _result(
+            ctx,
+            fitted,
+            built,
+            profiles,
+            features=earlier.features,
+            chosen_by="given",
+            votes={},
+            vote_scores={},
+            vote_share=float("nan"),
+            n_clusters_by_eigenvalues=earlier.n_clusters_by_eigenvalues,
+            owners=earlier.owners,
+            model_names=earlier.model_names,
+            counted=how,
+            stability={},
+            models=earlier.models,
+        )
+
+    def _fit(
+        self, ctx: CoordinatorContext, ballots: VoteCount | None
+    ) -> Generator[Ask, Replies, tuple[list[tuple[Arrays, ...]], list[tuple[str, ...]]]]:
+        """Ask for local models; returns models and their sites by ensemble."""
+        local = {site: self._local_number(ballots, site) for site in ctx.sites}
+        messages = {
+            site: FitRequest(settings=self._settings(k).to_json()) for site, k in local.items()
+        }
+        replies = ctx.require((yield Ask("fit", messages)))
+        ensembles: list[tuple[Arrays, ...]] = []
+        owners: list[tuple[str, ...]] = []
+        for i in range(1 + 4 * self.stability_pairs):
+            pairs = [(site, m) for site, r in replies.items() for m in r.models.value[i]]
+            ensembles.append(tuple(m for _, m in pairs))
+            owners.append(tuple(site for site, _ in pairs))
+        for site in replies:
+            if site not in owners[0]:
+                ctx.note(
+                    f"Site {site} has no two classes that are large enough: it contributes counts "
+                    "only."
+                )
+        return ensembles, owners
+
+    def _count(
+        self,
+        ctx: CoordinatorContext,
+        ensembles: list[tuple[Arrays, ...]],
+        owners: list[tuple[str, ...]],
+        pairs: int,
+    ) -> Generator[Ask, Replies, tuple[list[dict[str, PatternTable]], dict[str, str]]]:
+        """Ask for counts of label tuples; returns tables by ensemble and site, and how counted."""
+        request = AllModels(
+            settings=self._settings(1, pairs=pairs).to_json(),
+            models=relayed(tuple(ensembles), Disclosure.MODEL),
+            owners=tuple(owners),
+        )
+        replies = ctx.require((yield Ask("count", request)), at_least=1)
+        sizes = [tuple(model_from_arrays(m).n_classes for m in models) for models in ensembles]
+        tables: list[dict[str, PatternTable]] = [{} for _ in ensembles]
+        how: dict[str, str] = {}
+        for site, reply in replies.items():
+            _check_counts(site, reply, sizes)
+            how[site] = reply.how
+            for i, item in enumerate(reply.counts.value):
+                keys, counts = np.array(item["keys"]), np.array(item["counts"])
+                if len(counts) and sizes[i]:
+                    tables[i][site] = PatternTable(keys, counts, sizes[i])
+            if reply.how == "coarsened":
+                ctx.note(
+                    f"Site {site} is too small for full label tuples: it counted its rows by the "
+                    "labels of the first models only."
+                )
+            elif reply.how == "none":
+                ctx.note(f"Site {site} is too small to count its rows: it is labelled only.")
+        return tables, how
+
+    # ------------------------------------------------------------------ inside
+
+    def _settings(self, n_clusters: int, *, pairs: int | None = None) -> Settings:
+        return Settings(
+            model=self.model,
+            covariance_type=self.covariance_type,
+            n_clusters=n_clusters,
+            max_clusters=self.max_clusters,
+            n_init=self.n_init,
+            n_resamples=self.n_resamples,
+            trim=self.trim,
+            pairs=self.stability_pairs if pairs is None else pairs,
+        )
+
+    def _local_number(self, ballots: VoteCount | None, site: str) -> int:
+        """Classes that a site fits: K, or its own vote where K is open or 1; two at least."""
+        if ballots is None:
+            return max(2, int(self.n_clusters))
+        if self.n_clusters == "vote" and ballots.winner > 1:
+            return ballots.winner
+        return max(2, ballots.votes.get(site, 2))
+
+    def _number(self, ballots: VoteCount | None, suggested: int) -> int:
+        if ballots is None:
+            return int(self.n_clusters)
+        return ballots.winner if self.n_clusters == "vote" else suggested
+
+    def _cluster(
+        self,
+        ctx: CoordinatorContext,
+        ensemble: Ensemble | None,
+        tables: dict[str, PatternTable],
+        n_clusters: int,
+    ) -> _Fitted:
+        """Cluster the label tuples of all sites."""
+        if ensemble is None:
+            return _Fitted(tables, None, np.zeros((1, 0)))
+        merged = merge_tables([tables[site] for site in sorted(tables)])
+        points = pattern_features(ensemble.features, merged)
+        k = min(n_clusters, len(points))
+        if k < n_clusters:
+            ctx.note(f"There are only {k} different label tuples, so there are {k} classes.")
+        final = weighted_kmeans(points, merged.counts, k, rng=ctx.rng, n_init=self.n_init)
+        return _Fitted(tables, ensemble, final.centres)
+
+
+@dataclass(frozen=True, eq=False)
+class _Mapped:
+    """Features and centres that are already known."""
+
+    features: FloatArray
+    centres: FloatArray
+
+
+def _label(
+    ctx: CoordinatorContext, fitted: list[Any], to: tuple[str, ...]
+) -> Generator[Ask, Replies, dict[str, Profile]]:
+    """Send the map; the sites label their rows and reply with profiles."""
+    request = Map(
+        features=relayed(tuple(f.features for f in fitted), Disclosure.MODEL),
+        centres=relayed(tuple(f.centres for f in fitted), Disclosure.MODEL),
+    )
+    return ctx.require((yield Ask("label", request, to=to)), at_least=1)
+
+
+def _build(
+    models: tuple[Arrays, ...], tables: dict[str, PatternTable], weighting: str
+) -> Ensemble | None:
+    """Weights and features of one ensemble; None where nobody sent a model or a count."""
+    if not models or not tables:
+        return None
+    merged = merge_tables([tables[site] for site in sorted(tables)])
+    parameters = [model_from_arrays(m).class_parameters for m in models]
+    return build_ensemble(merged, parameters, weighting=weighting)  # type: ignore[arg-type]
+
+
+def _check_counts(site: str, reply: PatternCounts, sizes: list[tuple[int, ...]]) -> None:
+    """Refuse counts that do not fit the models that were sent."""
+    items = reply.counts.value
+    fine = len(items) == len(sizes)
+    for item, n_classes in zip(items, sizes, strict=False):
+        keys, counts = np.asarray(item["keys"]), np.asarray(item["counts"])
+        fine &= keys.ndim == 2 and keys.shape == (len(counts), len(n_classes))
+        fine &= keys.dtype.kind in "iu" and counts.dtype.kind in "iu"
+        fine = fine and bool((keys < np.asarray(n_classes)).all() and (keys >= 0).all())
+        fine = fine and bool((counts >= 0).all())
+    if not fine:
+        raise QuorumError(f"site {site} sent counts that do not fit the models: leave it out")
+
+
+def _stability(
+    profiles: dict[str, Profile], fitted: list[_Fitted], n_clusters: int
+) -> dict[str, Any]:
+    """Pool the agreements of the pairs whose four ensembles could all be built."""
+    built = [f.ensemble is not None for f in fitted[1:]]
+    usable = [i for i in range(len(built) // 4) if all(built[4 * i : 4 * i + 4])]
+    voiced = {s: p for s, p in profiles.items() if p.agreement.value and s in fitted[0].tables}
+    if not usable or not voiced:
+        return {}
+    sizes = np.array([fitted[0].tables[s].n_subjects for s in voiced], dtype=float)
+    values = {
+        name: np.array([[getattr(p, name).value[i] for p in voiced.values()] for i in usable])
+        for name in ("agreement", "null_agreement", "local_agreement")
+    }
+    pooled = bootstrap_pairs.pool(values["agreement"], values["null_agreement"], sizes)
+    return {
+        "n_clusters": n_clusters,
+        "pairs": pooled.n_pairs,
+        "mean": pooled.mean,
+        "low": pooled.low,
+        "high": pooled.high,
+        "null_mean": pooled.null_mean,
+        "null_low": pooled.null_low,
+        "null_high": pooled.null_high,
+        "local_mean": float((values["local_agreement"] @ (sizes / sizes.sum())).mean()),
+        "by_site": {s: float(values["agreement"][:, j].mean()) for j, s in enumerate(voiced)},
+    }
+
+
+def _result(
+    ctx: CoordinatorContext,
+    fitted: _Fitted,
+    main: Ensemble,
+    profiles: dict[str, Profile],
+    *,
+    features: FloatArray | None = None,
+    **facts: Any,
+) -> EnsembleClusteringResult:
+    """Sizes from counts, means from the sites weighted by these sizes, in both units."""
+    space = main.features if features is None else features
+    k = len(fitted.centres)
+    by_site = {}
+    for site, table in fitted.tables.items():
+        final = assign(table.patterns, table.n_classes, space, fitted.centres)
+        by_site[site] = np.bincount(final, weights=table.counts, minlength=k).astype(np.int64)
+    scaled = _pooled({s: p.means.value for s, p in profiles.items()}, by_site)
+    targets = {s: p.target_means.value for s, p in profiles.items()}
+    target = _pooled({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
+    means = scaled if ctx.scaling is None else scaled * ctx.scaling[2] + ctx.scaling[1]
+    if "merged" in facts["counted"].values():
+        ctx.note(
+            "Class sizes come from counts in which rare label tuples were merged into the nearest "
+            "frequent one of the site; every row is labelled from its own tuple."
+        )
+    return EnsembleClusteringResult(
+        feature_names=ctx.feature_names,
+        n_clusters=k,
+        eigenvalues=main.eigenvalues[:12],
+        n_records=int(sum(t.n_subjects for t in fitted.tables.values())),
+        class_sizes=np.sum(list(by_site.values()), axis=0).astype(np.int64),
+        class_sizes_by_site=by_site,
+        class_means=means,
+        class_means_scaled=scaled,
+        target=ctx.columns.target or "",
+        target_means=target,
+        target_means_by_site=targets,
+        weights=main.weights,
+        agreement=main.agreement,
+        n_patterns=len(merge_tables([fitted.tables[s] for s in sorted(by_site)]).counts),
+        features=space,
+        centres=fitted.centres,
+        **facts,
+    )
+
+
+def _pooled(means: dict[str, FloatArray], sizes: dict[str, NDArray[np.int64]]) -> FloatArray:
+    """Mean over sites weighted by class sizes; NaN where no site sent one."""
+    total: Any = 0.0
+    weight: Any = 0.0
+    for site in sorted(means):
+        if site in sizes:
+            present = ~np.isnan(means[site])
+            w = sizes[site][:, None] * present
+            total = total + np.where(present, means[site], 0.0) * w
+            weight = weight + w
+    return np.asarray(np.where(weight > 0, total / np.maximum(weight, 1), np.nan))
+
+
+def _names(owners: tuple[str, ...]) -> tuple[str, ...]:
+    """Name each model by its site, numbered where a site has several."""
+    names = []
+    for i, owner in enumerate(owners):
+        number = owners[:i].count(owner) + 1
+        names.append(owner if owners.count(owner) == 1 else f"{owner}/{number}")
+    return tuple(names)
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

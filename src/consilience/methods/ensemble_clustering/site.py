@@ -1,0 +1,308 @@
+"""What a site does: vote, fit, count label patterns, label its rows.
+
+The rows are looked at in several *views*: the main one, and for each stability pair two disjoint
+halves of the rows as they are and two of the rows with each column permuted (the null). Models are
+fitted on a view's part; labels are always given to all rows of the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.cluster_models import (
+    ClusterModel,
+    ModelKind,
+    bic,
+    fit_cluster_model,
+    model_from_arrays,
+    outlying_rows,
+)
+from consilience.estimators.ensemble_predictor import EnsemblePredictor
+from consilience.methods.base import SiteContext, SiteData, State, step
+from consilience.methods.ensemble_clustering.messages import (
+    AllModels,
+    FitRequest,
+    LocalModels,
+    Map,
+    PatternCounts,
+    Profile,
+    Settings,
+    VoteRequest,
+)
+from consilience.methods.phases.bootstrap_pairs import halves, permuted, released_agreement
+from consilience.methods.phases.vote import Ballot, ballot
+from consilience.numerics.agreement import adjusted_rand_index
+from consilience.numerics.ensemble import assign
+from consilience.numerics.label_patterns import summarise_site
+from consilience.numerics.random import stream
+from consilience.wire.disclosure import Released, bundle, cell_counts, model
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+RESAMPLE_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class View:
+    """All rows as one ensemble sees them, and the part its models are fitted on."""
+
+    rows: FloatArray
+    part: IntArray
+
+
+def views(rows: FloatArray, pairs: int, seed: int) -> list[View]:
+    """Main view, then for each pair: half, other half, permuted half, permuted other half."""
+    everything = np.arange(len(rows), dtype=np.int64)
+    found = [View(rows, everything)]
+    for pair in range(pairs):
+        rng = stream(seed, "pair", pair)
+        first, second = halves(rng, len(rows))
+        shuffled = permuted(rng, rows)
+        found += [View(rows, first), View(rows, second)]
+        found += [View(shuffled, first), View(shuffled, second)]
+    return found
+
+
+@step("vote")
+def vote(
+    message: VoteRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Ballot, State]:
+    """Choose the number of classes with the smallest BIC."""
+    s = Settings.from_json(message.settings)
+    scores = np.full(s.max_clusters, np.nan)
+    for k in range(1, s.max_clusters + 1):
+        score = bic(
+            data.features,
+            k,
+            model=_kind(s),
+            rng=site.rng,
+            n_init=s.n_init,
+            covariance_type=s.covariance_type,  # type: ignore[arg-type]
+        )
+        scores[k - 1] = score if np.isfinite(score) else np.nan
+    choice = 1 if np.isnan(scores).all() else int(np.nanargmin(scores)) + 1
+    return ballot(choice, scores, data.n_rows, site.limits), state
+
+
+@step("fit")
+def fit(
+    message: FitRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[LocalModels, State]:
+    """Fit the site's models for every view."""
+    s = Settings.from_json(message.settings)
+    seed = int(site.rng.integers(2**63 - 1))
+    parts: list[tuple[dict[str, Any], ...]] = []
+    cells: list[IntArray] = []
+    for view in views(data.features, s.pairs, seed):
+        fitted = _fit_view(view.rows[view.part], s, site)
+        parts.append(tuple(m.to_arrays() for m, _ in fitted))
+        cells += [labels for _, labels in fitted]
+    released = bundle([_released(models, used) for models, used in _by_view(parts, cells)])
+    own = tuple(parts)
+    return LocalModels(models=released), {**state, "seed": seed, "own": own}
+
+
+def _fit_view(
+    rows: FloatArray, s: Settings, site: SiteContext
+) -> list[tuple[ClusterModel, IntArray]]:
+    """Models of one view, each with the class of the rows it was fitted on."""
+    fitted = []
+    for _ in range(s.n_resamples):
+        chosen = rows
+        if s.n_resamples > 1:
+            size = max(1, round(RESAMPLE_SHARE * len(rows)))
+            chosen = rows[np.sort(site.rng.integers(len(rows), size=size))] if len(rows) else rows
+        result = fit_cluster_model(
+            chosen,
+            model=_kind(s),
+            n_clusters=s.n_clusters,
+            rng=site.rng,
+            n_init=s.n_init,
+            min_records=site.limits.min_records,
+            trim=s.trim,
+            covariance_type=s.covariance_type,  # type: ignore[arg-type]
+        )
+        if result.model is not None:
+            fitted.append((result.model, result.labels))
+    return fitted
+
+
+def _by_view(
+    parts: list[tuple[dict[str, Any], ...]], cells: list[IntArray]
+) -> list[tuple[tuple[dict[str, Any], ...], list[IntArray]]]:
+    found, position = [], 0
+    for models in parts:
+        found.append((models, cells[position : position + len(models)]))
+        position += len(models)
+    return found
+
+
+def _released(models: tuple[dict[str, Any], ...], cells: list[IntArray]) -> Released:
+    """Release the models of one view, with the class sizes of each as evidence."""
+    offsets = np.cumsum([0, *(int(c.max(initial=-1)) + 1 for c in cells)])
+    shifted = [np.where(c >= 0, c + o, -1) for c, o in zip(cells, offsets, strict=False)]
+    joined = np.concatenate(shifted) if shifted else np.empty(0, dtype=np.int64)
+    return model(models, kind="centroids", n_records=len(joined), cells=joined)
+
+
+@step("count")
+def count(
+    message: AllModels, data: SiteData, state: State, site: SiteContext
+) -> tuple[PatternCounts, State]:
+    """Label all rows under all models and count the tuples."""
+    s = Settings.from_json(message.settings)
+    seed = state.get("seed", 0)
+    released = []
+    how = "none"
+    outlying: tuple[NDArray[np.bool_], ...] = ()
+    ensembles = _models(message.models.value)
+    for i, (view, models) in enumerate(
+        zip(views(data.features, s.pairs, seed), ensembles, strict=True)
+    ):
+        outside = _outliers(view, models, message.owners[i], s, site)
+        labels = _labels(models, view.rows)[~outside]
+        summary = summarise_site(labels, _parameters(models), site.limits.min_records)
+        keys = summary.table.patterns
+        released.append(cell_counts(summary.cells, len(keys), keys=keys))
+        how = summary.how if i == 0 else how
+        outlying = (*outlying, outside)
+    kept = {
+        "seed": seed,
+        "settings": message.settings,
+        "models": message.models.value,
+        "own": state.get("own", ()),
+        "outlying": outlying,
+    }
+    return PatternCounts(counts=bundle(released), how=how), kept
+
+
+def _outliers(
+    view: View,
+    models: Sequence[ClusterModel],
+    owners: Sequence[str],
+    s: Settings,
+    site: SiteContext,
+) -> NDArray[np.bool_]:
+    """Rows far from every class of every other site's models, if the study trims."""
+    if s.trim is None or not models:
+        return np.zeros(len(view.rows), dtype=bool)
+    others = [m for m, owner in zip(models, owners, strict=True) if owner != site.site]
+    return outlying_rows(view.rows, others or models, own=None, trim=s.trim)
+
+
+@step("label")
+def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tuple[Profile, State]:
+    """Label every row from its true tuple; tell what the classes look like."""
+    s = Settings.from_json(state["settings"])
+    found = []
+    ensembles = _models(state["models"])
+    maps = zip(message.features.value, message.centres.value, strict=True)
+    all_views = views(data.features, s.pairs, state["seed"])
+    for view, models, (features, centres), outside in zip(
+        all_views, ensembles, maps, state["outlying"], strict=True
+    ):
+        sizes = [m.n_classes for m in models]
+        final = assign(_labels(models, view.rows), sizes, features, centres)
+        found.append(np.where(outside, -1, final))
+    labels = found[0]
+    site.output("labels", labels)
+    main_map = (message.features.value[0], message.centres.value[0])
+    site.output("predictor", _predictor(ensembles[0], main_map, data))
+    n_classes = len(message.centres.value[0])
+    reply = Profile(
+        means=_class_means(data.features, labels, n_classes, site),
+        target_means=_target_means(data, labels, n_classes, site),
+        agreement=_agreements(found[1::4], found[2::4], site),
+        null_agreement=_agreements(found[3::4], found[4::4], site),
+        local_agreement=_local_agreements(all_views, state["own"], site),
+    )
+    return reply, {}
+
+
+def _class_means(
+    columns: FloatArray, labels: IntArray, n_classes: int, site: SiteContext
+) -> Released:
+    """Means by class; a class below `min_records` is left out (NaN)."""
+    sizes = np.bincount(labels[labels >= 0], minlength=n_classes)
+    enough = sizes >= site.limits.min_records
+    means = np.full((n_classes, columns.shape[1]), np.nan)
+    for k in np.flatnonzero(enough):
+        means[k] = columns[labels == k].mean(axis=0)
+    cells = np.where((labels >= 0) & enough[np.maximum(labels, 0)], labels, -1)
+    return model(means, kind="centroids", n_records=int((cells >= 0).sum()), cells=cells)
+
+
+def _target_means(data: SiteData, labels: IntArray, n_classes: int, site: SiteContext) -> Released:
+    target = data.target
+    if target is None or target.dtype.kind not in "fiub":
+        column = np.full((data.n_rows, 1), np.nan)
+    else:
+        column = target.astype(np.float64)[:, None]
+    released = _class_means(column, labels, n_classes, site)
+    cells = np.where(np.isin(labels, np.flatnonzero(~np.isnan(released.value[:, 0]))), labels, -1)
+    return model(
+        released.value[:, 0], kind="centroids", n_records=int((cells >= 0).sum()), cells=cells
+    )
+
+
+def _agreements(
+    first: Sequence[IntArray], second: Sequence[IntArray], site: SiteContext
+) -> Released:
+    """Adjusted Rand index of each pair over the rows that neither calls outlying.
+
+    Nothing at all where that would rest on fewer than `min_records` rows.
+    """
+    released = []
+    for a, b in zip(first, second, strict=True):
+        both = (a >= 0) & (b >= 0)
+        if both.sum() < site.limits.min_records:
+            return bundle([])
+        value = adjusted_rand_index(a[both], b[both]) if both.any() else 0.0
+        released.append(released_agreement(value, int(both.sum())))
+    return bundle(released)
+
+
+def _local_agreements(
+    all_views: list[View], own: Sequence[Sequence[dict[str, Any]]], site: SiteContext
+) -> Released:
+    """Agreement of two halves when the site goes alone; nothing in a run that fits no models."""
+    if not own:
+        return bundle([])
+    alone = [
+        _models([models[:1]])[0][0].label(view.rows)
+        if models
+        else np.zeros(len(view.rows), dtype=np.int64)
+        for view, models in zip(all_views, own, strict=True)
+    ]
+    return _agreements(alone[1::4], alone[2::4], site)
+
+
+def _predictor(
+    models: Sequence[ClusterModel], main_map: tuple[FloatArray, FloatArray], data: SiteData
+) -> EnsemblePredictor:
+    return EnsemblePredictor(
+        models, *main_map, feature_names=data.feature_names, scaling=data.scaling
+    )
+
+
+def _models(arrays: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[ClusterModel, ...]]:
+    return [tuple(model_from_arrays(item) for item in ensemble) for ensemble in arrays]
+
+
+def _parameters(models: Sequence[ClusterModel]) -> list[FloatArray]:
+    return [m.class_parameters for m in models]
+
+
+def _labels(models: Sequence[ClusterModel], rows: FloatArray) -> IntArray:
+    """Class of every row under every model, (n, M)."""
+    columns = [m.label(rows) for m in models]
+    return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0), dtype=np.int64)
+
+
+def _kind(s: Settings) -> ModelKind:
+    return cast(ModelKind, s.model.replace("-", "_"))
