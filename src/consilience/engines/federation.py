@@ -50,6 +50,8 @@ class Run:
     directory : Path or None
     scaling : (3, p) array or None
         Fill values, centres and scales that were applied to the features.
+    presets : dict of str to str
+        Preset of each site's policy, as the site says.
     """
 
     info: RunInfo
@@ -58,6 +60,7 @@ class Run:
     notes: tuple[str, ...]
     directory: Path | None = None
     scaling: NDArray[np.float64] | None = None
+    presets: Mapping[str, str] = field(default_factory=dict)
     _sites: Mapping[str, Site] = field(default_factory=dict, repr=False)
 
     def site(self, name: str) -> SiteOutput:
@@ -201,13 +204,15 @@ class Federation:
             self.engine.open_run(store.info.run)
             result = driver.run()
             scaling = None if ctx.scaling is None else ctx.scaling.tolist()
-            store.write_result(result, {"notes": ctx.notes, "scaling": scaling})
+            facts = {"notes": ctx.notes, "scaling": scaling, "presets": ctx.presets}
+            store.write_result(result, facts)
             self.engine.close_run(store.info.run)
         finally:
             store.close()
         members = self.engine.members if isinstance(self.engine, LocalEngine) else {}
         lines = tuple(store.transcript.lines)
-        return Run(store.info, result, lines, tuple(ctx.notes), path, ctx.scaling, members)
+        notes = tuple(ctx.notes)
+        return Run(store.info, result, lines, notes, path, ctx.scaling, ctx.presets, members)
 
     # ------------------------------------------------------------------ inside
 
@@ -291,10 +296,12 @@ def load_run(path: str | Path) -> Run:
         context = json.loads((path / "context.json").read_bytes())
         notes = tuple(str(note) for note in context["notes"])
         scaling = None if context["scaling"] is None else np.array(context["scaling"], dtype=float)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        presets = {str(site): str(preset) for site, preset in context["presets"].items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(f"the result in {path} cannot be read ({type(error).__name__})") from None
     result = method.Result.from_files(files)
-    return Run(info, result, read_transcript(path / "transcript.jsonl"), notes, path, scaling)
+    lines = read_transcript(path / "transcript.jsonl")
+    return Run(info, result, lines, notes, path, scaling, presets)
 
 
 def _fingerprint(method: Method, parameters: dict[str, Any], *rest: Any) -> str:

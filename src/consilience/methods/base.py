@@ -202,12 +202,15 @@ class SiteContext(Protocol):
         Operating-system entropy; what it gives must go through the state to be repeatable.
     limits : Limits
         Numbers of the site's policy.
+    preset : str
+        Name of the policy's preset.
     """
 
     site: str
     rng: np.random.Generator
     secret_rng: np.random.Generator
     limits: Limits
+    preset: str
 
     def stream(self, *key: str | int) -> np.random.Generator:
         """Public stream by key (for agents: id, round and step), without the site."""
@@ -364,6 +367,8 @@ class CoordinatorContext:
     scaling : (3, p) array or None
         Fill values, centres and scales that were applied to the features of all sites. Given
         beforehand in a run that follows another: the rows are then scaled as they were there.
+    presets : dict of str to str
+        Preset of each site's policy, as the site says.
     """
 
     sites: tuple[str, ...]
@@ -376,6 +381,7 @@ class CoordinatorContext:
     feature_names: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
     scaling: NDArray[np.float64] | None = None
+    presets: dict[str, str] = field(default_factory=dict)
 
     def note(self, sentence: str) -> None:
         """Keep a sentence for the reader of the result; each one once."""

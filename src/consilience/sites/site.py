@@ -56,6 +56,7 @@ class StepContext:
     rng: np.random.Generator
     secret_rng: np.random.Generator
     limits: Limits
+    preset: str
     seed: int
     step: str
     round: int
@@ -192,6 +193,7 @@ def _context(work: Work) -> StepContext:
         rng=stream(r.seed, "site", r.site, r.round, r.step),
         secret_rng=np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy))),
         limits=work.policy.limits,
+        preset=work.policy.preset,
         seed=r.seed,
         step=r.step,
         round=r.round,

@@ -5,7 +5,7 @@ coordinator                     site
 ==============================  ==================================================
 opening.read: Open          ->  reads, renames, recodes, encodes (``sites.prepare``)
   columns, preparation
-                            <-  Opened: feature names                 PUBLIC
+                            <-  Opened: feature names, preset         PUBLIC
 ==============================  ==================================================
 
 A site whose table does not fit refuses, naming column and rule, never a value. Sites must agree on
@@ -49,15 +49,16 @@ class Open:
 
 @message("opening/opened", version=1)
 class Opened:
-    """Names of the columns after preparation."""
+    """Names of the columns after preparation, and the preset of the site's policy."""
 
     feature_names: tuple[str, ...] = sends(Disclosure.PUBLIC, ("p",), kind="str")
+    preset: str = sends(Disclosure.PUBLIC, kind="str", doc="preset of the site's policy")
 
 
 @step(NAME)
 def read(message: Open, data: SiteData, state: State, site: SiteContext) -> tuple[Opened, State]:
     """Say which columns there are (the site has read its table on the way here)."""
-    return Opened(feature_names=data.feature_names), state
+    return Opened(feature_names=data.feature_names, preset=site.preset), state
 
 
 def opening(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
@@ -77,6 +78,12 @@ def opening(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
             )
     ctx.sites = tuple(sorted(replies))
     ctx.feature_names = names[first]
+    ctx.presets = {site: str(reply.preset) for site, reply in replies.items()}
+    if "simulation" in ctx.presets.values():
+        ctx.note(
+            "Simulation: at least one site runs under the preset for one person who holds all the "
+            "data, which protects no record."
+        )
 
 
 STEPS = (read,)
