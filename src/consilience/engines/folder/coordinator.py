@@ -1,0 +1,179 @@
+"""The coordinator's end of the exchange through a folder."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from consilience.engines.base import Arrival, Engine, Key
+from consilience.engines.folder.mailbox import (
+    FOLDERS,
+    Mailbox,
+    OnNote,
+    Place,
+    Stamp,
+    check_poll,
+    check_site,
+    existing,
+    pause,
+)
+from consilience.exceptions import EngineError, StudyError, WireError
+from consilience.sites.home import check_run_id
+from consilience.wire.codec import digest
+from consilience.wire.envelope import Request
+from consilience.wire.files import explain, make_directory
+from consilience.wire.signing import SigningKey, public_key
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Open:
+    """An ask without its reply yet."""
+
+    place: Place
+    about: str
+    sent: float
+    stamp: Stamp | None = None
+    fault: str = ""
+
+
+class FolderEngine(Engine):
+    """Engine over sites that watch a shared folder.
+
+    Parameters
+    ----------
+    folder : path
+        Shared or synchronised; it must exist.
+    sites : iterable of str
+    coordinator_key : SigningKey
+        Private key of this coordinator.
+    site_public_keys : mapping of site to public key
+    poll : float
+        Longest time in seconds between two looks into the folder.
+    on_note : callable, optional
+        ``on_note(kind, facts)`` for files that were set aside; they also go to the log.
+    keep_files : bool
+        Leave the run's files in the folder when the run has ended.
+
+    Attributes
+    ----------
+    notes : list of str
+        Why files were set aside.
+
+    Raises
+    ------
+    StudyError
+        A site has no public key, or a name or key is malformed.
+    EngineError
+        There is no such folder.
+    """
+
+    name = "folder"
+
+    def __init__(
+        self,
+        folder: str | Path,
+        sites: Iterable[str],
+        coordinator_key: SigningKey,
+        site_public_keys: Mapping[str, str],
+        poll: float = 0.5,
+        *,
+        on_note: OnNote | None = None,
+        keep_files: bool = False,
+    ) -> None:
+        self.sites = tuple(sorted(check_site(site) for site in sites))
+        for site in self.sites:
+            if site not in site_public_keys:
+                raise StudyError(
+                    f"the study has no public key of site {site!r}: ask its steward for the line "
+                    "that 'consilience site keys' prints and add it to [sites.keys]"
+                )
+            public_key(site_public_keys[site])
+        self._keys = dict(site_public_keys)
+        self._public = coordinator_key.public
+        self._box = Mailbox(existing(Path(folder)), coordinator_key, "ask")
+        self._poll = check_poll(poll)
+        self._on_note, self._keep_files = on_note, keep_files
+        self._waiting: dict[Key, _Open] = {}
+        self.notes: list[str] = []
+
+    def open_run(self, run: str) -> None:
+        """Make the run's two directories."""
+        for name in FOLDERS.values():
+            make_directory(self._box.runs / check_run_id(run) / name)
+
+    def send(self, requests: Mapping[Key, bytes]) -> None:
+        """Write asks; those that are there already stay as they are."""
+        for key, data in requests.items():
+            request = Request.from_bytes(data)
+            place = Place(request.run, key[0], request.attempt, key[1])
+            self._box.put(place, self._public, data)
+            self._waiting[key] = _Open(place, digest(data), time.monotonic())
+
+    def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
+        """Look for replies until all (or any) are there or past their deadline."""
+        arrivals: list[Arrival] = []
+        left = sorted(keys)
+        began = time.monotonic()
+        while True:
+            for key in list(left):
+                arrival = self._look(key, deadline)
+                if arrival is not None:
+                    arrivals.append(arrival)
+                    left.remove(key)
+                    del self._waiting[key]
+                    began = time.monotonic()
+            if not left or (arrivals and wait == "any"):
+                return arrivals
+            time.sleep(pause(began, self._poll))
+
+    def close_run(self, run: str) -> None:
+        """Remove the run's files: the journal and the sites' records have what they said."""
+        self._waiting.clear()
+        if self._keep_files:
+            return
+        path = self._box.runs / check_run_id(run)
+        gone = path.with_name(f".{run}.closed")
+        try:
+            # Out of the sites' sight first, so that nobody answers what is being removed.
+            path.rename(gone)
+            shutil.rmtree(gone)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._note("left", run=run, reason=str(explain(error, "remove", path)))
+
+    def _look(self, key: Key, deadline: float) -> Arrival | None:
+        """One look at one place. The file comes first: a process may have slept past a deadline."""
+        if key not in self._waiting:
+            raise EngineError(f"round {key[0]} was not put to site {key[1]!r} by this process")
+        ask = self._waiting[key]
+        stamp = self._box.stamp(ask.place, "reply")
+        if stamp is not None and stamp != ask.stamp:
+            try:
+                body = self._box.take(ask.place, self._public, self._keys[key[1]], about=ask.about)
+            except WireError as error:
+                ask.stamp, ask.fault = stamp, error.public
+                self._note("set aside", round=key[0], site=key[1], reason=error.public)
+            else:
+                if body is not None:
+                    return Arrival(key, body)
+        if time.monotonic() - ask.sent < deadline:
+            return None
+        reason = "no reply within the deadline"
+        return Arrival(
+            key, None, f"{reason}, except one set aside: {ask.fault}" if ask.fault else reason
+        )
+
+    def _note(self, kind: str, **facts: Any) -> None:
+        words = ", ".join(f"{name} {value}" for name, value in facts.items())
+        self.notes.append(f"{kind}: {words}")
+        _log.warning("folder: %s: %s", kind, words)
+        if self._on_note is not None:
+            self._on_note(kind, facts)

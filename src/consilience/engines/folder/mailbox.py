@@ -1,0 +1,221 @@
+"""One end of the exchange through a folder, whichever: what both the coordinator and a site do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from consilience.exceptions import EngineError, ParameterError, RunError, StudyError, WireError
+from consilience.sites.home import check_run_id
+from consilience.wire.codec import MAX_BYTES
+from consilience.wire.files import atomic_write
+from consilience.wire.signing import OVERHEAD, Context, SigningKey, unseal
+
+Direction = Literal["ask", "reply"]
+OnNote = Callable[[str, dict[str, Any]], None]
+Stamp = tuple[int, int, int, int]
+
+FOLDERS: dict[Direction, str] = {"ask": "asks", "reply": "replies"}
+_OTHER: dict[Direction, Direction] = {"ask": "reply", "reply": "ask"}
+_SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ENVELOPE_SLACK = 1 << 16
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """One question to one site: where its two files are and what their signatures name."""
+
+    run: str
+    round: int
+    attempt: int
+    site: str
+
+    def __post_init__(self) -> None:
+        check_run_id(self.run)
+        check_site(self.site)
+
+    @property
+    def file(self) -> str:
+        """Name of both files."""
+        return f"{self.round}-{self.attempt}-{self.site}.msg"
+
+    def context(self, direction: Direction, coordinator: str, about: str) -> Context:
+        """What the envelope at this place is bound to."""
+        sender, recipient = coordinator, self.site
+        if direction == "reply":
+            sender, recipient = recipient, sender
+        return Context(
+            self.run, self.round, self.attempt, direction, sender, recipient, about=about
+        )
+
+
+class Mailbox:
+    """One end of the exchange, whichever.
+
+    Parameters
+    ----------
+    folder : Path
+        The shared folder.
+    key : SigningKey
+        Own private key.
+    writes : {"ask", "reply"}
+        What this end writes; it reads the other.
+    max_bytes : int
+        Largest message that is read.
+    """
+
+    def __init__(
+        self, folder: Path, key: SigningKey, writes: Direction, *, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self.runs = folder / "runs"
+        self._key, self.writes, self.reads = key, writes, _OTHER[writes]
+        self._max_bytes = max_bytes + _ENVELOPE_SLACK + OVERHEAD
+
+    def path(self, place: Place, direction: Direction) -> Path:
+        """Return the file of one direction at a place."""
+        return self.runs / place.run / FOLDERS[direction] / place.file
+
+    def put(self, place: Place, coordinator: str, body: bytes, *, about: str = "") -> bool:
+        """Write a message unless it is there already; returns whether it was written.
+
+        Raises
+        ------
+        RunError
+            The folder cannot be written.
+        """
+        sealed = self._key.seal(place.context(self.writes, coordinator, about), body)
+        path = self.path(place, self.writes)
+        try:
+            if self._read(path) == sealed:
+                return False
+        except WireError:
+            pass  # What lies there is not a message: it is replaced.
+        # The umask says who else may read: the other party is often another user.
+        atomic_write(path, sealed, mode=0o666)
+        return True
+
+    def take(self, place: Place, coordinator: str, public: str, *, about: str = "") -> bytes | None:
+        """Return the other end's message at a place, verified, or None if there is no file.
+
+        Raises
+        ------
+        WireError
+            The file is no message for this place; SignatureError says that `public` did not sign.
+        """
+        return self._opened(place, self.reads, coordinator, public, about)
+
+    def own(self, place: Place, coordinator: str, *, about: str) -> bytes | None:
+        """Return what this end wrote at a place, verified like any other message."""
+        return self._opened(place, self.writes, coordinator, self._key.public, about)
+
+    def stamp(self, place: Place, direction: Direction) -> Stamp | None:
+        """Return what changes whenever a file is replaced or altered."""
+        try:
+            found = os.lstat(self.path(place, direction))
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+    def places(self, site: str) -> list[Place]:
+        """List the places at which a site finds a message of the other end, in order.
+
+        Raises
+        ------
+        OSError
+            The folder cannot be read.
+        """
+        pattern = re.compile(rf"([1-9]\d{{0,8}})-([1-9]\d{{0,8}})-{re.escape(site)}\.msg")
+        found = []
+        for run in _names(self.runs):
+            try:
+                check_run_id(run)
+            except RunError:
+                continue
+            for name in _names(self.runs / run / FOLDERS[self.reads]):
+                match = pattern.fullmatch(name)
+                if match is not None:
+                    found.append(Place(run, int(match[1]), int(match[2]), site))
+        return sorted(found)
+
+    def _opened(
+        self, place: Place, direction: Direction, coordinator: str, public: str, about: str
+    ) -> bytes | None:
+        data = self._read(self.path(place, direction))
+        if data is None:
+            return None
+        return unseal(data, public=public, context=place.context(direction, coordinator, about))
+
+    def _read(self, path: Path) -> bytes | None:
+        """Read a file that anybody may have put there: no link, no pipe, no endless one."""
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unreadable(error) from None
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise WireError("what lies there is no file", public="it is no file")
+            if found.st_size > self._max_bytes:
+                raise WireError(
+                    f"a file of more than {self._max_bytes} bytes was refused",
+                    public="it is larger than messages may be",
+                )
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                return file.read(self._max_bytes)
+        except OSError as error:
+            raise _unreadable(error) from None
+        finally:
+            os.close(handle)
+
+
+def _unreadable(error: OSError) -> WireError:
+    if error.errno == errno.ELOOP:
+        return WireError("what lies there is a link", public="it is no file")
+    return WireError(f"it cannot be read: {error.strerror}", public="it cannot be read")
+
+
+def _names(folder: Path) -> list[str]:
+    """Names in a directory; none where there is no directory."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def check_site(site: str) -> str:
+    """Refuse names of sites that could leave the folder."""
+    if not _SITE.fullmatch(site) or ".." in site:
+        raise StudyError(
+            f"site name {site[:80]!r} is not allowed: use 1 to 64 letters, digits, '.', '_' or '-'"
+        )
+    return site
+
+
+def pause(since: float, poll: float) -> float:
+    """Seconds until the next look: a tenth of the time waited so far, at least 2 ms."""
+    return min(poll, max(0.002, 0.1 * (time.monotonic() - since)))
+
+
+def existing(folder: Path) -> Path:
+    """Return the shared folder; `EngineError` where there is none."""
+    if not folder.is_dir():
+        raise EngineError(
+            f"there is no folder {folder}: create the shared folder, or check that it is mounted"
+        )
+    return folder
+
+
+def check_poll(poll: float) -> float:
+    """Check the longest time between two looks."""
+    if not poll > 0:
+        raise ParameterError.of("poll", "a number of seconds above 0", poll)
+    return poll

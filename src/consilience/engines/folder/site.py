@@ -1,0 +1,264 @@
+"""A site's end of the exchange through a folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from consilience.engines.folder.mailbox import (
+    Mailbox,
+    OnNote,
+    Place,
+    Stamp,
+    check_poll,
+    check_site,
+    existing,
+    pause,
+)
+from consilience.exceptions import RunError, SignatureError, StudyError, WireError
+from consilience.sites.home import DiskHome
+from consilience.sites.site import Site
+from consilience.wire.codec import digest
+from consilience.wire.envelope import Reply, Request
+from consilience.wire.files import explain
+from consilience.wire.signing import SigningKey, public_key
+
+BINDINGS = "_coordinators"
+"""Ledger of a site's home: which coordinator began which run (no data id begins so)."""
+
+
+class Watcher:
+    """A site's end: answers the asks that it finds.
+
+    Parameters
+    ----------
+    site : Site
+    folder : Path
+    key : SigningKey
+        The site's private key.
+    coordinators : collection of str
+        Public keys of the coordinators that may ask.
+    on_event : callable, optional
+        ``on_event(kind, facts)``: "answered", "ignored", "unsent", "unreachable".
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        folder: Path,
+        key: SigningKey,
+        coordinators: Collection[str],
+        on_event: OnNote | None = None,
+    ) -> None:
+        if not coordinators:
+            raise StudyError(
+                f"site {site.name!r} trusts no coordinator: add the study's coordinator key to "
+                "coordinators in [trust] of the site file"
+            )
+        for text in coordinators:
+            public_key(text)
+        self._site, self._coordinators = site, tuple(coordinators)
+        check_site(site.name)
+        limit = site.policy.max_message_bytes
+        self._box = Mailbox(existing(folder), key, "reply", max_bytes=limit)
+        self._on_event = on_event
+        self._seen: dict[Place, tuple[Stamp | None, Stamp | None]] = {}
+        self._reachable = True
+        self.unsent: dict[Place, str] = {}
+
+    def once(self, stop: Callable[[], bool] = lambda: False) -> int:
+        """Answer what is there; returns how many replies were written.
+
+        Raises
+        ------
+        RunError
+            The site's home cannot be written. (A reply that the folder does not take is kept in the
+            home and tried again at the next look; `unsent` says why.)
+        """
+        try:
+            places = self._box.places(self._site.name)
+        except OSError as error:
+            if self._reachable:
+                self._tell("unreachable", reason=error.strerror or type(error).__name__)
+            self._reachable = False
+            return 0
+        self._reachable = True
+        self._seen = {place: self._seen[place] for place in places if place in self._seen}
+        self.unsent = {place: self.unsent[place] for place in places if place in self.unsent}
+        written = 0
+        for place in places:
+            if stop():
+                break
+            ask = self._box.stamp(place, "ask")
+            if self._seen.get(place) == (ask, self._box.stamp(place, "reply")):
+                continue
+            written += self._handle(place)
+            if place in self.unsent:
+                continue
+            self._seen[place] = (ask, self._box.stamp(place, "reply"))
+        return written
+
+    def _handle(self, place: Place) -> bool:
+        try:
+            coordinator, body = self._verified(place)
+            about = digest(body)
+            if self._is_answered(place, coordinator, about):
+                return False
+            reply = self._site.answer(body)
+        except WireError as error:
+            self._ignore(place, str(error))
+            return False
+        if not self._box.path(place, "reply").parent.is_dir():
+            self._ignore(place, "the coordinator has closed the run")
+            return False
+        try:
+            self._box.put(place, coordinator, reply, about=about)
+        except RunError as error:
+            if self.unsent.get(place) != str(error):
+                self._tell("unsent", run=place.run, file=place.file, reason=str(error))
+            self.unsent[place] = str(error)
+            return False
+        self.unsent.pop(place, None)
+        said = Reply.from_bytes(reply)
+        self._tell(
+            "answered",
+            run=place.run,
+            round=place.round,
+            step=said.step,
+            outcome=said.status,
+            reason=said.reason,
+            bytes=len(reply),
+        )
+        return True
+
+    def _verified(self, place: Place) -> tuple[str, bytes]:
+        """Return the coordinator and its ask at a place."""
+        for coordinator in self._coordinators:
+            try:
+                body = self._box.take(place, coordinator, coordinator)
+            except SignatureError:
+                continue
+            if body is None:
+                raise WireError("the ask is gone")
+            request = Request.from_bytes(body)
+            named = Place(request.run, request.round, request.attempt, request.site)
+            if named != place:
+                raise WireError("the ask is for another place")
+            self._bind(place.run, coordinator)
+            return coordinator, body
+        raise SignatureError("no coordinator that this site trusts has signed it for this place")
+
+    def _bind(self, run: str, coordinator: str) -> None:
+        """Note who began a run, or check that it is the same one."""
+        known = self._site.home.ledger(BINDINGS)
+        if run not in known:
+            self._site.home.write_ledger(BINDINGS, {**known, run: coordinator})
+        elif known[run] != coordinator:
+            raise SignatureError("another coordinator began this run")
+
+    def _is_answered(self, place: Place, coordinator: str, about: str) -> bool:
+        """Whether this site's own reply to this very ask lies there."""
+        try:
+            return self._box.own(place, coordinator, about=about) is not None
+        except WireError:
+            return False
+
+    def _ignore(self, place: Place, reason: str) -> None:
+        self._site.home.log("ignored", run=place.run, file=place.file, reason=reason)
+        self._tell("ignored", run=place.run, file=place.file, reason=reason)
+
+    def _tell(self, kind: str, **facts: Any) -> None:
+        if self._on_event is not None:
+            self._on_event(kind, facts)
+
+
+def watch(
+    site: Site,
+    folder: str | Path,
+    *,
+    key: SigningKey,
+    coordinators: Collection[str],
+    once: bool = False,
+    stop: threading.Event | None = None,
+    poll: float = 0.5,
+    on_event: OnNote | None = None,
+) -> int:
+    """Answer the asks to a site until told to stop.
+
+    Parameters
+    ----------
+    site : Site
+    folder : path
+    key : SigningKey
+        The site's private key.
+    coordinators : collection of str
+        Public keys of the coordinators that may ask.
+    once : bool
+        Answer what is there and return.
+    stop : threading.Event, optional
+        Ends the watch after the answer in hand.
+    poll : float
+        Longest time in seconds between two looks into the folder.
+    on_event : callable, optional
+
+    Returns
+    -------
+    int
+        Number of replies written.
+
+    Raises
+    ------
+    RunError
+        Another process serves this home, or it cannot be written; with `once`, also where the
+        folder cannot be written.
+    EngineError
+        There is no such folder.
+    StudyError
+        No coordinator is trusted, or a key is malformed.
+    """
+    check_poll(poll)
+    stop = threading.Event() if stop is None else stop
+    watcher = Watcher(site, Path(folder), key, coordinators, on_event)
+    written = 0
+    with _sole(site):
+        began = time.monotonic()
+        while not stop.is_set():
+            found = watcher.once(stop.is_set)
+            written += found
+            if once:
+                for reason in watcher.unsent.values():
+                    raise RunError(reason)
+                break
+            if found:
+                began = time.monotonic()
+            stop.wait(pause(began, poll))
+    return written
+
+
+@contextmanager
+def _sole(site: Site) -> Iterator[None]:
+    """Hold a home for this process; the lock goes with the process."""
+    if not isinstance(site.home, DiskHome):
+        yield
+        return
+    path = site.home.path / ".lock"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise explain(error, "write", path) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"another process serves the home {site.home.path}: stop it, or wait until it ends"
+            ) from None
+        yield
+    finally:
+        os.close(handle)

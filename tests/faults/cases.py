@@ -1,0 +1,127 @@
+"""Studies on which engines are compared and crashed: the toy method, and one that draws secrets.
+
+A method is added to both kinds of test by a line in `CASES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from consilience.exceptions import ProtocolError
+from consilience.methods.base import (
+    Ask,
+    Columns,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    Preparation,
+    SiteContext,
+    SiteData,
+    State,
+    register,
+    step,
+)
+from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.methods.result import Result
+from consilience.wire.message import Disclosure, message, sends
+
+SITES = ("ash", "birch-2")
+FEATURES = ("a", "b", "c")
+Loader = Callable[[Columns, Preparation], SiteData]
+
+
+@message("secret-draws/draw", version=1)
+class Draw:
+    """Draw numbers from the operating system's entropy."""
+
+
+@message("secret-draws/drawn", version=1)
+class Drawn:
+    secret: np.ndarray = sends(Disclosure.PUBLIC, (4,))
+    public: np.ndarray = sends(Disclosure.PUBLIC, (4,))
+
+
+@message("secret-draws/recall", version=1)
+class Recall:
+    """Say again what was drawn."""
+
+
+@step("draw")
+def draw(message: Draw, data: SiteData, state: State, site: SiteContext) -> tuple[Drawn, State]:
+    secret, public = site.secret_rng.normal(size=4), site.rng.normal(size=4)
+    site.output("noise", np.full(data.n_rows, secret[0]))
+    return Drawn(secret=secret, public=public), {"secret": secret, "public": public}
+
+
+@step("recall")
+def recall(message: Recall, data: SiteData, state: State, site: SiteContext) -> tuple[Drawn, State]:
+    return Drawn(secret=state["secret"], public=state["public"]), state
+
+
+@dataclass(frozen=True, eq=False)
+class DrawsResult(Result):
+    secret: np.ndarray
+    public: np.ndarray
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class SecretDraws(Method):
+    """Released random numbers: a number that was seen outside must never be drawn anew."""
+
+    name: ClassVar[str] = "secret-draws"
+    title: ClassVar[str] = "Are released random numbers drawn once?"
+    steps = (draw, recall)
+    absence: ClassVar[str] = "Sites that miss the first round are left out."
+    leakage: ClassVar[str] = "Nothing of the data."
+    Result = DrawsResult
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        first = ctx.require((yield Ask("draw", Draw())))
+        second = ctx.require((yield Ask("recall", Recall(), to=tuple(first))), at_least=len(first))
+        for site, reply in second.items():
+            if not np.array_equal(reply.secret, first[site].secret):
+                raise ProtocolError(f"site {site} drew anew what it had released")
+        return DrawsResult(
+            np.array([r.secret for r in first.values()]),
+            np.array([r.public for r in first.values()]),
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A study whose result must not depend on the engine, or on crashes.
+
+    ``draws_secrets``: result bytes differ between runs; that they hold what was released first is
+    checked instead.
+    """
+
+    method: Callable[[], Method]
+    columns: Columns = field(default_factory=lambda: Columns(features=FEATURES))
+    preparation: Preparation = field(default_factory=Preparation)
+    draws_secrets: bool = False
+
+
+CASES: dict[str, Case] = {
+    "mean-and-sd": Case(MeanAndSD),
+    "mean-and-sd, standardised": Case(MeanAndSD, preparation=Preparation(standardize="pooled")),
+    "secret-draws": Case(SecretDraws, draws_secrets=True),
+}
+
+
+def loader(site: str) -> Loader:
+    """Rows of a site: two normal columns in two groups, and one of zeros and ones."""
+    position = SITES.index(site)
+
+    def load(columns: Columns, preparation: Preparation) -> SiteData:
+        n = 60 + 10 * position
+        rng = np.random.default_rng(position)
+        x = rng.normal(size=(n, 3)) + 4.0 * (rng.random(n) < 0.5)[:, None]
+        x[:, 2] = rng.random(n) < 0.5
+        return SiteData(x, FEATURES, np.arange(n), n_read=n, content_hash=f"case-{site}")
+
+    return load
