@@ -384,7 +384,8 @@ class _Loader:
             )
         unit = self.site.units.get(name)
         if unit is not None:
-            values = values * unit.scale + unit.offset
+            with np.errstate(over="ignore"):  # infinite values are refused below
+                values = values * unit.scale + unit.offset
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite):
             raise _refusal(

@@ -1,0 +1,113 @@
+"""Data sets that ship with scikit-learn, for demonstrations without a download."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from consilience.exceptions import ParameterError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class DemoInfo:
+    """What a data set is.
+
+    Attributes
+    ----------
+    title : str
+    target : str
+        Name of the last column: the known class, or a number.
+    classes : tuple of str
+        Levels of the target; empty where it is a number.
+    """
+
+    title: str
+    target: str
+    classes: tuple[str, ...] = ()
+
+
+DEMOS: dict[str, DemoInfo] = {
+    "breast_cancer": DemoInfo(
+        "Cell nuclei of breast tumours", "diagnosis", ("malignant", "benign")
+    ),
+    "diabetes": DemoInfo("Progression of diabetes after a year", "progression"),
+    "digits": DemoInfo("Handwritten digits, 8 x 8 pixels", "digit", tuple("0123456789")),
+    "iris": DemoInfo("Flowers of three species", "species", ("setosa", "versicolor", "virginica")),
+    "wine": DemoInfo(
+        "Chemistry of wines of three cultivars",
+        "cultivar",
+        ("cultivar-1", "cultivar-2", "cultivar-3"),
+    ),
+}
+
+_DIABETES = {
+    "bp": "blood_pressure",
+    "s1": "cholesterol",
+    "s2": "ldl",
+    "s3": "hdl",
+    "s4": "cholesterol_by_hdl",
+    "s5": "log_triglycerides",
+    "s6": "glucose",
+}
+
+
+def load_demo(name: str) -> pd.DataFrame:
+    """Load a data set.
+
+    Parameters
+    ----------
+    name : {"breast_cancer", "diabetes", "digits", "iris", "wine"}
+
+    Returns
+    -------
+    DataFrame
+        Features, in original units, then the target (see `DEMOS`), as text where it is a class.
+
+    Raises
+    ------
+    ParameterError
+        There is no such data set.
+    """
+    import numpy as np
+    import pandas as pd
+    from sklearn import datasets
+
+    if name not in DEMOS:
+        raise ParameterError.of("name", f"one of {', '.join(sorted(DEMOS))}", name)
+    info = DEMOS[name]
+    options: dict[str, Any] = {"scaled": False} if name == "diabetes" else {}
+    bunch = getattr(datasets, f"load_{name}")(**options)
+    columns = [_column_name(str(column)) for column in bunch.feature_names]
+    frame = pd.DataFrame(np.asarray(bunch.data, dtype=float), columns=columns)
+    target = np.asarray(info.classes)[bunch.target] if info.classes else bunch.target
+    frame[info.target] = target
+    return frame
+
+
+def _column_name(name: str) -> str:
+    """Small letters, digits and underscores; units in brackets are left out."""
+    plain = re.sub(r"\(.*\)", "", _DIABETES.get(name, name))
+    return re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
+
+
+def load_demo_sites(random_state: int = 0) -> dict[str, pd.DataFrame]:
+    """Load the wines at three sites, each with half of one cultivar and a quarter of the others.
+
+    Every cultivar has at least 12 wines at every site, so that strict policies let class
+    parameters pass.
+    """
+    from consilience.datasets.partition import partition
+
+    wines = load_demo("wine")
+    return partition(
+        wines,
+        wines["cultivar"],
+        scheme="dominant",
+        share=0.5,
+        names=("north", "centre", "south"),
+        random_state=random_state,
+    )
