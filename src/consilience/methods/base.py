@@ -435,6 +435,9 @@ class Method(ABC):
         Own steps and those of the phases in use.
     absence : str
         What happens when a site does not answer, round by round.
+    tolerates : mapping of str to {"quorum", "all"}
+        The same by step, for checks: the run goes on while the quorum answers (also of steps that
+        are not named, such as those of the preparation), or needs every site that was asked.
     leakage : str
         What the coordinator knows afterwards.
     Result : type
@@ -448,6 +451,7 @@ class Method(ABC):
     partition: ClassVar[Literal["rows", "columns"]] = "rows"
     steps: ClassVar[tuple[Step, ...]]
     absence: ClassVar[str]
+    tolerates: ClassVar[Mapping[str, Literal["quorum", "all"]]] = {}
     leakage: ClassVar[str]
     Result: ClassVar[type[Result]]
     predictor: ClassVar[Any] = None
@@ -507,6 +511,9 @@ def register(cls: type[M]) -> type[M]:
     names = [s.name for s in cls.steps]
     if len(set(names)) < len(names):
         raise ProtocolError(f"method {cls.name!r} has two steps of one name")
+    for name, rule in cls.tolerates.items():
+        if name not in names or rule not in ("quorum", "all"):
+            raise ProtocolError(f"method {cls.name!r}: tolerates[{name!r}] = {rule!r} is unknown")
     known = _METHODS.get(cls.name)
     if known is not None and known.__qualname__ != cls.__qualname__:
         raise ProtocolError(f"two methods are called {cls.name!r}")

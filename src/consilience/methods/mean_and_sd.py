@@ -138,6 +138,7 @@ class MeanAndSD(Method):
         "A site that misses the first round is left out, down to the quorum; "
         "one that misses the second round stops the run."
     )
+    tolerates = {"deviations": "all"}  # noqa: RUF012  a constant of the class
     leakage: ClassVar[str] = (
         "The coordinator knows each site's number of rows, column means and standard deviations."
     )
