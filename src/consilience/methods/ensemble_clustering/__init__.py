@@ -33,8 +33,7 @@ section 2. Departures:
 * Stability between runs on disjoint halves is shown beside the same figure with columns permuted.
 
 Absence: a site that misses the vote or the fit is left out of it, down to the quorum; one that
-misses the count contributes its model only; one that misses the labels gets none. Each is named in a
-note.
+misses the count contributes its model only; one that misses the labels gets none. A note names it.
 
 Leakage: the coordinator knows each site's class means (or mixture parameters), how many of its rows
 have each frequent label tuple, the means of the final classes, and rounded agreements. It knows no
@@ -422,7 +421,7 @@ def _stability(
     sizes = np.array([fitted[0].tables[s].n_subjects for s in voiced], dtype=float)
     values = {
         name: np.array([[getattr(p, name).value[i] for p in voiced.values()] for i in usable])
-        for name in ("agreement", "null_agreement", "local_agreement")
+        for name in ("agreement", "null_agreement")
     }
     pooled = bootstrap_pairs.pool(values["agreement"], values["null_agreement"], sizes)
     return {
@@ -434,9 +433,19 @@ def _stability(
         "null_mean": pooled.null_mean,
         "null_low": pooled.null_low,
         "null_high": pooled.null_high,
-        "local_mean": float((values["local_agreement"] @ (sizes / sizes.sum())).mean()),
+        "null_reached": pooled.null_reached,
+        "alone_mean": _weighted({s: p.alone_agreement.value for s, p in voiced.items()}, sizes),
+        "ported_mean": _weighted({s: p.ported_agreement.value for s, p in voiced.items()}, sizes),
         "by_site": {s: float(values["agreement"][:, j].mean()) for j, s in enumerate(voiced)},
     }
+
+
+def _weighted(agreements: dict[str, tuple[float, ...]], sizes: FloatArray) -> float:
+    """Mean over pairs and sites, weighted by size; NaN where no site sent any."""
+    sent = [(np.mean(a), n) for a, n in zip(agreements.values(), sizes, strict=True) if a]
+    if not sent:
+        return float("nan")
+    return float(np.average([a for a, _ in sent], weights=[n for _, n in sent]))
 
 
 def _result(

@@ -120,6 +120,11 @@ class Profile:
     null_agreement: Released = sends(
         Disclosure.AGGREGATE, "by pair", doc="the same with columns permuted, rounded"
     )
-    local_agreement: Released = sends(
-        Disclosure.AGGREGATE, "by pair", doc="the same of the site's own models, rounded"
+    alone_agreement: Released = sends(
+        Disclosure.AGGREGATE, "by pair", doc="the same by the site's own model alone, rounded"
+    )
+    ported_agreement: Released = sends(
+        Disclosure.AGGREGATE,
+        "by pair",
+        doc="the same by one site's model alone, mean over all sites' models, rounded",
     )

@@ -63,8 +63,10 @@ class EnsembleClusteringResult(Result):
         How each site counted: "exact", "merged", "coarsened" or "none".
     stability : dict
         ``n_clusters``, ``pairs`` and the adjusted Rand index of runs on disjoint halves: ``mean``,
-        ``low``, ``high``; the same with columns permuted (``null_*``) and of sites alone
-        (``local_mean``); ``by_site``. Empty where it was not asked for.
+        ``low``, ``high``; the same with columns permuted (``null_*``; ``null_reached`` such pairs
+        agree as well as the mean), of sites that label their own rows alone (``alone_mean``) and
+        of one site's model on all rows (``ported_mean``, mean over the models); ``by_site``. Empty
+        where it was not asked for.
     models, features, centres, owners
         What a later run needs to label other rows: arrays of the models, T (q, r), centres (K, r).
     """
@@ -126,18 +128,20 @@ class EnsembleClusteringResult(Result):
         s = self.stability
         if not s:
             return ""
-        beats = s["low"] > s["null_high"]
+        beyond = s["null_reached"] <= 0.05 * s["pairs"]
         verdict = (
             "more than with columns permuted"
-            if beats
-            else "which is no clear evidence, since permuted columns do as well"
+            if beyond
+            else "which alone is no clear evidence of classes, since with columns permuted "
+            f"{s['null_reached']} of {s['pairs']} pairs agree as well"
         )
         asked = "" if s["n_clusters"] == self.n_clusters else f" with {s['n_clusters']} classes"
         return (
             f"Runs on disjoint halves of the rows{asked} agree by {s['mean']:.2f} (adjusted Rand "
             f"index, {s['low']:.2f} to {s['high']:.2f} over {s['pairs']} pairs), {verdict} "
-            f"({s['null_mean']:.2f}, {s['null_low']:.2f} to {s['null_high']:.2f}); sites alone "
-            f"agree by {s['local_mean']:.2f}."
+            f"({s['null_mean']:.2f}, {s['null_low']:.2f} to {s['null_high']:.2f}). Sites that "
+            f"label their own rows alone agree by {s['alone_mean']:.2f}, one site's model on all rows by "
+            f"{s['ported_mean']:.2f}."
         )
 
     def to_frame(self) -> pd.DataFrame:

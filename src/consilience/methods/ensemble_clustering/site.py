@@ -175,6 +175,7 @@ def count(
         "seed": seed,
         "settings": message.settings,
         "models": message.models.value,
+        "owners": message.owners,
         "own": state.get("own", ()),
         "outlying": outlying,
     }
@@ -219,7 +220,8 @@ def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tupl
         target_means=_target_means(data, labels, n_classes, site),
         agreement=_agreements(found[1::4], found[2::4], site),
         null_agreement=_agreements(found[3::4], found[4::4], site),
-        local_agreement=_local_agreements(all_views, state["own"], site),
+        alone_agreement=_alone(all_views, state["own"], site),
+        ported_agreement=_ported(all_views, ensembles, state["owners"], site),
     )
     return reply, {}
 
@@ -267,19 +269,53 @@ def _agreements(
     return bundle(released)
 
 
-def _local_agreements(
+def _alone(
     all_views: list[View], own: Sequence[Sequence[dict[str, Any]]], site: SiteContext
 ) -> Released:
-    """Agreement of two halves when the site goes alone; nothing in a run that fits no models."""
+    """Agreement of two halves when the site labels its rows by its own models only.
+
+    Nothing in a run that fits no models.
+    """
     if not own:
         return bundle([])
-    alone = [
+    labels = [
         _models([models[:1]])[0][0].label(view.rows)
         if models
         else np.zeros(len(view.rows), dtype=np.int64)
         for view, models in zip(all_views, own, strict=True)
     ]
-    return _agreements(alone[1::4], alone[2::4], site)
+    return _agreements(labels[1::4], labels[2::4], site)
+
+
+def _ported(
+    all_views: list[View],
+    ensembles: Sequence[Sequence[ClusterModel]],
+    owners: Sequence[Sequence[str]],
+    site: SiteContext,
+) -> Released:
+    """Agreement of two halves of single sites' models on this site's rows, mean over models."""
+    found = []
+    for i in range(1, len(all_views), 4):
+        first, second = (_first_of_each(ensembles[j], owners[j]) for j in (i, i + 1))
+        rows = all_views[i].rows
+        values = [
+            adjusted_rand_index(first[o].label(rows), second[o].label(rows))
+            for o in first
+            if o in second
+        ]
+        if len(rows) < site.limits.min_records or not values:
+            return bundle([])
+        found.append(released_agreement(float(np.mean(values)), len(rows)))
+    return bundle(found)
+
+
+def _first_of_each(
+    models: Sequence[ClusterModel], owners: Sequence[str]
+) -> dict[str, ClusterModel]:
+    found: dict[str, ClusterModel] = {}
+    for model_, owner in zip(models, owners, strict=True):
+        found.setdefault(owner, model_)
+    return found
 
 
 def _predictor(

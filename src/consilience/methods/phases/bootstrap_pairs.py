@@ -58,6 +58,8 @@ class Stability:
         Mean over pairs of the size-weighted mean over sites, with the smallest and largest pair.
     null_mean, null_low, null_high : float
         The same with columns permuted.
+    null_reached : int
+        Pairs with permuted columns that agree at least as well as the mean of the others.
     n_pairs : int
     """
 
@@ -67,6 +69,7 @@ class Stability:
     null_mean: float
     null_low: float
     null_high: float
+    null_reached: int
     n_pairs: int
 
 
@@ -81,5 +84,6 @@ def pool(agreements: FloatArray, null: FloatArray, sizes: FloatArray) -> Stabili
         float(permuted_.mean()),
         float(permuted_.min()),
         float(permuted_.max()),
+        int((permuted_ >= observed.mean()).sum()),
         len(observed),
     )
