@@ -55,9 +55,7 @@ def consensus(
     return [assign(z, table.n_classes, identity, found.centres) for z in labels]
 
 
-def k_fed(
-    site_means: Sequence[FloatArray], n_clusters: int
-) -> tuple[FloatArray, list[IntArray]]:
+def k_fed(site_means: Sequence[FloatArray], n_clusters: int) -> tuple[FloatArray, list[IntArray]]:
     """k-FED: one round of assignment of all local centres to well separated ones.
 
     Parameters

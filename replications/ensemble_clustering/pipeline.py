@@ -12,7 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.estimators.cluster_models import ClusterModel, LocalFit, fit_cluster_model
+from consilience.estimators.cluster_models import (
+    ClusterModel,
+    LocalFit,
+    fit_cluster_model,
+    outlying_rows,
+)
 from consilience.numerics.ensemble import (
     Ensemble,
     Weighting,
@@ -73,16 +78,33 @@ def cluster(
     trim: float | None = None,
     weighting: Weighting = "spectral",
     fits: Sequence[LocalFit] | None = None,
-    extra_models: Sequence[ClusterModel] = (),
+    trim_others: float | None = None,
+    models: Sequence[ClusterModel] | None = None,
 ) -> Clustering:
-    """Fit, label, count, weigh, cluster, and label every row from its true tuple."""
-    if fits is None:
+    """Fit, label, count, weigh, cluster, and label every row from its true tuple.
+
+    ``trim`` is the rule by the own class mean, ``trim_others`` the one by the other sites' models.
+    With ``models`` given, nothing is fitted.
+    """
+    if models is not None:
+        fits = [LocalFit(None, np.zeros(len(rows), dtype=np.int64), 0) for rows in tables]
+    elif fits is None:
         fits = fit_sites(tables, n_clusters, seed=seed, min_records=min_records, trim=trim)
-    models = [fit.model for fit in fits if fit.model is not None] + list(extra_models)
+    if models is None:
+        models = [fit.model for fit in fits if fit.model is not None]
     beta = [model.class_parameters for model in models]
     n_classes = [model.n_classes for model in models]
     labels = [np.stack([m.label(rows) for m in models], axis=1) for rows in tables]
     kept = [fit.labels >= 0 for fit in fits]
+    if trim_others is not None:
+        own = np.cumsum([fit.model is not None for fit in fits]) - 1
+        kept = [
+            inlying
+            & ~outlying_rows(
+                rows, models, own=int(i) if fit.model is not None else None, trim=trim_others
+            )
+            for inlying, rows, fit, i in zip(kept, tables, fits, own, strict=True)
+        ]
     summaries = [
         summarise_site(z[inlying], beta, min_records)
         for z, inlying in zip(labels, kept, strict=True)

@@ -1,0 +1,1 @@
+"""Simulated and loaded data."""

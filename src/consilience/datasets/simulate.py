@@ -109,10 +109,8 @@ def simulate_gaussian_sites(
     return SimulatedSites(tuple(tables), tuple(classes), means)
 
 
-def _distinct_sign_means(
-    n_classes: int, n_features: int, rng: np.random.Generator
-) -> FloatArray:
-    if n_features < 1 or n_classes < 1 or n_features < 60 and n_classes > 2**n_features:
+def _distinct_sign_means(n_classes: int, n_features: int, rng: np.random.Generator) -> FloatArray:
+    if n_features < 1 or n_classes < 1 or (n_features < 60 and n_classes > 2**n_features):
         raise ParameterError.of("n_classes", "between 1 and 2^n_features", n_classes)
     means: list[FloatArray] = []
     while len(means) < n_classes:

@@ -1,0 +1,1 @@
+"""Estimators and models on arrays: no federation, no engine."""

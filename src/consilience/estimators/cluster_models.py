@@ -6,7 +6,7 @@ matrix product, so the label of a row does not depend on which other rows are in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -127,7 +127,7 @@ class GaussianMixtureModel:
                 for j in range(i if diagonal else 0, i + 1):
                     z += roots[:, i, j, None] * (columns[j] - self.means[:, j, None])
                 total += z * z
-            return constant - 0.5 * total
+            return np.asarray(constant - 0.5 * total)
 
         return _label(X, self.n_features, scores)
 
@@ -258,12 +258,18 @@ def fit_cluster_model(
     Notes
     -----
     Source: Duan, Xiong, Liu, Liao and Cai (arXiv 2409.08396), section 2, step 1. The rules for
-    small classes and outlying rows are ours.
+    small classes and outlying rows are ours. ``trim`` sees scattered outlying rows only: a group of
+    them attracts a class mean and is near it, and with few classes whole true classes may be
+    flagged instead. `outlying_rows`, which needs the models of the other sites, finds groups.
     """
     rows = _checked(X)
     _check_choice("model", model, get_args(ModelKind))
     _check_choice("covariance_type", covariance_type, _COVARIANCE_TYPES)
-    for name, value in (("n_clusters", n_clusters), ("n_init", n_init), ("min_records", min_records)):
+    for name, value in (
+        ("n_clusters", n_clusters),
+        ("n_init", n_init),
+        ("min_records", min_records),
+    ):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ParameterError.of(name, "an integer of at least 1", value)
     if trim is not None and not trim > 0:
@@ -282,6 +288,42 @@ def fit_cluster_model(
     labels = np.full(rows.shape[0], -1, dtype=np.int64)
     labels[inlying] = 0 if fitted is None else fitted.label(rows[inlying])
     return LocalFit(fitted, labels, int((~inlying).sum()))
+
+
+def outlying_rows(
+    X: ArrayLike, models: Sequence[ClusterModel], *, own: int | None, trim: float
+) -> NDArray[np.bool_]:
+    """Rows that are far from every class of every other site's model.
+
+    A group of outlying rows attracts a class mean of its own site's model and is then near it; the
+    models of the other sites do not know the group. A class that is rare at a site is known to
+    some other site and stays.
+
+    Parameters
+    ----------
+    X : array of float, shape (n, d)
+        Rows of one site.
+    models : sequence of ClusterModel
+        All models.
+    own : int, optional
+        Which of them is the site's own and is left out (unless it is the only one).
+    trim : float
+        A row is outlying when its distance to the nearest class mean exceeds the site's median
+        by more than ``trim`` median absolute deviations.
+
+    Returns
+    -------
+    array of bool, shape (n,)
+    """
+    rows = _checked(X)
+    if not trim > 0:
+        raise ParameterError.of("trim", "positive", trim)
+    others = [m for i, m in enumerate(models) if i != own] or list(models)
+    if not others or rows.shape[0] == 0:
+        return np.zeros(rows.shape[0], dtype=bool)
+    columns = np.ascontiguousarray(rows.T)
+    nearest = [_squared_distances(columns, m.means).min(axis=0) for m in others]
+    return _far(np.sqrt(np.min(nearest, axis=0)), trim)
 
 
 def bic(
@@ -323,7 +365,7 @@ def bic(
     means = _kmeans_means(rows, n_clusters, seed, n_init)
     likelihood = _spherical_mixture_likelihood(rows, means)
     n, d = rows.shape
-    return -2.0 * likelihood + (n_clusters * d + n_clusters) * float(np.log(n))
+    return float(-2.0 * likelihood + (n_clusters * d + n_clusters) * np.log(n))
 
 
 def vote(
@@ -421,7 +463,10 @@ def _ordered(centres: FloatArray) -> tuple[FloatArray, IntArray]:
 def _outlying(rows: FloatArray, fitted: ClusterModel | None, trim: float) -> NDArray[np.bool_]:
     means = rows.mean(axis=0, keepdims=True) if fitted is None else fitted.means
     own = np.zeros(rows.shape[0], dtype=np.int64) if fitted is None else fitted.label(rows)
-    distance = np.sqrt(((rows - means[own]) ** 2).sum(axis=1))
+    return _far(np.sqrt(((rows - means[own]) ** 2).sum(axis=1)), trim)
+
+
+def _far(distance: FloatArray, trim: float) -> NDArray[np.bool_]:
     median = np.median(distance)
     deviation = np.median(np.abs(distance - median))
     return np.asarray(distance > median + trim * deviation)
@@ -464,9 +509,7 @@ def _squared_distances(columns: FloatArray, means: FloatArray) -> FloatArray:
     return total
 
 
-def _label(
-    X: ArrayLike, n_features: int, scores: Callable[[FloatArray], FloatArray]
-) -> IntArray:
+def _label(X: ArrayLike, n_features: int, scores: Callable[[FloatArray], FloatArray]) -> IntArray:
     rows = _checked(X)
     if rows.shape[1] != n_features:
         raise DataError(f"the model has {n_features} features, the rows have {rows.shape[1]}")

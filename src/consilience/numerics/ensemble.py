@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy as np
@@ -51,6 +52,7 @@ IntArray = NDArray[np.int64]
 Weighting = Literal["spectral", "centred", "equal"]
 
 _ROWS_PER_BLOCK = 1 << 14
+_EIGENVALUE_FLOOR = 0.01
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Ensemble:
     @property
     def degenerate(self) -> NDArray[np.bool_]:
         """Models that put all subjects into one class (or whose classes coincide)."""
-        return self.norms == 0.0
+        return np.asarray(self.norms == 0.0)
 
 
 def build_ensemble(
@@ -186,14 +188,14 @@ def agreement_matrix(
     if centred:
         counts = np.diag(gamma)
         bounds = np.cumsum([0, *(len(b) for b in distances)])
-        per_model = [counts[i:j] for i, j in zip(bounds[:-1], bounds[1:], strict=True)]
+        per_model = [counts[i:j] for i, j in pairwise(bounds)]
         n = float(per_model[0].sum())
         totals = np.array([c @ b @ c for c, b in zip(per_model, distances, strict=True)])
         products = products - np.outer(totals, totals) / n**2
     root = np.sqrt(np.where(valid, np.diag(products), 1.0))
     g = products / np.outer(root, root) * np.outer(valid, valid)
     np.fill_diagonal(g, valid.astype(np.float64))
-    return g
+    return np.asarray(g)
 
 
 def model_weights(
@@ -230,14 +232,14 @@ def model_weights(
         return weights
     if weighting == "equal" or kept.size <= 2:
         weights[kept] = 1.0  # two models always have the same weight: nothing tells them apart
-        return weights / np.sqrt(kept.size)
+        return np.asarray(weights / np.sqrt(kept.size))
     _, vectors = np.linalg.eigh(agreement[np.ix_(kept, kept)])
     first = vectors[:, -1]
     if weighting == "spectral":
         weights[kept] = np.abs(first)
     else:
         weights[kept] = np.maximum(first if first.sum() >= 0 else -first, 0.0)
-    return weights / np.linalg.norm(weights)
+    return np.asarray(weights / np.linalg.norm(weights))
 
 
 def features_of(a: FloatArray, gamma: FloatArray) -> FloatArray:
@@ -266,7 +268,7 @@ def features_of(a: FloatArray, gamma: FloatArray) -> FloatArray:
     if t.shape[1]:
         largest = np.abs(t).argmax(axis=0)
         t *= np.where(t[largest, np.arange(t.shape[1])] < 0, -1.0, 1.0)
-    return t
+    return np.asarray(t)
 
 
 def ensemble_eigenvalues(a: FloatArray, gamma: FloatArray) -> FloatArray:
@@ -322,9 +324,7 @@ def assign(
     scores = features @ centres.T
     half = 0.5 * (centres**2).sum(axis=1)
     bounds = np.cumsum([0, *n_classes])
-    tables = [
-        np.ascontiguousarray(scores[i:j]) for i, j in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    tables = [np.ascontiguousarray(scores[i:j]) for i, j in pairwise(bounds)]
     result = np.empty(labels.shape[0], dtype=np.int64)
     for start in range(0, labels.shape[0], _ROWS_PER_BLOCK):
         block = labels[start : start + _ROWS_PER_BLOCK]
@@ -336,9 +336,42 @@ def assign(
 
 
 def n_clusters_by_eigenvalues(eigenvalues: FloatArray, max_clusters: int) -> int:
-    """Number of classes from the spectrum of the ensemble distance."""
-    sizes = np.abs(eigenvalues[: max_clusters + 1])
-    return int(sizes.size)
+    """Number of classes from the spectrum of the ensemble distance.
+
+    Distances between K groups have one positive and about K - 1 negative eigenvalues of order N;
+    what the models disagree on adds small ones. The rule takes the largest ratio of successive
+    absolute eigenvalues, where everything below 1 % of the first counts as 1 %.
+
+    Parameters
+    ----------
+    eigenvalues : array, shape (q,)
+        From `ensemble_eigenvalues`.
+    max_clusters : int
+        Largest number considered, at least 2.
+
+    Returns
+    -------
+    int
+        Between 2 and ``max_clusters``; ties go to the smaller. One class cannot be told: the first
+        eigenvalue of a distance matrix always stands alone.
+
+    Notes
+    -----
+    Source: arXiv 2409.08396, section 2.6, leaves the rule open. Without the floor, models that
+    agree well make noise eigenvalues of wildly different sizes and the rule fails in half of the
+    imbalanced data sets; with it, it finds K in 84 to 100 % of them. It understates K when models
+    with more classes than there are split them differently at every site and the classes overlap
+    (homogeneous, sigma^2 = .3, 8 classes fitted, 5 true: 28 %).
+    """
+    if max_clusters < 2:
+        raise ParameterError.of("max_clusters", "at least 2", max_clusters)
+    sizes = np.zeros(max_clusters + 1)
+    given = np.abs(eigenvalues[: max_clusters + 1])
+    sizes[: given.size] = given
+    if sizes[0] == 0.0:
+        return 2
+    floored = np.maximum(sizes, _EIGENVALUE_FLOOR * sizes[0])
+    return int(np.argmax(np.round(floored[1:-1] / floored[2:], 9))) + 2
 
 
 def _block_diagonal(blocks: Sequence[FloatArray]) -> FloatArray:

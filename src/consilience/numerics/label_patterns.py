@@ -248,9 +248,7 @@ def merge_rare(
     return _take(table, np.flatnonzero(frequent), counts), target
 
 
-def complete_prefixes(
-    prefixes: LabelArray, class_parameters: Sequence[FloatArray]
-) -> LabelArray:
+def complete_prefixes(prefixes: LabelArray, class_parameters: Sequence[FloatArray]) -> LabelArray:
     """Complete the labels of the first models to labels under all models.
 
     The class of a further model is the one nearest to the mean of the classes that the prefix
@@ -421,9 +419,7 @@ def _take(table: PatternTable, rows: IntArray, counts: IntArray) -> PatternTable
 
 def _rows_of(table: PatternTable, part: PatternTable) -> IntArray:
     """Rows of ``table`` that hold the tuples of ``part``, all of which are in it."""
-    _, inverse = distinct_patterns(
-        np.concatenate([table.patterns, part.patterns]), table.n_classes
-    )
+    _, inverse = distinct_patterns(np.concatenate([table.patterns, part.patterns]), table.n_classes)
     return inverse[table.counts.size :]
 
 

@@ -157,7 +157,7 @@ def _described(
 ) -> WeightedKMeans:
     """Number the classes by descending weight, ties by the first point, and compute centres."""
     names, first, code = np.unique(labels, return_index=True, return_inverse=True)
-    sizes = np.bincount(code, weights=weights, minlength=names.size)
+    sizes = np.bincount(code, weights=weights, minlength=names.size).astype(np.float64)
     order = np.lexsort((first, -sizes))
     rank = np.empty_like(order)
     rank[order] = np.arange(order.size)
