@@ -1,0 +1,272 @@
+"""``consilience site``: what a steward does at a site: keys, watch, approve, outputs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from consilience.exceptions import ConsilienceError, RunError, StudyError
+
+app = typer.Typer(help="Keys, watch, approvals and outputs of a site.", no_args_is_help=True)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+SiteToml = Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's own file.")]
+
+
+def _one_sentence(command: Callable[P, R]) -> Callable[P, R]:
+    """End with the error's sentence and exit code."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except ConsilienceError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(error.exit_code) from None
+
+    return wrapped
+
+
+@app.command()
+@_one_sentence
+def keys(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to keep the key.")],
+) -> None:
+    """Make a key in DIR and print its public half, the line for the study file."""
+    from consilience.wire.signing import SigningKey
+
+    key = SigningKey.generate()
+    path = key.save(directory)
+    typer.echo(f"private key (keep it here, show it to nobody): {path}", err=True)
+    typer.echo(key.public)
+
+
+@app.command()
+@_one_sentence
+def watch(
+    site_toml: SiteToml,
+    folder: Annotated[Path, typer.Option(help="The shared folder.")],
+    key: Annotated[Path, typer.Option(help="The site's private key, or its directory.")],
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Show each reply and wait for yes or no.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Answer what is there and end.")] = False,
+    poll: Annotated[float, typer.Option(help="Longest pause between two looks, seconds.")] = 0.5,
+) -> None:
+    """Answer the asks in a shared folder until stopped."""
+    from consilience.engines.folder import watch as watch_folder
+    from consilience.sites.loaders import file_site
+    from consilience.sites.study import SiteFile
+    from consilience.wire.signing import SigningKey
+
+    file = SiteFile.load(site_toml)
+    signing_key = SigningKey.load(key)
+    steward = _Steward()
+    site = file_site(file, confirm=steward.confirm if confirm else None)
+    trusted = file.trust.coordinators
+    typer.echo(f"site {site.name}: watching {folder}, trusting {len(trusted)} coordinator(s)")
+    # A KeyboardInterrupt comes at the prompt, or from a second signal: nothing is half done then.
+    with steward.signals(), suppress(KeyboardInterrupt):
+        watch_folder(
+            site,
+            folder,
+            key=signing_key,
+            coordinators=trusted,
+            once=once,
+            stop=steward.stop,
+            poll=poll,
+            on_event=_print_event,
+        )
+    typer.echo(f"site {site.name}: stopped")
+
+
+@app.command()
+@_one_sentence
+def outputs(
+    site_toml: SiteToml,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List what runs left at the site, or what one run left."""
+    from consilience.sites.home import DiskHome
+    from consilience.sites.study import SiteFile
+
+    file = SiteFile.load(site_toml)
+    if not file.home_path.is_dir():
+        raise RunError(f"site {file.name!r} has no home {file.home_path} yet: nothing ran here")
+    home = DiskHome(file.home_path)
+    if run is not None and run not in home.runs():
+        known = ", ".join(home.runs()) or "none"
+        raise RunError(f"no outputs of run {run!r} are kept in {home.path}: there are {known}")
+    found = [_left_by(home, name) for name in ([run] if run is not None else home.runs())]
+    if as_json:
+        typer.echo(json.dumps(found[0] if run is not None else found, indent=1, sort_keys=True))
+        return
+    if not found:
+        typer.echo(f"no run has left outputs in {home.path}")
+    for one in found:
+        typer.echo(_summary(one))
+        if run is not None:
+            for path in one["files"].values():
+                typer.echo(f"  {path}")
+
+
+@app.command()
+@_one_sentence
+def approve(
+    site_toml: SiteToml,
+    study_toml: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study.")],
+) -> None:
+    """Let a study run at this site; once one is approved, no other runs.
+
+    The hash of the study goes into the site's home, beside approved_studies of the policy. A watch
+    that is running heeds it.
+    """
+    from consilience.sites.home import DiskHome
+    from consilience.sites.site import APPROVED
+    from consilience.sites.study import SiteFile, Study
+
+    file, study = SiteFile.load(site_toml), Study.load(study_toml)
+    if file.name not in study.sites.names:
+        raise StudyError(
+            f"{study_toml} does not name site {file.name!r} in [sites]: "
+            "approve the study file that its coordinator sent you"
+        )
+    home = DiskHome(file.home_path)
+    hashes = list(home.ledger(APPROVED).get("studies", []))
+    if study.hash() not in hashes:
+        home.write_ledger(APPROVED, {"studies": [*hashes, study.hash()]})
+    typer.echo(f"approved study {study.name} ({study.hash()}) at site {file.name}")
+    typer.echo("studies that are not approved are refused here from now on")
+
+
+# --------------------------------------------------------------------------- for people
+
+
+class _Steward:
+    """The person at the terminal: confirms replies and stops the watch."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self._is_asked = False
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Stop after the answer in hand; at the prompt, or the second time, at once."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self._is_asked or self.stop.is_set():
+                raise KeyboardInterrupt
+            self.stop.set()
+
+        before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+    def confirm(self, request: Any, message: object, verdicts: tuple[dict[str, Any], ...]) -> bool:
+        """Show what is about to leave, never a value, and wait for yes or no."""
+        for line in describe(request, message, verdicts):
+            typer.echo(line)
+        self._is_asked = True
+        try:
+            while True:
+                answer = input("send this reply? yes or no: ").strip().lower()
+                if answer in ("y", "yes"):
+                    return True
+                if answer in ("n", "no"):
+                    return False
+        except EOFError:
+            raise RunError(
+                "nobody answered at the prompt, so the reply was not sent: start 'site watch "
+                "--confirm' at a terminal"
+            ) from None
+        finally:
+            self._is_asked = False
+
+
+def describe(request: Any, message: object, verdicts: tuple[dict[str, Any], ...]) -> Iterator[str]:
+    """Describe an outgoing message, one line for each field.
+
+    Parameters
+    ----------
+    request : Request
+    message : object
+        The reply before it is encoded.
+    verdicts : tuple of dict
+        What the gate said of each field.
+    """
+    from consilience.wire.codec import pack, plain_fields
+    from consilience.wire.message import iterate_fields
+    from consilience.wire.transcript import describe_shape
+
+    said = {verdict["field"]: verdict for verdict in verdicts}
+    plain = plain_fields(message)
+    yield _printable(
+        f"run {request.run}, round {request.round}, step {request.step} of method {request.method}"
+    )
+    rows = [("field", "class", "shape", "bytes", "rule", "verdict", "epsilon")]
+    for name, spec, _ in iterate_fields(message):
+        verdict = said.get(name, {})
+        rows.append(
+            (
+                name,
+                spec.disclosure.value,
+                describe_shape(plain[name]),
+                str(len(pack(plain[name]))),
+                str(verdict.get("rule") or "-"),
+                str(verdict.get("verdict", "-")),
+                f"{verdict.get('epsilon', 0.0):g}",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield _printable("  " + "  ".join(cells).rstrip())
+
+
+def _print_event(kind: str, facts: dict[str, Any]) -> None:
+    where = ", ".join(f"{k} {facts[k]}" for k in ("run", "round", "step", "file") if k in facts)
+    if kind == "answered" and facts["outcome"] == "reply":
+        text = f"{where}: replied with {facts['bytes']} bytes"
+    elif kind == "answered":
+        text = f"{where}: refused: {facts['reason']}"
+    elif kind == "unreachable":
+        text = f"the folder cannot be read: {facts['reason']}; trying again"
+    elif kind == "unsent":
+        text = f"{where}: not sent yet: {facts['reason']}; trying again"
+    else:
+        text = f"{where}: {kind}: {facts['reason']}"
+    typer.echo(_printable(text))
+
+
+def _printable(text: str) -> str:
+    """Text from elsewhere cannot steer the steward's terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _left_by(home: Any, run: str) -> dict[str, Any]:
+    """What one run left, with the paths of its files; no method where it stopped early."""
+    from consilience.sites.outputs import PROVENANCE, SiteOutput
+
+    files = {name: str(home.path / "outputs" / run / name) for name in home.output_names(run)}
+    facts = SiteOutput(home, run).provenance if PROVENANCE in files else {}
+    return {**facts, "run": run, "files": files}
+
+
+def _summary(one: dict[str, Any]) -> str:
+    if "method" not in one:
+        return f"{one['run']}: read the table; no labels or predictor"
+    return f"{one['run']}: method {one['method']}, {one['rows_kept']} of {one['rows_read']} rows"
