@@ -57,8 +57,8 @@ class Engine(ABC):
             Seconds after which a site counts as absent.
         """
 
-    def open_run(self, run: str) -> None:
+    def open_run(self, run: str) -> None:  # noqa: B027  an engine may have nothing to prepare
         """Prepare for a run (idempotent)."""
 
-    def close_run(self, run: str) -> None:
+    def close_run(self, run: str) -> None:  # noqa: B027  nor to tidy up
         """Tidy up when a run has ended well."""

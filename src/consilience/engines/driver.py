@@ -87,6 +87,7 @@ class Driver:
                 if known is None:
                     continue
                 if known.kind == "absent" or Reply.from_bytes(known.data).status == "refused":
+                    self._transcript.asked_again(round_)
                     self._journal.retry_from(round_)
                     return round_
         return None
@@ -178,7 +179,7 @@ class Driver:
         return tuple(sorted(ready, key=lambda k: k[1]) if ask.wait == "all" else ready[:1])
 
     def _accept(self, arrival: Arrival) -> bool:
-        """Check and journal an arrival; bytes that are no reply to the question count as absence."""
+        """Check and journal an arrival; bytes that do not answer the question count as absence."""
         round_, site = arrival.key
         if arrival.data is None:
             self._journal.absent(arrival.key, arrival.reason)

@@ -1,7 +1,7 @@
 """Local engine: every site in this process's care, computed through joblib.
 
 Requests and replies pass through encode, gate and decode like anywhere else. Steps run wherever
-``joblib.parallel_config`` says (threads, processes, dask, ray); records and outputs are written here.
+``joblib.parallel_config`` says (threads, processes, dask, ray); records and outputs are kept here.
 
 Under ``wait="any"`` replies come in the order of a virtual clock: each site's delays are drawn from
 the run's seed, so an asynchronous run is the same every time.

@@ -223,6 +223,7 @@ class SiteContext(Protocol):
 
 StepFunction = Callable[[Any, SiteData, State, SiteContext], tuple[Any, State]]
 Transform = Callable[[Any, SiteData], SiteData]
+Price = Callable[[Any], float]
 
 
 @dataclass(frozen=True)
@@ -238,6 +239,9 @@ class Step:
         Message types, read from the function's annotations.
     transform : callable or None
         For preparing steps: ``(message, data) -> data``, what later steps receive.
+    price : callable or None
+        For steps that draw noise: ``message -> epsilon``, charged to the site's budget before the
+        step runs.
     """
 
     name: str
@@ -245,6 +249,7 @@ class Step:
     request: type
     reply: type
     transform: Transform | None = None
+    price: Price | None = None
 
     def __call__(
         self, message: Any, data: SiteData, state: State, site: SiteContext
@@ -253,7 +258,9 @@ class Step:
         return self.function(message, data, state, site)
 
 
-def step(name: str, *, transform: Transform | None = None) -> Callable[[StepFunction], Step]:
+def step(
+    name: str, *, transform: Transform | None = None, price: Price | None = None
+) -> Callable[[StepFunction], Step]:
     """Declare a step; its annotations are checked when the module is imported.
 
     Raises
@@ -273,7 +280,7 @@ def step(name: str, *, transform: Transform | None = None) -> Callable[[StepFunc
             raise ProtocolError(f"step {name!r} must annotate its message and tuple[Reply, State]")
         message_type(hints["message"])
         message_type(returned[0])
-        return Step(name, function, hints["message"], returned[0], transform)
+        return Step(name, function, hints["message"], returned[0], transform, price)
 
     return declare
 

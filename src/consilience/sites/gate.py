@@ -9,7 +9,7 @@ kind           rule
 =============  ====================================================================================
 count          every number of records is 0 or at least `min_records`
 keyed-count    the same, and no empty cell (its key would be a value without records)
-sum            cells rest on `min_records` records (and `min_entities`), none dominated by one record
+sum            cells rest on `min_records` records (and `min_entities`), none dominated by one
 moments        the same, and rows >= 2 x columns
 centroids      every class rests on `min_records` records
 linear         rows >= 2 x parameters, and at least `min_records`
@@ -20,9 +20,9 @@ per-record     consent of the policy
 noised         consent of the policy, epsilon within what the step has spent
 =============  ====================================================================================
 
-A sum with a *series* (repeated over rounds) is released only in the cells whose records are the same
-as at the last release, or differ from them by at least `min_records` records and `min_entities`
-entities; in the other cells the last release is repeated.
+A sum with a *series* (repeated over rounds) is released only in the cells whose records are the
+same as at the last release, or differ from them by at least `min_records` records and
+`min_entities` entities; in the other cells the last release is repeated.
 """
 
 from __future__ import annotations

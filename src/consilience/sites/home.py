@@ -130,36 +130,46 @@ class MemoryHome(Home):
         self.lines: list[dict[str, Any]] = []
 
     def record(self, run: str, round_: int, attempt: int) -> Record | None:
+        """Return the record of one answered question, if there is one."""
         data = self._records.get((run, round_, attempt))
         return None if data is None else Record.from_bytes(data)
 
     def commit(self, run: str, record: Record) -> None:
+        """Keep a record; afterwards the reply may leave."""
         self._records[(run, record.round, record.attempt)] = record.to_bytes()
 
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
+        """Keep files of a run at the site."""
         self._outputs.setdefault(run, {}).update(outputs)
 
     def read_output(self, run: str, name: str) -> bytes:
+        """Read one of them; `RunError` where it does not exist."""
         if name not in self._outputs.get(run, {}):
             raise RunError(f"no output {name!r} of run {run} is kept here")
         return self._outputs[run][name]
 
     def output_names(self, run: str) -> tuple[str, ...]:
+        """Names of the files kept for a run."""
         return tuple(sorted(self._outputs.get(run, {})))
 
     def runs(self) -> tuple[str, ...]:
+        """Runs that left outputs."""
         return tuple(sorted(self._outputs))
 
     def ledger(self, data_id: str) -> dict[str, Any]:
+        """Read the ledger of a data set."""
         return dict(self._ledgers.get(data_id, {}))
 
     def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
+        """Write it, durably."""
         self._ledgers[data_id] = dict(ledger)
 
     def log(self, event: str, **facts: Any) -> None:
+        """Add a line to the site's own log."""
         self.lines.append({"event": event, **facts})
 
     def purge(self, run: str) -> None:
+        """Drop a run's records; outputs and ledger stay."""
         self._records = {key: data for key, data in self._records.items() if key[0] != run}
 
 
@@ -189,33 +199,40 @@ class DiskHome(Home):
         return self.path / "runs" / check_run_id(run) / f"{round_:06d}-{attempt:03d}.record"
 
     def record(self, run: str, round_: int, attempt: int) -> Record | None:
+        """Return the record of one answered question, if there is one."""
         path = self._record_path(run, round_, attempt)
         if not path.exists():
             return None
         return Record.from_bytes(_read(path))
 
     def commit(self, run: str, record: Record) -> None:
+        """Keep a record; afterwards the reply may leave."""
         atomic_write(self._record_path(run, record.round, record.attempt), record.to_bytes())
 
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
+        """Keep files of a run at the site."""
         for name, data in sorted(outputs.items()):
             atomic_write(self.path / "outputs" / check_run_id(run) / name, data)
 
     def read_output(self, run: str, name: str) -> bytes:
+        """Read one of them; `RunError` where it does not exist."""
         path = self.path / "outputs" / check_run_id(run) / name
         if not path.is_file():
             raise RunError(f"no output {name!r} of run {run} is kept in {self.path}")
         return _read(path)
 
     def output_names(self, run: str) -> tuple[str, ...]:
+        """Names of the files kept for a run."""
         folder = self.path / "outputs" / check_run_id(run)
         return tuple(sorted(p.name for p in folder.glob("[!.]*"))) if folder.is_dir() else ()
 
     def runs(self) -> tuple[str, ...]:
+        """Runs that left outputs."""
         folder = self.path / "outputs"
         return tuple(sorted(p.name for p in folder.glob("[!.]*"))) if folder.is_dir() else ()
 
     def ledger(self, data_id: str) -> dict[str, Any]:
+        """Read the ledger of a data set."""
         path = self.path / "ledger" / f"{data_id}.json"
         if not path.exists():
             return {}
@@ -228,15 +245,18 @@ class DiskHome(Home):
         return read
 
     def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
+        """Write it, durably."""
         text = json.dumps(ledger, indent=1, sort_keys=True) + "\n"
         atomic_write(self.path / "ledger" / f"{data_id}.json", text.encode())
 
     def log(self, event: str, **facts: Any) -> None:
+        """Add a line to the site's own log."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = json.dumps({"time": stamp, "event": event, **facts}, sort_keys=True)
         self._log.append(line.encode() + b"\n")
 
     def purge(self, run: str) -> None:
+        """Drop a run's records; outputs and ledger stay."""
         import shutil
 
         folder = self.path / "runs" / check_run_id(run)

@@ -1,4 +1,4 @@
-"""A site's own limits. Read from the site's file; nothing that a coordinator sends can change them."""
+"""A site's own limits, read from the site's file: nothing that a coordinator sends changes them."""
 
 from __future__ import annotations
 

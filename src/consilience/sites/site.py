@@ -1,6 +1,6 @@
 """A site: reads its own rows, answers questions, and keeps what it answered.
 
-`Site.answer` takes the bytes of a request and returns the bytes of a reply. In between, in this order:
+`Site.answer` takes the bytes of a request and returns the bytes of a reply. In between, in order:
 
 1. A repeated question gets the bytes it got before.
 2. ``opening.read`` loads the table as the study says; other steps receive the rows that it gave,
@@ -27,12 +27,14 @@ from consilience.exceptions import (
     ConsilienceError,
     DisclosureError,
     ProtocolError,
+    RunError,
     WireError,
 )
 from consilience.methods.base import Columns, Preparation, SiteData, Step, get_method
 from consilience.methods.phases import opening
 from consilience.methods.phases.prepare import steps_of
 from consilience.numerics.random import stream
+from consilience.privacy.accounting import Budget
 from consilience.sites import gate, outputs
 from consilience.sites.home import Home, MemoryHome, Record, check_run_id
 from consilience.sites.policy import Policy
@@ -83,6 +85,7 @@ class Work:
     policy: Policy
     secret_seed: int | None
     release: str
+    epsilon: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def _answered(work: Work) -> Outcome:
     reply, state = step(message, work.data, dict(prior.state), context)
     if type(reply) is not step.reply:
         raise ProtocolError(f"step {step.name!r} replied with {type(reply).__name__}")
-    reviewed = gate.review(reply, work.policy, prior.series)
+    reviewed = gate.review(reply, work.policy, prior.series, epsilon_spent=work.epsilon)
     verdicts = Reply.verdicts_to_wire(reviewed.verdicts)
     envelope = _envelope(work, "reply", reviewed.message, "", verdicts)
     transforms = prior.transforms
@@ -264,6 +267,8 @@ class Site:
                 sentence = "this round was already answered to another question"
                 raise WireError(sentence, public=sentence)
             work = self._complete(work)
+        except RunError:
+            raise  # The home failed, not the question: it may be asked again.
         except ConsilienceError as error:
             refusal = _refused(work, error.public, error)
             if known is not None:
@@ -321,8 +326,29 @@ class Site:
         if outputs.ROWS in self.home.output_names(r.run):
             earlier = self.output(r.run)._rows()["columns"]
         return dataclasses.replace(
-            work, data=self._rows(r.run, prior), prior=prior, earlier_outputs=earlier
+            work,
+            data=self._rows(r.run, prior),
+            prior=prior,
+            earlier_outputs=earlier,
+            epsilon=self._charge(r),
         )
+
+    def _charge(self, request: Request) -> float:
+        """Charge the price of a step to the budget, on disk, before anything is drawn.
+
+        The charge belongs to the question: asking it again after a crash costs nothing more, and
+        nothing is ever refunded.
+        """
+        price = _step_of(request).price
+        if price is None:
+            return 0.0
+        message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
+        epsilon = float(price(message))
+        budget = Budget.read(self.home.ledger(self.policy.data_id))
+        key = f"{request.run}/{request.round}/{request.attempt}"
+        ledger = budget.charge(key, epsilon, limit=self.policy.max_epsilon)
+        self.home.write_ledger(self.policy.data_id, ledger)
+        return epsilon
 
     def _admit(self, request: Request) -> None:
         """Check approval and the number of runs, and note the run in the ledger."""

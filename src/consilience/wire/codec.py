@@ -1,9 +1,10 @@
-"""Bytes of messages: msgpack for structure, raw little-endian buffers for arrays, nothing executable.
+"""Bytes of messages: msgpack for structure, raw little-endian buffers for arrays.
 
-Layout of a message: a map ``{"m": name, "v": version, "f": {field: value}}``. A value is None, bool,
-int, float, str, bytes, a list (a tuple in Python), a map with text keys, or an array, which is the
-map ``{"$": "array", "d": dtype, "s": shape, "b": buffer}``. No extension types, no object arrays, no
-pickle. Whatever cannot be read raises :class:`~consilience.exceptions.WireError`.
+Layout of a message: a map ``{"m": name, "v": version, "f": {field: value}}``. A value is None,
+bool, int, float, str, bytes, a list (a tuple in Python), a map with text keys, or an array, which is
+the map ``{"$": "array", "d": dtype, "s": shape, "b": buffer}``. Nothing in it can be executed: there
+are no extension types and no object arrays. Whatever cannot be read raises
+:class:`~consilience.exceptions.WireError`.
 """
 
 from __future__ import annotations

@@ -118,14 +118,17 @@ class Released:
 
     @property
     def value(self) -> Any:
+        """Plain value as it crosses."""
         return self._value
 
     @property
     def disclosure(self) -> Disclosure:
+        """Class of disclosure."""
         return self._disclosure
 
     @property
     def evidence(self) -> Evidence | None:
+        """What the value rests on; None where it was received."""
         return self._evidence
 
     def __repr__(self) -> str:
@@ -275,7 +278,7 @@ def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
     records = np.where(two_valued, np.minimum(n_low, n_high), nonzero)
     whole = size.sum(axis=0)
     share = np.divide(size.max(axis=0), whole, out=np.zeros_like(whole), where=whole > 0)
-    return total, records, share
+    return total, records, np.asarray(share)
 
 
 def cross_products(x: FloatArray) -> Released:
@@ -382,7 +385,8 @@ class Mechanism(Protocol):
     name: str
     epsilon: float
 
-    def release(self, values: FloatArray) -> FloatArray: ...
+    def release(self, values: FloatArray) -> FloatArray:
+        """Return values with noise."""
 
 
 def noised(values: NDArray[Any], mechanism: Mechanism) -> Released:

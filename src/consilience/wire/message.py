@@ -7,8 +7,8 @@ A message is declared once and used by both ends::
         n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows at the site")
         total: Released = sends(Disclosure.AGGREGATE, ("p",), doc="column sums")
 
-Fields that are not ``PUBLIC`` hold a :class:`~consilience.wire.disclosure.Released` value; the codec
-accepts nothing else. Names in a shape ("p") bind to one length within a message.
+Fields that are not ``PUBLIC`` hold a :class:`~consilience.wire.disclosure.Released` value; the
+codec accepts nothing else. Names in a shape ("p") bind to one length within a message.
 """
 
 from __future__ import annotations

@@ -140,8 +140,8 @@ class EnsembleClusteringResult(Result):
             f"Runs on disjoint halves of the rows{asked} agree by {s['mean']:.2f} (adjusted Rand "
             f"index, {s['low']:.2f} to {s['high']:.2f} over {s['pairs']} pairs), {verdict} "
             f"({s['null_mean']:.2f}, {s['null_low']:.2f} to {s['null_high']:.2f}). Sites that "
-            f"label their own rows alone agree by {s['alone_mean']:.2f}, one site's model on all rows by "
-            f"{s['ported_mean']:.2f}."
+            f"label their own rows alone agree by {s['alone_mean']:.2f}, one site's model on all "
+            f"rows by {s['ported_mean']:.2f}."
         )
 
     def to_frame(self) -> pd.DataFrame:

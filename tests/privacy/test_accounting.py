@@ -1,0 +1,38 @@
+"""The budget: charged once a question, never refunded, never exceeded."""
+
+from __future__ import annotations
+
+import pytest
+
+from consilience.exceptions import BudgetError, RunError
+from consilience.privacy.accounting import Budget
+
+
+def test_charges_add_up_and_keep_the_rest_of_the_ledger() -> None:
+    ledger = Budget.read({"runs": ["a"]}).charge("a/3/1", 0.5, limit=2.0)
+    ledger = Budget.read(ledger).charge("a/4/1", 1.5, limit=2.0)
+    assert Budget.read(ledger).spent == 2.0
+    assert ledger["runs"] == ["a"]
+
+
+def test_the_same_question_is_charged_once() -> None:
+    ledger = Budget.read({}).charge("a/3/1", 2.0, limit=2.0)
+    assert Budget.read(ledger).charge("a/3/1", 2.0, limit=2.0) == ledger
+
+
+def test_a_charge_beyond_the_limit_is_refused() -> None:
+    ledger = Budget.read({}).charge("a/3/1", 1.5, limit=2.0)
+    with pytest.raises(BudgetError, match="steward may raise max_epsilon"):
+        Budget.read(ledger).charge("a/4/1", 0.6, limit=2.0)
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, float("nan"), float("inf")])
+def test_a_price_that_is_no_price_is_refused(epsilon: float) -> None:
+    with pytest.raises(BudgetError):
+        Budget.read({}).charge("a/3/1", epsilon, limit=1e9)
+
+
+@pytest.mark.parametrize("charges", [[1.0], {"a": -1.0}, {"a": "much"}, {"a": float("nan")}])
+def test_a_damaged_ledger_stops_everything(charges: object) -> None:
+    with pytest.raises(RunError, match="damaged"):
+        Budget.read({"epsilon": charges})
