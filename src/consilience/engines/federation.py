@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from consilience.sites.outputs import SiteOutput
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.wire.transcript import Line, read_transcript
+
+if TYPE_CHECKING:
+    from consilience.sites.study import SiteFile, Study
 
 DEFAULT_DEADLINE = 3600.0
 
@@ -150,6 +153,44 @@ class Federation:
             sites.append(memory_site(check_name("site", name), table, own))
         return cls(
             LocalEngine(sites, n_jobs=n_jobs), columns, preparation or Preparation(), **settings
+        )
+
+    @classmethod
+    def from_study(
+        cls,
+        study: Study,
+        site_files: Mapping[str, SiteFile] | None = None,
+        *,
+        engine: Engine | None = None,
+    ) -> Federation:
+        """Build the federation that a study file describes.
+
+        Parameters
+        ----------
+        study : Study
+        site_files : mapping of site to SiteFile, optional
+            Where all sites are on this machine.
+        engine : Engine, optional
+            Where they are elsewhere.
+
+        Raises
+        ------
+        StudyError
+            Neither is given, or the site files do not fit the study.
+        """
+        from consilience.engines.study_run import local_engine
+
+        if engine is None:
+            engine = local_engine(study, {} if site_files is None else site_files)
+        return cls(
+            engine,
+            study.columns,
+            study.preparation,
+            name=study.name,
+            quorum=study.sites.quorum,
+            deadline=study.sites.deadline,
+            roles=study.sites.roles,
+            study=study.hash(),
         )
 
     def run(

@@ -1,0 +1,198 @@
+"""Check a study against the tables of sites on this machine, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from consilience.engines.study_run import check_site_files
+from consilience.exceptions import ConsilienceError, DataError, MissingExtraError, PrivacyError
+from consilience.methods.base import Columns, Method, SiteData
+from consilience.sites.home import DiskHome
+from consilience.sites.policy import Policy
+from consilience.sites.prepare import Report, SiteColumns, load_with_report
+from consilience.sites.site import Site
+from consilience.sites.source import Table, read_source
+from consilience.sites.study import SiteFile, Study
+
+CLASS_PARAMETERS = ("n_clusters", "n_classes")
+
+
+@dataclass(frozen=True)
+class SiteCheck:
+    """What was found at one site. It names columns and counts rows; it holds no value of a cell.
+
+    Attributes
+    ----------
+    name : str
+    policy : Policy or None
+    report : Report or None
+        What became of the table; None where it cannot be used.
+    kinds : dict of str to str
+        Type of each of the study's columns; a column that the table lacks is left out.
+    error : ConsilienceError or None
+        Why the site cannot take part.
+    remarks : tuple of str
+        What else the person at the site should know.
+    """
+
+    name: str
+    policy: Policy | None = None
+    report: Report | None = None
+    kinds: dict[str, str] = field(default_factory=dict)
+    error: ConsilienceError | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def check_sites(study: Study, files: Mapping[str, SiteFile], method: Method) -> list[SiteCheck]:
+    """Read every site's table and say what the study will meet there.
+
+    Raises
+    ------
+    StudyError
+        The site files do not fit the study.
+    """
+    check_site_files(study, files)
+    return [_check(study, files[name], method) for name in study.sites.names]
+
+
+def require_quorum(study: Study, checks: list[SiteCheck]) -> None:
+    """Raise the first site's error if too few sites can take part.
+
+    Raises
+    ------
+    ConsilienceError
+        Of the class of that error; the sentence names the sites.
+    """
+    failing = [check for check in checks if check.error is not None]
+    if len(checks) - len(failing) >= study.quorum or not failing:
+        return
+    first = failing[0].error
+    if first is None or isinstance(first, MissingExtraError):
+        raise first or DataError("a site cannot take part")
+    others = ", ".join(check.name for check in failing[1:])
+    more = f" (nor can {others} take part)" if others else ""
+    raise type(first)(f"site {failing[0].name}: {first}{more}") from first
+
+
+def differences(columns: Columns, checks: list[SiteCheck]) -> tuple[str, ...]:
+    """Say in which columns the tables differ between sites, by column and site."""
+    said = []
+    readable = [check for check in checks if check.kinds]
+    for name in columns.used():
+        kinds = {check.name: check.kinds.get(name, "absent") for check in readable}
+        if len(set(kinds.values())) > 1:
+            listed = ", ".join(f"{kind} at {site}" for site, kind in kinds.items())
+            said.append(f"Column {name} is {listed}.")
+    return tuple(said)
+
+
+def _check(study: Study, file: SiteFile, method: Method) -> SiteCheck:
+    policy: Policy | None = None
+    kinds: dict[str, str] = {}
+    try:
+        policy = Policy.from_settings(file.policy)
+        table = read_source(file.source, file.base)
+        kinds = _kinds(table, study.columns, file.columns)
+        _require_columns(table, study.columns, file.columns)
+        loaded = load_with_report(
+            table, study.columns, study.preparation, file.columns, partition=study.partition
+        )
+        remarks = [
+            *_about_table(loaded.report),
+            *_about_size(loaded.data, policy, method),
+            *_about_home(study, file, policy),
+        ]
+    except ConsilienceError as error:
+        return SiteCheck(file.name, policy, None, kinds, error)
+    return SiteCheck(file.name, policy, loaded.report, kinds, None, tuple(remarks))
+
+
+def _kinds(table: Table, columns: Columns, own: SiteColumns) -> dict[str, str]:
+    return {
+        name: table.kind(own.local(name))
+        for name in columns.used()
+        if own.local(name) in table.names
+    }
+
+
+def _require_columns(table: Table, columns: Columns, own: SiteColumns) -> None:
+    """Name all missing columns at once where there are several; loading stops at the first."""
+    absent = [name for name in columns.used() if own.local(name) not in table.names]
+    if len(absent) > 1:
+        raise DataError(
+            f"columns {', '.join(absent)} are not in {table.description}: add them, or give their "
+            "names there in [columns] rename"
+        )
+
+
+def _about_table(report: Report) -> list[str]:
+    said = [f"Column {name} holds one value only." for name in report.constant]
+    said += [
+        f"Column {column.name}: {column.n_foreign} rows hold values outside the declared levels."
+        for column in report.columns
+        if column.n_foreign
+    ]
+    if report.missing_ids:
+        said.append(f"{report.missing_ids} rows have no id.")
+    if report.duplicate_ids:
+        said.append(f"{report.duplicate_ids} rows repeat an id.")
+    return said
+
+
+def _about_size(data: SiteData, policy: Policy, method: Method) -> list[str]:
+    """What the policy's smallest cell means for a table of this size."""
+    least = policy.min_records
+    if data.n_rows < least:
+        return [
+            f"{data.n_rows} rows are kept and the policy releases nothing that rests on fewer than "
+            f"{least}: the site will refuse."
+        ]
+    said = []
+    for name in CLASS_PARAMETERS:
+        n_classes = getattr(method, name, None)
+        if isinstance(n_classes, int) and data.n_rows < n_classes * least:
+            said.append(
+                f"{data.n_rows} rows are too few for {n_classes} classes of at least {least} rows "
+                "each: the site will find fewer classes, or contribute counts only."
+            )
+    for j, name in enumerate(data.feature_names):
+        column = data.features[:, j]
+        found = column[~np.isnan(column)]
+        ones = int(np.count_nonzero(found))
+        if np.isin(found, (0.0, 1.0)).all() and 0 < min(ones, len(found) - ones) < least:
+            said.append(
+                f"Column {name} is 0 or 1 and one of them is in fewer than {least} rows: the site "
+                "withholds sums of it."
+            )
+    if policy.preset == "simulation":
+        said.append("The preset simulation protects no record.")
+    return said
+
+
+def _about_home(study: Study, file: SiteFile, policy: Policy) -> list[str]:
+    """What the home says about earlier runs; a home that does not exist yet is not created."""
+    if not file.home_path.is_dir():
+        if policy.approved_studies is not None and study.hash() not in policy.approved_studies:
+            raise _not_approved(study)
+        return []
+    home = DiskHome(file.home_path)
+
+    def unread(*_: object) -> SiteData:
+        raise DataError("the table is not read here")
+
+    if not Site(file.name, unread, policy=policy, home=home).approves(study.hash()):
+        raise _not_approved(study)
+    used = len(home.ledger(policy.data_id).get("runs", []))
+    if policy.max_runs is not None and used >= policy.max_runs:
+        return [f"All {policy.max_runs} runs that the policy allows on this data are used up."]
+    return []
+
+
+def _not_approved(study: Study) -> PrivacyError:
+    return PrivacyError(
+        f"the steward has not approved the study with the hash {study.hash()}: approve it with "
+        "'consilience site approve'"
+    )

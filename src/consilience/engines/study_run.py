@@ -1,0 +1,183 @@
+"""From the files of a study to something that can run: sites, engine, method, the run that it follows."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from consilience.engines import rundir
+from consilience.engines.local import LocalEngine
+from consilience.exceptions import ConsilienceError, RunError, StudyError
+from consilience.methods.base import Method, get_method
+from consilience.sites.loaders import file_site
+from consilience.sites.study import SiteFile, Study
+
+if TYPE_CHECKING:
+    from consilience.engines.base import Engine
+    from consilience.engines.federation import Run
+
+SITES = "sites"
+
+
+def read_site_files(study: Study, folder: Path | None = None) -> dict[str, SiteFile]:
+    """Read the site files of a study whose sites are all on this machine.
+
+    Parameters
+    ----------
+    study : Study
+    folder : path, optional
+        Holds ``<site>.toml`` for every site; ``sites/`` beside the study file unless given.
+
+    Raises
+    ------
+    StudyError
+        A file is missing or wrong, carries another site's name, or two sites share a home.
+    """
+    folder = study.base / SITES if folder is None else folder
+    files: dict[str, SiteFile] = {}
+    for name in study.sites.names:
+        path = folder / f"{name}.toml"
+        if not path.is_file():
+            raise StudyError(
+                f"site {name!r} has no file {path}: write it, or say by --sites where the site "
+                "files are"
+            )
+        files[name] = SiteFile.load(path)
+    check_site_files(study, files)
+    return files
+
+
+def check_site_files(study: Study, files: Mapping[str, SiteFile]) -> None:
+    """Check that there is one file for each site, with its name and a home of its own.
+
+    Raises
+    ------
+    StudyError
+    """
+    homes: dict[Path, str] = {}
+    for name in study.sites.names:
+        if name not in files:
+            raise StudyError(f"site {name!r} of the study has no site file: add it")
+        file = files[name]
+        if file.name != name:
+            raise StudyError(
+                f"the site file of {name!r} says that its name is {file.name!r}: make them agree"
+            )
+        home = file.home_path.resolve()
+        if home in homes:
+            raise StudyError(
+                f"sites {homes[home]!r} and {name!r} have the same home {file.home!r}: give each "
+                "its own"
+            )
+        homes[home] = name
+
+
+def local_engine(study: Study, files: Mapping[str, SiteFile]) -> LocalEngine:
+    """Build the engine over sites of this machine, each with its home on disk."""
+    check_site_files(study, files)
+    return LocalEngine([file_site(files[name]) for name in study.sites.names])
+
+
+def folder_engine(study: Study, folder: Path, key: Path, *, on_note: Any = None) -> Engine:
+    """Build the engine over sites that watch a shared folder.
+
+    Raises
+    ------
+    StudyError
+        The key is not the one that the study names, or a site's public key is missing.
+    EngineError
+        There is no such folder.
+    """
+    from consilience.engines.folder import FolderEngine
+    from consilience.wire.signing import SigningKey
+
+    own = SigningKey.load(key)
+    if study.coordinator.key not in (None, own.public):
+        raise StudyError(
+            f"the key {key} is not the coordinator's key that the study names in [coordinator]: "
+            "use that one"
+        )
+    return FolderEngine(folder, study.sites.names, own, study.sites.keys, on_note=on_note)
+
+
+def method_of(study: Study) -> Method:
+    """Build the method of a study with its parameters.
+
+    Raises
+    ------
+    StudyError
+        No such method, a wrong parameter, or a method for another partition.
+    """
+    kind = get_method(study.method)
+    if kind.partition != study.partition:
+        raise StudyError(
+            f"method {study.method!r} is for sites that share {_shared(kind.partition)} and the "
+            f"study says partition = {study.partition!r}: change one of them"
+        )
+    return kind.from_parameters(study.parameters)
+
+
+def _shared(partition: str) -> str:
+    return "columns and hold different rows" if partition == "rows" else "rows by their ids"
+
+
+# --------------------------------------------------------------------------- runs in a folder
+
+
+def runs_in(folder: Path) -> Iterator[tuple[Path, rundir.RunInfo]]:
+    """Yield the runs in a folder that can be read, in the order of their names."""
+    for path in sorted(folder.glob("*/run.json")):
+        try:
+            yield path.parent, rundir.read_info(path.parent)
+        except ConsilienceError:
+            continue  # of another release: not among those that this one can go on with
+
+
+def find_run(text: str, folder: Path) -> Path:
+    """Find a run directory by its path or, in `folder`, by its name or run id.
+
+    Raises
+    ------
+    RunError
+        There is none.
+    """
+    path = Path(text)
+    if not path.is_dir():
+        path = folder / text
+    if (path / "run.json").is_file():
+        return path
+    for found, info in runs_in(folder):
+        if info.run == text:
+            return found
+    if path.is_dir() or Path(text).is_dir():
+        raise RunError(f"{text} holds no run: there is no run.json in it")
+    raise RunError(f"there is no run {text!r} here or in {folder}: give the run's directory")
+
+
+def followed_run(study: Study, folder: Path) -> Run | None:
+    """Load the run that a study follows from the folder in which its own run will be.
+
+    Raises
+    ------
+    RunError
+        It is not there, has not ended, or was made by another release.
+    """
+    from consilience.engines.federation import load_run
+
+    if study.follows is None:
+        return None
+    return load_run(find_run(study.follows.run, folder))
+
+
+def is_busy(path: Path) -> bool:
+    """Whether a coordinator is at work in a run directory."""
+    try:
+        with open(path / ".lock", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
