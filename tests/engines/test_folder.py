@@ -231,6 +231,20 @@ def test_a_site_repairs_its_own_reply(parties: Parties) -> None:
     assert _collect(engine, place.site).data is not None
 
 
+def test_the_coordinator_repairs_its_own_ask(parties: Parties) -> None:
+    engine = parties.engine()
+    engine.open_run("r1")
+    place, body = parties.ask()
+    engine.send({(1, place.site): body})
+    path = parties.folder / "runs" / "r1" / "asks" / place.file
+    whole = path.read_bytes()
+    for spoil in (lambda: path.write_bytes(whole[:50]), path.unlink):
+        spoil()
+        engine.collect(frozenset(), wait="all", deadline=1.0)
+        assert engine._look((1, place.site), 60.0) is None
+        assert path.read_bytes() == whole
+
+
 def test_replies_of_other_places_sites_and_keys_are_set_aside(parties: Parties) -> None:
     engine, place, path = _answered(parties)
     whole = path.read_bytes()

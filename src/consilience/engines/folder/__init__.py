@@ -17,7 +17,7 @@ The protocol, in six rules:
    run or swapped between sites are not messages.
 2. **Whole or absent.** Files appear by an atomic rename and carry a checksum. A file that is
    damaged, incomplete (a synchronised folder may copy slowly) or signed by somebody else is set
-   aside with a note, and looked at again when it changes.
+   aside with a note, and looked at again when it changes. Who wrote it writes it again.
 3. **Both ends are idempotent.** Signatures are deterministic and a site repeats what it said, so an
    ask that is put again gives the same reply, byte for byte. Neither end keeps anything in memory
    that it needs after a restart: the coordinator has its journal, the site its records, and what is

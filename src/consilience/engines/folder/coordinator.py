@@ -37,8 +37,10 @@ class _Open:
     """An ask without its reply yet."""
 
     place: Place
+    data: bytes
     about: str
     sent: float
+    written: Stamp | None
     stamp: Stamp | None = None
     fault: str = ""
 
@@ -114,7 +116,8 @@ class FolderEngine(Engine):
             request = Request.from_bytes(data)
             place = Place(request.run, key[0], request.attempt, key[1])
             self._box.put(place, self._public, data)
-            self._waiting[key] = _Open(place, digest(data), time.monotonic())
+            written = self._box.stamp(place, "ask")
+            self._waiting[key] = _Open(place, data, digest(data), time.monotonic(), written)
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
         """Look for replies until all (or any) are there or past their deadline."""
@@ -165,11 +168,19 @@ class FolderEngine(Engine):
                 if body is not None:
                     return Arrival(key, body)
         if time.monotonic() - ask.sent < deadline:
+            self._repair(ask)
             return None
         reason = "no reply within the deadline"
         return Arrival(
             key, None, f"{reason}, except one set aside: {ask.fault}" if ask.fault else reason
         )
+
+    def _repair(self, ask: _Open) -> None:
+        """Write an ask again that somebody has altered or removed."""
+        found = self._box.stamp(ask.place, "ask")
+        if found != ask.written:
+            self._box.put(ask.place, self._public, ask.data)
+            ask.written = self._box.stamp(ask.place, "ask")
 
     def _note(self, kind: str, **facts: Any) -> None:
         words = ", ".join(f"{name} {value}" for name, value in facts.items())
