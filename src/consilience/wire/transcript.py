@@ -4,14 +4,17 @@ Each line holds run, round, step, site, direction, audience, field, class, shape
 digest of the content, the gate's verdict and epsilon, and ``chain``: the SHA-256 of the previous
 line's chain and this line. Changing, dropping or reordering a line breaks the chain from there on.
 The salt stays with the run's payloads: without it a digest cannot be tried against guessed values.
+
+When refused questions are asked again, a line says from which round on; what crossed before stays,
+and that round and the rest follow anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from consilience.wire.files import AppendLog
 from consilience.wire.message import iterate_fields
 
 _START = "0" * 64
+_AGAIN = "asked-again"
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,12 @@ class Transcript:
     def __init__(self, path: Path | None, run: str, salt: bytes) -> None:
         self._log = AppendLog(path, lambda data: data.rfind(b"\n") + 1)
         self._run, self._salt = run, salt
-        self._known = self._log.content.splitlines()
-        self.lines: list[Line] = []
+        self.lines = _parsed(self._log.content, str(path))
+        # Places of the lines that a replay is going to write once more, in this order.
+        self._expected = list(range(len(self.lines)))
+        for position, line in enumerate(self.lines):
+            if line.verdict == _AGAIN:
+                self._forget(line.round, position + 1)
 
     def message(
         self,
@@ -136,20 +144,50 @@ class Transcript:
             verdicts=reply.verdicts,
         )
 
+    def asked_again(self, round_: int) -> None:
+        """Record that this round and later ones are asked again of those who did not answer."""
+        self._append(
+            Line(
+                run=self._run,
+                round=round_,
+                step="",
+                site="",
+                direction="to-site",
+                audience="site",
+                field="",
+                disclosure="public",
+                shape="",
+                bytes=0,
+                digest="",
+                verdict=_AGAIN,
+                rule="from this round on the run goes on anew",
+                epsilon=0.0,
+            )
+        )
+        self._forget(round_, len(self.lines))
+
+    def _forget(self, round_: int, until: int) -> None:
+        """Among the lines before place `until`, expect only those that precede a round."""
+        before = takewhile(
+            lambda place: place < until and self.lines[place].round < round_, self._expected
+        )
+        self._expected = [*before, *range(until, len(self.lines))]
+
     def _add(self, line: Line) -> None:
-        previous = self.lines[-1].chain if self.lines else _START
+        if not self._expected:
+            self._append(line)
+            return
+        place = self._expected.pop(0)
+        if replace(self.lines[place], chain="") != line:
+            raise RunError(
+                f"line {place + 1} of the transcript {self._log.path} is not what this run wrote "
+                "there: the file was altered; start a new run"
+            )
+
+    def _append(self, line: Line) -> None:
         body = asdict(line)
-        body["chain"] = _link(previous, body)
-        encoded = _encode(body)
-        position = len(self.lines)
-        if position < len(self._known):
-            if self._known[position] != encoded:
-                raise RunError(
-                    f"line {position + 1} of the transcript {self._log.path} is not what this run "
-                    "wrote there: the file was altered; start a new run"
-                )
-        else:
-            self._log.append(encoded + b"\n")
+        body["chain"] = _link(self.lines[-1].chain if self.lines else _START, body)
+        self._log.append(_encode(body) + b"\n")
         self.lines.append(Line(**body))
 
 
@@ -184,22 +222,27 @@ def read_transcript(path: Path) -> tuple[Line, ...]:
     RunError
         A line is missing, altered or unreadable.
     """
-    return tuple(_verified(path))
-
-
-def _verified(path: Path) -> Iterator[Line]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        data = path.read_bytes()
     except OSError as error:
         raise RunError(f"cannot read the transcript {path}: {error.strerror}") from None
+    return tuple(_parsed(data, str(path)))
+
+
+def _parsed(data: bytes, where: str) -> list[Line]:
+    """Read lines and verify their chain."""
+    lines: list[Line] = []
     previous = _START
-    for number, text in enumerate(lines, start=1):
+    for number, encoded in enumerate(data.splitlines(), start=1):
         try:
-            body = json.loads(text)
+            body = json.loads(encoded)
             line = Line(**body)
         except (ValueError, TypeError):
-            raise RunError(f"line {number} of the transcript {path} cannot be read") from None
+            raise RunError(f"line {number} of the transcript {where} cannot be read") from None
         if line.chain != _link(previous, body):
-            raise RunError(f"the chain of the transcript {path} breaks at line {number}")
+            raise RunError(
+                f"the chain of the transcript {where} breaks at line {number}: the file was altered"
+            )
         previous = line.chain
-        yield line
+        lines.append(line)
+    return lines
