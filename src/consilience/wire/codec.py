@@ -1,9 +1,9 @@
 """Bytes of messages: msgpack for structure, raw little-endian buffers for arrays.
 
 Layout of a message: a map ``{"m": name, "v": version, "f": {field: value}}``. A value is None,
-bool, int, float, str, bytes, a list (a tuple in Python), a map with text keys, or an array, which is
-the map ``{"$": "array", "d": dtype, "s": shape, "b": buffer}``. Nothing in it can be executed: there
-are no extension types and no object arrays. Whatever cannot be read raises
+bool, int, float, str, bytes, a list (a tuple in Python), a map with text keys, or an array, which
+is the map ``{"$": "array", "d": dtype, "s": shape, "b": buffer}``. Nothing in it can be executed:
+there are no extension types and no object arrays. Whatever cannot be read raises
 :class:`~consilience.exceptions.WireError`.
 """
 
@@ -35,7 +35,11 @@ def pack(value: Any) -> bytes:
     """
     import msgpack
 
-    packed = msgpack.packb(_to_wire(value, 0), use_bin_type=True)
+    try:
+        packed = msgpack.packb(_to_wire(value, 0), use_bin_type=True)
+    except (ValueError, OverflowError) as error:
+        # Whole numbers over 64 bits, texts that are not Unicode, more bytes than a length may say.
+        raise ProtocolError(f"a value does not cross the wire ({type(error).__name__})") from None
     return bytes(packed)
 
 
@@ -51,14 +55,17 @@ def unpack(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
 
     if len(data) > max_bytes:
         raise WireError(f"a message of more than {max_bytes} bytes was refused")
+    # No structure has more items than bytes: a declared length alone never claims memory.
+    items = min(MAX_ITEMS, len(data))
     try:
         raw = msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
-            max_str_len=MAX_ITEMS,
-            max_array_len=MAX_ITEMS,
-            max_map_len=MAX_ITEMS,
+            object_pairs_hook=_distinct,
+            max_str_len=items,
+            max_array_len=items,
+            max_map_len=items,
             max_ext_len=0,
             max_bin_len=max_bytes,
         )
@@ -109,9 +116,10 @@ def decode_message(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     if not isinstance(raw, dict) or set(raw) != {"m", "v", "f"} or not isinstance(raw["m"], str):
         raise WireError("bytes that are not a message of this package")
     kind = message_type(raw["m"])
-    if raw["v"] != kind.version:
+    found = raw["v"] if type(raw["v"]) is int else None
+    if found != kind.version:
         raise WireError(
-            f"message {kind.name} has version {raw['v']!r}, here it is {kind.version}: "
+            f"message {kind.name} has version {found}, here it is {kind.version}: "
             "install the same release of consilience everywhere"
         )
     fields = raw["f"]
@@ -160,6 +168,14 @@ def _array_to_wire(array: np.ndarray) -> dict[str, Any]:
         "s": list(array.shape),
         "b": little.tobytes(),
     }
+
+
+def _distinct(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Make a map of pairs; a repeated key would mean different things to different readers."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise WireError("a map with a repeated key")
+    return found
 
 
 def _from_wire(raw: Any, depth: int) -> Any:

@@ -28,12 +28,14 @@ class _Envelope:
     def from_bytes(cls: type[E], data: bytes) -> E:
         """Decode and check every type; `WireError` for anything else."""
         raw = unpack(data)
-        if not isinstance(raw, dict) or raw.pop("kind", None) != cls.__name__:
+        kind = raw.pop("kind", None) if isinstance(raw, dict) else None
+        if not isinstance(kind, str) or kind != cls.__name__:
             raise WireError(f"bytes that are not a {cls.__name__.lower()}")
         schema = raw.pop("schema", None)
+        schema = schema if type(schema) is int else None
         if schema != WIRE_SCHEMA:
             raise WireError(
-                f"an envelope of wire schema {schema!r}, here it is {WIRE_SCHEMA}: "
+                f"an envelope of wire schema {schema}, here it is {WIRE_SCHEMA}: "
                 "install the same release of consilience everywhere"
             )
         if set(raw) != {f.name for f in dataclasses.fields(cls)}:
