@@ -165,7 +165,8 @@ class Driver:
             keys = [key for key in self._open if key[0] == self._round]
         else:
             keys = list(self._open)
-        ready = [key for key in keys if key in self._journal.replies]
+        # In the order in which they came, which a resumed run finds again in the journal.
+        ready = [key for key in self._journal.replies if key in keys]
         while len(ready) < (len(keys) if ask.wait == "all" else 1):
             unsent = {k: d for k, d in self._open.items() if k not in self._sent}
             unsent = {k: d for k, d in unsent.items() if k not in self._journal.replies}
@@ -174,11 +175,13 @@ class Driver:
                 self._sent.update(unsent)
             waiting = frozenset(k for k in keys if k not in self._journal.replies)
             for arrival in self._engine.collect(waiting, wait=ask.wait, deadline=self._deadline):
-                if arrival.key in waiting and self._accept(arrival):
+                # An engine may deliver twice: only the first counts.
+                if arrival.key in waiting and arrival.key not in self._journal.replies:
+                    self._accept(arrival)
                     ready.append(arrival.key)
         return tuple(sorted(ready, key=lambda k: k[1]) if ask.wait == "all" else ready[:1])
 
-    def _accept(self, arrival: Arrival) -> bool:
+    def _accept(self, arrival: Arrival) -> None:
         """Check and journal an arrival; bytes that do not answer the question count as absence."""
         round_, site = arrival.key
         if arrival.data is None:
@@ -192,7 +195,6 @@ class Driver:
                 self._store.event("rejected", round=round_, site=site, reason=str(error))
         kind = self._journal.replies[arrival.key].kind
         self._tell("arrived", round=round_, site=site, outcome=kind)
-        return True
 
     def _check(self, arrival: Arrival) -> None:
         round_, site = arrival.key
