@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from consilience.engines.base import Arrival, Engine, Key
-from consilience.exceptions import ConsilienceError, StudyError, WireError
+from consilience.exceptions import ConsilienceError, StudyError
 from consilience.numerics.parallel import ordered_map
 from consilience.numerics.random import stream
 from consilience.sites.site import Site, Work, compute
@@ -62,7 +62,8 @@ class LocalEngine(Engine):
         for key, data in queue.items():
             try:
                 begun[key] = self.members[key[1]].begin(data)
-            except WireError as error:
+            except ConsilienceError as error:
+                # No request to this site, or a home that cannot be read: nothing can leave it.
                 failed[key] = error.public
         works = {key: item for key, item in begun.items() if isinstance(item, Work)}
         outcomes = dict(
