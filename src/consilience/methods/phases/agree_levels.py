@@ -64,6 +64,8 @@ def agree_levels(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
         for name, within in zip(columns, reply.within, strict=True)
         if not within
     ]
+    # A site that did not confirm its levels takes part no more.
+    ctx.sites = tuple(sorted(replies))
     if outside:
         raise StudyError(
             "; ".join(outside) + " (which ones is in that site's own log): declare all levels"

@@ -87,7 +87,9 @@ def standardise(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
         centre=relayed(centre, Disclosure.AGGREGATE),
         scale=relayed(scale, Disclosure.AGGREGATE),
     )
-    ctx.require((yield Ask("standardise.apply", request)))
+    applied = ctx.require((yield Ask("standardise.apply", request)))
+    # A site that missed this would answer from rows in other units: it takes part no more.
+    ctx.sites = tuple(sorted(applied))
 
 
 def _scaling(ctx: CoordinatorContext) -> Generator[Ask, Replies, np.ndarray]:
