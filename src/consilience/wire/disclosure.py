@@ -92,7 +92,7 @@ class Evidence:
         """Cells in which one record carries too large a share."""
         if self.share is None:
             return np.zeros((), dtype=bool)
-        return np.asarray(self.share > limits.max_share)
+        return np.asarray(~(self.share <= limits.max_share))
 
 
 class Released:
@@ -236,7 +236,7 @@ def aggregate(
     many records have the property, so both groups must be large enough, or one of them empty.
     """
     x = np.asarray(contributions, dtype=float)
-    flat = x.reshape(len(x), -1)
+    flat = x.reshape(len(x), int(np.prod(x.shape[1:])))
     groups = [slice(None)] if cells is None else [cells == c for c in range(n_cells)]
     facts = [_cell_facts(flat[rows]) for rows in groups]
     shape = x.shape[1:] if cells is None else (n_cells, *x.shape[1:])
@@ -251,7 +251,7 @@ def aggregate(
         "sum",
         n_records=len(x),
         records=records.astype(np.int64),
-        share=share,
+        share=np.asarray(share, dtype=np.float64),
         entities=n_entities,
         series=series,
         members=None if cells is None else np.asarray(cells, dtype=np.int64),
@@ -276,8 +276,10 @@ def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
     n = present.sum(axis=0)
     two_valued = (n_low + n_high == n) & (low < high)
     records = np.where(two_valued, np.minimum(n_low, n_high), nonzero)
-    whole = size.sum(axis=0)
-    share = np.divide(size.max(axis=0), whole, out=np.zeros_like(whole), where=whole > 0)
+    # In units of the largest, so that the sum cannot overflow: the largest share is one over it.
+    peak = size.max(axis=0)
+    whole = np.divide(size, peak, out=np.zeros_like(size), where=peak > 0).sum(axis=0)
+    share = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole != 0)
     return total, records, np.asarray(share)
 
 
