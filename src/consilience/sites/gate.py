@@ -21,8 +21,9 @@ noised         consent of the policy, epsilon within what the step has spent
 =============  ====================================================================================
 
 A sum with a *series* (repeated over rounds) is released only in the cells whose records are the
-same as at the last release, or differ from them by at least `min_records` records and
-`min_entities` entities; in the other cells the last release is repeated.
+same as at the last release, or differ from them by groups of at least `min_records` records and
+`min_entities` entities that joined and left the same cells; in the other cells the last release is
+repeated.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def review(msg: object, policy: Policy, series: Series, *, epsilon_spent: float 
             changes[name] = content
             outcome = "repeated" if repeated else outcome
         verdicts.append(Verdict(name, evidence.rule, outcome, evidence.epsilon))  # type: ignore[arg-type]
-    if epsilon > epsilon_spent + 1e-12:
+    if not epsilon <= epsilon_spent + 1e-12:
         raise DisclosureError(
             "a step released noise that its budget was not charged for",
             public="the step was not charged for its noise",
@@ -159,7 +160,8 @@ def _moments(name: str, evidence: Evidence, limits: Limits) -> None:
 
 
 def _classes(name: str, evidence: Evidence, limits: Limits) -> None:
-    if evidence.records is None or (evidence.records < limits.min_records).any():
+    records = evidence.records
+    if records is None or not len(records) or (records < limits.min_records).any():
         raise _refusal(name, f"a class rests on fewer than {limits.min_records} records")
 
 
@@ -228,24 +230,48 @@ def _guard_differences(released: Released, series: Series, limits: Limits) -> tu
     value = np.array(released.value, dtype=float)
     masks = evidence.members[None, :] == np.arange(len(value))[:, None]
     last = series.get(evidence.series)
-    repeated = False
-    if last is not None and last["masks"].shape == masks.shape:
-        for cell in range(len(value)):
-            if np.isnan(last["value"][cell]).all():
-                continue
-            moved = last["masks"][cell] != masks[cell]
-            withheld = bool(np.isnan(value[cell]).any())
-            if withheld or (moved.any() and not _enough_moved(moved, evidence, limits)):
-                value[cell] = last["value"][cell]
-                masks[cell] = last["masks"][cell]
-                repeated = True
+    repeat = np.zeros(len(value), dtype=bool)
+    if last is not None:
+        if last["masks"].shape != masks.shape or last["value"].shape != value.shape:
+            raise _refusal("series", "a repeated sum has other cells or columns than before")
+        repeat = _cells_to_repeat(masks, value, last, evidence, limits)
+        value[repeat] = last["value"][repeat]
+        masks[repeat] = last["masks"][repeat]
     series[evidence.series] = {"masks": masks, "value": value}
-    return replaced(released, value), repeated
+    return replaced(released, value), bool(repeat.any())
+
+
+def _cells_to_repeat(
+    masks: np.ndarray, value: np.ndarray, last: dict[str, Any], evidence: Evidence, limits: Limits
+) -> np.ndarray:
+    """Cells whose new sums, alone or together with others, would tell of too few records.
+
+    Records that changed alike (left the same cells, joined the same cells) cannot be told apart by
+    any difference of releases; so each such group must be large enough, not only each cell: ten
+    records that left A for C and one that left A for B show the one as (A before - A) - (C - C
+    before).
+    """
+    axes = tuple(range(1, value.ndim))
+    known = ~np.isnan(last["value"]).all(axis=axes)
+    repeat = known & np.isnan(value).any(axis=axes)
+    change = masks.astype(np.int8) - last["masks"].astype(np.int8)
+    while True:
+        change[repeat | ~known] = 0
+        moved = np.flatnonzero(change.any(axis=0))
+        kinds, group = np.unique(change[:, moved], axis=1, return_inverse=True)
+        small = [
+            not _enough_moved(moved[group.ravel() == g], evidence, limits)
+            for g in range(kinds.shape[1])
+        ]
+        involved = (kinds[:, small] != 0).any(axis=1)
+        if not involved.any():
+            return np.asarray(repeat)
+        repeat |= involved
 
 
 def _enough_moved(moved: np.ndarray, evidence: Evidence, limits: Limits) -> bool:
-    """Whether enough records (and entities) joined or left a cell since its last release."""
-    if moved.sum() < limits.min_records:
+    """Whether a group of records is large enough, and of enough entities."""
+    if len(moved) < limits.min_records:
         return False
     if evidence.member_entities is None:
         return True
