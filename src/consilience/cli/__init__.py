@@ -1,1 +1,1 @@
-"""The command line: one file for each command."""
+"""The command line: one file per command, which imports what it needs only when it runs."""

@@ -1,4 +1,4 @@
-"""From the files of a study to something that can run: sites, engine, method, the run that it follows."""
+"""From the files of a study to something that runs: sites, engine, method, earlier runs."""
 
 from __future__ import annotations
 

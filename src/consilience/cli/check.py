@@ -1,0 +1,97 @@
+"""``consilience check``: whether a study can run on the tables of its sites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from consilience.cli import console
+
+if TYPE_CHECKING:
+    from consilience.engines.study_check import SiteCheck
+    from consilience.sites.study import Study
+
+
+def check(
+    study: Path = typer.Argument(metavar="STUDY", help="Study file."),
+    sites: Path | None = typer.Option(
+        None, metavar="DIR", help="Where <site>.toml are; sites/ beside the study unless given."
+    ),
+) -> None:
+    """Check a study and its tables without running anything.
+
+    Names columns and counts rows; never shows a value. Ends with the exit code of the first error
+    where too few sites could take part.
+    """
+    from consilience.engines.study_check import check_sites, differences, require_quorum
+    from consilience.engines.study_run import method_of, read_site_files
+    from consilience.sites.study import Study
+
+    read = Study.load(study)
+    method = method_of(read)
+    checks = check_sites(read, read_site_files(read, sites), method)
+    console.facts(
+        (
+            ("Study", f"{read.name} ({study})"),
+            ("Hash", read.hash()),
+            ("Method", f"{method.name}: {method.title}"),
+            ("Sites", f"{len(checks)}, of which {read.quorum} must answer"),
+            (
+                "Rules",
+                f"missing = {read.preparation.missing!r}, "
+                f"standardize = {read.preparation.standardize!r}",
+            ),
+        )
+    )
+    console.heading("Sites")
+    _sites(checks)
+    console.heading("Columns: type, and rows without a value")
+    _columns(read, checks)
+    remarks = [(c.name, remark) for c in checks for remark in c.remarks]
+    remarks += [(c.name, f"Cannot take part: {c.error}") for c in checks if c.error is not None]
+    said = [*differences(read.columns, checks), *(f"{name}: {text}" for name, text in remarks)]
+    if said:
+        console.heading("Remarks")
+        for text in said:
+            console.say(f"- {text}", indent=2)
+    typer.echo()
+    require_quorum(read, checks)
+    console.say("The study can run.")
+
+
+def _sites(checks: list[SiteCheck]) -> None:
+    console.table(
+        ("site", "rows read", "rows kept", "policy", "smallest cell", "verdict"),
+        (
+            (
+                c.name,
+                "-" if c.report is None else c.report.rows_read,
+                "-" if c.report is None else c.report.rows_kept,
+                "-" if c.policy is None else c.policy.preset,
+                "-" if c.policy is None else c.policy.min_records,
+                "can take part" if c.error is None else "cannot take part",
+            )
+            for c in checks
+        ),
+        right=" rr r",
+    )
+
+
+def _columns(study: Study, checks: list[SiteCheck]) -> None:
+    console.table(
+        ("column", *(c.name for c in checks)),
+        ((name, *(_cell(c, name) for c in checks)) for name in study.columns.used()),
+    )
+
+
+def _cell(check: SiteCheck, name: str) -> str:
+    if name not in check.kinds:
+        return "absent" if check.kinds else "-"
+    if check.report is None:
+        return check.kinds[name]
+    missing = next((c.missing for c in check.report.columns if c.name == name), 0)
+    if not missing:
+        return check.kinds[name]
+    return f"{check.kinds[name]}, {missing} ({missing / max(check.report.rows_read, 1):.0%})"

@@ -1,0 +1,106 @@
+"""Plain text for people: paragraphs, tables, one-sentence errors.
+
+Some of the text comes from other parties (names of sites and columns, reasons of refusals). It is
+printed without markup, and characters that could steer a terminal are shown as codes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+MOST_COLUMNS = 100
+
+
+def clean(text: object) -> str:
+    """Return text on one line in which no character steers the terminal."""
+    return "".join(_shown(character) for character in str(text))
+
+
+def _shown(character: str) -> str:
+    if unicodedata.category(character) not in _STEERING:
+        return character
+    return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
+
+
+def width() -> int:
+    """Columns of the terminal, at most 100."""
+    return min(shutil.get_terminal_size((MOST_COLUMNS, 24)).columns, MOST_COLUMNS)
+
+
+def say(text: str = "", *, indent: int = 0) -> None:
+    """Print a paragraph, wrapped."""
+    lines = textwrap.wrap(clean(text), max(width() - indent, 20), break_on_hyphens=False)
+    typer.echo("\n".join(" " * indent + line for line in lines))
+
+
+def line(text: str = "") -> None:
+    """Print one line as it is, however long (paths, commands)."""
+    typer.echo(clean(text))
+
+
+def heading(text: str) -> None:
+    """Print a heading after a blank line."""
+    typer.echo()
+    typer.echo(clean(text))
+
+
+def complain(text: str) -> None:
+    """Print one line to the error stream."""
+    typer.echo(clean(text), err=True)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object; nothing else goes to this stream."""
+    typer.echo(json.dumps(value, indent=1, sort_keys=False, ensure_ascii=True, allow_nan=False))
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> None:
+    """Print names and values in two columns."""
+    rows = [(clean(name), clean(value)) for name, value in pairs]
+    left = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        typer.echo(f"{name.ljust(left)}  {value}".rstrip())
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> None:
+    """Print a table; `right` has an ``r`` at the place of each column that is set to the right."""
+    cells = [[clean(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[j]) for row in cells) for j in range(len(header))]
+    cells.insert(1, ["-" * size for size in widths])
+    for row in cells:
+        placed = [
+            cell.rjust(size) if right[j : j + 1] == "r" else cell.ljust(size)
+            for j, (cell, size) in enumerate(zip(row, widths, strict=True))
+        ]
+        typer.echo("  ".join(placed).rstrip())
+
+
+def frame(shown: Any) -> None:
+    """Print a data frame; one that is too wide is turned on its side if it then fits better."""
+    text = _frame_text(shown)
+    if _widest(text) > width() and len(shown) < len(shown.columns):
+        text = _frame_text(shown.T)
+    for row in text.splitlines():
+        typer.echo(clean(row).rstrip())
+
+
+def _frame_text(shown: Any) -> str:
+    return str(shown.to_string(float_format=lambda value: f"{value:.4g}", na_rep="-"))
+
+
+def _widest(text: str) -> int:
+    return max((len(row) for row in text.splitlines()), default=0)
+
+
+def on_terminal() -> bool:
+    """Whether the error stream, where progress goes, is a terminal."""
+    return sys.stderr.isatty()

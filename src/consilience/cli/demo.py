@@ -1,0 +1,164 @@
+"""``consilience demo``: a study that can be looked at and run at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from consilience.cli import console
+from consilience.cli.run import Plan, execute, tell
+
+FOLDER = Path("consilience-demo")
+LABEL = "cultivar"
+
+
+@dataclass(frozen=True)
+class Demo:
+    """One demonstration: a method on the wines at three sites.
+
+    Attributes
+    ----------
+    about : str
+        What the study asks.
+    parameters : str
+        The lines of ``[parameters]``.
+    standardize : str
+    """
+
+    about: str
+    parameters: str = ""
+    standardize: str = "none"
+
+
+DEMOS: dict[str, Demo] = {
+    "ensemble-clustering": Demo(
+        "Which kinds of wine occur at three merchants who do not pool their tables?",
+        "n_clusters = 3\n",
+        "pooled",
+    ),
+    "mean-and-sd": Demo("What is the average wine of three merchants?"),
+}
+
+STUDY = """\
+# {about}
+# All parties share this file. Run it again with: consilience run {file}
+
+name = "demo-{method}"
+method = "{method}"
+partition = "rows"
+seed = 20240229
+
+[parameters]
+{parameters}
+[data]
+# The tables also hold the {label} of each wine. No role names it, so the study does not use it.
+features = [
+{features}
+]
+
+[preparation]
+missing = "refuse"
+standardize = "{standardize}"
+
+[sites]
+names = [{sites}]
+"""
+
+SITE = """\
+# Stays at the site: where its table is, and what may leave.
+
+name = "{site}"
+home = "../homes/{site}"
+
+[source]
+path = "../data/{site}.csv"
+
+[policy]
+preset = "strict"
+data_id = "demo-{site}"
+"""
+
+
+def demo(
+    method: str = typer.Argument(
+        "ensemble-clustering", metavar="[METHOD]", help=f"One of: {', '.join(DEMOS)}."
+    ),
+    folder: Path = typer.Option(
+        FOLDER, metavar="DIR", help="Where study, site files and tables are written."
+    ),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+) -> None:
+    """Write a small study with three sites, and run it.
+
+    The data are 178 wines of three cultivars that come with scikit-learn; each site has half of one
+    cultivar and a quarter of the others, and the policy "strict". A file that is already there and
+    holds something else is never replaced.
+    """
+    from consilience.engines.rundir import new_run_id
+    from consilience.exceptions import ParameterError
+    from consilience.wire.files import atomic_write
+
+    if method not in DEMOS:
+        raise ParameterError.of("METHOD", f"one of {', '.join(DEMOS)}", method)
+    study = folder / f"{method}.toml"
+    files = demo_files(method)
+    _refuse_foreign(folder, files)
+    for name, text in files.items():
+        if not (folder / name).exists():
+            atomic_write(folder / name, text.encode(), mode=0o644)
+    console.say(DEMOS[method].about)
+    console.say(
+        f"Study, site files and tables are in {folder}; now the sites answer, each behind its own "
+        "gate."
+    )
+    typer.echo()
+    run = execute(Plan(study, folder / "runs" / new_run_id(f"demo-{method}"), quiet=quiet))
+    tell(run)
+    console.heading("To go on")
+    console.line(f"  look at   {study} and {folder / 'sites'}")
+    console.line(f"  check     consilience check {study}")
+    console.line(f"  run       consilience run {study}")
+
+
+def demo_files(method: str) -> dict[str, str]:
+    """Return the files of a demonstration by their names in its folder."""
+    from consilience.datasets.load import load_demo_sites
+
+    chosen = DEMOS[method]
+    tables = load_demo_sites()
+    features = [name for name in next(iter(tables.values())).columns if name != LABEL]
+    files = {
+        f"{method}.toml": STUDY.format(
+            about=chosen.about,
+            file=f"{method}.toml",
+            method=method,
+            parameters=chosen.parameters,
+            label=LABEL,
+            features="\n".join(f'  "{name}",' for name in features),
+            standardize=chosen.standardize,
+            sites=", ".join(f'"{site}"' for site in tables),
+        )
+    }
+    for site, table in tables.items():
+        files[f"sites/{site}.toml"] = SITE.format(site=site)
+        files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
+    return files
+
+
+def _refuse_foreign(folder: Path, files: dict[str, str]) -> None:
+    """Stop before anything is written if a file is there that is not this demonstration's."""
+    from consilience.exceptions import RunError
+
+    for name, text in files.items():
+        path = folder / name
+        try:
+            foreign = path.exists() and path.read_bytes() != text.encode()
+        except OSError:
+            foreign = True
+        if foreign:
+            raise RunError(
+                f"{path} is already there and is not what this demonstration writes: name another "
+                "folder by --folder"
+            )

@@ -1,0 +1,69 @@
+"""How the command line ends: one sentence and a number."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+import warnings
+from typing import Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from consilience.cli.console import complain
+from consilience.exceptions import ConsilienceError
+
+UNFORESEEN = 1
+INTERRUPTED = 130
+DEBUG = "--debug"
+
+
+class House(TyperGroup):
+    """The group of all commands: turns errors into a sentence on stderr and an exit code."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Accept ``--debug`` anywhere before ``--``."""
+        end = args.index("--") if "--" in args else len(args)
+        ctx.obj = DEBUG in args[:end]
+        return super().parse_args(ctx, [a for a in args[:end] if a != DEBUG] + args[end:])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        debug = bool(ctx.obj)
+        if not debug:
+            # What commands have to say they say themselves; libraries' warnings may show values.
+            logging.getLogger("consilience").addHandler(logging.NullHandler())
+        try:
+            with warnings.catch_warnings():
+                if not debug:
+                    warnings.simplefilter("ignore")
+                return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            complain("Interrupted.")
+            raise typer.Exit(INTERRUPTED) from None
+        except ConsilienceError as error:
+            _trace(debug)
+            complain(f"Error: {error}")
+            raise typer.Exit(error.exit_code) from None
+        except Exception as error:  # noqa: BLE001  its text could hold a value: only its type is shown
+            _trace(debug)
+            complain(f"Error: {unforeseen(error)}")
+            raise typer.Exit(UNFORESEEN) from None
+
+
+def unforeseen(error: Exception) -> str:
+    """Return a sentence about an error that nobody foresaw."""
+    found = traceback.extract_tb(error.__traceback__)
+    place = f" in {found[-1].name} (line {found[-1].lineno})" if found else ""
+    return (
+        f"an unforeseen {type(error).__name__}{place} stopped the command: add --debug to see "
+        "where it came from, and please report it"
+    )
+
+
+def _trace(debug: bool) -> None:
+    if debug:
+        typer.echo(traceback.format_exc(), err=True, nl=False)

@@ -1,0 +1,94 @@
+"""``consilience methods``: what there is, and what each method does and discloses."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from typing import TYPE_CHECKING
+
+import typer
+
+from consilience.cli import console
+
+if TYPE_CHECKING:
+    from consilience.methods.base import Method
+
+
+def methods(
+    name: str | None = typer.Argument(
+        None, metavar="[NAME]", help="Show this one: parameters, exchange, absence, leakage."
+    ),
+) -> None:
+    """List the methods, or show one of them.
+
+    Each method answers one question; NAME shows its parameters and what it discloses.
+    """
+    from consilience.methods.base import all_methods, get_method
+
+    if name is not None:
+        _show(get_method(name))
+        return
+    found = all_methods()
+    console.table(
+        ("method", "sites share", "question"),
+        (
+            (one, "columns" if kind.partition == "rows" else "rows", kind.title)
+            for one, kind in found.items()
+        ),
+    )
+
+
+def _show(kind: type[Method]) -> None:
+    console.line(f"{kind.name} (version {kind.version})")
+    console.say(kind.title)
+    console.heading("Parameters, for [parameters] of a study file")
+    docs = parameter_docs(inspect.getdoc(kind) or "")
+    shown = dataclasses.fields(kind)  # type: ignore[arg-type]
+    if not shown:
+        console.say("None.", indent=2)
+    for item in shown:
+        typed, text = docs.get(item.name, (str(item.type), ""))
+        console.line(f"  {item.name} : {typed}{_default(item)}")
+        if text:
+            console.say(text, indent=6)
+    console.heading("Exchange")
+    for row in (inspect.getdoc(inspect.getmodule(kind)) or "").splitlines():
+        console.line(f"  {row}".rstrip())
+    console.heading("When a site does not answer")
+    console.say(kind.absence, indent=2)
+    console.heading("What the coordinator knows afterwards")
+    console.say(kind.leakage, indent=2)
+
+
+def _default(item: dataclasses.Field[object]) -> str:
+    if item.default is not dataclasses.MISSING:
+        return f", default {item.default!r}" if item.default is not None else ", optional"
+    if item.default_factory is not dataclasses.MISSING:
+        return f", default {item.default_factory()!r}"
+    return ", required"
+
+
+def parameter_docs(doc: str) -> dict[str, tuple[str, str]]:
+    """Return type and text of each parameter from a numpydoc docstring.
+
+    Parameters
+    ----------
+    doc : str
+        Docstring without indentation.
+    """
+    lines = doc.splitlines()
+    found: dict[str, tuple[str, list[str]]] = {}
+    current: list[str] = []
+    inside = False
+    for i, line in enumerate(lines):
+        underlined = i + 1 < len(lines) and re.fullmatch(r"-{3,}", lines[i + 1].strip())
+        if underlined and not line.startswith(" "):
+            inside = line.strip() == "Parameters"
+        elif inside and line.startswith(" "):
+            current.append(line.strip())
+        elif inside and (match := re.fullmatch(r"([\w, ]+?)\s*:\s*(.+)", line)):
+            current = []
+            for name in match[1].split(","):
+                found[name.strip()] = (match[2], current)
+    return {name: (typed, " ".join(text)) for name, (typed, text) in found.items()}

@@ -1,0 +1,249 @@
+"""``consilience run``: run a study."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from consilience.cli import console
+from consilience.cli.errors import INTERRUPTED
+from consilience.cli.progress import Progress
+from consilience.cli.runs import REPORT, RUNS, as_json
+
+if TYPE_CHECKING:
+    from consilience.engines.base import Engine
+    from consilience.engines.federation import Run
+    from consilience.methods.base import Method
+    from consilience.sites.study import Study
+
+
+class EngineName(StrEnum):
+    """Engines that this command can start."""
+
+    local = "local"
+    folder = "folder"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for.
+
+    Attributes
+    ----------
+    study : Path
+    out : Path or None
+        ``runs/<run id>`` unless given.
+    resume, retry_refused : bool
+    engine : EngineName
+    folder, key, sites : Path or None
+    seed : int or None
+    quiet : bool
+    """
+
+    study: Path
+    out: Path | None = None
+    resume: bool = False
+    retry_refused: bool = False
+    engine: EngineName = EngineName.local
+    folder: Path | None = None
+    key: Path | None = None
+    sites: Path | None = None
+    seed: int | None = None
+    quiet: bool = False
+
+    def check(self) -> None:
+        """Raise `StudyError` where options do not go together."""
+        from consilience.exceptions import StudyError
+
+        through_folder = self.engine is EngineName.folder
+        if through_folder and (self.folder is None or self.key is None):
+            raise StudyError("--engine folder needs --folder (the shared folder) and --key")
+        if not through_folder and (self.folder is not None or self.key is not None):
+            raise StudyError("--folder and --key go with --engine folder: add it")
+        if through_folder and self.sites is not None:
+            raise StudyError("--sites is for --engine local: sites elsewhere have their own files")
+        if self.resume and self.seed is not None:
+            raise StudyError("a run keeps its seed: leave --seed out when resuming")
+
+    def again(self, out: Path, *, retry: bool = False) -> str:
+        """Return the command that goes on with the run in `out`."""
+        words = ["consilience", "run", str(self.study), "--out", str(out), "--resume"]
+        words += ["--retry-refused"] if retry else []
+        words += [] if self.engine is EngineName.local else ["--engine", self.engine.value]
+        for name in ("folder", "key", "sites"):
+            if getattr(self, name) is not None:
+                words += [f"--{name}", str(getattr(self, name))]
+        return shlex.join(words)
+
+
+def run(
+    study: Path = typer.Argument(metavar="STUDY", help="Study file."),
+    out: Path | None = typer.Option(
+        None, metavar="DIR", help="Run directory; runs/<run id> here unless given."
+    ),
+    resume: bool = typer.Option(
+        False, "--resume", help="Go on with a run that stopped: the one in --out, or here in runs."
+    ),
+    retry_refused: bool = typer.Option(
+        False, "--retry-refused", help="Resume, and ask again sites that refused or were absent."
+    ),
+    engine: EngineName = typer.Option(
+        EngineName.local, help="All sites on this machine, or each behind a shared folder."
+    ),
+    folder: Path | None = typer.Option(None, metavar="DIR", help="Shared folder (engine folder)."),
+    key: Path | None = typer.Option(
+        None, metavar="FILE", help="The coordinator's private key (engine folder)."
+    ),
+    sites: Path | None = typer.Option(
+        None, metavar="DIR", help="Where <site>.toml are; sites/ beside the study unless given."
+    ),
+    seed: int | None = typer.Option(
+        None, min=0, metavar="N", help="Public seed; the study's, or a fresh one, unless given."
+    ),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+) -> None:
+    """Run a study.
+
+    Leaves a run directory with the result, the transcript and a report.
+
+    A study that follows an earlier one ([follows] run = "<run id>") finds it in the folder that
+    holds this run's directory.
+    """
+    plan = Plan(
+        study, out, resume or retry_refused, retry_refused, engine, folder, key, sites, seed, quiet
+    )
+    done = execute(plan)
+    if json:
+        console.print_json(as_json(done))
+    else:
+        tell(done)
+
+
+def execute(plan: Plan) -> Run:
+    """Check, run, write the report.
+
+    Raises
+    ------
+    ConsilienceError
+    """
+    from consilience.cli.report import write_report
+    from consilience.engines.federation import Federation
+    from consilience.engines.rundir import new_run_id
+    from consilience.engines.study_run import followed_run, method_of
+    from consilience.sites.study import Study
+
+    plan.check()
+    study = Study.load(plan.study)
+    method = method_of(study)
+    run_id = new_run_id(study.name)
+    out = plan.out or (_stopped_run(study) if plan.resume else RUNS / run_id)
+    if not plan.resume:
+        _require_room(out)
+    follows = followed_run(study, out.parent)
+    with Progress(quiet=plan.quiet, each_site=plan.engine is EngineName.folder) as progress:
+        federation = Federation.from_study(study, engine=_engine(plan, study, method, progress))
+        with _way_back(plan, out):
+            done = federation.run(
+                method,
+                seed=study.seed if plan.seed is None and not plan.resume else plan.seed,
+                out=out,
+                resume=plan.resume,
+                retry_refused=plan.retry_refused,
+                follows=follows,
+                run_id=run_id,
+                on_event=progress.event,
+            )
+    write_report(done, out / REPORT)
+    return done
+
+
+def tell(run: Run) -> None:
+    """Print the answer, the notes, and where things are."""
+    console.say(run.result.summary())
+    if run.notes:
+        console.heading("Notes")
+        for note in run.notes:
+            console.say(f"- {note}", indent=2)
+    typer.echo()
+    path = run.directory
+    if path is not None:
+        console.facts(
+            (
+                ("Run", run.info.run),
+                ("Seed", run.info.seed),
+                ("Directory", path),
+                ("Report", path / REPORT),
+                ("More", shlex.join(["consilience", "show", str(path)])),
+                ("", shlex.join(["consilience", "transcript", str(path)])),
+            )
+        )
+
+
+def _engine(plan: Plan, study: Study, method: Method, progress: Progress) -> Engine:
+    """Build the engine; sites on this machine are checked before anything is asked."""
+    from consilience.engines.study_check import check_sites, require_quorum
+    from consilience.engines.study_run import folder_engine, local_engine, read_site_files
+
+    if plan.folder is not None and plan.key is not None:
+        return folder_engine(study, plan.folder, plan.key, on_note=progress.note)
+    files = read_site_files(study, plan.sites)
+    if not plan.resume:
+        require_quorum(study, check_sites(study, files, method))
+    return local_engine(study, files)
+
+
+def _require_room(out: Path) -> None:
+    """Refuse a directory that holds other things than a run."""
+    from consilience.exceptions import RunError
+
+    try:
+        full = (
+            out.is_dir()
+            and not (out / "run.json").exists()
+            and any(not path.name.startswith(".") for path in out.iterdir())
+        )
+    except OSError as error:
+        raise RunError(f"{out} cannot be read: {error.strerror}") from None
+    if full:
+        raise RunError(f"{out} holds files that are not a run's: name a new directory by --out")
+
+
+def _stopped_run(study: Study) -> Path:
+    """The one run of this study here in ``runs`` that has not ended."""
+    from consilience.engines.study_run import runs_in
+    from consilience.exceptions import RunError
+
+    found = [
+        path
+        for path, info in runs_in(RUNS)
+        if info.study == study.hash() and not (path / "result.json").is_file()
+    ]
+    if len(found) == 1:
+        return found[0]
+    which = "several runs" if found else "no run"
+    raise RunError(f"{which} of this study in {RUNS}/ can be resumed: name the directory by --out")
+
+
+@contextmanager
+def _way_back(plan: Plan, out: Path) -> Iterator[None]:
+    """Say how to go on with a run that stopped."""
+    from consilience.exceptions import QuorumError
+
+    try:
+        yield
+    except QuorumError as error:
+        again = plan.again(out, retry=True)
+        raise QuorumError(f"{error}; to ask them again: {again}") from error
+    except KeyboardInterrupt:
+        begun = (out / "run.json").is_file()
+        go_on = f"; go on with: {plan.again(out)}" if begun else ": nothing was asked yet"
+        console.complain(f"Interrupted{go_on}")
+        raise typer.Exit(INTERRUPTED) from None

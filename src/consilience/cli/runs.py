@@ -1,0 +1,91 @@
+"""What several commands share about runs: where they are, and a run as one JSON object."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from consilience.engines.federation import Run
+    from consilience.engines.rundir import RunInfo
+
+RUNS = Path("runs")
+REPORT = "report.html"
+MOST_NUMBERS = 1000
+
+RUN = typer.Argument(metavar="RUN", help="Run directory, or the id of a run in ./runs.")
+
+
+def directory(text: str) -> Path:
+    """Find a run by its directory or its id; `RunError` where there is none."""
+    from consilience.engines.study_run import find_run
+
+    return find_run(text, RUNS)
+
+
+def load(text: str) -> Run:
+    """Read a finished run."""
+    from consilience.engines.federation import load_run
+
+    return load_run(directory(text))
+
+
+def state_of(path: Path) -> str:
+    """Say whether a run is ``finished``, ``running`` or ``stopped``."""
+    from consilience.engines.study_run import is_busy
+
+    if is_busy(path):
+        return "running"
+    return "finished" if (path / "result.json").is_file() else "stopped"
+
+
+def versions(info: RunInfo) -> str:
+    """Package, method and numerical libraries on one line."""
+    libraries = ", ".join(f"{k} {v}" for k, v in sorted(info.libraries.items()) if k != "lock")
+    return f"consilience {info.release}, {info.method} version {info.method_version} ({libraries})"
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """Return a run as plain values: large parts of its result are named, not shown."""
+    shown: dict[str, Any] = {}
+    left_out: list[str] = []
+    for item in dataclasses.fields(run.result):
+        value, numbers = _plain(getattr(run.result, item.name))
+        if numbers > MOST_NUMBERS:
+            left_out.append(item.name)
+        else:
+            shown[item.name] = value
+    path = run.directory
+    report = None if path is None or not (path / REPORT).is_file() else str(path / REPORT)
+    return {
+        "run": run.info.run,
+        "study": run.info.name,
+        "method": run.info.method,
+        "seed": run.info.seed,
+        "sites": list(run.info.sites),
+        "directory": None if path is None else str(path),
+        "report": report,
+        "summary": run.result.summary(),
+        "notes": list(run.notes),
+        "result": shown,
+        "left_out": left_out,
+    }
+
+
+def _plain(value: Any) -> tuple[Any, int]:
+    """Turn a value of a result into JSON's own types, and count its entries."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, float):
+        return (value if math.isfinite(value) else None), 1
+    if isinstance(value, list | tuple):
+        pairs = [_plain(item) for item in value]
+        return [plain for plain, _ in pairs], sum(n for _, n in pairs)
+    if isinstance(value, dict):
+        found = {str(key): _plain(item) for key, item in value.items()}
+        return {key: plain for key, (plain, _) in found.items()}, sum(n for _, n in found.values())
+    return value, 1

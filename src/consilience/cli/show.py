@@ -1,0 +1,48 @@
+"""``consilience show``: what a finished run says."""
+
+from __future__ import annotations
+
+import typer
+
+from consilience.cli import console
+from consilience.cli.runs import REPORT, RUN, as_json, load, versions
+
+
+def show(
+    run: str = RUN,
+    json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+) -> None:
+    """Show what a finished run says.
+
+    Its answer, main table and notes, and the seed and versions behind them.
+    """
+    found = load(run)
+    if json:
+        console.print_json(as_json(found))
+        return
+    console.say(found.result.summary())
+    typer.echo()
+    console.frame(found.result.to_frame())
+    if found.notes:
+        console.heading("Notes")
+        for note in found.notes:
+            console.say(f"- {note}", indent=2)
+    typer.echo()
+    presets = found.presets
+    sites = (f"{s} ({presets[s]})" if s in presets else s for s in found.info.sites)
+    parameters = (f"{name} = {value!r}" for name, value in found.info.parameters.items())
+    path = found.directory
+    has_report = path is not None and (path / REPORT).is_file()
+    console.facts(
+        (
+            ("Run", found.info.run),
+            ("Study", f"{found.info.name} ({found.info.study[:12]})"),
+            ("Parameters", ", ".join(parameters) or "none"),
+            ("Sites", ", ".join(sites)),
+            ("Engine", found.info.engine),
+            ("Seed", found.info.seed),
+            ("Versions", versions(found.info)),
+            ("Directory", path),
+            ("Report", path / REPORT if path is not None and has_report else "not written yet"),
+        )
+    )

@@ -1,0 +1,128 @@
+"""``consilience transcript``: who sent what to whom."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from consilience.cli import console
+from consilience.cli.runs import RUN, directory
+
+if TYPE_CHECKING:
+    from consilience.wire.transcript import Line
+
+COORDINATOR = "coordinator"
+LONGEST_SHAPE = 40
+
+
+def transcript(
+    run: str = RUN,
+    site: str | None = typer.Option(None, metavar="NAME", help="Only what concerns this site."),
+    verify: bool = typer.Option(False, "--verify", help="Only check the chain of hashes."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+) -> None:
+    """Show who sent what to whom in a run.
+
+    One line for each field of each message, with its class, shape, size and the gate's verdict. The
+    chain of hashes is always checked: a line that was changed, dropped or moved is an error (exit
+    code 7).
+    """
+    from consilience.engines.rundir import read_info
+    from consilience.exceptions import StudyError
+    from consilience.wire.transcript import read_transcript
+
+    path = directory(run)
+    info = read_info(path)
+    lines = read_transcript(path / "transcript.jsonl")
+    if site is not None and site not in info.sites:
+        raise StudyError(f"no site {site!r} took part: there were {', '.join(info.sites)}")
+    chosen = [line for line in lines if site in (None, line.site)]
+    last = lines[-1].chain if lines else ""
+    if json:
+        body = [] if verify else [dataclasses.asdict(line) for line in chosen]
+        facts = {"run": info.run, "intact": True, "lines": len(lines), "chain": last}
+        console.print_json(facts if verify else {**facts, "transcript": body})
+    elif verify:
+        console.line(f"The chain of {len(lines)} lines is intact; it ends with {last or 'nothing'}")
+    else:
+        _show(chosen)
+        console.heading("What left each site, and what reached it")
+        _totals(chosen)
+
+
+def _show(lines: Sequence[Line]) -> None:
+    console.table(
+        ("round", "step", "from", "to", "field", "class", "shape", "bytes", "verdict"),
+        (
+            (
+                line.round,
+                line.step,
+                line.site if _outward(line) else COORDINATOR,
+                _recipient(line),
+                line.field,
+                line.disclosure if line.field else "",
+                _short(line.shape),
+                f"{line.bytes:,}" if line.field else "",
+                _verdict(line),
+            )
+            for line in lines
+        ),
+        right="r      r",
+    )
+
+
+def _totals(lines: Sequence[Line]) -> None:
+    """Bytes by site and class; lines without a field are refusals and absences."""
+    classes = [c for c in ("public", "aggregate", "model", "per-record", "noised")]
+    seen = {line.disclosure for line in lines if line.field and _outward(line)}
+    shown = [*(c for c in classes if c in seen), *sorted(seen - set(classes))]
+    left: Counter[tuple[str, str]] = Counter()
+    reached: Counter[str] = Counter()
+    silent: Counter[str] = Counter()
+    epsilon: Counter[str] = Counter()
+    for line in lines:
+        if not line.field:
+            silent[line.site] += 1
+        elif _outward(line):
+            left[(line.site, line.disclosure)] += line.bytes
+            epsilon[line.site] += line.epsilon  # type: ignore[assignment]
+        else:
+            reached[line.site] += line.bytes
+    sites = sorted({line.site for line in lines})
+    console.table(
+        ("site", *(f"{c} bytes out" for c in shown), "bytes in", "epsilon", "refused or absent"),
+        (
+            (
+                site,
+                *(f"{left[(site, c)]:,}" for c in shown),
+                f"{reached[site]:,}",
+                f"{epsilon[site]:g}",
+                silent[site],
+            )
+            for site in sites
+        ),
+        right=" " + "r" * (len(shown) + 3),
+    )
+
+
+def _outward(line: Line) -> bool:
+    return line.direction == "from-site"
+
+
+def _recipient(line: Line) -> str:
+    if not _outward(line):
+        return line.site
+    audience = {"all": "all sites", "site": COORDINATOR}.get(line.audience, line.audience)
+    return audience if audience == COORDINATOR else f"{COORDINATOR}, {audience}"
+
+
+def _verdict(line: Line) -> str:
+    return f"{line.verdict}: {line.rule}" if line.rule else line.verdict
+
+
+def _short(shape: str) -> str:
+    return shape if len(shape) <= LONGEST_SHAPE else f"{shape[: LONGEST_SHAPE - 3]}..."
