@@ -351,8 +351,19 @@ def model(
             raise ProtocolError("centroids are released with the class of each row")
         used = np.asarray(cells)[np.asarray(cells) >= 0]
         records = np.unique(used, return_counts=True)[1].astype(np.int64)
+        if not len(records) and _has_numbers(parameters):
+            raise ProtocolError("class parameters are released with rows in their classes")
     evidence = Evidence(kind, int(n_records), records, n_parameters=int(n_parameters))
     return Released(parameters, Disclosure.MODEL, evidence, _KEY)
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether anything but gaps is in a nest of arrays."""
+    if isinstance(value, Mapping):
+        return any(_has_numbers(item) for item in value.values())
+    if isinstance(value, tuple | list):
+        return any(_has_numbers(item) for item in value)
+    return not bool(np.isnan(np.asarray(value, dtype=float)).all())
 
 
 def estimator(

@@ -92,6 +92,10 @@ MODELS = ("kmeans", "gaussian-mixture")
 WEIGHTINGS = ("spectral", "centred", "equal")
 COVARIANCES = ("diag", "full", "spherical", "tied")
 RULES = ("vote", "eigenvalues")
+_NOTHING = (
+    "no site found two classes that are large enough, or none could count its rows: ask for fewer "
+    "classes, or let larger sites take part"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,10 +207,7 @@ class EnsembleClustering(Method):
         tables, how = yield from self._count(ctx, ensembles, owners, self.stability_pairs)
         main = _build(ensembles[0], tables[0], self.weighting)
         if main is None:
-            raise QuorumError(
-                "no site found two classes that are large enough, or none could count its rows: "
-                "ask for fewer classes, or let larger sites take part"
-            )
+            raise QuorumError(_NOTHING)
         suggested = n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
         n_clusters = self._number(ballots, suggested)
         compared = n_clusters if n_clusters > 1 else max(2, suggested)
@@ -284,6 +285,8 @@ class EnsembleClustering(Method):
                     f"Site {site} has no two classes that are large enough: it contributes counts "
                     "only."
                 )
+        if not owners[0]:
+            raise QuorumError(_NOTHING)
         return ensembles, owners
 
     def _count(

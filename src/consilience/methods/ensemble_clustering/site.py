@@ -165,12 +165,16 @@ def count(
         zip(views(data.features, s.pairs, seed), ensembles, strict=True)
     ):
         outside = _outliers(view, models, message.owners[i], s, site)
+        outlying = (*outlying, outside)
+        if not models:
+            released.append(cell_counts(np.empty(0, np.int64), 0, keys=np.empty((0, 0), np.uint8)))
+            continue
         labels = _labels(models, view.rows)[~outside]
-        summary = summarise_site(labels, _parameters(models), site.limits.min_records)
+        parameters = [m.class_parameters for m in models]
+        summary = summarise_site(labels, parameters, site.limits.min_records)
         keys = summary.table.patterns
         released.append(cell_counts(summary.cells, len(keys), keys=keys))
         how = summary.how if i == 0 else how
-        outlying = (*outlying, outside)
     kept = {
         "seed": seed,
         "settings": message.settings,
@@ -328,10 +332,6 @@ def _predictor(
 
 def _models(arrays: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[ClusterModel, ...]]:
     return [tuple(model_from_arrays(item) for item in ensemble) for ensemble in arrays]
-
-
-def _parameters(models: Sequence[ClusterModel]) -> list[FloatArray]:
-    return [m.class_parameters for m in models]
 
 
 def _labels(models: Sequence[ClusterModel], rows: FloatArray) -> IntArray:
