@@ -55,7 +55,7 @@ def check(
     if said:
         console.heading("Remarks")
         for text in said:
-            console.say(f"- {text}", indent=2)
+            console.say(text, indent=2, bullet="- ")
     typer.echo()
     require_quorum(read, checks)
     console.say("The study can run.")

@@ -36,10 +36,27 @@ def width() -> int:
     return min(shutil.get_terminal_size((MOST_COLUMNS, 24)).columns, MOST_COLUMNS)
 
 
-def say(text: str = "", *, indent: int = 0) -> None:
+def say(text: str, *, indent: int = 0, bullet: str = "") -> None:
     """Print a paragraph, wrapped."""
-    lines = textwrap.wrap(clean(text), max(width() - indent, 20), break_on_hyphens=False)
-    typer.echo("\n".join(" " * indent + line for line in lines))
+    first = " " * indent + bullet
+    typer.echo(
+        textwrap.fill(
+            clean(text),
+            max(width(), 40),
+            initial_indent=first,
+            subsequent_indent=" " * len(first),
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+    )
+
+
+def notes(sentences: Sequence[str]) -> None:
+    """Print the notes of a run, if there are any."""
+    if sentences:
+        heading("Notes")
+    for sentence in sentences:
+        say(sentence, indent=2, bullet="- ")
 
 
 def line(text: str = "") -> None:

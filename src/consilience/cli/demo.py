@@ -9,6 +9,7 @@ import typer
 
 from consilience.cli import console
 from consilience.cli.run import Plan, execute, tell
+from consilience.cli.runs import RUNS
 
 FOLDER = Path("consilience-demo")
 LABEL = "cultivar"
@@ -96,7 +97,6 @@ def demo(
     cultivar and a quarter of the others, and the policy "strict". A file that is already there and
     holds something else is never replaced.
     """
-    from consilience.engines.rundir import new_run_id
     from consilience.exceptions import ParameterError
     from consilience.wire.files import atomic_write
 
@@ -114,7 +114,7 @@ def demo(
         "gate."
     )
     typer.echo()
-    run = execute(Plan(study, folder / "runs" / new_run_id(f"demo-{method}"), quiet=quiet))
+    run = execute(Plan(study, runs=folder / RUNS, quiet=quiet))
     tell(run)
     console.heading("To go on")
     console.line(f"  look at   {study} and {folder / 'sites'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 import warnings
+from pathlib import Path
 from typing import Any
 
 import click
@@ -57,7 +58,7 @@ class House(TyperGroup):
 def unforeseen(error: Exception) -> str:
     """Return a sentence about an error that nobody foresaw."""
     found = traceback.extract_tb(error.__traceback__)
-    place = f" in {found[-1].name} (line {found[-1].lineno})" if found else ""
+    place = f" in {Path(found[-1].filename).name}, line {found[-1].lineno}," if found else ""
     return (
         f"an unforeseen {type(error).__name__}{place} stopped the command: add --debug to see "
         "where it came from, and please report it"

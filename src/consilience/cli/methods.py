@@ -53,12 +53,17 @@ def _show(kind: type[Method]) -> None:
         if text:
             console.say(text, indent=6)
     console.heading("Exchange")
-    for row in (inspect.getdoc(inspect.getmodule(kind)) or "").splitlines():
+    for row in ladder(inspect.getdoc(inspect.getmodule(kind)) or "").splitlines():
         console.line(f"  {row}".rstrip())
     console.heading("When a site does not answer")
     console.say(kind.absence, indent=2)
     console.heading("What the coordinator knows afterwards")
     console.say(kind.leakage, indent=2)
+
+
+def ladder(doc: str) -> str:
+    """Return a method's text up to its statements on absence and leakage, which are shown apart."""
+    return re.split(r"\n\n(?=(?:Absence|Leakage): )", doc)[0]
 
 
 def _default(item: dataclasses.Field[object]) -> str:

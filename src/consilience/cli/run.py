@@ -39,7 +39,8 @@ class Plan:
     ----------
     study : Path
     out : Path or None
-        ``runs/<run id>`` unless given.
+        A directory named by the run id in `runs` unless given.
+    runs : Path
     resume, retry_refused : bool
     engine : EngineName
     folder, key, sites : Path or None
@@ -57,6 +58,7 @@ class Plan:
     sites: Path | None = None
     seed: int | None = None
     quiet: bool = False
+    runs: Path = RUNS
 
     def check(self) -> None:
         """Raise `StudyError` where options do not go together."""
@@ -134,7 +136,6 @@ def execute(plan: Plan) -> Run:
     ------
     ConsilienceError
     """
-    from consilience.cli.report import write_report
     from consilience.engines.federation import Federation
     from consilience.engines.rundir import new_run_id
     from consilience.engines.study_run import followed_run, method_of
@@ -144,7 +145,7 @@ def execute(plan: Plan) -> Run:
     study = Study.load(plan.study)
     method = method_of(study)
     run_id = new_run_id(study.name)
-    out = plan.out or (_stopped_run(study) if plan.resume else RUNS / run_id)
+    out = plan.out or (_stopped_run(study) if plan.resume else plan.runs / run_id)
     if not plan.resume:
         _require_room(out)
     follows = followed_run(study, out.parent)
@@ -161,17 +162,14 @@ def execute(plan: Plan) -> Run:
                 run_id=run_id,
                 on_event=progress.event,
             )
-    write_report(done, out / REPORT)
+    _report(done, out)
     return done
 
 
 def tell(run: Run) -> None:
     """Print the answer, the notes, and where things are."""
     console.say(run.result.summary())
-    if run.notes:
-        console.heading("Notes")
-        for note in run.notes:
-            console.say(f"- {note}", indent=2)
+    console.notes(run.notes)
     typer.echo()
     path = run.directory
     if path is not None:
@@ -185,6 +183,21 @@ def tell(run: Run) -> None:
                 ("", shlex.join(["consilience", "transcript", str(path)])),
             )
         )
+
+
+def _report(done: Run, out: Path) -> None:
+    """Write the report; where that fails, say first that the run itself is safe."""
+    from consilience.cli.report import write_report
+    from consilience.exceptions import ConsilienceError, RunError
+
+    try:
+        write_report(done, out / REPORT)
+    except Exception as error:
+        why = str(error) if isinstance(error, ConsilienceError) else type(error).__name__
+        raise RunError(
+            f"the run has ended and 'consilience show {out}' shows it, but its report could not be "
+            f"written ({why}): try 'consilience report {out}'"
+        ) from error
 
 
 def _engine(plan: Plan, study: Study, method: Method, progress: Progress) -> Engine:

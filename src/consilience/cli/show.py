@@ -23,10 +23,7 @@ def show(
     console.say(found.result.summary())
     typer.echo()
     console.frame(found.result.to_frame())
-    if found.notes:
-        console.heading("Notes")
-        for note in found.notes:
-            console.say(f"- {note}", indent=2)
+    console.notes(found.notes)
     typer.echo()
     presets = found.presets
     sites = (f"{s} ({presets[s]})" if s in presets else s for s in found.info.sites)

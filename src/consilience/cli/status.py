@@ -31,7 +31,7 @@ class _Heard:
 
 def status(
     run: str | None = typer.Argument(
-        None, metavar="[RUN]", help="Run directory or id; without it, all runs in ./runs."
+        None, metavar="[RUN]", help="Run directory or id, or a folder of runs; ./runs unless given."
     ),
 ) -> None:
     """Say how far a run has come, or list the runs here.
@@ -40,8 +40,9 @@ def status(
     """
     from consilience.engines.rundir import read_info
 
-    if run is None:
-        _list()
+    folder = RUNS if run is None else Path(run)
+    if run is None or (folder.is_dir() and any(folder.glob("*/run.json"))):
+        _list(folder)
         return
     path = directory(run)
     info, state, heard = read_info(path), state_of(path), _events(path)
@@ -60,17 +61,17 @@ def status(
         console.line(f"Go on with: consilience run STUDY --out {path} --resume")
 
 
-def _list() -> None:
+def _list(folder: Path) -> None:
     from consilience.engines.study_run import runs_in
 
     rows = []
-    for path, info in runs_in(RUNS):
+    for path, info in runs_in(folder):
         heard = _events(path)
         rows.append((path, info.method, state_of(path), heard.round, _ago(heard.last)))
     if rows:
         console.table(("directory", "method", "state", "round", "last heard"), rows, right="   r")
     else:
-        console.line(f"There are no runs in {RUNS}/: name a run directory, or begin one.")
+        console.line(f"There are no runs in {folder}: name a run directory, or begin one.")
 
 
 def _waiting(info: RunInfo, state: str, heard: _Heard) -> list[tuple[str, str]]:

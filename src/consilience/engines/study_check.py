@@ -14,7 +14,7 @@ from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Report, SiteColumns, load_with_report
 from consilience.sites.site import Site
-from consilience.sites.source import Table, read_source
+from consilience.sites.source import Table, is_number, plain_text, read_source
 from consilience.sites.study import SiteFile, Study
 
 CLASS_PARAMETERS = ("n_clusters", "n_classes")
@@ -95,7 +95,7 @@ def _check(study: Study, file: SiteFile, method: Method) -> SiteCheck:
     try:
         policy = Policy.from_settings(file.policy)
         table = read_source(file.source, file.base)
-        kinds = _kinds(table, study.columns, file.columns)
+        kinds = _kinds(table, study, file.columns)
         _require_columns(table, study.columns, file.columns)
         loaded = load_with_report(
             table, study.columns, study.preparation, file.columns, partition=study.partition
@@ -110,12 +110,27 @@ def _check(study: Study, file: SiteFile, method: Method) -> SiteCheck:
     return SiteCheck(file.name, policy, loaded.report, kinds, None, tuple(remarks))
 
 
-def _kinds(table: Table, columns: Columns, own: SiteColumns) -> dict[str, str]:
-    return {
-        name: table.kind(own.local(name))
-        for name in columns.used()
-        if own.local(name) in table.names
-    }
+def _kinds(table: Table, study: Study, own: SiteColumns) -> dict[str, str]:
+    """Type of each column; text that the study uses as a number is called what it turns out as."""
+    found = {}
+    for name in study.columns.used():
+        local = own.local(name)
+        if local not in table.names:
+            continue
+        found[name] = table.kind(local)
+        if found[name] == "text" and _is_number(study, name):
+            _, wrong = table.numbers(local, own.codes(name))
+            found[name] = f"text in {len(wrong)} rows" if len(wrong) else "number"
+    return found
+
+
+def _is_number(study: Study, name: str) -> bool:
+    columns = study.columns
+    if name in columns.levels:
+        return False
+    if name in study.preparation.indicators:
+        return all(is_number(plain_text(v)) for v in study.preparation.indicators[name])
+    return name in (*columns.features, columns.target, columns.weight)
 
 
 def _require_columns(table: Table, columns: Columns, own: SiteColumns) -> None:
