@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from consilience.exceptions import RunError
+from consilience.exceptions import RunError, WireError
 from consilience.wire.codec import pack, unpack
 from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
 
@@ -48,6 +48,8 @@ class Record:
         Preparing steps so far with their messages, applied to the rows in order.
     opening : bytes
         Message with which the run was opened here, so that rows can be read again.
+    study, method : str
+        What the run was opened for.
     """
 
     round: int
@@ -58,6 +60,8 @@ class Record:
     series: dict[str, Any] = field(default_factory=dict)
     transforms: tuple[tuple[str, bytes], ...] = ()
     opening: bytes = b""
+    study: str = ""
+    method: str = ""
 
     def to_bytes(self) -> bytes:
         """Encode."""
@@ -66,7 +70,12 @@ class Record:
     @classmethod
     def from_bytes(cls, data: bytes) -> Record:
         """Decode."""
-        return cls(**unpack(data, max_bytes=1 << 40))
+        try:
+            return cls(**unpack(data, max_bytes=1 << 40))
+        except (WireError, TypeError):
+            raise RunError(
+                "a record of this site is damaged: restore its home from a copy, or purge the run"
+            ) from None
 
 
 class Home(ABC):

@@ -14,6 +14,7 @@ Whatever goes wrong becomes a refusal whose reason names no value; the site's ow
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import traceback
 from collections.abc import Callable
@@ -46,6 +47,7 @@ from consilience.wire.envelope import Reply, Request
 APPROVED = "_approved"
 """Ledger of the studies that the steward has approved beside the policy (no data id begins so)."""
 
+Transforms = tuple[tuple[str, bytes], ...]
 Loader = Callable[[Columns, Preparation], "SiteData | Loaded"]
 Confirm = Callable[[Request, object, tuple[dict[str, Any], ...]], bool]
 
@@ -86,6 +88,7 @@ class Work:
     secret_seed: int | None
     release: str
     epsilon: float = 0.0
+    module: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ def compute(work: Work) -> Outcome:
 
 def _answered(work: Work) -> Outcome:
     request = work.request
+    if work.module:
+        importlib.import_module(work.module)  # registers the method where this is another process
     step = _step_of(request)
     prior = work.prior or Record(0, 0, "", b"")
     message = decode_message(request.message, max_bytes=work.policy.max_message_bytes)
@@ -144,6 +149,8 @@ def _answered(work: Work) -> Outcome:
         series=reviewed.series,
         transforms=transforms,
         opening=request.message if step.name == opening.NAME else prior.opening,
+        study=request.study,
+        method=request.method,
     )
     files = {}
     if context.outputs:
@@ -232,7 +239,7 @@ class Site:
         self.home = MemoryHome() if home is None else home
         self.confirm = confirm
         self._loader = loader
-        self._prepared: dict[str, tuple[int, SiteData]] = {}
+        self._prepared: dict[str, tuple[bytes, Transforms, SiteData]] = {}
         self._secret_seed: int | None = None
         self.computed = 0
 
@@ -315,6 +322,8 @@ class Site:
                 f"{r.method!r}: install the same release everywhere"
             )
             raise WireError(sentence, public=sentence)
+        # Where this site has the method from; a request cannot name a module.
+        work = dataclasses.replace(work, module=method.__module__)
         if r.step == opening.NAME:
             self._admit(r)
             return dataclasses.replace(work, data=self._open(r))
@@ -322,6 +331,9 @@ class Site:
         if prior is None:
             sentence = "the run was not opened at this site, or its records were purged"
             raise WireError(sentence, public=sentence)
+        if prior.opening and (prior.study, prior.method) != (r.study, r.method):
+            sentence = "the run was opened at this site for another study or method"
+            raise DisclosureError(sentence, public=sentence)
         earlier: dict[str, Any] = {}
         if outputs.ROWS in self.home.output_names(r.run):
             earlier = self.output(r.run)._rows()["columns"]
@@ -357,7 +369,12 @@ class Site:
             raise DisclosureError(sentence, public=sentence)
         ledger = self.home.ledger(self.policy.data_id)
         runs = list(ledger.get("runs", []))
+        terms = digest(request.message, salt=f"{request.study} {request.method}".encode())
+        opened = dict(ledger.get("opened", {}))
         if request.run in runs:
+            if opened.get(request.run, terms) != terms:
+                sentence = "the run was opened here before with other columns or another study"
+                raise DisclosureError(sentence, public=sentence)
             return
         if self.policy.max_runs is not None and len(runs) >= self.policy.max_runs:
             raise BudgetError(
@@ -365,14 +382,15 @@ class Site:
                 f"allows {self.policy.max_runs}: the steward may raise max_runs",
                 public="the number of runs that the steward allows on this data is used up",
             )
-        self.home.write_ledger(self.policy.data_id, {**ledger, "runs": [*runs, request.run]})
+        noted = {"runs": [*runs, request.run], "opened": {**opened, request.run: terms}}
+        self.home.write_ledger(self.policy.data_id, {**ledger, **noted})
 
     def _open(self, request: Request) -> SiteData:
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
         if not isinstance(message, opening.Open):
             raise WireError("a run was opened with another message")
         data = self._load(message, request.run)
-        self._prepared[request.run] = (0, data)
+        self._prepared[request.run] = (request.message, (), data)
         return data
 
     def _load(self, message: opening.Open, run: str) -> SiteData:
@@ -388,15 +406,16 @@ class Site:
 
     def _rows(self, run: str, prior: Record) -> SiteData:
         """Rows after the preparing steps so far; read again after a restart."""
-        done, data = self._prepared.get(run, (-1, _NO_ROWS))
         if not prior.opening:
             sentence = "the run was not opened at this site"
             raise WireError(sentence, public=sentence)
-        if done < 0 or done > len(prior.transforms):
-            data, done = self._load(decode_message(prior.opening), run), 0
-        for name, encoded in prior.transforms[done:]:
+        opened, done, data = self._prepared.get(run, (b"", (), _NO_ROWS))
+        # Questions that were asked again may have led to other rows than those at hand.
+        if opened != prior.opening or done != prior.transforms[: len(done)]:
+            data, done = self._load(decode_message(prior.opening), run), ()
+        for name, encoded in prior.transforms[len(done) :]:
             data = self._transformed(name, encoded, data)
-        self._prepared[run] = (len(prior.transforms), data)
+        self._prepared[run] = (prior.opening, prior.transforms, data)
         return data
 
     @staticmethod
