@@ -44,6 +44,13 @@ def one_data_set(
     )
     options = {"seed": seed, "min_records": min_records, "fits": fits}
     found = cluster(sim.tables, K, trim_others=6.0 if trim == "others" else None, **options)
+    centred = cluster(
+        sim.tables,
+        K,
+        weighting="centred",
+        trim_others=6.0 if trim == "others" else None,
+        **options,
+    )
     local = [score([z[:, m] for z in found.labels]) for m in range(len(found.models))]
     by_consensus = baselines.consensus(found.table, found.labels, K, rng=stream(seed, "consensus"))
     _, groups = baselines.k_fed([m.means for m in found.models], K)
@@ -59,6 +66,7 @@ def one_data_set(
     by_consensus = [np.where(t, -1, c) for t, c in zip(trimmed, by_consensus, strict=True)]
     return {
         "ensemble": score(found.classes),
+        "ensemble_centred": score(centred.classes),
         "local": float(np.mean(local)),
         "best_local": max(local),
         "consensus": score(by_consensus),

@@ -53,6 +53,18 @@ def test_fewer_distinct_points_than_classes():
     assert empty.labels.tolist() == [0] * 5
 
 
+def test_points_that_differ_by_rounding_end():
+    # far from the origin, steps of 1e-7 are above the tolerance of "distinct", yet the squares of
+    # distances drown in rounding
+    points = 1e2 + 3e-7 * np.arange(12.0)[:, None] * np.ones((1, 2))
+    points = np.concatenate([points, [[0.0, 0.0], [50.0, 0.0]]])
+    weights = np.ones(len(points))
+    starts = np.repeat(points[:1], 6, axis=0)[None]
+    with pytest.warns(FewerClustersWarning):
+        found = weighted_kmeans(points, weights, 6, starts=starts)
+    assert found.sizes.sum() == 14
+
+
 def test_wrong_input_is_refused():
     with pytest.raises(DataError):
         weighted_kmeans(np.ones((3, 1)), [1, 0, 1], 2, rng=stream(0))

@@ -16,7 +16,7 @@ from tools.stale_results import table_hash  # noqa: E402
 
 HERE = Path(__file__).parent
 REPEATS = {5: 100, 10: 60, 50: 12}
-FIGURES = ("ensemble", "local", "best_local", "consensus", "k_fed", "pooled")
+FIGURES = ("ensemble", "ensemble_centred", "local", "best_local", "consensus", "k_fed", "pooled")
 OTHERS = ("regular_trimmed", "outlying_trimmed", "weight_accuracy_correlation")
 
 

@@ -1,14 +1,16 @@
 """Weighted K-means on distinct points: the last step of ensemble clustering.
 
-The work is done by scikit-learn's Lloyd iterations on the features of the distinct label tuples.
-An own kernel in label space was measured against it and is not needed: 6 x 10^4 patterns of 50
-models, 20 restarts, take about two CPU seconds (see benchmarks/README.md).
+All restarts iterate together, so that a step is two matrix products whatever their number. One
+scikit-learn fit per start was measured first: it needs no less time on many patterns, and several
+times as much on few, where its fixed cost per fit dominates (see benchmarks/README.md).
 """
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,10 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _MAX_ITERATIONS = 300
+_RESEED_ROUNDS = 20
+_ROWS_PER_BLOCK = 4096
 _SAME = 1e-9  # points closer than this, relative to the largest coordinate, count as one
 
 
@@ -103,24 +110,37 @@ def weighted_kmeans(
         raise DataError("there is no point to cluster")
     if n_clusters < 1:
         raise ParameterError.of("n_clusters", "at least 1", n_clusters)
-    if starts is None and (rng is None or n_init < 1):
-        raise ParameterError.of("n_init", "at least 1, with a generator", n_init)
+    if starts is None and n_init < 1:
+        raise ParameterError.of("n_init", "at least 1", n_init)
+    if starts is None and rng is None:
+        raise ParameterError.of("rng", "a generator unless starts are given", rng)
+    if starts is not None and np.shape(starts)[1:] != (n_clusters, points.shape[1]):
+        raise ParameterError.of("starts", "of shape (n_init, K, r)", np.shape(starts))
     groups = _few_distinct(points, n_clusters)
     if groups is not None:
         labels, n_iter = groups, 0
-        if labels.max() + 1 < n_clusters:
-            warnings.warn(
-                f"only {labels.max() + 1} distinct label patterns for {n_clusters} classes: "
-                "each is its own class",
-                FewerClustersWarning,
-                stacklevel=2,
-            )
     else:
-        labels, n_iter = _lloyd(points, amount, n_clusters, rng, n_init, starts)
-    return _described(points, amount, labels, n_iter)
+        labels, n_iter = _best_of_starts(points, amount, n_clusters, rng, n_init, starts)
+    result = _described(points, amount, labels, n_iter)
+    if len(result.centres) < n_clusters:
+        warnings.warn(
+            f"only {len(result.centres)} distinct label patterns for {n_clusters} classes: "
+            "each is its own class",
+            FewerClustersWarning,
+            stacklevel=2,
+        )
+    return result
 
 
-def _lloyd(
+@cache
+def _threads() -> ThreadpoolController:
+    """Looked up once: finding the libraries takes longer than clustering a few hundred patterns."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def _best_of_starts(
     points: FloatArray,
     weights: FloatArray,
     n_clusters: int,
@@ -128,28 +148,134 @@ def _lloyd(
     n_init: int,
     starts: FloatArray | None,
 ) -> tuple[IntArray, int]:
-    from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
-
-    def settings(init: object, runs: int, seed: int) -> KMeans:
-        return KMeans(
-            n_clusters,
-            init=init,
-            n_init=runs,
-            max_iter=_MAX_ITERATIONS,
-            tol=0.0,
-            random_state=seed,
-            algorithm="lloyd",
-        )
-
-    with threadpool_limits(1):  # sums over threads would depend on how many there are
-        if starts is None:
-            seed = 0 if rng is None else int(rng.integers(2**31 - 1))
-            best = settings("k-means++", n_init, seed).fit(points, sample_weight=weights)
+    with _threads().limit(limits=1):  # sums over threads would depend on how many there are
+        middle = (weights @ points) / weights.sum()
+        centred = points - middle
+        if starts is not None:
+            centres = np.asarray(starts, dtype=np.float64) - middle
+        elif rng is not None:
+            centres = _plus_plus(centred, weights, n_clusters, rng, n_init)
         else:
-            runs = [settings(s, 1, 0).fit(points, sample_weight=weights) for s in starts]
-            best = min(runs, key=lambda run: run.inertia_)
-    return np.asarray(best.labels_, dtype=np.int64), int(best.n_iter_)
+            raise ParameterError.of("rng", "a generator unless starts are given", rng)
+        return _lloyd(centred, weights, centres)
+
+
+def _lloyd(points: FloatArray, weights: FloatArray, centres: FloatArray) -> tuple[IntArray, int]:
+    """Lloyd iterations of all starts at once; returns labels and iterations of the best one."""
+    n_starts = len(centres)
+    labels = np.full((points.shape[0], n_starts), -1, dtype=np.int64)
+    n_iter = np.zeros(n_starts, dtype=np.int64)
+    active = np.arange(n_starts)
+    for _ in range(_MAX_ITERATIONS):
+        found, sums, sizes = _assign_and_sum(points, weights, centres[active])
+        for i in np.flatnonzero((sizes == 0).any(axis=1)):
+            found[:, i], sums[i], sizes[i] = _without_empty(
+                points, weights, centres[active[i]], found[:, i], sizes[i]
+            )
+        n_iter[active] += 1
+        moved = (found != labels[:, active]).any(axis=0)
+        labels[:, active] = found
+        full = sizes > 0
+        means = sums / np.where(full, sizes, 1.0)[:, :, None]
+        centres[active] = np.where(full[:, :, None], means, centres[active])
+        active = active[moved]
+        if active.size == 0:
+            break
+    # sum of squares between classes: the larger, the smaller the one within them
+    between = np.zeros(n_starts)
+    for start in range(n_starts):
+        size = np.bincount(labels[:, start], weights=weights, minlength=centres.shape[1])
+        between[start] = size @ (centres[start] ** 2).sum(axis=1)
+    largest = float(np.abs(between).max()) or 1.0
+    best = int(np.argmax(np.round(between / largest, 12)))
+    return labels[:, best], int(n_iter[best])
+
+
+def _assign_and_sum(
+    points: FloatArray, weights: FloatArray, centres: FloatArray
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Nearest centres of R starts, weighted sums and weights of their classes."""
+    n_starts, k, r = centres.shape
+    flat = centres.reshape(n_starts * k, r)
+    half = 0.5 * (flat**2).sum(axis=1)
+    labels = np.empty((points.shape[0], n_starts), dtype=np.int64)
+    sums, sizes = np.zeros_like(flat), np.zeros(n_starts * k)
+    offsets = k * np.arange(n_starts)
+    for start in range(0, points.shape[0], _ROWS_PER_BLOCK):
+        block = points[start : start + _ROWS_PER_BLOCK]
+        scores = block @ flat.T - half
+        nearest = scores.reshape(-1, n_starts, k).argmax(axis=2)
+        labels[start : start + _ROWS_PER_BLOCK] = nearest
+        member = np.zeros((block.shape[0], n_starts * k))
+        amount = weights[start : start + _ROWS_PER_BLOCK, None]
+        np.put_along_axis(member, nearest + offsets, amount, axis=1)
+        sums += member.T @ block
+        sizes += member.sum(axis=0)
+    return labels, sums.reshape(n_starts, k, r), sizes.reshape(n_starts, k)
+
+
+def _without_empty(
+    points: FloatArray,
+    weights: FloatArray,
+    centres: FloatArray,
+    labels: IntArray,
+    sizes: FloatArray,
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Put the centre of each empty class of one start at the farthest point and assign again.
+
+    No point is moved by hand: the outcome is the same whether equal points come as one point with
+    a weight or as many. Points that differ by rounding only may leave a class empty for good.
+    """
+    centres = centres.copy()
+    sums = np.zeros_like(centres)
+    for _ in range(_RESEED_ROUNDS):
+        distance = ((points - centres[labels]) ** 2).sum(axis=1)
+        for empty in np.flatnonzero(sizes == 0):
+            centres[empty] = points[int(distance.argmax())]
+            distance = np.minimum(distance, ((points - centres[empty]) ** 2).sum(axis=1))
+        found, found_sums, amounts = _assign_and_sum(points, weights, centres[None])
+        labels, sizes = found[:, 0], amounts[0]
+        sums = found_sums[0]
+        if (sizes > 0).all():
+            break
+    return labels, sums, sizes
+
+
+def _plus_plus(
+    points: FloatArray,
+    weights: FloatArray,
+    n_clusters: int,
+    rng: np.random.Generator,
+    n_init: int,
+) -> FloatArray:
+    """Greedy k-means++ starts, shape (n_init, K, r).
+
+    Each centre after the first is the best of a few points drawn with probabilities proportional
+    to weight times squared distance to the nearest centre (Arthur and Vassilvitskii, SODA 2007).
+    """
+    n_trials = 2 + int(np.log(n_clusters))
+    squares = (points**2).sum(axis=1)
+    first = rng.choice(points.shape[0], size=n_init, p=weights / weights.sum())
+    chosen = [first]
+    nearest = _squared(points, squares, first)
+    for _ in range(1, n_clusters):
+        cumulative = np.cumsum(weights[:, None] * nearest, axis=0)
+        draws = rng.random((n_trials, n_init)) * cumulative[-1]
+        candidates = np.stack(
+            [np.searchsorted(cumulative[:, i], draws[:, i], "right") for i in range(n_init)], axis=1
+        )
+        candidates = np.minimum(candidates, points.shape[0] - 1)
+        trials = [np.minimum(nearest, _squared(points, squares, c)) for c in candidates]
+        best = np.stack([weights @ trial for trial in trials]).argmin(axis=0)
+        chosen.append(candidates[best, np.arange(n_init)])
+        nearest = np.stack([trials[t][:, i] for i, t in enumerate(best)], axis=1)
+    return points[np.stack(chosen, axis=1)]
+
+
+def _squared(points: FloatArray, squares: FloatArray, rows: IntArray) -> FloatArray:
+    """Squared distances of all points to some of them, shape (P, rows)."""
+    cross = points @ points[rows].T
+    return np.asarray(np.maximum(squares[:, None] + squares[rows] - 2.0 * cross, 0.0))
 
 
 def _described(
