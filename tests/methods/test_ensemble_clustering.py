@@ -55,7 +55,7 @@ SIZES = {"a": 80, "b": 130, "c": 60, "d": 110}
 def test_without_a_smallest_cell_it_is_the_textbook_form(seed: int) -> None:
     """Weights, agreement and classes equal those of the N x N matrices, written separately."""
     tables, _ = draw(SIZES, sigma=0.7, seed=seed)
-    run = cluster(tables, "simulation", n_clusters=4)
+    run = cluster(tables, "simulation", n_clusters=4, weighting="spectral")
     models = [model_from_arrays(m) for m in run.result.models]
     rows = np.concatenate([tables[s].to_numpy() for s in sorted(tables)])
     matrices = [naive.co_distance_by_matrix(m.label(rows), m.class_parameters) for m in models]
@@ -90,7 +90,7 @@ def test_merging_rare_tuples_hardly_changes_the_classes() -> None:
     agreements = []
     for seed in range(8):
         tables, _ = draw({s: 150 for s in "abcdef"}, p=10, sigma=0.7, seed=seed)
-        run = cluster(tables, "strict", n_clusters=4)
+        run = cluster(tables, "strict", n_clusters=4, weighting="spectral")
         assert "merged" in run.result.counted.values()
         models = [model_from_arrays(m) for m in run.result.models]
         rows = np.concatenate([tables[s].to_numpy() for s in sorted(tables)])
