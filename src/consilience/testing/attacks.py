@@ -1,0 +1,740 @@
+"""Attacks on a method, its sites and its coordinator; each is blocked, or accounted for.
+
+An `Attack` has a name, a phrase for what it tries, and ``run(method, factory)``; ``factory()``
+gives a fresh `Federation` on a `LocalEngine` (see `check_method`). Its `Outcome` is
+
+``"blocked"``
+    nothing left, nothing was believed, and the error was one of this package's own;
+``"accounted"``
+    the sites' policies or the declaration of the message allow it, and it is recorded as such;
+``"open"``
+    it worked: the evidence says how.
+
+`SUITE` holds them all. Wire attacks alter messages that the method really sends (`MUTATIONS`), on
+their way to a site and on their way to the coordinator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import json
+import logging
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.engines.federation import Federation, Run
+from consilience.exceptions import ConsilienceError, QuorumError
+from consilience.methods.base import Method, SiteData
+from consilience.methods.phases import opening
+from consilience.sites.site import Site
+from consilience.testing.fakes import (
+    ClassSums,
+    Factory,
+    Failing,
+    Rows,
+    members,
+    rows_of,
+    scripted,
+    subset,
+    with_data,
+    with_policy,
+)
+from consilience.wire.codec import decode_message, pack, unpack
+from consilience.wire.disclosure import Released
+from consilience.wire.envelope import Reply, Request
+from consilience.wire.message import iterate_fields, message_type
+
+SEED = 20240602
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an attack.
+
+    Attributes
+    ----------
+    verdict : {"blocked", "accounted", "open"}
+    evidence : str
+        One sentence.
+    """
+
+    verdict: Literal["blocked", "accounted", "open"]
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack.
+
+    Attributes
+    ----------
+    name : str
+    tries : str
+        What it tries, as a phrase.
+    function : callable
+        ``function(method, factory) -> Outcome``.
+    """
+
+    name: str
+    tries: str
+    function: Callable[[Method, Factory], Outcome]
+
+    def run(self, method: Method, factory: Factory) -> Outcome:
+        """Try it; an error that is not this package's own leaves the attack open."""
+        try:
+            return self.function(method, factory)
+        except Exception as error:  # noqa: BLE001  a foreign error is the finding
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            return Outcome(
+                "open", f"{type(error).__name__} escaped from {where.name}: {str(error)[:200]}"
+            )
+
+
+def _try_run(
+    method: Method, federation: Federation, **settings: Any
+) -> tuple[Run | None, ConsilienceError | None]:
+    try:
+        return method.run(federation, seed=SEED, **settings), None
+    except ConsilienceError as error:
+        return None, error
+
+
+# --------------------------------------------------------------------------- small and dominated
+
+
+def released_values(engine: Any, site: str) -> Iterator[tuple[str, FloatArray]]:
+    """Numbers that left a site other than as public fields, by round and field."""
+    for (round_, name), data in engine.replies.items():
+        reply = Reply.from_bytes(data)
+        if name != site or reply.status != "reply":
+            continue
+        for field, _, content in iterate_fields(decode_message(reply.message)):
+            if isinstance(content, Released):
+                for leaf in _leaves(content.value):
+                    yield f"round {round_}, field {field}", leaf
+
+
+def _leaves(value: Any) -> Iterator[FloatArray]:
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, np.ndarray | float | int) and not isinstance(value, bool):
+        array = np.asarray(value, dtype=float).ravel()
+        yield array[~np.isnan(array)]
+
+
+def _small_site(method: Method, factory: Factory) -> Outcome:
+    federation = factory()
+    name = federation.engine.sites[0]
+    least = members(federation)[name].policy.min_records
+    if least == 1:
+        return Outcome("accounted", "the policy protects no record: it is one for simulation")
+    fewer = np.arange(least - 1)
+    small = scripted(with_data(federation, name, lambda data: subset(data, fewer)))
+    _try_run(method, small)
+    for where, values in released_values(small.engine, name):
+        if values.any():
+            return Outcome("open", f"{least - 1} rows, and numbers left in {where}")
+    return Outcome("blocked", f"nothing but zeros and gaps left a site of {least - 1} rows")
+
+
+def _dominating(method: Method, factory: Factory) -> Outcome:
+    federation = factory()
+    name = federation.engine.sites[0]
+    if members(federation)[name].policy.max_share >= 1:
+        return Outcome("accounted", "the policy lets one record be all of a sum")
+    giants = 1e7 * np.arange(3, 3 + rows_of(federation)[name].features.shape[1])
+
+    def plant(data: SiteData) -> SiteData:
+        x = np.array(data.features)
+        x[0] = giants
+        return data.with_features(x)
+
+    planted = scripted(with_data(federation, name, plant))
+    _try_run(method, planted)
+    wanted = np.concatenate([giants, giants**2])
+    for where, values in released_values(planted.engine, name):
+        near = np.abs(values[:, None] - wanted) <= 0.01 * wanted
+        if near.any():
+            return Outcome("open", f"a value of one record can be read from {where}")
+    return Outcome("blocked", "no number that left was near the planted ones or their squares")
+
+
+# --------------------------------------------------------------------------- differencing, classes
+
+
+def recovers(releases: FloatArray, record: FloatArray, rtol: float = 1e-6) -> bool:
+    """Whether a record is a sum of releases with weights -1, 0 and 1.
+
+    Parameters
+    ----------
+    releases : (m, p) array
+        Rows with NaN are left out.
+    record : (p,) array
+    """
+    known = releases[~np.isnan(releases).any(axis=1)]
+    for weights in itertools.product((-1, 0, 1), repeat=len(known)):
+        if np.allclose(np.asarray(weights) @ known, record, rtol=rtol, atol=1e-9):
+            return True
+    return False
+
+
+def _difference(edges_of: Callable[[FloatArray, int], tuple[Any, Any, int]]) -> Any:
+    def attack(method: Method, factory: Factory) -> Outcome:
+        federation = factory()
+        name = federation.engine.sites[0]
+        site = members(federation)[name]
+        if site.policy.min_records == 1:
+            return Outcome("accounted", "the policy protects no record: it is one for simulation")
+        preparation = dataclasses.replace(federation.preparation, standardize="none")
+        x = rows_of(federation)[name].features
+        first, second, victim = edges_of(x[:, 0], site.policy.min_records)
+        run, error = _try_run(
+            ClassSums(edges=(first, second)),
+            dataclasses.replace(federation, preparation=preparation),
+        )
+        if run is None:
+            return Outcome("blocked", f"the run stopped: {error}")
+        releases = np.concatenate([run.result.found[f"{r}/{name}"] for r in (0, 1)])  # type: ignore[attr-defined]
+        if recovers(releases, x[victim]):
+            return Outcome("open", "a record is the difference of released sums")
+        return Outcome("blocked", "no combination of the released sums gives the record")
+
+    return attack
+
+
+def _one_moves(x: FloatArray, least: int) -> tuple[Any, Any, int]:
+    """Move the edge over one record."""
+    order = np.argsort(x)
+    middle = len(x) // 2
+    return (x[order[middle]],), (x[order[middle + 1]],), int(order[middle])
+
+
+def _one_moves_among_others(x: FloatArray, least: int) -> tuple[Any, Any, int]:
+    """Three classes: one record joins the middle class, enough others join it from above."""
+    order = np.argsort(x)
+    low = len(x) // 3
+    high = min(low + least + 1, len(x) - 2 * least)
+    first = (x[order[low]], x[order[high]])
+    second = (x[order[low - 1]], x[order[high + least]])
+    return first, second, int(order[low - 1])
+
+
+def _forbidden_class(method: Method, factory: Factory) -> Outcome:
+    run, error = _try_run(Rows(), factory())
+    if run is None:
+        return Outcome("blocked", f"values for each record were refused: {error}")
+    lines = [line for line in run.transcript if line.disclosure == "per-record"]
+    if lines and all(line.rule == "per-record" for line in lines):
+        return Outcome("accounted", "the policies allow values for each record; it is recorded")
+    return Outcome("open", "values for each record left without a line that says so")
+
+
+# --------------------------------------------------------------------------- forged requests
+
+
+def _recorded(method: Method, factory: Factory) -> tuple[Site, list[Request]]:
+    """Run once; a site and the requests that it really got."""
+    federation = scripted(factory())
+    method.run(federation, seed=SEED)
+    engine: Any = federation.engine
+    name = engine.sites[0]
+    requests = [Request.from_bytes(d) for (_, s), d in sorted(engine.requests.items()) if s == name]
+    return engine.members[name], requests
+
+
+def _put(site: Site, data: bytes) -> tuple[bool, str]:
+    """Put a request to a site: whether it was declined, and how."""
+    try:
+        reply = Reply.from_bytes(site.answer(data))
+    except ConsilienceError as error:
+        return True, error.public
+    return reply.status == "refused", reply.reason
+
+
+def _forge(change: Callable[[Request], bytes]) -> Callable[[Method, Factory], Outcome]:
+    def attack(method: Method, factory: Factory) -> Outcome:
+        site, requests = _recorded(method, factory)
+        for request in requests:
+            declined, how = _put(site, change(request))
+            if not declined:
+                return Outcome("open", f"the site answered in round {request.round}")
+        return Outcome("blocked", f"the site declined: {how}")
+
+    return attack
+
+
+def _replay(method: Method, factory: Factory) -> Outcome:
+    site, requests = _recorded(method, factory)
+    computed = site.computed
+    for request in requests:
+        data = request.to_bytes()
+        if site.answer(data) != site.answer(data) or site.computed != computed:
+            return Outcome("open", f"round {request.round} was computed anew")
+    return Outcome("blocked", "the site repeated what it had said and computed nothing")
+
+
+def _unopened(method: Method, factory: Factory) -> Outcome:
+    _, requests = _recorded(method, factory)
+    for request in requests:
+        fresh = members(factory())[request.site]
+        if request.step != opening.NAME and not _put(fresh, request.to_bytes())[0]:
+            return Outcome("open", f"step {request.step!r} was answered before the run was opened")
+    return Outcome("blocked", "nothing was answered before the run was opened")
+
+
+def _with_policy_field(request: Request) -> bytes:
+    fields = unpack(request.to_bytes())
+    return pack({**fields, "policy": {"preset": "simulation", "min_records": 1}})
+
+
+def _relaxed_opening(method: Method, factory: Factory) -> Outcome:
+    """Put limits wherever the opening has room for settings."""
+    site, requests = _recorded(method, factory)
+    first = requests[0]
+    message = decode_message(first.message)
+    limits = {"min_records": 1, "per_record": True, "preset": "simulation", "policy": "simulation"}
+    before = site.policy
+    for name in ("columns", "preparation"):
+        for settings in (limits, {"policy": limits}, {"limits": limits}):
+            text = json.dumps({**json.loads(getattr(message, name)), **settings})
+            raw = unpack(first.message)
+            forged = pack({**raw, "f": {**raw["f"], name: text}})
+            asked = dataclasses.replace(first, run="relaxed", message=forged)
+            declined, _ = _put(site, asked.to_bytes())
+            if not declined or site.policy != before:
+                return Outcome("open", f"the site took limits from {name!r}")
+    return Outcome("blocked", "the site refused settings that are not its coordinator's")
+
+
+# --------------------------------------------------------------------------- altered messages
+
+_HUGE = {"$": "array", "d": "<f8", "s": [1 << 29, 1], "b": b"12345678"}
+_OBJECTS = {"$": "array", "d": "|O8", "s": [1], "b": b"12345678"}
+
+
+def _raw(data: bytes) -> Any:
+    import msgpack
+
+    return msgpack.unpackb(data, raw=False)
+
+
+def _packed(raw: Any) -> bytes:
+    import msgpack
+
+    return bytes(msgpack.packb(raw, use_bin_type=True))
+
+
+def _every_field(value: Any) -> Callable[[bytes], bytes | None]:
+    """Put one value into every field."""
+
+    def mutate(data: bytes) -> bytes | None:
+        raw = _raw(data)
+        raw["f"] = dict.fromkeys(raw["f"], value)
+        return _packed(raw) if raw["f"] else None
+
+    return mutate
+
+
+def _every_array(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes | None]:
+    """Alter every array of floating-point numbers."""
+
+    def mutate(data: bytes) -> bytes | None:
+        raw, touched = _raw(data), []
+
+        def visit(value: Any) -> None:
+            if isinstance(value, dict) and value.get("$") == "array":
+                if value["d"] == "<f8" and value["b"]:
+                    change(value)
+                    touched.append(value)
+            elif isinstance(value, dict | list):
+                for item in value.values() if isinstance(value, dict) else value:
+                    visit(item)
+
+        visit(raw["f"])
+        return _packed(raw) if touched else None
+
+    return mutate
+
+
+def _fill(number: float) -> Callable[[dict[str, Any]], None]:
+    def change(array: dict[str, Any]) -> None:
+        array["b"] = np.full(len(array["b"]) // 8, number).tobytes()
+
+    return change
+
+
+def _small_integers(array: dict[str, Any]) -> None:
+    array["d"], array["b"] = "|i1", bytes(len(array["b"]) // 8)
+
+
+def _more_dimensions(array: dict[str, Any]) -> None:
+    array["s"] = [1, *array["s"]]
+
+
+def _nested(depth: int) -> bytes:
+    return b"\x91" * depth + b"\xc0"
+
+
+def _twice(data: bytes) -> bytes:
+    """Repeat the key of the fields, once with nothing in it."""
+    raw = _raw(data)
+    entry = _packed({"f": {}})[1:]
+    return bytes([0x84]) + _packed(raw)[1:] + entry
+
+
+def _extension(data: bytes) -> bytes | None:
+    import msgpack
+
+    return _every_field(msgpack.ExtType(42, b"\x80\x04."))(data)
+
+
+MUTATIONS: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
+    "truncated": ("a message that stops half way", lambda data: data[: len(data) // 2]),
+    "last byte missing": ("a message without its last byte", lambda data: data[:-1]),
+    "trailing bytes": ("something after the message", lambda data: data + b"\x00"),
+    "deeply nested": (
+        "a value nested a hundred times",
+        _every_field(json.loads("[" * 99 + "]" * 99)),
+    ),
+    "nested without end": ("brackets until the reader's stack ends", lambda data: _nested(200_000)),
+    "wrong dtype": ("small whole numbers in place of others", _every_array(_small_integers)),
+    "wrong shape": ("a dimension too many", _every_array(_more_dimensions)),
+    "NaN": ("arrays filled with NaN", _every_array(_fill(np.nan))),
+    "infinity": ("arrays filled with infinity", _every_array(_fill(np.inf))),
+    "object array": ("an array of objects", _every_field(_OBJECTS)),
+    "extension type": ("a value of an extension type", _extension),
+    "huge shape": ("a shape of four gigabytes over eight bytes", _every_field(_HUGE)),
+    "repeated key": ("a key that appears twice", _twice),
+    "field missing": ("a message without fields", lambda d: _packed({**_raw(d), "f": {"zz": 1}})),
+    "unknown message": (
+        "a message of another name",
+        lambda d: _packed({**_raw(d), "m": "no/such"}),
+    ),
+    "other version": ("a message of another version", lambda d: _packed({**_raw(d), "v": 10**6})),
+    "array as version": ("an array as version", lambda d: _packed({**_raw(d), "v": _OBJECTS})),
+    "empty": ("no bytes at all", lambda data: b""),
+}
+"""Name, what it tries, and a function from a message to an altered one (None: does not apply)."""
+
+_MAY_BE_ALLOWED = {"NaN", "wrong dtype", "wrong shape", "infinity"}
+
+
+def _loose(data: bytes, name: str) -> bool:
+    """Whether the declaration of a message leaves room for an alteration."""
+    specs = message_type(_raw(data)["m"]).fields.values()
+    nests = any(isinstance(s.shape, str) or s.many or s.kind == "any" for s in specs)
+    gaps = any(s.gaps for s in specs)
+    return name in _MAY_BE_ALLOWED and (nests or (gaps and name == "NaN"))
+
+
+def _altered(name: str, mutate: Callable[[bytes], bytes | None]) -> Any:
+    def attack(method: Method, factory: Factory) -> Outcome:
+        site, requests = _recorded(method, factory)
+        accounted = False
+        for request in requests:
+            altered = mutate(request.message)
+            if altered is None:
+                continue
+            asked = dataclasses.replace(request, attempt=99, message=altered)
+            declined, _ = _put(site, asked.to_bytes())
+            if not declined and not _loose(request.message, name):
+                return Outcome("open", f"the site answered it in round {request.round}")
+            accounted |= not declined
+        outcome = _to_coordinator(method, factory, name, mutate)
+        return Outcome("accounted", "its declaration allows it") if accounted else outcome
+
+    return attack
+
+
+def _to_coordinator(
+    method: Method, factory: Factory, name: str, mutate: Callable[[bytes], bytes | None]
+) -> Outcome:
+    """Alter the last reply of a site on its way."""
+    plain = scripted(factory())
+    method.run(plain, seed=SEED)
+    engine: Any = plain.engine
+    site = engine.sites[0]
+    last = max(r for r, s in engine.replies if s == site)
+    message = Reply.from_bytes(engine.replies[last, site]).message
+    if mutate(message) is None:
+        return Outcome("blocked", "no message has a place for it; sites declined")
+
+    def tamper(data: bytes) -> bytes:
+        reply = Reply.from_bytes(data)
+        return dataclasses.replace(reply, message=mutate(reply.message) or b"").to_bytes()
+
+    run, error = _try_run(method, scripted(factory(), {(last, site): tamper}))
+    return _judged(run, error, loose=_loose(message, name))
+
+
+def _judged(run: Run | None, error: ConsilienceError | None, *, loose: bool) -> Outcome:
+    if loose:
+        return Outcome("accounted", "the declaration of the reply allows it")
+    if run is None and isinstance(error, QuorumError) and "not accepted" in str(error):
+        return Outcome("blocked", "sites declined, and the coordinator did not accept the reply")
+    return Outcome("open", f"the coordinator took the reply: {error or 'a result'}")
+
+
+def _forged_reply(change: Callable[[bytes, Any], bytes]) -> Any:
+    """Alter the envelope of each reply of a site in turn."""
+
+    def attack(method: Method, factory: Factory) -> Outcome:
+        plain = scripted(factory())
+        method.run(plain, seed=SEED)
+        engine: Any = plain.engine
+        site = engine.sites[0]
+        outcome = Outcome("blocked", "there was no reply")
+        for round_ in sorted(r for r, s in engine.replies if s == site):
+            tamper = {(round_, site): lambda data: change(data, engine)}
+            run, error = _try_run(method, scripted(factory(), tamper))
+            outcome = _judged(run, error, loose=False)
+            if outcome.verdict == "open":
+                return outcome
+        return outcome
+
+    return attack
+
+
+def _reply_with(**changes: Any) -> Any:
+    return lambda data, engine: dataclasses.replace(Reply.from_bytes(data), **changes).to_bytes()
+
+
+def _earlier(data: bytes, engine: Any) -> bytes:
+    """Another run's reply to the same question."""
+    reply = Reply.from_bytes(data)
+    return bytes(engine.replies[reply.round, reply.site])
+
+
+def _oversized(method: Method, factory: Factory) -> Outcome:
+    federation = factory()
+    site = next(iter(members(federation).values()))
+    policy = dataclasses.replace(site.policy, max_message_bytes=2048)
+    narrow = next(iter(members(with_policy(federation, policy)).values()))
+    _, requests = _recorded(method, factory)
+    message = decode_message(requests[0].message)
+    raw = unpack(requests[0].message)
+    large = pack({**raw, "f": {**raw["f"], "columns": message.columns + " " * 5000}})
+    asked = dataclasses.replace(requests[0], run="oversized", message=large)
+    declined, how = _put(narrow, asked.to_bytes())
+    if not declined:
+        return Outcome("open", "a message over the site's own limit was read")
+    return Outcome("blocked", f"the site declined: {how}")
+
+
+def _pickled(method: Method, factory: Factory) -> Outcome:
+    """Bytes that would make a directory if anything unpickled them."""
+    with tempfile.TemporaryDirectory() as folder:
+        trap = Path(folder) / "unpickled"
+        program = f"cos\nmkdir\n(V{trap}\ntR.".encode()
+        site, requests = _recorded(method, factory)
+        for request in requests:
+            for mutate in (lambda data: program, _every_field(program)):
+                message = mutate(request.message) or program
+                asked = dataclasses.replace(request, attempt=98, message=message)
+                declined, _ = _put(site, asked.to_bytes())
+                if not declined:
+                    return Outcome("open", "the site answered a pickle")
+        if not _put(site, program)[0]:
+            return Outcome("open", "the site answered a pickle without an envelope")
+        outcome = _forged_reply(lambda data, engine: program)(method, factory)
+        if trap.exists():
+            return Outcome("open", "a pickle was executed")
+        return Outcome(outcome.verdict, "neither a site nor the coordinator unpickled anything")
+
+
+# --------------------------------------------------------------------------- canaries
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A planted value and the forms in which it might appear."""
+
+    name: str
+    forms: tuple[bytes, ...]
+
+
+def number_canary(name: str, value: float) -> Canary:
+    """Forms of a number: raw bytes in both precisions and widths, and printed digits."""
+    raw = [np.array(value, dtype=kind).tobytes() for kind in ("<f8", ">f8")]
+    texts = {repr(float(value)), f"{value:.10g}", f"{value:.8g}", f"{value:.9e}"}
+    return Canary(name, (*raw, *(text.encode() for text in sorted(texts))))
+
+
+def plant(data: SiteData) -> tuple[SiteData, list[Canary]]:
+    """Put an unusual value into every column of a site's rows.
+
+    Columns of whole numbers (codes, 0 and 1) stay as they are: any number of them is common.
+    """
+    x = np.array(data.features)
+    canaries = []
+    for j, name in enumerate(data.feature_names):
+        column = x[:, j][~np.isnan(x[:, j])]
+        if not len(column) or (column == np.round(column)).all():
+            continue
+        row = (3 + j) % len(x)
+        x[row, j] = np.median(column) + column.std() * (0.1234567891011 + 0.0011122233344 * j)
+        canaries.append(number_canary(f"column {name}", x[row, j]))
+    changes: dict[str, Any] = {"features": x}
+    for role in ("id", "agent", "entity"):
+        values = getattr(data, role)
+        if values is not None:
+            text = f"canary-{role}-9f27c1"
+            changes[role] = np.array([text, *values[1:].tolist()])
+            canaries.append(Canary(role, (text.encode(),)))
+    return dataclasses.replace(data, **changes), canaries
+
+
+def find_canaries(canaries: list[Canary], places: Mapping[str, bytes]) -> list[str]:
+    """Return one sentence for each canary in each place where it was found."""
+    return [
+        f"{canary.name} was found in {place}"
+        for place, content in places.items()
+        for canary in canaries
+        if any(form in content for form in canary.forms)
+    ]
+
+
+def canaries_after(
+    method: Method, federation: Federation, canaries: list[Canary]
+) -> tuple[Run | None, list[str]]:
+    """Run, and search for canaries wherever the coordinator or a stranger could look.
+
+    Searched are the run directory, every message, printed output, the log, and the error with its
+    causes.
+    """
+    printed, logged = io.StringIO(), io.StringIO()
+    handler = logging.StreamHandler(logged)
+    logging.getLogger().addHandler(handler)
+    watched = scripted(federation)
+    engine: Any = watched.engine
+    error: BaseException | None = None
+    run = None
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        try:
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                run = method.run(watched, seed=SEED, out=out)
+        except Exception as caught:  # noqa: BLE001  whatever it is, its text is searched
+            error = caught
+        finally:
+            logging.getLogger().removeHandler(handler)
+        files = {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    if run is not None and run.scaling is not None:
+        canaries = [*canaries, *_scaled(canaries, run.scaling)]
+    sent = {f"a request of round {r}": d for (r, _), d in engine.requests.items()}
+    came = {f"a reply of round {r}": d for (r, _), d in engine.replies.items()}
+    said = "" if error is None else "".join(traceback.format_exception(error))
+    summary = "" if run is None else run.result.summary() + run.result.to_frame().to_csv()
+    texts = {
+        "output": printed.getvalue(),
+        "log": logged.getvalue(),
+        "error": said,
+        "summary": summary,
+    }
+    places = {**files, **sent, **came, **{k: v.encode() for k, v in texts.items()}}
+    return run, find_canaries(canaries, places)
+
+
+def _scaled(canaries: list[Canary], scaling: FloatArray) -> list[Canary]:
+    """Canaries as the later steps see them, in pooled units."""
+    numbers = [c for c in canaries if c.name.startswith("column ")]
+    if len(numbers) != scaling.shape[1]:
+        return []
+    values = [float(np.frombuffer(c.forms[0], dtype="<f8")[0]) for c in numbers]
+    return [
+        number_canary(f"{c.name} (scaled)", (v - centre) / scale)
+        for c, v, centre, scale in zip(numbers, values, *scaling[1:], strict=True)
+    ]
+
+
+def _canaries(chosen: Callable[[Method], Method]) -> Callable[[Method, Factory], Outcome]:
+    def attack(method: Method, factory: Factory) -> Outcome:
+        federation = factory()
+        canaries: list[Canary] = []
+        for name in federation.engine.sites:
+            canaries += plant(rows_of(federation)[name])[1]
+            federation = with_data(federation, name, lambda data: plant(data)[0])
+        run, found = canaries_after(chosen(method), federation, canaries)
+        if found:
+            return Outcome("open", "; ".join(found[:3]))
+        ended = "the run ended well" if run is not None else "the run stopped"
+        return Outcome("blocked", f"none of {len(canaries)} planted values was found; {ended}")
+
+    return attack
+
+
+SUITE: tuple[Attack, ...] = (
+    Attack("small site", "learn from a site of too few rows", _small_site),
+    Attack("dominance", "read one record that outweighs all others", _dominating),
+    Attack("differencing", "subtract two sums that differ by one record", _difference(_one_moves)),
+    Attack(
+        "differencing among classes",
+        "hide one moving record behind many others",
+        _difference(_one_moves_among_others),
+    ),
+    Attack("forbidden class", "ask for a value of each record", _forbidden_class),
+    Attack("relaxed envelope", "send limits along with a request", _forge(_with_policy_field)),
+    Attack("relaxed opening", "send limits among the settings", _relaxed_opening),
+    Attack(
+        "request of another run",
+        "ask a question of a run that was not opened",
+        _forge(lambda r: dataclasses.replace(r, run=r.run + "-x", step=r.step + "x").to_bytes()),
+    ),
+    Attack(
+        "request of another round",
+        "put an answered round's number on another question",
+        _forge(lambda r: dataclasses.replace(r, seed=r.seed + 1).to_bytes()),
+    ),
+    Attack(
+        "request to another site",
+        "deliver a request to a site that it does not name",
+        _forge(lambda r: dataclasses.replace(r, site=r.site + "x").to_bytes()),
+    ),
+    Attack(
+        "request of another study",
+        "go on with a run under the name of another study",
+        _forge(lambda r: dataclasses.replace(r, study="other", attempt=97).to_bytes()),
+    ),
+    Attack("unopened run", "ask a step before the run is opened", _unopened),
+    Attack("replayed request", "ask the same question again", _replay),
+    Attack("reply of another run", "answer for another run", _forged_reply(_reply_with(run="x"))),
+    Attack(
+        "reply of another round", "answer for another round", _forged_reply(_reply_with(round=77))
+    ),
+    Attack(
+        "reply of another site", "answer for another site", _forged_reply(_reply_with(site="x"))
+    ),
+    Attack("replayed reply", "answer with the reply of an earlier run", _forged_reply(_earlier)),
+    Attack(
+        "truncated envelope",
+        "answer with half a reply",
+        _forged_reply(lambda data, engine: data[: len(data) // 2]),
+    ),
+    *(
+        Attack(f"message: {name}", tries, _altered(name, mutate))
+        for name, (tries, mutate) in MUTATIONS.items()
+    ),
+    Attack("oversized message", "send more than the site's limit", _oversized),
+    Attack("pickle", "have a message unpickled", _pickled),
+    Attack("canaries", "find planted values outside the sites", _canaries(lambda method: method)),
+    Attack(
+        "canaries in errors",
+        "find planted values after an error that quotes them",
+        _canaries(lambda method: Failing()),
+    ),
+)
+"""All attacks."""

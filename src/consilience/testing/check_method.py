@@ -1,0 +1,379 @@
+"""Does a method keep the promises that every method makes? One function for each promise.
+
+Each takes the method and a *factory*: a function without arguments that returns a fresh
+`Federation` on a `LocalEngine` with at least two sites (`fakes.federation_of` makes one from
+arrays). `check_method` runs all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.engines.federation import Federation, Run
+from consilience.engines.local import LocalEngine
+from consilience.exceptions import QuorumError, WireError
+from consilience.methods.base import Method, SiteData
+from consilience.methods.phases.prepare import steps_of
+from consilience.testing import attacks, expect
+from consilience.testing.fakes import Action, Factory, members, rows_of, scripted
+from consilience.wire.codec import decode_message, encode_message
+from consilience.wire.envelope import Reply, Request
+from consilience.wire.message import FieldSpec, message_type
+from consilience.wire.transcript import Line
+
+SEED = 20240601
+ABSENCES: tuple[Action, ...] = ("absent", "refused", "late", "returns")
+Backends = Mapping[str, Callable[[], AbstractContextManager[Any]]]
+Oracle = Callable[[Mapping[str, SiteData]], Mapping[str, Any]]
+
+
+def check_method(
+    method: Method,
+    factory: Factory,
+    *,
+    oracle: Oracle | None = None,
+    backends: Backends | None = None,
+    rtol: float = 1e-9,
+) -> None:
+    """Check every promise; see the functions below, each of which may be used alone.
+
+    Parameters
+    ----------
+    method : Method
+    factory : callable
+        ``factory() -> Federation``, fresh each time, on a `LocalEngine`.
+    oracle : callable, optional
+        For exact methods: ``oracle(rows by site) -> fields of the result``, from pooled rows.
+    backends : mapping of str to callable, optional
+        Context managers under which sites are computed, such as ``joblib.parallel_config``.
+    rtol : float
+        Of the comparison with the oracle.
+
+    Raises
+    ------
+    CheckFailed
+        A promise is broken; the sentence says which.
+    """
+    check_declaration(method, factory)
+    check_codec(method, factory)
+    check_same_seed(method, factory)
+    check_order(method, factory, backends=backends)
+    check_absence(method, factory)
+    check_resume(method, factory)
+    check_attacks(method, factory)
+    if oracle is not None:
+        check_oracle(method, factory, oracle, rtol=rtol)
+
+
+# --------------------------------------------------------------------------- declared equals sent
+
+
+def check_declaration(method: Method, factory: Factory) -> None:
+    """Every line of the transcript is a declared field, with its class, audience and shape."""
+    run = method.run(factory(), seed=SEED)
+    steps = steps_of(type(method))
+    exchanged: dict[tuple[int, str, str], list[Line]] = {}
+    for line in run.transcript:
+        if line.verdict not in ("absent", "refused"):
+            exchanged.setdefault((line.round, line.site, line.direction), []).append(line)
+    for (round_, site, direction), lines in exchanged.items():
+        step = steps.get(lines[0].step)
+        where = f"round {round_}, site {site}, {direction}"
+        expect(step is not None, f"{where}: step {lines[0].step!r} is not one of the method's")
+        if step is None:
+            continue
+        declared = message_type(step.request if direction == "to-site" else step.reply).fields
+        sent = [line.field for line in lines]
+        expect(
+            sorted(sent) == sorted(declared),
+            f"{where}: fields {sorted(sent)} were sent, {sorted(declared)} are declared",
+        )
+        dims: dict[str, int] = {}
+        for line in lines:
+            _check_line(f"{where}, field {line.field}", line, declared[line.field], dims)
+
+
+def _check_line(where: str, line: Line, spec: FieldSpec, dims: dict[str, int]) -> None:
+    expect(
+        line.disclosure == spec.disclosure.value,
+        f"{where}: sent as {line.disclosure}, declared as {spec.disclosure.value}",
+    )
+    expect(line.audience == spec.audience, f"{where}: audience {line.audience!r} is not declared")
+    if spec.many or isinstance(spec.shape, str) or spec.kind == "str":
+        return
+    found = [] if line.shape == "scalar" else [int(n) for n in line.shape.split("x")]
+    expect(len(found) == len(spec.shape), f"{where}: shape {line.shape}, declared {spec.shape}")
+    for want, length in zip(spec.shape, found, strict=True):
+        bound = want if isinstance(want, int) else dims.setdefault(want, length)
+        expect(bound == length, f"{where}: dimension {want!r} is {length} here and {bound} before")
+
+
+# --------------------------------------------------------------------------- codec
+
+
+def check_codec(method: Method, factory: Factory, *, cuts: int = 25) -> None:
+    """Every message gives the same bytes after a round trip; no part of one is a message."""
+    for where, data in _messages(method, factory):
+        again = encode_message(decode_message(data))
+        expect(again == data, f"{where}: other bytes after decoding and encoding again")
+        for cut in np.unique(np.linspace(0, len(data) - 1, cuts).astype(int)):
+            try:
+                decode_message(data[: int(cut)])
+            except WireError:
+                continue
+            expect(False, f"{where}: the first {cut} of {len(data)} bytes passed as a message")
+
+
+def _messages(method: Method, factory: Factory) -> Iterable[tuple[str, bytes]]:
+    federation = scripted(factory())
+    method.run(federation, seed=SEED)
+    engine: Any = federation.engine
+    for (round_, site), data in engine.requests.items():
+        request = Request.from_bytes(data)
+        yield f"round {round_}, request {request.step!r} to {site}", request.message
+    for (round_, site), data in engine.replies.items():
+        reply = Reply.from_bytes(data)
+        if reply.status == "reply":
+            yield f"round {round_}, reply {reply.step!r} of {site}", reply.message
+
+
+# --------------------------------------------------------------------------- same again
+
+
+def check_same_seed(method: Method, factory: Factory) -> None:
+    """Two runs of one seed agree in the result, byte by byte, and in what crossed."""
+    first, second = (method.run(factory(), seed=SEED) for _ in range(2))
+    if not _is_asynchronous(method, factory):
+        _expect_same(first, second, "a second run of the same seed")
+
+
+def check_order(method: Method, factory: Factory, *, backends: Backends | None = None) -> None:
+    """Order of sites, order of arrival, number of workers and backend do not matter."""
+    if _is_asynchronous(method, factory):
+        return
+    first = method.run(factory(), seed=SEED)
+    backwards = factory()
+    reversed_ = LocalEngine(list(members(backwards).values())[::-1])
+    ways: dict[str, tuple[Federation, AbstractContextManager[Any]]] = {
+        "sites in reversed order": (
+            dataclasses.replace(backwards, engine=reversed_),
+            nullcontext(),
+        ),
+        "replies in reversed order": (scripted(factory(), reverse=True), nullcontext()),
+        "two workers": (scripted(factory(), n_jobs=2), nullcontext()),
+    }
+    for name, backend in (backends or {}).items():
+        ways[f"backend {name}"] = (factory(), backend())
+    for name, (federation, context) in ways.items():
+        with context:
+            _expect_same(first, method.run(federation, seed=SEED), name)
+
+
+def _is_asynchronous(method: Method, factory: Factory) -> bool:
+    """Whether the method asks with ``wait="any"``: same bytes given its journal, not its seed."""
+    seen: list[str] = []
+    method.run(
+        factory(), seed=SEED, on_event=lambda kind, facts: seen.append(facts.get("wait", ""))
+    )
+    return "any" in seen
+
+
+def _what_crossed(run: Run) -> list[dict[str, Any]]:
+    lines = [dataclasses.asdict(line) for line in run.transcript]
+    return [{k: v for k, v in x.items() if k not in ("run", "digest", "chain")} for x in lines]
+
+
+def _expect_same(first: Run, second: Run, what: str) -> None:
+    expect(
+        first.result.to_files() == second.result.to_files(),
+        f"{what}: the result has other bytes",
+    )
+    expect(_what_crossed(first) == _what_crossed(second), f"{what}: something else crossed")
+
+
+# --------------------------------------------------------------------------- absence
+
+
+def check_absence(
+    method: Method,
+    factory: Factory,
+    *,
+    actions: Iterable[Action] = ABSENCES,
+    sites: Iterable[str] | None = None,
+) -> None:
+    """Each round x each site x {absent, refused, late, returns} ends as `tolerates` says.
+
+    A step that tolerates ``"quorum"`` lets the run end with a result and a note that names the
+    site; where the quorum is everybody, or the step needs ``"all"``, the run stops with a
+    `QuorumError` that names the site. A run that stopped ends as if nothing had happened when its
+    missing sites are asked again.
+    """
+    plain = factory()
+    names = plain.engine.sites
+    rounds = max(line.round for line in method.run(plain, seed=SEED).transcript)
+    for round_ in range(1, rounds + 1):
+        for site in names if sites is None else sites:
+            for action in actions:
+                where = f"round {round_}, site {site} {action}"
+                _check_one_absence(where, method, factory, (round_, site), action)
+                _check_below_quorum(where, method, factory, (round_, site), action)
+
+
+def _check_one_absence(
+    where: str, method: Method, factory: Factory, key: tuple[int, str], action: Action
+) -> None:
+    federation = factory()
+    quorum = len(federation.engine.sites) - 1
+    federation = dataclasses.replace(scripted(federation, {key: action}), quorum=quorum)
+    engine: Any = federation.engine
+    try:
+        run: Run | None = method.run(federation, seed=SEED)
+        stopped = ""
+    except QuorumError as error:
+        run, stopped = None, str(error)
+    rules = {step: method.tolerates.get(step, "quorum") for _, step, _ in engine.missed}
+    strict = [step for step, rule in rules.items() if rule == "all"]
+    if strict:
+        expect(bool(stopped), f"{where}: step {strict[0]!r} needs all sites, yet the run went on")
+        expect(key[1] in stopped, f"{where}: the error does not name the site: {stopped}")
+        return
+    expect(not stopped, f"{where}: the run stopped although a quorum is enough: {stopped}")
+    if run is not None and rules:
+        run.result.to_files()
+        noted = any(key[1] in note for note in run.notes)
+        expect(noted, f"{where}: no note of the run names the site")
+
+
+def _check_below_quorum(
+    where: str, method: Method, factory: Factory, key: tuple[int, str], action: Action
+) -> None:
+    """With a quorum of everybody the run stops, and ends well when it is asked again."""
+    federation = scripted(factory(), {key: action})
+    engine: Any = federation.engine
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        try:
+            method.run(federation, seed=SEED, out=out, run_id="check")
+        except QuorumError as error:
+            expect(key[1] in str(error), f"{where}: the error does not name the site: {error}")
+        else:
+            expect(not engine.missed, f"{where}: the run ended with a site below its quorum")
+            return
+        engine.script = {}
+        again = _restarted(federation)
+        run = method.run(again, out=out, resume=True, retry_refused=True)
+        if not _is_asynchronous(method, factory):
+            undisturbed = method.run(factory(), seed=SEED)
+            expect(
+                run.result.to_files() == undisturbed.result.to_files(),
+                f"{where}: asked again, the run ends with another result",
+            )
+
+
+# --------------------------------------------------------------------------- resume
+
+
+class _Killed(Exception):
+    """The coordinator dies here."""
+
+
+def check_resume(method: Method, factory: Factory) -> None:
+    """A run ends with the same bytes, wherever its coordinator was killed or its journal cut."""
+    events: list[str] = []
+    undisturbed = method.run(factory(), seed=SEED, on_event=lambda kind, facts: events.append(kind))
+    asynchronous = _is_asynchronous(method, factory)
+    for position in range(len(events)):
+        with tempfile.TemporaryDirectory() as folder:
+            federation, out = factory(), Path(folder) / "run"
+            _run_and_die(method, federation, out, position)
+            resumed = method.run(_restarted(federation), out=out, resume=True)
+            where = f"killed at event {position + 1} of {len(events)} and resumed"
+            if not asynchronous:
+                _expect_same(undisturbed, resumed, where)
+            _check_replay(method, federation, out, resumed, where)
+    if not asynchronous:
+        _check_cut_journals(method, factory())
+
+
+def _run_and_die(method: Method, federation: Federation, out: Path, position: int) -> None:
+    left = [position]
+
+    def count_down(kind: str, facts: dict[str, Any]) -> None:
+        if not left[0]:
+            raise _Killed
+        left[0] -= 1
+
+    try:
+        method.run(federation, seed=SEED, out=out, on_event=count_down)
+    except _Killed:
+        return
+
+
+def _restarted(federation: Federation) -> Federation:
+    """Return the same sites behind a fresh engine."""
+    return dataclasses.replace(federation, engine=LocalEngine(members(federation).values()))
+
+
+def _check_replay(method: Method, federation: Federation, out: Path, run: Run, where: str) -> None:
+    """A finished run, replayed from its journal, gives the same bytes and the same chain."""
+    (out / "result.json").unlink()
+    again = method.run(_restarted(federation), out=out, resume=True)
+    _expect_same(run, again, f"{where}, then replayed")
+    chains = [[line.chain for line in r.transcript] for r in (run, again)]
+    expect(chains[0] == chains[1], f"{where}, then replayed: the transcript is chained otherwise")
+
+
+def _check_cut_journals(method: Method, federation: Federation) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole"
+        run = method.run(federation, seed=SEED, out=whole)
+        log = (whole / "journal" / "log").read_bytes()
+        for number, end in enumerate([0, *_record_ends(log)]):
+            out = Path(folder) / f"cut-{number}"
+            shutil.copytree(whole, out)
+            (out / "journal" / "log").write_bytes(log[:end])
+            _check_replay(method, federation, out, run, f"journal cut after record {number}")
+
+
+def _record_ends(log: bytes) -> list[int]:
+    """Ends of the journal's records: each has its length in front, and a checksum."""
+    ends, position = [], 0
+    while position < len(log):
+        position += 8 + int.from_bytes(log[position : position + 4], "little")
+        ends.append(position)
+    return ends
+
+
+# --------------------------------------------------------------------------- attacks and oracle
+
+
+def check_attacks(
+    method: Method, factory: Factory, *, suite: Iterable[attacks.Attack] = attacks.SUITE
+) -> None:
+    """Every attack is blocked or accounted for."""
+    for attack in suite:
+        outcome = attack.run(method, factory)
+        expect(
+            outcome.verdict in ("blocked", "accounted"),
+            f"attack {attack.name!r} ({attack.tries}) is {outcome.verdict}: {outcome.evidence}",
+        )
+
+
+def check_oracle(
+    method: Method, factory: Factory, oracle: Oracle, *, rtol: float = 1e-9, atol: float = 1e-12
+) -> None:
+    """The result equals what the pooled rows give."""
+    federation = factory()
+    result = method.run(federation, seed=SEED).result
+    for name, wanted in oracle(rows_of(federation)).items():
+        found = getattr(result, name)
+        close = np.allclose(found, wanted, rtol=rtol, atol=atol, equal_nan=True)
+        expect(bool(close), f"result field {name!r} differs from the pooled oracle")
