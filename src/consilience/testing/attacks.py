@@ -16,12 +16,9 @@ their way to a site and on their way to the coordinator.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import itertools
 import json
-import logging
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +34,8 @@ from consilience.exceptions import ConsilienceError, QuorumError
 from consilience.methods.base import Method, SiteData
 from consilience.methods.phases import opening
 from consilience.sites.site import Site
+from consilience.testing.alterations import MUTATIONS, every_field, leaves_room
+from consilience.testing.canaries import Canary, canaries_after, plant
 from consilience.testing.fakes import (
     ClassSums,
     Factory,
@@ -52,7 +51,7 @@ from consilience.testing.fakes import (
 from consilience.wire.codec import decode_message, pack, unpack
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply, Request
-from consilience.wire.message import iterate_fields, message_type
+from consilience.wire.message import iterate_fields
 
 SEED = 20240602
 FloatArray = NDArray[np.float64]
@@ -322,124 +321,6 @@ def _relaxed_opening(method: Method, factory: Factory) -> Outcome:
 
 # --------------------------------------------------------------------------- altered messages
 
-_HUGE = {"$": "array", "d": "<f8", "s": [1 << 29, 1], "b": b"12345678"}
-_OBJECTS = {"$": "array", "d": "|O8", "s": [1], "b": b"12345678"}
-
-
-def _raw(data: bytes) -> Any:
-    import msgpack
-
-    return msgpack.unpackb(data, raw=False)
-
-
-def _packed(raw: Any) -> bytes:
-    import msgpack
-
-    return bytes(msgpack.packb(raw, use_bin_type=True))
-
-
-def _every_field(value: Any) -> Callable[[bytes], bytes | None]:
-    """Put one value into every field."""
-
-    def mutate(data: bytes) -> bytes | None:
-        raw = _raw(data)
-        raw["f"] = dict.fromkeys(raw["f"], value)
-        return _packed(raw) if raw["f"] else None
-
-    return mutate
-
-
-def _every_array(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes | None]:
-    """Alter every array of floating-point numbers."""
-
-    def mutate(data: bytes) -> bytes | None:
-        raw, touched = _raw(data), []
-
-        def visit(value: Any) -> None:
-            if isinstance(value, dict) and value.get("$") == "array":
-                if value["d"] == "<f8" and value["b"]:
-                    change(value)
-                    touched.append(value)
-            elif isinstance(value, dict | list):
-                for item in value.values() if isinstance(value, dict) else value:
-                    visit(item)
-
-        visit(raw["f"])
-        return _packed(raw) if touched else None
-
-    return mutate
-
-
-def _fill(number: float) -> Callable[[dict[str, Any]], None]:
-    def change(array: dict[str, Any]) -> None:
-        array["b"] = np.full(len(array["b"]) // 8, number).tobytes()
-
-    return change
-
-
-def _small_integers(array: dict[str, Any]) -> None:
-    array["d"], array["b"] = "|i1", bytes(len(array["b"]) // 8)
-
-
-def _more_dimensions(array: dict[str, Any]) -> None:
-    array["s"] = [1, *array["s"]]
-
-
-def _nested(depth: int) -> bytes:
-    return b"\x91" * depth + b"\xc0"
-
-
-def _twice(data: bytes) -> bytes:
-    """Repeat the key of the fields, once with nothing in it."""
-    raw = _raw(data)
-    entry = _packed({"f": {}})[1:]
-    return bytes([0x84]) + _packed(raw)[1:] + entry
-
-
-def _extension(data: bytes) -> bytes | None:
-    import msgpack
-
-    return _every_field(msgpack.ExtType(42, b"\x80\x04."))(data)
-
-
-MUTATIONS: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
-    "truncated": ("a message that stops half way", lambda data: data[: len(data) // 2]),
-    "last byte missing": ("a message without its last byte", lambda data: data[:-1]),
-    "trailing bytes": ("something after the message", lambda data: data + b"\x00"),
-    "deeply nested": (
-        "a value nested a hundred times",
-        _every_field(json.loads("[" * 99 + "]" * 99)),
-    ),
-    "nested without end": ("brackets until the reader's stack ends", lambda data: _nested(200_000)),
-    "wrong dtype": ("small whole numbers in place of others", _every_array(_small_integers)),
-    "wrong shape": ("a dimension too many", _every_array(_more_dimensions)),
-    "NaN": ("arrays filled with NaN", _every_array(_fill(np.nan))),
-    "infinity": ("arrays filled with infinity", _every_array(_fill(np.inf))),
-    "object array": ("an array of objects", _every_field(_OBJECTS)),
-    "extension type": ("a value of an extension type", _extension),
-    "huge shape": ("a shape of four gigabytes over eight bytes", _every_field(_HUGE)),
-    "repeated key": ("a key that appears twice", _twice),
-    "field missing": ("a message without fields", lambda d: _packed({**_raw(d), "f": {"zz": 1}})),
-    "unknown message": (
-        "a message of another name",
-        lambda d: _packed({**_raw(d), "m": "no/such"}),
-    ),
-    "other version": ("a message of another version", lambda d: _packed({**_raw(d), "v": 10**6})),
-    "array as version": ("an array as version", lambda d: _packed({**_raw(d), "v": _OBJECTS})),
-    "empty": ("no bytes at all", lambda data: b""),
-}
-"""Name, what it tries, and a function from a message to an altered one (None: does not apply)."""
-
-_MAY_BE_ALLOWED = {"NaN", "wrong dtype", "wrong shape", "infinity"}
-
-
-def _loose(data: bytes, name: str) -> bool:
-    """Whether the declaration of a message leaves room for an alteration."""
-    specs = message_type(_raw(data)["m"]).fields.values()
-    nests = any(isinstance(s.shape, str) or s.many or s.kind == "any" for s in specs)
-    gaps = any(s.gaps for s in specs)
-    return name in _MAY_BE_ALLOWED and (nests or (gaps and name == "NaN"))
-
 
 def _altered(name: str, mutate: Callable[[bytes], bytes | None]) -> Any:
     def attack(method: Method, factory: Factory) -> Outcome:
@@ -451,7 +332,7 @@ def _altered(name: str, mutate: Callable[[bytes], bytes | None]) -> Any:
                 continue
             asked = dataclasses.replace(request, attempt=99, message=altered)
             declined, _ = _put(site, asked.to_bytes())
-            if not declined and not _loose(request.message, name):
+            if not declined and not leaves_room(request.message, name):
                 return Outcome("open", f"the site answered it in round {request.round}")
             accounted |= not declined
         outcome = _to_coordinator(method, factory, name, mutate)
@@ -478,7 +359,7 @@ def _to_coordinator(
         return dataclasses.replace(reply, message=mutate(reply.message) or b"").to_bytes()
 
     run, error = _try_run(method, scripted(factory(), {(last, site): tamper}))
-    return _judged(run, error, loose=_loose(message, name))
+    return _judged(run, error, loose=leaves_room(message, name))
 
 
 def _judged(run: Run | None, error: ConsilienceError | None, *, loose: bool) -> Outcome:
@@ -542,7 +423,7 @@ def _pickled(method: Method, factory: Factory) -> Outcome:
         program = f"cos\nmkdir\n(V{trap}\ntR.".encode()
         site, requests = _recorded(method, factory)
         for request in requests:
-            for mutate in (lambda data: program, _every_field(program)):
+            for mutate in (lambda data: program, every_field(program)):
                 message = mutate(request.message) or program
                 asked = dataclasses.replace(request, attempt=98, message=message)
                 declined, _ = _put(site, asked.to_bytes())
@@ -557,108 +438,6 @@ def _pickled(method: Method, factory: Factory) -> Outcome:
 
 
 # --------------------------------------------------------------------------- canaries
-
-
-@dataclass(frozen=True)
-class Canary:
-    """A planted value and the forms in which it might appear."""
-
-    name: str
-    forms: tuple[bytes, ...]
-
-
-def number_canary(name: str, value: float) -> Canary:
-    """Forms of a number: raw bytes in both precisions and widths, and printed digits."""
-    raw = [np.array(value, dtype=kind).tobytes() for kind in ("<f8", ">f8")]
-    texts = {repr(float(value)), f"{value:.10g}", f"{value:.8g}", f"{value:.9e}"}
-    return Canary(name, (*raw, *(text.encode() for text in sorted(texts))))
-
-
-def plant(data: SiteData) -> tuple[SiteData, list[Canary]]:
-    """Put an unusual value into every column of a site's rows.
-
-    Columns of whole numbers (codes, 0 and 1) stay as they are: any number of them is common.
-    """
-    x = np.array(data.features)
-    canaries = []
-    for j, name in enumerate(data.feature_names):
-        column = x[:, j][~np.isnan(x[:, j])]
-        if not len(column) or (column == np.round(column)).all():
-            continue
-        row = (3 + j) % len(x)
-        x[row, j] = np.median(column) + column.std() * (0.1234567891011 + 0.0011122233344 * j)
-        canaries.append(number_canary(f"column {name}", x[row, j]))
-    changes: dict[str, Any] = {"features": x}
-    for role in ("id", "agent", "entity"):
-        values = getattr(data, role)
-        if values is not None:
-            text = f"canary-{role}-9f27c1"
-            changes[role] = np.array([text, *values[1:].tolist()])
-            canaries.append(Canary(role, (text.encode(),)))
-    return dataclasses.replace(data, **changes), canaries
-
-
-def find_canaries(canaries: list[Canary], places: Mapping[str, bytes]) -> list[str]:
-    """Return one sentence for each canary in each place where it was found."""
-    return [
-        f"{canary.name} was found in {place}"
-        for place, content in places.items()
-        for canary in canaries
-        if any(form in content for form in canary.forms)
-    ]
-
-
-def canaries_after(
-    method: Method, federation: Federation, canaries: list[Canary]
-) -> tuple[Run | None, list[str]]:
-    """Run, and search for canaries wherever the coordinator or a stranger could look.
-
-    Searched are the run directory, every message, printed output, the log, and the error with its
-    causes.
-    """
-    printed, logged = io.StringIO(), io.StringIO()
-    handler = logging.StreamHandler(logged)
-    logging.getLogger().addHandler(handler)
-    watched = scripted(federation)
-    engine: Any = watched.engine
-    error: BaseException | None = None
-    run = None
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        try:
-            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-                run = method.run(watched, seed=SEED, out=out)
-        except Exception as caught:  # noqa: BLE001  whatever it is, its text is searched
-            error = caught
-        finally:
-            logging.getLogger().removeHandler(handler)
-        files = {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file()}
-    if run is not None and run.scaling is not None:
-        canaries = [*canaries, *_scaled(canaries, run.scaling)]
-    sent = {f"a request of round {r}": d for (r, _), d in engine.requests.items()}
-    came = {f"a reply of round {r}": d for (r, _), d in engine.replies.items()}
-    said = "" if error is None else "".join(traceback.format_exception(error))
-    summary = "" if run is None else run.result.summary() + run.result.to_frame().to_csv()
-    texts = {
-        "output": printed.getvalue(),
-        "log": logged.getvalue(),
-        "error": said,
-        "summary": summary,
-    }
-    places = {**files, **sent, **came, **{k: v.encode() for k, v in texts.items()}}
-    return run, find_canaries(canaries, places)
-
-
-def _scaled(canaries: list[Canary], scaling: FloatArray) -> list[Canary]:
-    """Canaries as the later steps see them, in pooled units."""
-    numbers = [c for c in canaries if c.name.startswith("column ")]
-    if len(numbers) != scaling.shape[1]:
-        return []
-    values = [float(np.frombuffer(c.forms[0], dtype="<f8")[0]) for c in numbers]
-    return [
-        number_canary(f"{c.name} (scaled)", (v - centre) / scale)
-        for c, v, centre, scale in zip(numbers, values, *scaling[1:], strict=True)
-    ]
 
 
 def _canaries(chosen: Callable[[Method], Method]) -> Callable[[Method, Factory], Outcome]:
