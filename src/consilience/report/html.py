@@ -1,0 +1,145 @@
+"""One self-contained HTML file per run: no network, nothing but this file."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from consilience.engines.federation import Run, load_run
+from consilience.exceptions import ParameterError
+from consilience.report import disclosure, figures, sections
+from consilience.wire.files import atomic_write
+
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK = "http://www.w3.org/1999/xlink"
+_TEMPLATES = Path(__file__).parent / "templates"
+_COLOURS = {
+    figures.INK: "var(--ink)",
+    figures.MUTED: "var(--muted)",
+    figures.RULE: "var(--rule)",
+    figures.PAPER: "var(--paper)",
+}
+
+
+def write(run: Run | str | Path, path: str | Path | None = None) -> Path:
+    """Write the report of a finished run.
+
+    Parameters
+    ----------
+    run : Run or path
+        A run, or its directory; a purged one will do.
+    path : path, optional
+        File, or directory to put ``report.html`` into; by default the run's directory.
+
+    Returns
+    -------
+    Path
+        The file. The same run gives the same bytes.
+
+    Raises
+    ------
+    ParameterError
+        The run has no directory and no path is given.
+    RunError
+        The run cannot be read, is not finished, or the file cannot be written.
+    """
+    found = run if isinstance(run, Run) else load_run(run)
+    if path is None and found.directory is None:
+        raise ParameterError.of("path", "a file name, since the run has no directory", path)
+    target = Path(found.directory or "." if path is None else path)
+    if target.is_dir():
+        target = target / "report.html"
+    atomic_write(target, render(found).encode())
+    return target
+
+
+def render(run: Run) -> str:
+    """Return the report as text."""
+    method = sections.method_of(run)
+    own = sections.report_of(run.info.method)
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    facts: dict[str, Any] = {
+        "info": run.info,
+        "title": method.title,
+        "style": Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8")),
+        "simulated": disclosure.simulated(run),
+        "headline": own.headline(run),
+        "facts": [*own.facts(run), *disclosure.key_figures(run)],
+        "question": sections.question(run, method),
+        "evidence": own.evidence(run),
+        "disclosure": disclosure.disclosure(run, method, own),
+        "limits": sections.limits(run, method, own),
+        "ladder": sections.ladder(method),
+        "phases": disclosure.phases(run, method),
+        "head": run.transcript[-1].chain if run.transcript else "",
+        "n_lines": len(run.transcript),
+        "code": sections.repeat_code(run, method),
+        "svg": inline_svg,
+    }
+    return environment.get_template("report.html").render(facts)
+
+
+def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
+    """Draw a figure as an ``<svg>`` element that takes the page's colours and letters.
+
+    Parameters
+    ----------
+    figure : Figure
+    name : str
+        Goes before every id, so that several drawings on one page do not share any.
+    alt : str
+        What the figure shows.
+    """
+    drawn = io.BytesIO()
+    with figures.style(), warnings.catch_warnings():
+        # Letters are drawn by the browser, so it does not matter which ones Matplotlib's font has.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(drawn, format="svg", bbox_inches="tight", pad_inches=0.04, metadata=nothing)
+    root = ElementTree.fromstring(drawn.getvalue())
+    for parent in list(root.iter()):
+        for part in list(parent):
+            # A style inside an inlined drawing would hold for the whole page: style.css has it.
+            if part.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
+                parent.remove(part)
+    for element in root.iter():
+        _adapt(element, name)
+    width = float(root.get("viewBox", "0 0 1 1").split()[2])
+    for attribute in ("width", "height"):
+        root.attrib.pop(attribute, None)
+    root.set("role", "img")
+    root.set("aria-label", alt)
+    root.set("style", f"width:{width * 4 / 3:.0f}px")
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _adapt(element: ElementTree.Element, name: str) -> None:
+    """Make ids, links, colours and letters of one element fit into the page."""
+    for key, value in element.attrib.items():
+        if key == "id":
+            value = f"{name}-{value}"
+        elif key == f"{{{_XLINK}}}href" and value.startswith("#"):
+            value = f"#{name}-{value[1:]}"
+        else:
+            value = value.replace("url(#", f"url(#{name}-")
+        if key == "style":
+            for colour, variable in _COLOURS.items():
+                value = value.replace(colour, variable)
+            value = re.sub(r"'DejaVu Sans'(, '[^']*')*(, sans-serif)?", "var(--sans)", value)
+        element.set(key, value)

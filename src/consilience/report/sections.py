@@ -1,0 +1,340 @@
+"""The five sections of a report: generic, with slots that a method's own module may fill.
+
+A method whose report says more than its summary and table has a module ``methods/<name>.py`` with a
+subclass of `MethodReport`, called ``REPORT``; every other method gets `MethodReport` itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from matplotlib.figure import Figure
+
+import consilience
+from consilience.engines.federation import Run
+from consilience.methods.base import Method, get_method
+
+Tone = Literal["plain", "good", "caution"]
+DASH = "\N{EN DASH}"
+_NUMBER = re.compile(r"[+\-\u2212]?[\d,]*\.?\d+(e[+\-]?\d+)?\s?(%|B|kB)?|\u2013|")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first cell of each row is its heading."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Whether each column holds numbers only, and is set to the right."""
+        columns = range(len(self.head))
+        return tuple(all(_NUMBER.fullmatch(row[j]) for row in self.rows) for j in columns)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its words: `alt` says what it shows to those who cannot see it."""
+
+    name: str
+    figure: Figure
+    caption: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A heading with words, a warning, a figure and tables under it."""
+
+    title: str
+    text: tuple[str, ...] = ()
+    warning: str = ""
+    picture: Picture | None = None
+    tables: tuple[Table, ...] = ()
+    folded: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The answer in a sentence, and how sure it may sound."""
+
+    text: str
+    tone: Tone = "plain"
+    more: tuple[str, ...] = ()
+
+
+class MethodReport:
+    """What a method may say in its report beside what is said of every run.
+
+    Every slot reads the run and returns words, tables and figures; none computes anything new from
+    data.
+    """
+
+    def headline(self, run: Run) -> Headline:
+        """Answer in a sentence."""
+        first, _, rest = run.result.summary().partition(". ")
+        return Headline(first.rstrip(".") + ".", more=(rest,) if rest else ())
+
+    def evidence(self, run: Run) -> Sequence[Block]:
+        """Evidence with its uncertainty."""
+        return (Block("Result", tables=(frame_table(run.result.to_frame(), "Result"),)),)
+
+    def facts(self, run: Run) -> Sequence[tuple[str, str]]:
+        """Key figures: label and value (rows, revealed rank, ...)."""
+        return ()
+
+    def handling(self, run: Run) -> Sequence[str]:
+        """What the sites' rules did to what left them, in sentences."""
+        return ()
+
+    def limits(self, run: Run) -> Sequence[str]:
+        """Known limits of the method, in sentences."""
+        return ()
+
+
+def report_of(method: str) -> MethodReport:
+    """Return what a method says in its report; the generic words where it has no module."""
+    name = f"consilience.report.methods.{re.sub(r'[^a-z0-9]', '_', method)}"
+    if importlib.util.find_spec(name) is None:
+        return MethodReport()
+    found: MethodReport = importlib.import_module(name).REPORT()
+    return found
+
+
+# --------------------------------------------------------------------------- words and numbers
+
+
+def number(value: Any) -> str:
+    """Write a number for people: three digits or so, a dash for what is not known."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return _plain(value)
+    if isinstance(value, int) or (hasattr(value, "dtype") and value.dtype.kind in "iu"):
+        return f"{int(value):,}"
+    return numbers([value])[0]
+
+
+def numbers(values: Iterable[Any]) -> tuple[str, ...]:
+    """Write numbers of one kind with the same number of decimals; dashes for NaN."""
+    known = [float(v) for v in values]
+    largest = max((abs(v) for v in known if math.isfinite(v)), default=0.0)
+    if largest and not 1e-4 <= largest < 1e9:
+        return tuple(f"{v:.2e}" if math.isfinite(v) else DASH for v in known)
+    power = math.floor(math.log10(largest)) if largest else 0
+    decimals = min(6, max(1 if power < 4 else 0, 2 - power))
+    return tuple(f"{v:z,.{decimals}f}" if math.isfinite(v) else DASH for v in known)
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(v) for v in value)
+    if isinstance(value, dict):
+        return "; ".join(f"{k}: {_plain(v)}" for k, v in value.items())
+    return str(value)
+
+
+def size(n: int) -> str:
+    """Write a number of bytes."""
+    return f"{n:,} B" if n < 10_000 else f"{n / 1000:,.1f} kB"
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Join names; of many, the first and how many more."""
+    names = [str(n) for n in names]
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def plural(n: int, one: str, many: str = "") -> str:
+    """Number and noun."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def frame_table(frame: Any, caption: str) -> Table:
+    """Turn a data frame into a table."""
+    head = (str(frame.index.name or ""), *(str(c) for c in frame.columns))
+    columns = []
+    for name in frame.columns:
+        values = list(frame[name])
+        floats = bool(values) and all(isinstance(v, float) for v in values)
+        columns.append(numbers(values) if floats else tuple(number(v) for v in values))
+    rows = tuple(zip((str(i) for i in frame.index), *columns, strict=True))
+    return Table(caption, head, rows)
+
+
+# --------------------------------------------------------------------------- question
+
+
+ROLES = {
+    "features": "columns that the method works on",
+    "target": "target",
+    "id": "id",
+    "agent": "agent",
+    "entity": "entity",
+    "weight": "weight",
+    "sequence": "sequence",
+}
+PREPARED = {
+    ("missing", "refuse"): "A site with missing values in these columns does not take part.",
+    ("missing", "complete-rows"): "Rows with a missing value in these columns take no part.",
+    ("missing", "aggregated-mean"): "Missing values are filled by the mean over all sites.",
+    (
+        "missing",
+        "indicator",
+    ): "Missing values are filled by the mean over all sites and marked by a column of their own.",
+    ("categorical", "treatment"): "Categories are coded 0/1 against the first level.",
+    ("categorical", "onehot"): "Categories are coded 0/1, one column for each level.",
+    ("standardize", "none"): "Columns stay in their own units.",
+    (
+        "standardize",
+        "pooled",
+    ): "Columns are put on a common scale by the means and standard deviations of all sites.",
+    ("standardize", "site"): "Each site puts its columns on its own scale.",
+}
+
+
+def question(run: Run, method: type[Method]) -> tuple[Block, ...]:
+    """What was asked, of whom, and of which columns."""
+    sites = run.info.sites
+    text = [f"{plural(len(sites), 'site')} took part in the study: {listed(sites, 60)}."]
+    roles = run.info.settings.get("roles") or {}
+    if roles:
+        given = (f"{site} is {role}" for site, role in sorted(roles.items()))
+        text.append(f"Roles: {'; '.join(given)}.")
+    columns = run.info.settings.get("columns") or {}
+    rows = [
+        (words, _plain(columns[role]), _levels(columns, role))
+        for role, words in ROLES.items()
+        if columns.get(role)
+    ]
+    described = Table("Columns", ("role", "columns", "declared levels"), tuple(rows))
+    if not any(row[2] for row in rows):
+        described = Table("Columns", ("role", "columns"), tuple(row[:2] for row in rows))
+    preparation = run.info.settings.get("preparation") or {}
+    prepared = [words for (key, value), words in PREPARED.items() if preparation.get(key) == value]
+    prepared += [
+        f"{column} is used as {listed([f'{column} = {v}' for v in values])}, coded 0/1."
+        for column, values in sorted((preparation.get("indicators") or {}).items())
+    ]
+    blocks = [
+        Block("Who was asked", tuple(text)),
+        Block("Of which columns", tuple(prepared), tables=(described,) if rows else ()),
+    ]
+    if run.info.parameters:
+        blocks.append(Block("How the method was set", folded=(_settings_table(run, method),)))
+    return tuple(blocks)
+
+
+def _levels(columns: dict[str, Any], role: str) -> str:
+    levels = columns.get("levels") or {}
+    named = columns[role] if isinstance(columns[role], list | tuple) else [columns[role]]
+    return "; ".join(f"{c}: {_plain(levels[c])}" for c in named if c in levels)
+
+
+def _settings_table(run: Run, method: type[Method]) -> Table:
+    words = parameter_docs(method)
+    rows = tuple(
+        (name, number(value), words.get(name, "")) for name, value in _parameters(run, method)
+    )
+    return Table(f"Parameters of {run.info.method}", ("parameter", "value", "what it means"), rows)
+
+
+def _parameters(run: Run, method: type[Method]) -> list[tuple[str, Any]]:
+    """Parameters in the order of the method, which files do not keep."""
+    order = [f.name for f in dataclasses.fields(method)]  # type: ignore[arg-type]
+    given = run.info.parameters
+    return sorted(
+        given.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)
+    )
+
+
+def parameter_docs(method: type[Method]) -> dict[str, str]:
+    """Read what each parameter means from the docstring of the method's class."""
+    found: dict[str, list[str]] = {}
+    lines = (inspect.getdoc(method) or "").splitlines()
+    start = lines.index("Parameters") + 2 if "Parameters" in lines else len(lines)
+    name = ""
+    for line in lines[start:]:
+        if line.startswith("---"):
+            break
+        if line.startswith(" ") and name:
+            found[name].append(line.strip())
+        elif ":" in line:
+            name = line.split(":")[0].strip()
+            found[name] = []
+    return {name: " ".join(words).replace("`", "") for name, words in found.items()}
+
+
+# --------------------------------------------------------------------------- limits
+
+
+def limits(run: Run, method: type[Method], own: MethodReport) -> tuple[Block, ...]:
+    """Notes of the run, limits of the method, and how to repeat the run."""
+    blocks = []
+    if run.notes:
+        blocks.append(Block("Notes of this run", tuple(run.notes)))
+    known = (*own.limits(run), f"When a site does not answer: {method.absence}")
+    blocks.append(Block("Known limits of the method", known))
+    libraries = {k: v for k, v in run.info.libraries.items() if k != "lock"}
+    rows = (
+        ("run", run.info.run),
+        ("study", run.info.name),
+        ("hash of the study", run.info.study),
+        ("method", f"{run.info.method}, version {run.info.method_version}"),
+        ("seed", str(run.info.seed)),
+        ("engine", run.info.engine),
+        ("Consilience", run.info.release),
+        *sorted(libraries.items()),
+        ("hash of these versions", run.info.libraries.get("lock", DASH)),
+    )
+    blocks.append(
+        Block(
+            "How to repeat this run",
+            (
+                "The same rows at the same sites, study, seed and versions on the same kind of "
+                "processor give the same result to the last bit. Draws that a site keeps secret "
+                "(noise) are the exception: they are new in every run.",
+            ),
+            tables=(Table("Versions and seed", ("what", "value"), rows),),
+        )
+    )
+    return tuple(blocks)
+
+
+def repeat_code(run: Run, method: type[Method]) -> str:
+    """Return the call in Python that repeats the run over a federation."""
+    name = method.__name__
+    home = "consilience" if hasattr(consilience, name) else method.__module__
+    defaults = {f.name: f.default for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    given = ", ".join(
+        f"{key}={value!r}"
+        for key, value in _parameters(run, method)
+        if key not in defaults or defaults[key] != value
+    )
+    return f"from {home} import {name}\n\n{name}({given}).run(federation, seed={run.info.seed})"
+
+
+def ladder(method: type[Method]) -> str:
+    """Return the exchange as the method's file states it."""
+    return inspect.cleandoc(sys.modules[method.__module__].__doc__ or method.__doc__ or "")
+
+
+def method_of(run: Run) -> type[Method]:
+    """Return the run's method."""
+    return get_method(run.info.method)

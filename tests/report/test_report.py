@@ -1,0 +1,430 @@
+"""Reports: structure, escaping, the same bytes for the same run, and no data value."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from consilience import Columns, EnsembleClustering, Federation, MeanAndSD, Preparation, load_run
+from consilience import report as room
+from consilience.engines import rundir
+from consilience.engines.federation import Run
+from consilience.exceptions import ParameterError, RunError
+from consilience.report import figures, html, sections
+from consilience.report.methods.ensemble_clustering import EnsembleClusteringReport
+
+ANCHORS = ("question", "answer", "evidence", "left", "limits")
+EVIL = "<script>alert(1)</script>"
+COLUMNS = ("a", "b", f"c{EVIL}", "price $ in $")
+CANARY = "canary-7c31"
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def tables(n_sites: int = 3, seed: int = 0) -> dict[str, pd.DataFrame]:
+    rng = np.random.default_rng(seed)
+    centres = np.array([[2.0, 2, 2, 2], [-2, -2, 2, 0], [0, 2, -2, -2]])
+    found = {}
+    for i in range(n_sites):
+        z = rng.integers(0, 3, size=90)
+        frame = pd.DataFrame(centres[z] + rng.normal(size=(90, 4)), columns=list(COLUMNS))
+        frame["y"] = z + rng.normal(size=90)
+        frame["name"] = [f"{CANARY}-{i}-{j}" for j in range(90)]
+        frame["unused"] = 918273.645
+        found[f"s{i}"] = frame
+    return found
+
+
+def federation(found: dict[str, pd.DataFrame], **settings: Any) -> Federation:
+    columns = Columns(features=COLUMNS, target="y", id="name")
+    return Federation.local(
+        found, columns=columns, preparation=Preparation(standardize="pooled"), **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "clusters"
+    method = EnsembleClustering(n_clusters="vote", stability_pairs=2, n_init=3)
+    federation(tables()).run(method, seed=1, out=path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(directory: Path) -> Run:
+    return load_run(directory)
+
+
+@pytest.fixture(scope="module")
+def page(run: Run) -> str:
+    return html.render(run)
+
+
+@pytest.fixture(scope="module")
+def moments() -> Run:
+    return federation(tables()).run(MeanAndSD(), seed=1)
+
+
+def with_result(run: Run, **changes: Any) -> Run:
+    return dataclasses.replace(run, result=dataclasses.replace(run.result, **changes))
+
+
+# --- structure ------------------------------------------------------------------------------
+
+
+def test_five_sections_in_order(page: str, moments: Run) -> None:
+    for text in (page, html.render(moments)):
+        ids = [attrs.get("id") for tag, attrs in Page(text).tags if tag == "section"]
+        assert tuple(ids) == ANCHORS
+
+
+def test_nothing_is_loaded_from_elsewhere(page: str) -> None:
+    for tag, attrs in Page(page).tags:
+        assert tag not in ("script", "link", "iframe", "object", "embed", "base")
+        for name, value in attrs.items():
+            if name in ("src", "srcset", "href", "xlink:href", "data", "action", "poster"):
+                assert value is not None
+                assert value.startswith(("#", "data:image/png;base64,"))
+    without_names = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+    assert "http" not in without_names.replace("http-equiv", "")
+    assert "@import" not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+
+
+def test_ids_are_unique_and_links_arrive(page: str) -> None:
+    tags = Page(page).tags
+    ids = Counter(attrs["id"] for _, attrs in tags if "id" in attrs)
+    # Matplotlib defines a marker again wherever it is drawn with other lines; same id, same shape.
+    drawn_twice = {i for i, n in ids.items() if n > 1}
+    assert all(re.search(r"-[mhp][0-9a-f]{10}$", str(i)) for i in drawn_twice)
+    links = {str(attrs[k])[1:] for _, attrs in tags for k in ("href", "xlink:href") if k in attrs}
+    assert links <= set(ids)
+    assert set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
+
+
+def test_figures_and_tables_are_accessible(page: str) -> None:
+    tags = Page(page).tags
+    drawings = [attrs for tag, attrs in tags if tag == "svg"]
+    assert len(drawings) >= 7
+    assert all(attrs.get("role") == "img" and attrs.get("aria-label") for attrs in drawings)
+    count = Counter(tag for tag, _ in tags)
+    assert count["figure"] == count["figcaption"] == len(drawings)
+    assert count["table"] == count["caption"] == count["thead"]
+    assert all(attrs.get("scope") in ("col", "row") for tag, attrs in tags if tag == "th")
+
+
+def test_what_left_each_site_is_that_of_the_transcript(run: Run, page: str) -> None:
+    text = Page(page).text
+    sent = [line for line in run.transcript if line.direction == "from-site"]
+    for site in run.info.sites:
+        total = sum(line.bytes for line in sent if line.site == site)
+        assert f"{total:,}" in text
+    assert f"{sum(line.bytes for line in sent):,}" in text
+    assert run.transcript[-1].chain in text
+    for field in {line.field for line in sent}:
+        assert field in text
+    assert "one-shot federated ensemble clustering" in text.lower()
+
+
+def test_limits_tell_how_to_repeat_the_run(run: Run, page: str) -> None:
+    text = Page(page).text
+    for words in (str(run.info.seed), run.info.release, run.info.study, *run.notes):
+        assert words in text
+    assert "EnsembleClustering(n_init=3, stability_pairs=2).run(federation, seed=1)" in text
+
+
+def test_a_method_without_words_of_its_own(moments: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(sections.report_of("no-such-method")) is sections.MethodReport
+    monkeypatch.setattr(sections, "report_of", lambda method: sections.MethodReport())
+    page = Page(html.render(moments))
+    assert "270 rows." in page.text
+    assert "What each site sent" in page.text
+    frame = moments.result.to_frame()
+    assert all(str(name) in page.text for name in frame.index)
+
+
+def test_a_refusal_is_told(tmp_path: Path) -> None:
+    found = tables()
+    found["s2"] = found["s2"].drop(columns=["a"])
+    run = federation(found, quorum=2).run(MeanAndSD(), seed=1)
+    text = Page(html.render(run)).text
+    refused = next(line for line in run.transcript if line.verdict == "refused")
+    assert "Who did not answer" in text
+    assert refused.rule in text
+    assert "s2 did not answer in every round" in text
+
+
+def test_simulation_is_said_loudly(run: Run, page: str) -> None:
+    assert 'class="band"' not in page
+    federated = federation(tables(), policy={"s0": "simulation", "s1": "strict", "s2": "strict"})
+    text = html.render(federated.run(MeanAndSD(), seed=1))
+    assert 'class="band"' in text
+    assert "s0 run under the policy for one person" in text
+
+
+# --- headline -------------------------------------------------------------------------------
+
+
+STABLE = {
+    "n_clusters": 3,
+    "pairs": 20,
+    "mean": 0.9,
+    "low": 0.85,
+    "high": 0.95,
+    "null_mean": 0.2,
+    "null_low": 0.0,
+    "null_high": 0.4,
+    "null_reached": 0,
+    "alone_mean": 0.6,
+    "ported_mean": 0.6,
+    "by_site": {"s0": 0.9, "s1": 0.9, "s2": 0.9},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "tone", "words"),
+    [
+        ({}, "good", "more than chance would"),
+        ({"null_reached": 2, "null_high": 1.0}, "caution", "no clear evidence of classes"),
+        ({"pairs": 2}, "caution", "2 comparisons only"),
+    ],
+)
+def test_headline_does_not_overclaim(
+    run: Run, changes: dict[str, float], tone: str, words: str
+) -> None:
+    given = with_result(run, stability={**STABLE, **changes}, votes={}, chosen_by="given")
+    headline = EnsembleClusteringReport().headline(given)
+    assert headline.tone == tone
+    assert words in headline.text
+
+
+def test_headline_without_stability_and_with_split_votes(run: Run) -> None:
+    silent = EnsembleClusteringReport().headline(with_result(run, stability={}))
+    assert silent.tone == "caution"
+    assert "was not examined" in silent.text
+    votes = {"s0": 2, "s1": 3, "s2": 3}
+    split = with_result(run, stability=STABLE, votes=votes, chosen_by="vote")
+    assert EnsembleClusteringReport().headline(split).tone == "caution"
+    text = Page(html.render(split)).text
+    assert "votes on the number of classes disagree" in text
+    assert "The votes disagree, so this number should not be trusted." in text
+
+
+# --- text of other parties ------------------------------------------------------------------
+
+
+def renamed(run: Run, old: str, new: str) -> Run:
+    """The same run with another name for a site, everywhere."""
+
+    def swap(value: Any) -> Any:
+        if isinstance(value, str):
+            return new if value == old else value
+        if isinstance(value, dict):
+            return {swap(k): swap(v) for k, v in value.items()}
+        if isinstance(value, tuple):
+            return tuple(swap(v) for v in value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {f.name: swap(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            return type(value)(**fields)
+        return value
+
+    return swap(run)
+
+
+def test_names_and_notes_are_escaped(run: Run) -> None:
+    evil = renamed(run, "s1", EVIL)
+    assert EVIL in evil.info.sites
+    first = dataclasses.replace(evil.transcript[0], verdict="refused", rule=EVIL, site=EVIL)
+    first = dataclasses.replace(first, direction="from-site", field="")
+    info = dataclasses.replace(evil.info, name=EVIL, run=EVIL)
+    evil = dataclasses.replace(
+        evil, info=info, notes=(EVIL, "</style>"), transcript=(*evil.transcript, first)
+    )
+    text = html.render(evil)
+    page = Page(text)
+    assert not [tag for tag, _ in page.tags if tag == "script"]
+    assert EVIL not in text
+    assert text.count("</style>") == 1
+    assert EVIL in page.text  # it is shown, as text
+
+
+def test_names_are_never_mathematics_nor_control_signs(run: Run) -> None:
+    assert "price $ in $" in Page(html.render(run)).text
+    odd = renamed(run, "s1", "a$\\frac{1}{0}$\x00\x1b\ud800")
+    text = figures.plot_class_shares(odd.result)
+    drawn = html.inline_svg(text, "x", "x")
+    assert "\x00" not in drawn
+    assert "frac{1}{0}$" in drawn
+
+
+def test_no_data_value(run: Run, page: str) -> None:
+    assert CANARY not in page
+    assert "918273" not in page
+    values = np.concatenate(
+        [frame[list(COLUMNS)].to_numpy().ravel() for frame in tables().values()]
+    )
+    shown = {float(x) for x in re.findall(r"-?\d+\.\d{4,}", re.sub(r"<svg.*?</svg>", "", page))}
+    assert not shown.intersection(np.round(values, 4))
+
+
+# --- the file -------------------------------------------------------------------------------
+
+
+def test_same_run_same_bytes(run: Run, page: str) -> None:
+    assert html.render(run) == page
+
+
+def test_same_seed_same_report_but_for_salt_and_id(moments: Run) -> None:
+    again = federation(tables()).run(MeanAndSD(), seed=1)
+
+    def neutral(run: Run) -> str:
+        text = html.render(run).replace(run.transcript[-1].chain, "CHAIN")
+        return text.replace(run.info.run, "RUN")
+
+    assert neutral(moments) == neutral(again)
+
+
+def test_from_directory_and_after_purge(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = federation(tables()).run(MeanAndSD(), seed=1, out=out)
+    first = room.write(out)
+    assert first == out / "report.html"
+    content = first.read_bytes()
+    rundir.purge(out)
+    assert not (out / "journal").exists()
+    assert room.write(str(out)).read_bytes() == content
+    elsewhere = tmp_path / "shelf"
+    elsewhere.mkdir()
+    assert room.write(run, elsewhere) == elsewhere / "report.html"
+    assert (elsewhere / "report.html").read_bytes() == content
+    assert sorted(p.name for p in elsewhere.iterdir()) == ["report.html"]
+
+
+def test_errors(moments: Run, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="path"):
+        room.write(moments)
+    with pytest.raises(RunError, match="holds no run"):
+        room.write(tmp_path)
+
+
+# --- figures --------------------------------------------------------------------------------
+
+PLOTS = (
+    room.plot_class_profiles,
+    room.plot_class_shares,
+    room.plot_eigenvalues,
+    room.plot_stability,
+    room.plot_target_by_class,
+    room.plot_votes,
+    room.plot_weights,
+)
+
+
+def large(run: Run, n_sites: int, k: int, p: int) -> Any:
+    """A result of that size, with long names and gaps."""
+    rng = np.random.default_rng(0)
+    names = tuple(f"site {i} of a rather long and descriptive name" for i in range(n_sites))
+    means = rng.normal(size=(k, p))
+    means[0, 0] = np.nan
+    sizes = {name: rng.integers(0, 90, size=k) for name in names}
+    return dataclasses.replace(
+        run.result,
+        feature_names=tuple(f"column {j} {'x' * (j * 3)}" for j in range(p)),
+        n_clusters=k,
+        class_sizes=np.sum(list(sizes.values()), axis=0),
+        class_sizes_by_site=sizes,
+        class_means=means,
+        class_means_scaled=means * 2,
+        target_means=rng.normal(size=k),
+        target_means_by_site={name: rng.normal(size=k) for name in names},
+        model_names=names,
+        owners=names,
+        weights=np.full(n_sites, n_sites**-0.5),
+        agreement=np.full((n_sites, n_sites), 0.8),
+        votes={name: int(rng.integers(0, 5)) for name in names},
+        vote_scores={name: rng.normal(size=6) for name in names},
+        counted=dict.fromkeys(names, "merged"),
+        stability={**STABLE, "by_site": dict.fromkeys(names, 0.9)},
+    )
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (3, 2, 4), (50, 10, 60), (70, 20, 2)])
+def test_figures_of_any_size_keep_their_labels_inside(run: Run, size: tuple[int, ...]) -> None:
+    result = large(run, *size)
+    for plot in PLOTS:
+        figure = plot(result)
+        assert isinstance(figure, Figure)
+        drawn = html.inline_svg(figure, "x", "words")
+        box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
+        assert box is not None
+        width, height = (float(v) for v in box.groups())
+        assert width < 72 * 9.5, plot.__name__  # the page is as wide as that
+        assert height < 72 * 24, plot.__name__
+        smallest = min(float(v) for v in re.findall(r"font-size: ([\d.]+)px", drawn))
+        assert smallest >= (5 if size[0] > 60 else 8), plot.__name__
+
+
+def test_colours_follow_the_page(run: Run) -> None:
+    drawn = html.inline_svg(room.plot_votes(run.result), "x", "words")
+    assert "var(--ink)" in drawn
+    for colour in (figures.INK, figures.MUTED, figures.RULE, figures.PAPER):
+        assert colour not in drawn
+
+
+def test_unscaled_columns_are_compared_with_themselves(run: Run) -> None:
+    means = np.array([[1.0, 1000], [3, 3000]])
+    changed = dataclasses.replace(
+        run.result, class_means=means, class_means_scaled=means, class_sizes=np.array([10, 10])
+    )
+    values, standard = figures.profile_values(changed)
+    assert not standard
+    np.testing.assert_allclose(values, [[-1, 1], [-1, 1]])
+
+
+def test_no_figure_stays_open(run: Run) -> None:
+    import matplotlib
+    from matplotlib import pyplot
+
+    before = dict(matplotlib.rcParams)
+    html.render(run)
+    assert pyplot.get_fignums() == []
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert sections.numbers([1.0, np.nan, -0.0001]) == ("1.00", sections.DASH, "0.00")
+    assert sections.numbers([137.72, 2.0]) == ("137.7", "2.0")
+    assert sections.numbers([0.0543]) == ("0.0543",)
+    assert sections.numbers([1.2e-9]) == ("1.20e-09",)
+    assert sections.number(1234567) == "1,234,567"
+    assert sections.number(None) == "none"
+    assert sections.listed(["a"]) == "a"
+    assert sections.listed(["a", "b", "c"]) == "a, b and c"
+    assert sections.listed([str(i) for i in range(14)]).endswith("11 and 2 more")
