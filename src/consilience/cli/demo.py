@@ -84,7 +84,7 @@ data_id = "demo-{site}"
 
 def demo(
     method: str = typer.Argument(
-        "ensemble-clustering", metavar="[METHOD]", help=f"One of: {', '.join(DEMOS)}."
+        "ensemble-clustering", metavar="[METHOD]", help=f"One of {', '.join(DEMOS)}."
     ),
     folder: Path = typer.Option(
         FOLDER, metavar="DIR", help="Where study, site files and tables are written."

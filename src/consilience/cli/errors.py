@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from consilience.cli.console import complain
+from consilience.cli.help import PlainContext, plain
 from consilience.exceptions import ConsilienceError
 
 UNFORESEEN = 1
@@ -23,11 +24,18 @@ DEBUG = "--debug"
 class House(TyperGroup):
     """The group of all commands: turns errors into a sentence on stderr and an exit code."""
 
+    context_class = PlainContext
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept ``--debug`` anywhere before ``--``."""
         end = args.index("--") if "--" in args else len(args)
         ctx.obj = DEBUG in args[:end]
         return super().parse_args(ctx, [a for a in args[:end] if a != DEBUG] + args[end:])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Look up a command."""
+        found = super().get_command(ctx, cmd_name)
+        return None if found is None else plain(found)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""

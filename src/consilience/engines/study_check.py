@@ -34,6 +34,8 @@ class SiteCheck:
         Type of each of the study's columns; a column that the table lacks is left out.
     error : ConsilienceError or None
         Why the site cannot take part.
+    stops : bool
+        The error stops the study, whatever its quorum.
     remarks : tuple of str
         What else the person at the site should know.
     """
@@ -43,6 +45,7 @@ class SiteCheck:
     report: Report | None = None
     kinds: dict[str, str] = field(default_factory=dict)
     error: ConsilienceError | None = None
+    stops: bool = False
     remarks: tuple[str, ...] = ()
 
 
@@ -67,8 +70,10 @@ def require_quorum(study: Study, checks: list[SiteCheck]) -> None:
         Of the class of that error; the sentence names the sites.
     """
     failing = [check for check in checks if check.error is not None]
-    if len(checks) - len(failing) >= study.quorum or not failing:
+    stopping = [check for check in failing if check.stops]
+    if not failing or (len(checks) - len(failing) >= study.quorum and not stopping):
         return
+    failing = stopping or failing
     first = failing[0].error
     if first is None or isinstance(first, MissingExtraError):
         raise first or DataError("a site cannot take part")
@@ -107,7 +112,10 @@ def _check(study: Study, file: SiteFile, method: Method) -> SiteCheck:
         ]
     except ConsilienceError as error:
         return SiteCheck(file.name, policy, None, kinds, error)
-    return SiteCheck(file.name, policy, loaded.report, kinds, None, tuple(remarks))
+    foreign = _foreign(loaded.report)
+    return SiteCheck(
+        file.name, policy, loaded.report, kinds, foreign, foreign is not None, tuple(remarks)
+    )
 
 
 def _kinds(table: Table, study: Study, own: SiteColumns) -> dict[str, str]:
@@ -143,13 +151,20 @@ def _require_columns(table: Table, columns: Columns, own: SiteColumns) -> None:
         )
 
 
+def _foreign(report: Report) -> DataError | None:
+    """Values outside the declared levels: sites must agree on the levels before anything runs."""
+    for column in report.columns:
+        if column.n_foreign:
+            return DataError(
+                f"column {column.name!r} holds values outside the declared levels in "
+                f"{column.n_foreign} rows: declare all levels in [data.levels], or list what "
+                "stands for a missing value in [columns] missing_codes"
+            )
+    return None
+
+
 def _about_table(report: Report) -> list[str]:
     said = [f"Column {name} holds one value only." for name in report.constant]
-    said += [
-        f"Column {column.name}: {column.n_foreign} rows hold values outside the declared levels."
-        for column in report.columns
-        if column.n_foreign
-    ]
     if report.missing_ids:
         said.append(f"{report.missing_ids} rows have no id.")
     if report.duplicate_ids:
@@ -163,7 +178,7 @@ def _about_size(data: SiteData, policy: Policy, method: Method) -> list[str]:
     if data.n_rows < least:
         return [
             f"{data.n_rows} rows are kept and the policy releases nothing that rests on fewer than "
-            f"{least}: the site will refuse."
+            f"{least}: with most methods the site refuses or contributes nothing."
         ]
     said = []
     for name in CLASS_PARAMETERS:

@@ -1,0 +1,357 @@
+"""Bad input: one sentence, the documented exit code, no half-written result, and never a value."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consilience.engines.federation import load_run
+from consilience.engines.local import LocalEngine
+from consilience.exceptions import DataError
+from tests.cli.workspace import CANARY_NUMBER, CANARY_TEXT, Workspace, call, sentence
+
+CANARIES = (
+    CANARY_TEXT.encode(),
+    str(CANARY_NUMBER).encode(),
+    struct.pack("<d", CANARY_NUMBER),
+)
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path)
+
+
+def refused(space: Workspace, code: int, *more: object) -> str:
+    """Run, expect the exit code, and look for what must not be there."""
+    result = space.run(*more)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert not list(space.root.rglob("result.*"))
+    assert not list(space.root.rglob("*.part"))
+    said = sentence(result)
+    nowhere(space, said)
+    return said
+
+
+def nowhere(space: Workspace, said: str) -> None:
+    """No canary in what was printed or in the run directory."""
+    found = [said.encode()]
+    found += [path.read_bytes() for path in space.out.rglob("*") if path.is_file()]
+    for content in found:
+        for canary in CANARIES:
+            assert canary not in content
+
+
+def plant(space: Workspace, site: str, line: str) -> None:
+    header, *rows = space.lines(site)
+    space.table(site, header, [*rows, line])
+
+
+def test_the_canary_search_can_find() -> None:
+    space = Workspace.__new__(Workspace)
+    space.root = Path("nowhere")
+    with pytest.raises(AssertionError):
+        nowhere(space, f"value {CANARY_TEXT}")
+    with pytest.raises(AssertionError):
+        nowhere(space, f"value {CANARY_NUMBER}")
+
+
+# --- study and site files ---------------------------------------------------------------------
+
+
+def test_no_study_file(space: Workspace) -> None:
+    space.file.unlink()
+    assert "there is no file" in refused(space, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"sites": ("boston", "Boston")}, "names site 'boston' twice"),
+        ({"method": "mean-and-sdd"}, "no method is called 'mean-and-sdd'"),
+        ({"parameters": "k = 1"}, "has no parameter 'k'"),
+        ({"method": "ensemble-clustering", "parameters": "n_clusters = 0"}, "n_clusters must be"),
+        ({"head": "partition = 'columns'"}, "matches rows by id"),
+        ({"head": "partition = 'columns'", "data": "id = 'id'"}, "is for sites that share columns"),
+        ({"sites": ("boston", "nowhere")}, "site 'nowhere' has no file"),
+        ({"features": ("x", "x")}, "'x' twice"),
+    ],
+)
+def test_a_wrong_study(space: Workspace, settings: dict[str, Any], says: str) -> None:
+    space.write(**settings)
+    assert says in refused(space, 2)
+
+
+def test_a_site_file_with_another_name(space: Workspace) -> None:
+    space.site("lyon", name="boston")
+    assert "'lyon' says that its name is 'boston'" in refused(space, 2)
+
+
+def test_two_sites_with_one_home(space: Workspace) -> None:
+    path = space.site("lyon")
+    path.write_text(path.read_text().replace("homes/lyon", "homes/boston"))
+    assert "'boston' and 'lyon' have the same home" in refused(space, 2)
+
+
+def test_a_wrong_policy(space: Workspace) -> None:
+    space.site("lyon", more="[policy]\nmin_record = 3\n")
+    assert "site lyon: [policy] has no setting 'min_record'" in refused(space, 2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--engine", "folder"],
+        ["--folder", "x"],
+        ["--resume", "--seed", "4"],
+        ["--engine", "folder", "--folder", "x", "--key", "y", "--sites", "z"],
+    ],
+)
+def test_options_that_do_not_go_together(space: Workspace, words: list[str]) -> None:
+    refused(space, 2, *words)
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def test_an_unknown_column(space: Workspace) -> None:
+    space.write(features=("x", "height"))
+    said = refused(space, 3)
+    assert "site boston: column 'height' is not in" in said
+    assert "nor can lyon, osaka take part" in said
+    assert not space.out.exists()
+
+
+def test_text_in_a_numeric_column(space: Workspace) -> None:
+    plant(space, "lyon", f"{CANARY_TEXT},{CANARY_NUMBER},99")
+    said = refused(space, 3)
+    assert "site lyon: column 'x' holds text in 1 cells" in said
+    assert not space.out.exists()
+
+
+def test_a_missing_value(space: Workspace) -> None:
+    plant(space, "osaka", f",{CANARY_NUMBER},{CANARY_TEXT}")
+    assert "site osaka: column 'x' has no value in 1 of 41 rows" in refused(space, 3)
+
+
+def test_values_outside_the_declared_levels_are_counted_not_shown(space: Workspace) -> None:
+    for site in ("boston", "lyon", "osaka"):
+        header, *rows = space.lines(site)
+        space.table(site, f"{header},kind", [f"{row},{'ab'[i % 2]}" for i, row in enumerate(rows)])
+    plant(space, "osaka", f"1,1,99,{CANARY_TEXT}")
+    space.write(
+        features=("x", "y", "kind"),
+        more='[data.levels]\nkind = ["a", "b"]\n[preparation]\ncategorical = "treatment"',
+    )
+    checked = call("check", space.file)
+    assert checked.exit_code == 3
+    assert "osaka: Cannot take part: column 'kind' holds values outside" in checked.stdout
+    assert "in 1 rows" in sentence(checked)
+    nowhere(space, checked.output)
+    assert "site osaka: column 'kind' holds values outside the declared" in refused(space, 3)
+    space.write(
+        features=("x", "y", "kind"),
+        more_sites="quorum = 2",
+        more='[data.levels]\nkind = ["a", "b"]\n[preparation]\ncategorical = "treatment"',
+    )
+    assert "site osaka: column 'kind' holds values outside the declared" in refused(space, 3)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00\x81" * 40, b"x,y\n1"])
+def test_an_unreadable_table(space: Workspace, content: bytes) -> None:
+    (space.root / "data" / "lyon.csv").write_bytes(content)
+    assert "site lyon:" in refused(space, 3)
+
+
+def test_a_table_that_is_a_directory_or_missing(space: Workspace) -> None:
+    path = space.root / "data" / "lyon.csv"
+    path.unlink()
+    assert "site lyon:" in refused(space, 3)
+    path.mkdir()
+    assert "site lyon:" in refused(space, 3)
+
+
+def test_one_unreadable_table_is_no_error_where_the_quorum_allows_it(space: Workspace) -> None:
+    (space.root / "data" / "lyon.csv").unlink()
+    space.write(more_sites="quorum = 2")
+    result = space.run()
+    assert result.exit_code == 0, result.output
+    assert "Site lyon refused in one round" in result.stdout
+
+
+def test_a_site_with_fewer_rows_than_classes(space: Workspace) -> None:
+    header, *rows = space.lines("lyon")
+    space.table("lyon", header, rows[:3])
+    space.write(method="ensemble-clustering", parameters="n_clusters = 4\nstability_pairs = 0")
+    checked = call("check", space.file)
+    assert checked.exit_code == 0
+    assert "lyon: 3 rows are kept and the policy releases nothing" in checked.stdout
+    done = space.run()
+    assert done.exit_code == 0, done.output
+    assert "Site lyon has no two classes that are large enough" in done.stdout
+
+
+def test_a_site_with_too_few_rows_for_its_policy(space: Workspace) -> None:
+    header, *rows = space.lines("lyon")
+    space.table("lyon", header, rows[:3])
+    said = refused(space, 8)
+    assert "lyon refused: the gate refused field 'n'" in said
+    assert said.endswith("--resume --retry-refused")
+
+
+def test_constant_columns(space: Workspace) -> None:
+    for site in ("boston", "lyon", "osaka"):
+        header, *rows = space.lines(site)
+        space.table(site, f"{header},flat", [f"{row},2.5" for row in rows])
+    space.write(features=("x", "flat"))
+    checked = call("check", space.file)
+    assert checked.stdout.count("Column flat holds one value only.") == 3
+    assert space.run().exit_code == 0
+    result = load_run(space.out).result
+    assert result.mean[1] == 2.5  # type: ignore[attr-defined]
+    assert result.sd[1] == 0.0  # type: ignore[attr-defined]
+
+
+# --- directories and disks --------------------------------------------------------------------
+
+
+def test_an_unwritable_run_directory(space: Workspace) -> None:
+    space.out.parent.write_text("a file is in the way")
+    assert "a part of the path is a file" in refused(space, 7)
+
+
+def test_a_run_directory_that_holds_other_things(space: Workspace) -> None:
+    space.out.mkdir(parents=True)
+    (space.out / "thesis.txt").write_text("mine")
+    assert "holds files that are not a run's" in refused(space, 7)
+    assert [path.name for path in space.out.iterdir()] == ["thesis.txt"]
+
+
+def test_a_run_directory_that_holds_a_run(space: Workspace) -> None:
+    assert space.run().exit_code == 0
+    before = (space.out / "result.json").read_bytes()
+    result = space.run()
+    assert result.exit_code == 7
+    assert "already holds a run" in sentence(result)
+    assert (space.out / "result.json").read_bytes() == before
+
+
+def test_nothing_to_resume(space: Workspace) -> None:
+    assert "holds no run" in refused(space, 7, "--resume")
+
+
+@pytest.mark.parametrize("command", ["show", "transcript", "report", "status", "purge", "resume"])
+def test_a_run_directory_of_another_version(space: Workspace, command: str) -> None:
+    assert space.run().exit_code == 0
+    path = space.out / "run.json"
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps({**info, "schema": 99}))
+    before = sorted(p.name for p in space.out.iterdir())
+    result = space.run("--resume") if command == "resume" else call(command, space.out)
+    assert result.exit_code == 7
+    assert "has schema 99 and this release reads" in sentence(result)
+    assert sorted(p.name for p in space.out.iterdir()) == before
+
+
+def test_a_run_of_another_release_is_not_resumed(space: Workspace) -> None:
+    assert space.run().exit_code == 0
+    path = space.out / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "release": "0.0.0"}))
+    result = space.run("--resume")
+    assert result.exit_code == 7
+    assert "was begun with release '0.0.0'" in sentence(result)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 5, 12, 30, 60])
+def test_a_full_disk(space: Workspace, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the n-th write to disk on, nothing can be written; then there is room again."""
+    whole = Workspace(space.root / "whole")
+    assert whole.run().exit_code == 0
+    real, count = os.fsync, 0
+
+    def fsync(handle: int) -> None:
+        nonlocal count
+        count += 1
+        if count >= nth:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        result = space.run("--quiet")
+    assert count >= nth, "the patch was never reached"
+    # At the coordinator the run stops; a site that cannot keep its record counts as absent.
+    assert result.exit_code in (7, 8), result.output
+    assert result.stdout == ""
+    assert "the disk is full" in sentence(result) or "could not keep its record" in result.stderr
+    assert not (space.out / "result.json").exists()
+    assert not list(space.root.rglob("*.part"))
+    if not (space.out / "run.json").exists():
+        assert space.run().exit_code == 0
+    else:
+        again = space.run("--retry-refused")
+        assert again.exit_code == 0, again.output
+    for name in ("result.json", "result.npz"):
+        assert (space.out / name).read_bytes() == (whole.out / name).read_bytes()
+
+
+# --- what other parties say -------------------------------------------------------------------
+
+
+def test_a_reason_of_a_site_steers_nothing(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nasty = "\x1b[2J[bold red]boo[/]\r\nError: \u202eforged"
+
+    def load(*args: object, **kwargs: object) -> None:
+        raise DataError("private", public=nasty)
+
+    monkeypatch.setattr("consilience.sites.loaders.load_with_report", load)
+    result = space.run()
+    assert result.exit_code == 8
+    said = sentence(result)
+    assert "\\x1b[2J[bold red]boo[/]\\x0d\\x0aError: \\u202eforged" in said
+
+
+def test_an_unforeseen_error_shows_its_type_only(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*args: object, **kwargs: object) -> None:
+        raise ValueError(f"could not convert {CANARY_TEXT}")
+
+    monkeypatch.setattr("consilience.engines.study_check.load_with_report", load)
+    said = refused(space, 1)
+    assert "an unforeseen ValueError" in said
+    debugged = space.run("--debug")
+    assert debugged.exit_code == 1
+    assert "Traceback" in debugged.stderr
+
+
+def test_an_interrupted_run_says_how_to_go_on(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = LocalEngine.collect, 0
+
+    def collect(self: LocalEngine, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(LocalEngine, "collect", collect)
+    result = space.run("--quiet")
+    assert result.exit_code == 130
+    told = result.stderr.strip().removeprefix("Interrupted; go on with: consilience ").split()
+    assert call("status", space.out).stdout.count("stopped") == 1
+    resumed = call(*told)
+    assert resumed.exit_code == 0, resumed.output
+    assert "round 1, opening.read: already answered" in resumed.stderr
+    assert (space.out / "result.json").is_file()
