@@ -1,4 +1,4 @@
-"""Alterations of encoded messages: from bytes that a method really sends to bytes it never would."""
+"""Alterations of encoded messages: from bytes that a method really sends to others."""
 
 from __future__ import annotations
 

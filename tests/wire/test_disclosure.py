@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.exceptions import ProtocolError
+from consilience.wire.disclosure import (
+    Evidence,
+    Limits,
+    Released,
+    aggregate,
+    bundle,
+    cell_counts,
+    count,
+    cross_products,
+    estimator,
+    model,
+    noised,
+    per_record,
+    received,
+    relayed,
+    rounded,
+)
+from consilience.wire.message import Disclosure
+from tests.reference.moments_naive import cell_facts
+
+LIMITS = Limits()
+GAP = np.nan
+
+
+def evidence(released: Released) -> Evidence:
+    assert released.evidence is not None
+    return released.evidence
+
+
+def column(kind: str, n: int = 40) -> np.ndarray:
+    rng = np.random.default_rng(5)
+    values: dict[str, np.ndarray] = {
+        "normal": rng.normal(size=n),
+        "indicator": (np.arange(n) < 7).astype(float),
+        "signs": np.where(np.arange(n) < 31, 1.0, -1.0),
+        "constant": np.full(n, 3.0),
+        "zeros": np.zeros(n),
+        "sparse": np.where(np.arange(n) < 4, rng.normal(size=n), 0.0),
+        "heavy": np.where(np.arange(n) == 0, 1e6, rng.normal(size=n)),
+        "gaps": np.where(np.arange(n) % 3 == 0, GAP, rng.normal(size=n)),
+        "indicator with gaps": np.where(np.arange(n) % 5 == 0, GAP, np.arange(n) % 2),
+        "all gaps": np.full(n, GAP),
+    }
+    return values[kind]
+
+
+KINDS = (
+    "normal",
+    "indicator",
+    "signs",
+    "constant",
+    "zeros",
+    "sparse",
+    "heavy",
+    "gaps",
+    "indicator with gaps",
+    "all gaps",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_facts_of_a_sum_agree_with_the_naive_ones(kind: str) -> None:
+    x = column(kind)
+    released = aggregate(x[:, None])
+    total, records, share = cell_facts(x)
+    assert released.value[0] == pytest.approx(total, rel=1e-13)
+    assert evidence(released).records is not None
+    assert evidence(released).records[0] == records  # type: ignore[index]
+    assert evidence(released).share[0] == pytest.approx(share, rel=1e-13)  # type: ignore[index]
+
+
+def test_cells_are_judged_one_by_one() -> None:
+    x = np.stack([column("normal"), column("indicator")], axis=1)
+    cells = np.arange(40) % 3 - 1
+    released = aggregate(x, cells=cells, n_cells=3, entities=np.arange(40) // 8)
+    assert released.value.shape == (3, 2)
+    for c in range(3):
+        for j in range(2):
+            total, records, share = cell_facts(x[cells == c, j])
+            assert released.value[c, j] == pytest.approx(total)
+            assert evidence(released).records[c, j] == records  # type: ignore[index]
+            assert evidence(released).share[c, j] == pytest.approx(share)  # type: ignore[index]
+    np.testing.assert_array_equal(evidence(released).entities, [[5, 5], [5, 5], [0, 0]])  # type: ignore[arg-type]
+
+
+def test_more_dimensions_and_no_rows() -> None:
+    released = aggregate(np.ones((20, 3, 2)))
+    assert released.value.shape == (3, 2)
+    assert (evidence(released).records == 20).all()  # type: ignore[union-attr]
+    empty = aggregate(np.empty((0, 3)))
+    np.testing.assert_array_equal(empty.value, np.zeros(3))
+    np.testing.assert_array_equal(evidence(empty).records, np.zeros(3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("ones", "small"), [(0, False), (1, True), (9, True), (10, False)])
+def test_an_indicator_is_small_when_its_smaller_group_is(ones: int, small: bool) -> None:
+    for x in ((np.arange(40) < ones), (np.arange(40) >= ones)):
+        released = aggregate(x[:, None].astype(float))
+        assert evidence(released).small(LIMITS).item() is small
+
+
+@pytest.mark.parametrize(("records", "small"), [(0, False), (1, True), (9, True), (10, False)])
+def test_a_count_is_small_below_the_limit_and_not_at_zero(records: int, small: bool) -> None:
+    assert bool(evidence(count(records)).small(LIMITS)) is small
+
+
+@pytest.mark.parametrize(("entities", "small"), [(1, True), (2, True), (3, False)])
+def test_entities_behind_a_sum(entities: int, small: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(30, 1))
+    released = aggregate(x, entities=np.arange(30) % entities)
+    assert evidence(released).small(LIMITS).item() is small
+
+
+@pytest.mark.parametrize(("largest", "dominated"), [(20.0, False), (20.1, True)])
+def test_dominance_at_its_boundary(largest: float, dominated: bool) -> None:
+    x = np.r_[largest, np.full(18, 1.0), 2.0]  # the others weigh 20; three values, no indicator
+    assert evidence(aggregate(x[:, None])).dominated(LIMITS).item() is dominated
+
+
+def test_the_largest_share_cannot_overflow() -> None:
+    x = np.r_[1.7e308, -2e307, np.arange(1.0, 20.0)]
+    assert evidence(aggregate(x[:, None])).dominated(LIMITS).item()
+
+
+def test_infinite_contributions_count_as_dominated() -> None:
+    with np.errstate(invalid="ignore"):
+        released = aggregate(np.r_[np.inf, np.arange(1.0, 40.0)][:, None])
+    assert evidence(released).dominated(LIMITS).item()
+
+
+def test_withholding_leaves_gaps_without_evidence() -> None:
+    x = np.stack([column("normal"), column("indicator"), column("heavy")], axis=1)
+    released = aggregate(x).withhold_unsafe(LIMITS)
+    np.testing.assert_array_equal(np.isnan(released.value), [False, True, True])
+    assert not evidence(released).small(LIMITS).any()
+    assert not evidence(released).dominated(LIMITS).any()
+    with pytest.raises(ProtocolError, match="received value"):
+        received(1.0, Disclosure.AGGREGATE).withhold(np.asarray(True))
+
+
+@pytest.mark.parametrize("kinds", [("normal", "indicator", "signs"), ("sparse", "heavy", "zeros")])
+def test_cross_products_against_loops(kinds: tuple[str, ...]) -> None:
+    x = np.stack([column(kind) for kind in kinds], axis=1)
+    released = cross_products(x)
+    assert evidence(released).n_records == 40
+    assert evidence(released).n_columns == 3
+    np.testing.assert_array_equal(released.value, released.value.T)
+    for j in range(3):
+        for k in range(3):
+            total, records, share = cell_facts(x[:, j] * x[:, k])
+            assert released.value[j, k] == pytest.approx(total, rel=1e-12, abs=1e-12)
+            assert evidence(released).records[j, k] == records  # type: ignore[index]
+            assert evidence(released).share[j, k] == pytest.approx(share, rel=1e-12)  # type: ignore[index]
+
+
+def test_cell_counts() -> None:
+    cells = np.array([0] * 12 + [2] * 11 + [-1] * 5)
+    released = cell_counts(cells, 3)
+    np.testing.assert_array_equal(released.value, [12, 0, 11])
+    assert not evidence(released).small(LIMITS).any()
+    keyed = cell_counts(cells, 3, keys=np.array([5, 6, 7]))
+    assert evidence(keyed).rule == "keyed-count"
+    np.testing.assert_array_equal(keyed.value["keys"], [5, 6, 7])
+
+
+@pytest.mark.parametrize("value", [0.123456, -0.987, 1.0])
+@pytest.mark.parametrize("step", [0.01, 0.05, 0.2])
+def test_rounding_shows_nothing_finer_than_its_step(value: float, step: float) -> None:
+    shown = rounded(value, n_records=100, step=step).value
+    assert abs(shown - value) <= step / 2 + 1e-12
+    assert shown / step == pytest.approx(round(shown / step), abs=1e-9)
+
+
+def test_models_and_their_classes() -> None:
+    cells = np.array([0] * 10 + [1] * 9 + [-1] * 3)
+    released = model({"centres": np.ones((2, 2))}, kind="centroids", n_records=22, cells=cells)
+    np.testing.assert_array_equal(evidence(released).records, [10, 9])  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match="class of each row"):
+        model(np.ones(2), kind="centroids", n_records=22)
+    with pytest.raises(ProtocolError, match="no disclosure rule"):
+        model(np.ones(2), kind="something", n_records=22)
+
+
+class Doubling:
+    name = "doubling"
+    epsilon = 0.5
+
+    def release(self, values: np.ndarray) -> np.ndarray:
+        return 2 * values
+
+
+def test_noised_values_carry_their_price() -> None:
+    released = noised(np.array([1.0, 2.0]), Doubling())
+    np.testing.assert_array_equal(released.value, [2.0, 4.0])
+    assert (evidence(released).epsilon, evidence(released).mechanism) == (0.5, "doubling")
+
+
+def test_a_bundle_is_as_weak_as_its_weakest_part() -> None:
+    parts = [aggregate(np.ones((n, 1))) for n in (30, 8)]
+    joined = bundle(parts)
+    assert isinstance(joined.value, tuple)
+    assert evidence(joined).small(LIMITS).any()
+    prices = [noised(np.ones(1), Doubling()), noised(np.ones(2), Doubling())]
+    assert evidence(bundle(prices)).epsilon == 1.0
+    with pytest.raises(ProtocolError, match="one kind"):
+        bundle([count(20), per_record(np.ones(20))])
+    with pytest.raises(ProtocolError, match="one kind"):
+        bundle([aggregate(np.ones((20, 1)), series="s")])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: relayed(1.0, Disclosure.AGGREGATE),
+        lambda: received(1.0, Disclosure.MODEL),
+    ],
+)
+def test_what_was_received_has_no_evidence(make: Any) -> None:
+    assert make().evidence is None
+
+
+def test_nobody_else_makes_released_values() -> None:
+    with pytest.raises(ProtocolError, match="made only by"):
+        Released(1.0, Disclosure.AGGREGATE, Evidence("count"), object())
+    with pytest.raises(AttributeError):
+        count(20).value = 3  # type: ignore[misc]
+    assert "20" not in repr(count(20))
+
+
+def test_estimators_carry_their_type() -> None:
+    released = estimator(
+        b"x", type_name="sklearn.tree.T", n_records=50, n_parameters=0, leaves=np.array([10, 40])
+    )
+    assert evidence(released).type_name == "sklearn.tree.T"
+    assert released.disclosure is Disclosure.MODEL
