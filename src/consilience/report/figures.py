@@ -365,7 +365,7 @@ def plot_weights(result: Any) -> Figure:
         )
         for i, j in np.ndindex(m, m) if m <= 10 else ():
             value = agreement[i, j]
-            colour = "#ffffff" if (value - low) / (1 - low) > 0.55 else "#000000"
+            colour = "#ffffff" if (value - low) / (1 - low) > 0.75 else "#000000"
             place: Any = {"ha": "center", "va": "center", "fontsize": 8.5}
             right.text(j + 0.5, i + 0.5, f"{value:.2f}", color=colour, **place)
         some = np.arange(0, m, 1 if m <= 20 else 5 if m <= 60 else 20)
@@ -375,7 +375,8 @@ def plot_weights(result: Any) -> Figure:
         for ax in (left, right):
             ax.set_ylim(m, 0)
             _bare(ax, grid=ax is left)
-        bar = fig.colorbar(mesh, ax=right, aspect=26, pad=0.02)
+        tall = float(fig.get_figheight())
+        bar = fig.colorbar(mesh, ax=right, shrink=min(1.0, 3 / tall), aspect=26, pad=0.02)
         bar.outline.set_visible(False)
     return fig
 

@@ -29,6 +29,11 @@ COUNTED = {
     "coarsened": "too small for full tuples: rows were counted by the first models' labels",
     "none": "too small to count: the site's rows were labelled and did not shape the classes",
 }
+MEASURED = {
+    True: "It is a correlation of their distances: 0 for models that have nothing in common.",
+    False: "It is a cosine of their distances, which are never negative: models that have nothing "
+    "in common agree by about 0.8 as well, so weights tell good from bad models only roughly.",
+}
 
 
 class EnsembleClusteringReport(MethodReport):
@@ -62,7 +67,8 @@ class EnsembleClusteringReport(MethodReport):
         blocks.append(_stability(result))
         if result.votes:
             blocks.append(_votes(result))
-        blocks += [_spectrum(result), _weights(result), _counting(result)]
+        weighting = str(run.info.parameters.get("weighting", ""))
+        blocks += [_spectrum(result), _weights(result, weighting), _counting(result)]
         return blocks
 
     def handling(self, run: Run) -> Sequence[str]:
@@ -375,7 +381,7 @@ def _spectrum(result: EnsembleClusteringResult) -> Block:
     return Block("What the combined distances suggest", text, picture=picture)
 
 
-def _weights(result: EnsembleClusteringResult) -> Block:
+def _weights(result: EnsembleClusteringResult, weighting: str) -> Block:
     m = len(result.weights)
     off = result.agreement[~np.eye(m, dtype=bool)]
     text = [
@@ -386,8 +392,7 @@ def _weights(result: EnsembleClusteringResult) -> Block:
     if m > 1:
         text.append(
             f"Agreement of two models is {off.mean():.2f} on average ({off.min():.2f} to "
-            f"{off.max():.2f}). Unrelated models agree by about 0.8 when agreement is a cosine, "
-            "because distances are never negative: weights tell good from bad models only roughly."
+            f"{off.max():.2f}). {MEASURED[weighting == 'centred']}"
         )
     dropped = [n for n, w in zip(result.model_names, result.weights, strict=True) if w < 1e-9]
     warning = f"Without weight: {listed(dropped)}." if dropped else ""
