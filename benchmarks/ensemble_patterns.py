@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -81,7 +80,7 @@ def growth_case(n: int, m: int, seed: int, fitted_rows: int) -> dict[str, Any]:
         "assign_seconds": round(float(steps[3]), 3),
         "labels_of_all_models_seconds": round(case["model_label_seconds"], 3),
         "adjusted_rand": round(adjusted_rand_index(classes, case["truth"]), 4),
-        "peak_gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "peak_gigabytes": round(peak_gigabytes(), 2),
     }
 
 
@@ -130,6 +129,13 @@ def exponent(cases: list[dict[str, Any]], size: str, seconds: str) -> float:
     return round(float(np.polyfit(x, y, 1)[0]), 2)
 
 
+def peak_gigabytes() -> float:
+    """Peak resident memory of this process; getrusage would report a parent's larger peak."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 2**20
+
+
 def machine() -> dict[str, Any]:
     model = next(
         (
@@ -157,7 +163,7 @@ def main() -> None:
     by_n = [in_own_process(n, 50, 0, 60) for n in (30_000, 100_000, 300_000, 1_000_000)]
     by_m = [in_own_process(100_000, m, 0, 60) for m in (12, 25, 50, 100)]
     large = [
-        in_own_process(1_000_000, 50, seed, rows) for seed in (0, 1, 2, 3) for rows in (60, 500)
+        in_own_process(1_000_000, 50, seed, rows) for seed in (0, 1, 2) for rows in (40, 60, 500)
     ]
     report = {
         "machine": machine(),
