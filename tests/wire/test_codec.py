@@ -150,7 +150,7 @@ def test_equal_values_give_equal_bytes() -> None:
         np.array(["2020"], dtype="M8[D]"),
         {1, 2},
     ],
-    ids=repr,
+    ids=lambda value: f"{type(value).__name__}-{getattr(value, 'dtype', '')}",
 )
 def test_what_does_not_cross_is_refused_by_name(value: Any) -> None:
     with pytest.raises(ProtocolError):

@@ -39,19 +39,19 @@ def test_lines_are_written_and_read_back(path: Path) -> None:
     write(transcript)
     lines = read_transcript(path)
     assert lines == tuple(transcript.lines)
-    assert [line.field for line in lines[:2]] == ["n", "totals"]
-    assert lines[1].shape == "3"
-    assert lines[1].disclosure == "aggregate"
-    assert len({line.digest for line in lines}) == 2, "same field, same digest"
+    assert [line.field for line in lines[:3]] == ["", "n", "totals"], "an empty message has a line"
+    assert lines[2].shape == "3"
+    assert lines[2].disclosure == "aggregate"
+    assert len({line.digest for line in lines}) == 3, "same field, same digest"
 
 
 def test_digests_are_salted(path: Path) -> None:
     first, second = (Transcript(None, "run", salt) for salt in (b"one", b"two"))
     for transcript in (first, second):
         write(transcript, 1)
-    assert first.lines[0].digest != second.lines[0].digest
-    assert replace(first.lines[0], digest="", chain="") == replace(
-        second.lines[0], digest="", chain=""
+    assert first.lines[1].digest != second.lines[1].digest
+    assert replace(first.lines[1], digest="", chain="") == replace(
+        second.lines[1], digest="", chain=""
     )
 
 
@@ -127,14 +127,14 @@ def test_a_replay_writes_nothing_twice(path: Path) -> None:
     write_more = Transcript(path, "run", SALT)
     write(write_more, rounds=3)
     assert path.read_bytes().startswith(before)
-    assert len(read_transcript(path)) == 6
+    assert len(read_transcript(path)) == 9
 
 
 def test_a_replay_that_differs_is_refused(path: Path) -> None:
     write(Transcript(path, "run", SALT))
-    with pytest.raises(RunError, match="line 1 of the transcript"):
+    with pytest.raises(RunError, match="line 2 of the transcript"):
         write(Transcript(path, "run", b"other salt"))
-    with pytest.raises(RunError, match="line 3 of the transcript"):
+    with pytest.raises(RunError, match="line 5 of the transcript"):
         write(Transcript(path, "run", SALT), refused=2)
 
 

@@ -87,9 +87,11 @@ class Transcript:
         direction: str,
         verdicts: tuple[dict[str, Any], ...] = (),
     ) -> None:
-        """Record every field of a message."""
+        """Record every field of a message; one line without a field where it has none."""
         said = {v["field"]: v for v in verdicts}
         plain = plain_fields(msg)
+        if not plain:
+            self._bare(round_, step, site, direction, "sent", "")
         for name, spec, _ in iterate_fields(msg):
             encoded = pack(plain[name])
             verdict = said.get(name, {})
@@ -114,21 +116,27 @@ class Transcript:
 
     def absence(self, *, round_: int, step: str, site: str, verdict: str, reason: str) -> None:
         """Record that a site refused or did not answer."""
+        self._bare(round_, step, site, "from-site", verdict, reason)
+
+    def _bare(
+        self, round_: int, step: str, site: str, direction: str, verdict: str, rule: str
+    ) -> None:
+        """Record something that has no content."""
         self._add(
             Line(
                 run=self._run,
                 round=round_,
                 step=step,
                 site=site,
-                direction="from-site",
-                audience="coordinator",
+                direction=direction,
+                audience="coordinator" if direction == "from-site" else "site",
                 field="",
                 disclosure="public",
                 shape="",
                 bytes=0,
                 digest="",
                 verdict=verdict,
-                rule=reason,
+                rule=rule,
                 epsilon=0.0,
             )
         )

@@ -136,12 +136,12 @@ class EnsembleClusteringResult(Result):
             f"{s['null_reached']} of {s['pairs']} pairs agree as well"
         )
         asked = "" if s["n_clusters"] == self.n_clusters else f" with {s['n_clusters']} classes"
+        found, chance = _range(s, ""), _range(s, "null_")
         return (
-            f"Runs on disjoint halves of the rows{asked} agree by {s['mean']:.2f} (adjusted Rand "
-            f"index, {s['low']:.2f} to {s['high']:.2f} over {s['pairs']} pairs), {verdict} "
-            f"({s['null_mean']:.2f}, {s['null_low']:.2f} to {s['null_high']:.2f}). Sites that "
-            f"label their own rows alone agree by {s['alone_mean']:.2f}, one site's model on all "
-            f"rows by {s['ported_mean']:.2f}."
+            f"Runs on disjoint halves of the rows{asked} agree by {_two(s['mean'])} (adjusted Rand "
+            f"index, {found} over {s['pairs']} pairs), {verdict} ({_two(s['null_mean'])}, "
+            f"{chance}). Sites that label their own rows alone agree by {_two(s['alone_mean'])}, "
+            f"one site's model on all rows by {_two(s['ported_mean'])}."
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -155,6 +155,15 @@ class EnsembleClusteringResult(Result):
             frame[f"mean {self.target}"] = self.target_means
         frame.index = pd.Index(class_names(self.n_clusters), name="class")
         return frame
+
+
+def _two(value: float) -> str:
+    """Two decimals, without a minus sign before zero."""
+    return f"{round(value, 2) + 0.0:.2f}"
+
+
+def _range(stability: dict[str, Any], kind: str) -> str:
+    return f"{_two(stability[f'{kind}low'])} to {_two(stability[f'{kind}high'])}"
 
 
 def class_names(n: int) -> tuple[str, ...]:
