@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from consilience.exceptions import ParameterError, StudyError
+from consilience.sites.policy import PRESETS, Policy
+from consilience.wire.disclosure import Limits
+from consilience.wire.message import Disclosure
+
+
+def test_the_default_is_strict() -> None:
+    policy = Policy()
+    assert policy == Policy.from_settings("strict") == Policy.from_settings({})
+    assert policy.limits == Limits(min_records=10, max_share=0.5, min_entities=3)
+    assert policy.max_epsilon == 0.0
+
+
+@pytest.mark.parametrize(
+    ("preset", "allowed"),
+    [("strict", set()), ("consortium", {"per-record"}), ("simulation", {"per-record", "noised"})],
+)
+def test_presets_allow_classes(preset: str, allowed: set[str]) -> None:
+    policy = Policy.from_settings(preset)
+    always = {"public", "aggregate", "model"}
+    assert {d.value for d in Disclosure if policy.allows(d)} == always | allowed
+
+
+def test_settings_change_a_preset() -> None:
+    policy = Policy.from_settings({"preset": "consortium", "min_records": 20, "data_id": "a.b-1"})
+    assert (policy.per_record, policy.min_records, policy.data_id) == (True, 20, "a.b-1")
+    assert set(PRESETS) == {"strict", "consortium", "simulation"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("min_records", 0),
+        ("min_records", -1),
+        ("min_records", 2.0),
+        ("min_records", True),
+        ("min_entities", 0),
+        ("max_share", 0.0),
+        ("max_share", 1.1),
+        ("max_share", math.nan),
+        ("max_share", "0.5"),
+        ("max_epsilon", -1.0),
+        ("max_epsilon", math.inf),
+        ("max_epsilon", math.nan),
+        ("max_runs", 0),
+        ("max_message_bytes", 10),
+        ("per_record", 1),
+        ("noised", "yes"),
+        ("data_id", "../x"),
+        ("data_id", ""),
+        ("data_id", "_approved"),
+        ("data_id", "a/b"),
+        ("data_id", "a" * 65),
+        ("preset", "lax"),
+    ],
+)
+def test_values_outside_their_range(name: str, value: Any) -> None:
+    with pytest.raises(ParameterError, match=f"policy {name} must be"):
+        Policy.from_settings({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("min_records", 1), ("max_share", 1.0), ("max_runs", None), ("data_id", "a" * 64)],
+)
+def test_values_at_the_edge_of_their_range(name: str, value: Any) -> None:
+    assert getattr(Policy.from_settings({name: value}), name) == value
+
+
+def test_unknown_settings() -> None:
+    with pytest.raises(StudyError, match="no setting 'min_record'"):
+        Policy.from_settings({"min_record": 5})
+
+
+def test_a_policy_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Policy().min_records = 1  # type: ignore[misc]
