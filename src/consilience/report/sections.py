@@ -118,7 +118,7 @@ def report_of(method: str) -> MethodReport:
 
 def number(value: Any) -> str:
     """Write a number for people: three digits or so, a dash for what is not known."""
-    if isinstance(value, bool) or value is None or isinstance(value, str):
+    if value is None or isinstance(value, bool | str | list | tuple | dict):
         return _plain(value)
     if isinstance(value, int) or (hasattr(value, "dtype") and value.dtype.kind in "iu"):
         return f"{int(value):,}"
