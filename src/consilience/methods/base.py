@@ -84,7 +84,7 @@ class Columns:
 
 
 def _names(role: str, names: object) -> tuple[str, ...]:
-    listed: tuple[Any, ...] = tuple(names) if isinstance(names, Iterable) else ()
+    listed: tuple[Any, ...] = tuple(names) if isinstance(names, Iterable) else (names,)
     if isinstance(names, str) or not all(isinstance(n, str) for n in listed):
         raise ParameterError.of(role, "a list of column names", names)
     twice = sorted({n for n in listed if listed.count(n) > 1})

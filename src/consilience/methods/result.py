@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,7 +60,7 @@ class Result:
             with np.load(io.BytesIO(files["result.npz"]), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             return cls(**{name: _from_json(value, arrays) for name, value in tree.items()})
-        except (KeyError, ValueError, TypeError, OSError) as error:
+        except (KeyError, ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise RunError(
                 f"the result cannot be read ({type(error).__name__}): it is damaged or was made "
                 "by another release"
