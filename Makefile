@@ -92,8 +92,8 @@ format: $(STAMP) ## format and repair what ruff can repair
 stale: $(STAMP) ## fail when a replication result is older than its code
 	$(BIN)/python -m tools.stale_results --strict
 
-bench: $(STAMP) ## run benchmarks/bench_*.py, or one: make bench ONE=benchmarks/bench_x.py
-	@set -e; for script in $(or $(ONE),$(sort $(wildcard benchmarks/bench_*.py)),benchmarks/bench_*.py); do \
+bench: $(STAMP) ## run every benchmark, or one: make bench ONE=benchmarks/x.py
+	@set -e; for script in $(or $(ONE),$(sort $(wildcard benchmarks/*.py)),benchmarks/*.py); do \
 		echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script; done
 
 replicate: $(STAMP) ## run every replication, or one: make replicate TABLE=paper/table
