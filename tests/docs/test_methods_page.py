@@ -1,0 +1,68 @@
+"""METHODS.md has a row for each method, only links that lead somewhere, and no stale structure.
+
+The numbers are not computed again here: `make docs-table` does that.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from consilience.methods import BUILT_IN
+from tools import table_methods
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "METHODS.md").read_text(encoding="utf-8")
+
+
+def section(heading: str) -> str:
+    start = PAGE.index(f"# {heading}\n")
+    following = re.search(r"^##", PAGE[start:], re.MULTILINE)
+    return PAGE[start : start + following.start()] if following else PAGE[start:]
+
+
+def rows(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [cells[0], *cells[2:]]
+
+
+def test_conformance_has_a_row_for_each_method_and_a_column_for_each_promise() -> None:
+    head, *found = rows(section("Conformance"))
+    assert head == ["method", *(p.column for p in table_methods.PROOFS), "policy presets"]
+    assert [row[0].strip("`") for row in found] == sorted(BUILT_IN)
+
+
+def test_every_cell_is_a_proof_or_open() -> None:
+    _, *found = rows(section("Conformance"))
+    allowed = set(table_methods.NOT_PLANNED.values()) | {""}
+    for row in found:
+        for cell in row[1:]:
+            assert cell in allowed or re.fullmatch(r"\[\w+\]\([^)]+\)", cell), cell
+
+
+def test_conformance_claims_no_more_than_the_tests() -> None:
+    """A proof that is named must still be there; new proofs may wait for `make docs-table`."""
+    now = dict(zip(sorted(BUILT_IN), rows("\n".join(table_methods.conformance()))[1:], strict=True))
+    _, *written = rows(section("Conformance"))
+    for row in written:
+        for claimed, found in zip(row[1:], now[row[0].strip("`")][1:], strict=True):
+            assert not claimed or found, f"{row[0]}: {claimed} is not found any more"
+
+
+def test_smallest_sites_are_listed_by_preset() -> None:
+    head, *found = rows(section(table_methods.SMALLEST))
+    assert head[2:] == list(table_methods.PRESETS)
+    wanted = [(name, what) for name, levels in table_methods.STUDIES.items() for what, _ in levels]
+    assert [(row[0].strip("`"), row[1]) for row in found] == wanted
+
+
+def test_one_smallest_site_is_as_written() -> None:
+    _, *found = rows(section(table_methods.SMALLEST))
+    written = next(row for row in found if row[0] == "`mean-and-sd`")[2]
+    assert table_methods._smallest("mean-and-sd", "strict", [lambda run: True]) == [written]
+
+
+def test_measured_figures_are_those_of_the_tracked_files() -> None:
+    for line in (*table_methods.measured("ensemble_clustering"), *table_methods.weights()):
+        assert line in PAGE, "replications have changed: run make docs-table"

@@ -1,0 +1,102 @@
+"""The tables of keys in the guides are those of the code, with their defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from consilience.sites import study as files
+from consilience.sites.policy import PRESETS, Policy
+from consilience.sites.prepare import SiteColumns
+from consilience.sites.source import Source
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
+MODELS: dict[str, Any] = {
+    "Study": files.Study,
+    "Data": files.Data,
+    "PreparationTable": files.PreparationTable,
+    "Sites": files.Sites,
+    "Coordinator": files.Coordinator,
+    "Follows": files.Follows,
+    "SiteFile": files.SiteFile,
+    "Source": Source,
+    "SiteColumns": SiteColumns,
+    "Trust": files.Trust,
+}
+
+
+def shown(value: Any) -> str:
+    """A default as the pages write it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace('"', '\\"')
+        return f'`"{escaped}"`'
+    if isinstance(value, BaseModel) or dataclasses.is_dataclass(value):
+        return "see below"
+    if isinstance(value, dict | tuple):
+        return "empty" if not value else repr(value)
+    return repr(value)
+
+
+def defaults(model: Any) -> dict[str, str]:
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return {
+            str(info.validation_alias or name): "required"
+            if info.is_required()
+            else shown(info.default)
+            for name, info in model.model_fields.items()
+        }
+    found = {}
+    for field in dataclasses.fields(model):
+        made = field.default_factory
+        value = made() if made is not dataclasses.MISSING else field.default
+        found[field.name] = shown(value)
+    return found
+
+
+def table(page: str, start: str, end: str) -> list[list[str]]:
+    text = (GUIDE / page).read_text(encoding="utf-8")
+    match = re.search(rf"<!-- {start} -->\n(.*?)<!-- {end} -->", text, re.DOTALL)
+    assert match is not None, f"{page} has no table {start}"
+    rows = [line.strip("|").split("|") for line in match[1].splitlines()]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_keys_and_defaults(name: str) -> None:
+    rows = table("study-file.md", f"keys: {name}", "end keys")
+    assert {row[0].strip("`"): row[1] for row in rows} == defaults(MODELS[name])
+
+
+def test_policy_presets() -> None:
+    rows = table("site-steward.md", "table: policy", "end table")
+    presets = {preset: Policy.from_settings(preset) for preset in PRESETS}
+    wanted = {
+        field.name: [shown(getattr(policy, field.name)) for policy in presets.values()]
+        for field in dataclasses.fields(Policy)
+    }
+    assert {row[0].strip("`"): row[1:4] for row in rows} == wanted
+
+
+def test_toml_examples_are_read(tmp_path: Path) -> None:
+    """Every complete study and site file of the guides is one."""
+    seen = {"study": 0, "site": 0}
+    for page in sorted(GUIDE.glob("*.md")):
+        for block in re.findall(r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
+            path = tmp_path / "file.toml"
+            path.write_text(block.replace("ed25519:...", "ed25519:" + "A" * 43 + "="))
+            if "method =" in block:
+                files.Study.load(path)
+                seen["study"] += 1
+            elif "[source]" in block:
+                Policy.from_settings(files.SiteFile.load(path).policy)
+                seen["site"] += 1
+    assert seen["study"] >= 2 and seen["site"] >= 1

@@ -1,0 +1,382 @@
+"""Write METHODS.md: what is proven of each method, measured against wanted, smallest sites.
+
+``python -m tools.table_methods`` reads the registry, searches the tests for the promises that they
+put to the test, reads ``replications/*/*`` and ``benchmarks/results``, and runs small federations
+to find the smallest site with which each method passes under each preset (some seconds).
+
+A cell of the conformance table names the first test file that fulfils its rule in `PROOFS`; an
+empty cell is open work. The search is by words: it finds that a test exists, not that it is good.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tools.stale_results import ReplicationError, stale_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "METHODS.md"
+LARGEST_TRIED = 60
+PRESETS = ("strict", "consortium", "simulation")
+
+
+# --------------------------------------------------------------------------- conformance
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Where a promise is put to the test: files, and words that such a file holds."""
+
+    column: str
+    files: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+_CHECKED = r"check_method\("
+PROOFS = (
+    Proof(
+        "estimator", ("tests/estimators/test_*.py", "tests/tall/test_*.py"), ("check_estimator",)
+    ),
+    Proof("command line", ("tests/cli/test_*.py",), (r'"run"',)),
+    Proof("demo", ("tests/cli/test_*.py",), (r'"demo"',)),
+    Proof("report", ("tests/report/test_*.py",), ("report",)),
+    Proof(
+        "resume",
+        ("tests/exchange/test_*.py", "tests/faults/test_*.py"),
+        (rf"resume=True|check_resume|{_CHECKED}",),
+    ),
+    Proof("absence", ("tests/exchange/test_*.py",), (rf"check_absence|{_CHECKED}",)),
+    Proof(
+        "attacks",
+        ("tests/exchange/test_*.py", "tests/security/test_*.py"),
+        ("attack|SUITE|" + _CHECKED,),
+    ),
+    Proof("local engine", ("tests/exchange/test_*.py", "tests/methods/test_*.py"), (r"run\(",)),
+    Proof(
+        "folder engine", ("tests/exchange/test_*.py", "tests/engines/test_*.py"), ("FolderEngine",)
+    ),
+)
+NOT_PLANNED = {("mean-and-sd", "estimator"): "not planned"}
+CASES = ROOT / "tests" / "faults" / "cases.py"
+
+
+def conformance() -> Iterator[str]:
+    """Yield the lines of the conformance table."""
+    from consilience.methods import BUILT_IN
+    from consilience.methods.base import get_method
+
+    columns = [proof.column for proof in PROOFS]
+    yield f"| method | {' | '.join(columns)} | policy presets |"
+    yield "|---" * (len(columns) + 2) + "|"
+    for name in sorted(BUILT_IN):
+        kind = get_method(name)
+        cells = [
+            NOT_PLANNED.get((name, proof.column)) or _cell(proof, name, kind.__name__)
+            for proof in PROOFS
+        ]
+        presets = f"[table](#{_anchor(SMALLEST)})" if name in STUDIES else ""
+        yield f"| `{name}` | {' | '.join(cells)} | {presets} |"
+
+
+def _cell(proof: Proof, name: str, kind: str) -> str:
+    mentions = re.compile(rf"\b{kind}\b|\b{re.escape(name)}\b")
+    for pattern in proof.files:
+        for path in sorted(ROOT.glob(pattern)):
+            text = _text(path)
+            if mentions.search(text) and all(re.search(word, text) for word in proof.words):
+                place = path.relative_to(ROOT).as_posix()
+                return f"[{path.stem.removeprefix('test_')}]({place})"
+    return ""
+
+
+@cache
+def _text(path: Path) -> str:
+    """Text of a test file, with the studies or demonstrations that it loops over."""
+    text = path.read_text(encoding="utf-8")
+    if re.search(r"\bCASES\b", text) and CASES.is_file():
+        text += CASES.read_text(encoding="utf-8")
+    if re.search(r"\bDEMOS\b", text):
+        text += (ROOT / "src/consilience/cli/demo.py").read_text(encoding="utf-8")
+    return text
+
+
+# --------------------------------------------------------------------------- measured and wanted
+
+
+def measured(paper: str) -> Iterator[str]:
+    """Yield the bounds of a paper's replications beside what was measured."""
+    yield "| table | case | figure | wanted | measured | standard error | default | |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for listing in sorted(ROOT.glob(f"replications/{paper}/*/expected.csv")):
+        folder = listing.parent
+        found = _rows(folder / "result.csv")
+        for wanted in _rows(listing):
+            keys = [key for key in wanted if key not in ("figure", "at_least")]
+            row = next((r for r in found if all(r.get(k) == wanted[k] for k in keys)), None)
+            case = ", ".join(wanted[k] if k == "design" else f"{k} {wanted[k]}" for k in keys)
+            yield _measured_row(folder, case, wanted, row)
+
+
+def _measured_row(folder: Path, case: str, wanted: dict[str, str], row: Any) -> str:
+    link = f"[{folder.name}]({folder.relative_to(ROOT).as_posix()}/run.py)"
+    figure, bound = wanted["figure"], float(wanted["at_least"])
+    if row is None:
+        return f"| {link} | {case} | {figure} | {bound:g} | | | | not measured |"
+    first, _, second = (part.strip() for part in figure.partition(" - "))
+    value = float(row[first]) - (float(row[second]) if second else 0.0)
+    error = "" if second else row.get(f"{first}_se", "")
+    default = "" if second else row.get(f"{first}_centred", "")
+    verdict = "met" if value >= bound else "**missed**"
+    cells = (link, case, figure, f"{bound:g}", f"{value:.4f}", error, default, verdict)
+    return f"| {' | '.join(cells)} |"
+
+
+def weights() -> Iterator[str]:
+    """Yield the study of weights, if there is one."""
+    rows = _rows(ROOT / "replications/ensemble_clustering/weighting/result.csv")
+    if not rows:
+        yield "Not measured yet."
+        return
+    yield "| scenario | `min_records` | spectral | centred | equal | centred - spectral (se) |"
+    yield "|---|---|---|---|---|---|"
+    for r in rows:
+        gain = f"{r['centred_minus_spectral']} ({r['centred_minus_spectral_se']})"
+        figures = " | ".join(r[f"ari_{name}"] for name in ("spectral", "centred", "equal"))
+        yield f"| {r['scenario']} | {r['min_records']} | {figures} | {gain} |"
+
+
+def speed() -> Iterator[str]:
+    """Yield figures of the benchmark on label patterns, if there is one."""
+    path = ROOT / "benchmarks/results/ensemble_patterns.json"
+    if not path.is_file():
+        yield "Not measured yet."
+        return
+    found = json.loads(path.read_text(encoding="utf-8"))
+    machine = found["machine"]
+    ratios = sorted(case["ratio"] for case in found["naive"])
+    worst = max(case["largest_weight_difference"] for case in found["naive"])
+    yield f"Machine: {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}."
+    yield "CPU seconds of one thread."
+    yield ""
+    yield "| what | wanted | measured | |"
+    yield "|---|---|---|---|"
+    yield _speed_row(
+        "times faster than the N x N form, N = 2,000, M = 10, same starts (smallest, median of "
+        f"{len(ratios)} data sets)",
+        "at least 200",
+        f"{ratios[0]:.0f}, {ratios[len(ratios) // 2]:.0f}",
+        ratios[0] >= 200,
+    )
+    yield _speed_row(
+        "largest difference of a weight from the N x N form", "1e-9", f"{worst:.1e}", worst <= 1e-9
+    )
+    large = [c for c in found.get("large", _large(found)) if c["subjects"] == 10**6]
+    if large:
+        seconds = max(c["weights_and_k_means_seconds"] for c in large)
+        memory = max(c["peak_gigabytes"] for c in large)
+        patterns = max(c["patterns"] for c in large)
+        what = f"weights and final clustering, N = 1,000,000, M = 50, at most {patterns:,} patterns"
+        yield _speed_row(f"{what}: seconds", "below 10", f"{seconds:.1f}", seconds < 10)
+        yield _speed_row(f"{what}: gigabytes", "below 4", f"{memory:.1f}", memory < 4)
+    powers = ", ".join(f"{name} {power}" for name, power in found["exponents"].items())
+    yield f"| growth, as a power of | reported | {powers} | |"
+
+
+def _large(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        case
+        for value in found.values()
+        if isinstance(value, list)
+        for case in value
+        if "weights_and_k_means_seconds" in case
+    ]
+
+
+def _speed_row(what: str, wanted: str, value: str, met: bool) -> str:
+    return f"| {what} | {wanted} | {value} | {'met' if met else '**missed**'} |"
+
+
+def staleness() -> Iterator[str]:
+    """Yield a line for each table whose code has changed since it was computed."""
+    for folder in sorted({path.parent for path in ROOT.glob("replications/*/*/run.py")}):
+        name = folder.relative_to(ROOT).as_posix()
+        try:
+            old, rows = stale_rows(folder)
+        except ReplicationError as error:
+            yield f"- {error}"
+            continue
+        if old:
+            yield f"- {name}: {old} of {rows} rows were computed by earlier code."
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# --------------------------------------------------------------------------- smallest sites
+
+SMALLEST = "Smallest site that passes, by method and preset"
+Passes = Callable[[Any], bool]
+
+
+def _tables(n: int) -> dict[str, Any]:
+    """Three sites of two separated groups and three columns; the first has n rows."""
+    import numpy as np
+
+    found = {}
+    for i, site in enumerate(("small", "second", "third")):
+        rng = np.random.default_rng(i)
+        rows = n if i == 0 else 120
+        x = rng.normal(size=(rows, 3)) + 4.0 * (np.arange(rows) % 2)[:, None]
+        found[site] = {f"x{j}": x[:, j] for j in range(3)}
+    return found
+
+
+def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
+    return {
+        "mean-and-sd": (("answers", lambda run: True),),
+        "ensemble-clustering": (
+            ("gets labels", lambda run: True),
+            ("counts its rows", lambda run: run.result.counted["small"] != "none"),
+            ("sends a model", lambda run: "small" in run.result.owners),
+        ),
+    }
+
+
+STUDIES = _studies()
+
+
+def smallest() -> Iterator[str]:
+    """Yield the smallest sites, found by running every size from 1 on."""
+    yield "| method | the site | " + " | ".join(PRESETS) + " |"
+    yield "|---|---|" + "---|" * len(PRESETS)
+    for name, levels in STUDIES.items():
+        found = {preset: _smallest(name, preset, [p for _, p in levels]) for preset in PRESETS}
+        for i, (what, _) in enumerate(levels):
+            cells = (found[preset][i] for preset in PRESETS)
+            yield f"| `{name}` | {what} | {' | '.join(cells)} |"
+
+
+def _smallest(name: str, preset: str, passes: Iterable[Passes]) -> list[str]:
+    """Return the smallest number of rows at which each condition holds."""
+    from consilience.exceptions import ConsilienceError
+
+    wanted = list(passes)
+    found: list[str | None] = [None] * len(wanted)
+    for n in range(1, LARGEST_TRIED + 1):
+        try:
+            run = _run(name, preset, n)
+        except ConsilienceError:
+            continue
+        for i, holds in enumerate(wanted):
+            if found[i] is None and holds(run):
+                found[i] = f"{n} row{'s' if n > 1 else ''}"
+        if None not in found:
+            break
+    return [one or f"more than {LARGEST_TRIED}" for one in found]
+
+
+def _run(name: str, preset: str, n: int) -> Any:
+    from consilience import Columns, EnsembleClustering, Federation, MeanAndSD, Preparation
+
+    methods = {
+        "mean-and-sd": (MeanAndSD(), "none"),
+        "ensemble-clustering": (EnsembleClustering(n_clusters=2, stability_pairs=0), "pooled"),
+    }
+    method, standardize = methods[name]
+    federation = Federation.local(
+        _tables(n),
+        columns=Columns(features=("x0", "x1", "x2")),
+        preparation=Preparation(standardize=standardize),  # type: ignore[arg-type]
+        policy=preset,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return method.run(federation, seed=0)
+
+
+# --------------------------------------------------------------------------- the page
+
+HEAD = """\
+# Methods: what is proven, and what is open
+
+Written by `make docs-table` (`tools/table_methods.py`); do not edit by hand.
+
+## Conformance
+
+A cell names a test that puts the promise to the test for that method. An empty cell is open work.
+The cells are found by searching the tests for words: they say that such a test exists.
+"""
+MEASURED = """\
+## Ensemble clustering: measured against wanted
+
+Adjusted Rand index in the three designs of the source (arXiv 2409.08396, simulation study), mean
+over data sets. The bounds are ours: the source shows figures without numbers. `ensemble` uses the
+source's weights; the column "default" has the same with the default weights.
+"""
+WEIGHTS = """\
+### Weights of the models
+
+Adjusted Rand index of the ensemble by the rule for its weights, 60 data sets a row; standard errors
+are of the paired difference. "noise models" carry no information, "nuisance models" agree with one
+another on something else than the classes.
+"""
+SPEED = "### Speed and memory of the pattern form\n"
+SIZES = f"""\
+## {SMALLEST}
+
+Found by running it: three sites, three columns, two well separated groups of equal size, two
+classes asked for; two sites have 120 rows, the third has the number in the table. Other data need
+more rows: a site passes when its *smallest* cell does. `strict` and `consortium` have the same
+`min_records`.
+"""
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def page() -> str:
+    """Return the whole page."""
+    stale = list(staleness())
+    parts = [
+        HEAD,
+        *conformance(),
+        "",
+        MEASURED,
+        *measured("ensemble_clustering"),
+        "",
+        WEIGHTS,
+        *weights(),
+        "",
+        SPEED,
+        *speed(),
+        "",
+        *(("Computed by earlier code, to be run again:", "", *stale, "") if stale else ()),
+        SIZES,
+        *smallest(),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> int:
+    """Write the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"written: {PAGE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
