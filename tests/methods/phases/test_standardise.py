@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.exceptions import StudyError
+from consilience.methods.base import Preparation, SiteData
+from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.methods.phases.standardise import Scale, transform
+from consilience.testing.fakes import federation_of, scripted
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+RNG = np.random.default_rng(11)
+TABLES = {f"s{i}": RNG.normal(size=(30 + i, 2)) * [3, 0.5] + [10 * i, -4] for i in range(3)}
+POOLED = np.concatenate(list(TABLES.values()))
+
+
+def run(how: str, tables: Any = TABLES, **settings: Any) -> Any:
+    federation = federation_of(tables, preparation=Preparation(standardize=how), **settings)  # type: ignore[arg-type]
+    return MeanAndSD().run(federation, seed=0)
+
+
+def test_pooled() -> None:
+    finished = run("pooled")
+    np.testing.assert_allclose(finished.result.mean, 0, atol=1e-13)
+    n = len(POOLED)
+    np.testing.assert_allclose(finished.result.sd, np.sqrt(n / (n - 1)), rtol=1e-12)
+    np.testing.assert_allclose(finished.scaling[1:], [POOLED.mean(axis=0), POOLED.std(axis=0)])
+
+
+def test_by_site() -> None:
+    finished = run("site")
+    np.testing.assert_allclose(finished.result.mean, 0, atol=1e-13)
+    assert finished.result.sd == pytest.approx(np.sqrt(93 / 92))
+
+
+def test_none_asks_nothing() -> None:
+    finished = run("none")
+    np.testing.assert_allclose(finished.result.mean, POOLED.mean(axis=0))
+    assert {line.step for line in finished.transcript} == {"opening.read", "sums", "deviations"}
+    assert finished.scaling is None
+
+
+def test_constant_columns_become_zero_and_are_noted() -> None:
+    tables = {name: np.c_[x, np.full(len(x), 7.0)] for name, x in TABLES.items()}
+    finished = run("pooled", tables)
+    assert (finished.result.mean[2], finished.result.sd[2]) == (0.0, 0.0)
+    assert "Column x2 is constant over all sites and carries no information." in finished.notes
+
+
+def scale(own: bool = False) -> Scale:
+    def of(*values: float) -> Any:
+        return relayed(np.array(values), Disclosure.AGGREGATE)
+
+    return Scale(own=own, fill=of(5.0, 6.0), centre=of(1.0, 2.0), scale=of(2.0, 4.0))
+
+
+def test_missing_cells_are_filled_before_scaling() -> None:
+    data = SiteData(np.array([[np.nan, 2.0], [3.0, np.nan]]), ("a", "b"), np.arange(2))
+    done = transform(scale(), data)
+    np.testing.assert_array_equal(done.features, [[2.0, 0.0], [1.0, 1.0]])
+    np.testing.assert_array_equal(done.scaling, [[5, 6], [1, 2], [2, 4]])  # type: ignore[arg-type]
+    assert np.isnan(data.features).sum() == 2, "the rows that were read stay as they are"
+
+
+def test_a_site_that_missed_the_scaling_takes_part_no_more() -> None:
+    """Back in the next round it would answer in other units, and nobody would notice."""
+    federation = federation_of(TABLES, preparation=Preparation(standardize="pooled"), quorum=2)
+    for action in ("returns", "late", "refused"):
+        finished = MeanAndSD().run(scripted(federation, {(3, "s2"): action}), seed=0)  # type: ignore[dict-item]
+        assert finished.result.n == 61
+        after = {line.site for line in finished.transcript if line.round > 3}
+        assert after == {"s0", "s1"}
+        two = (np.concatenate([TABLES["s0"], TABLES["s1"]]) - POOLED.mean(axis=0)) / POOLED.std(
+            axis=0
+        )
+        np.testing.assert_allclose(finished.result.mean, two.mean(axis=0), rtol=1e-10)
+
+
+def test_a_run_that_follows_scales_as_the_first_did() -> None:
+    first = run("pooled")
+    shifted = {name: x + 100 for name, x in TABLES.items()}
+    federation = federation_of(shifted, preparation=Preparation(standardize="pooled"))
+    second = MeanAndSD().run(federation, seed=0, follows=first)
+    np.testing.assert_array_equal(second.scaling, first.scaling)
+    np.testing.assert_allclose(second.result.mean, 100 / POOLED.std(axis=0), rtol=1e-12)
+    fewer = {name: x[:, :1] for name, x in TABLES.items()}
+    federation = federation_of(fewer, preparation=Preparation(standardize="pooled"))
+    with pytest.raises(StudyError, match="had 2 columns after preparation and now there are 1"):
+        MeanAndSD().run(federation, seed=0, follows=first)
+
+
+def test_scaling_is_kept_by_the_site() -> None:
+    data = SiteData(np.ones((4, 2)), ("a", "b"), np.arange(4))
+    assert data.scaling is None
+    done = transform(scale(own=True), data)
+    np.testing.assert_array_equal(done.features, np.zeros((4, 2)))
+    np.testing.assert_array_equal(done.scaling, [[5, 6], [1, 1], [1, 1]])  # type: ignore[arg-type]
+    assert dataclasses.replace(done, rows=np.arange(4)).scaling is not None
