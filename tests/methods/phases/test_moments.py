@@ -73,7 +73,7 @@ def test_large_offsets_lose_no_more_digits_than_the_data_have(offset: float) -> 
     given = tables(offset)
     result = run(given).result
     for j in range(3):
-        n, mean, variance = pooled_moments([x[:, j] for x in given.values()])
+        _, mean, variance = pooled_moments([x[:, j] for x in given.values()])
         assert result.mean[j] == pytest.approx(mean, rel=1e-14)
         apart = np.ptp([x[:, j].mean() for x in given.values()])
         last_place = offset * 2.0**-52
