@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+
+from consilience.engines.base import Arrival, Engine
+from consilience.engines.local import LocalEngine
+from consilience.exceptions import StudyError
+from consilience.methods.base import Columns
+from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.sites.site import Site
+from consilience.testing import CheckFailed, check_engine
+from consilience.testing.fakes import (
+    ClassSums,
+    FakeEngine,
+    SilentSite,
+    array_loader,
+    federation_of,
+    members,
+)
+
+TABLES = {f"s{i}": np.random.default_rng(i).normal(size=(30 + i, 2)) for i in range(3)}
+
+
+def local(sites: Sequence[Site]) -> AbstractContextManager[Engine]:
+    return nullcontext(LocalEngine(sites))
+
+
+def test_the_promises_of_every_engine() -> None:
+    check_engine.check_engine(local)
+
+
+def broken(change: Any) -> Any:
+    """A factory of engines with one method replaced."""
+
+    class Broken(LocalEngine):
+        pass
+
+    for name, function in change.items():
+        setattr(Broken, name, function)
+    return lambda sites: nullcontext(Broken(sites))
+
+
+def altered_replies(self: Any, keys: Any, *, wait: str, deadline: float) -> list[Arrival]:
+    arrivals = LocalEngine.collect(self, keys, wait=wait, deadline=deadline)
+    return [
+        Arrival(a.key, None if a.data is None else a.data.replace(b"the gate refused", b"?"), "")
+        for a in arrivals
+    ]
+
+
+def nothing_said(self: Any, keys: Any, *, wait: str, deadline: float) -> list[Arrival]:
+    arrivals = LocalEngine.collect(self, keys, wait=wait, deadline=deadline)
+    return [Arrival(a.key, a.data, "") for a in arrivals]
+
+
+def new_each_time(self: Any, requests: Any) -> None:
+    for site in self.members.values():
+        site.home._records.clear()
+        site.policy = type(site.policy)(preset="consortium")
+        self._calls = getattr(self, "_calls", 0) + 1
+    LocalEngine.send(self, requests)
+    if self._calls > 3:
+        for site in self.members.values():
+            site.policy = type(site.policy)(preset="simulation")
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        (check_engine.check_refusals, {"collect": altered_replies}),
+        (check_engine.check_silent_sites, {"collect": nothing_said}),
+        (check_engine.check_repeated_asks, {"send": new_each_time}),
+        (check_engine.check_order, {"collect": lambda self, keys, **rest: []}),
+    ],
+)
+def test_a_broken_engine_is_found_out(check: Any, change: Any) -> None:
+    with pytest.raises(CheckFailed):
+        check(broken(change))
+
+
+def test_two_sites_of_one_name() -> None:
+    sites = [Site(name, array_loader(TABLES["s0"])) for name in ("a", "b", "a")]
+    with pytest.raises(StudyError, match="two sites are called 'a'"):
+        LocalEngine(sites)
+
+
+@pytest.mark.parametrize("backend", ["sequential", "threading", "loky"])
+def test_backends_give_the_same_bytes(backend: str) -> None:
+    """Also for a method that no package announces: other processes are told where it is."""
+    for method in (MeanAndSD(), ClassSums(edges=((0.0,), (0.5,)))):
+        wanted = method.run(federation_of(TABLES), seed=0).result.to_files()
+        with joblib.parallel_config(backend=backend, n_jobs=2):
+            assert method.run(federation_of(TABLES), seed=0).result.to_files() == wanted
+
+
+def test_a_site_with_a_failing_disk_is_absent_and_the_others_answer() -> None:
+    sites = [Site("a", array_loader(TABLES["s0"])), SilentSite("b", array_loader(TABLES["s1"]))]
+    from consilience.engines.federation import Federation
+
+    federation = Federation(LocalEngine(sites), Columns(features=("x0",)), quorum=1)
+    run = MeanAndSD().run(federation, seed=0)
+    assert run.result.n == 30
+    assert any("b was absent" in note for note in run.notes)
+
+
+def test_steps_run_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threadpoolctl
+
+    from consilience.sites import site as module
+
+    seen: list[int] = []
+    plain = module._answered
+
+    def watched(work: Any) -> Any:
+        seen.extend(pool["num_threads"] for pool in threadpoolctl.threadpool_info())
+        return plain(work)
+
+    monkeypatch.setattr(module, "_answered", watched)
+    with threadpoolctl.threadpool_limits(2):
+        MeanAndSD().run(federation_of(TABLES), seed=0)
+    assert set(seen) <= {1}
+
+
+def test_the_fake_engine_without_a_script_changes_nothing() -> None:
+    federation = federation_of(TABLES)
+    wanted = MeanAndSD().run(federation, seed=0).result.to_files()
+    import dataclasses
+
+    fake = FakeEngine(members(federation_of(TABLES)).values())
+    found = MeanAndSD().run(dataclasses.replace(federation, engine=fake), seed=0)
+    assert found.result.to_files() == wanted
+    assert fake.missed == []
+    assert len(fake.requests) == len(fake.replies) == 9
