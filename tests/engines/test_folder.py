@@ -16,7 +16,7 @@ import pytest
 
 from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine, Mailbox, Place, watch
-from consilience.engines.folder.mailbox import pause
+from consilience.engines.folder.mailbox import Looked, pause
 from consilience.engines.folder.site import Watcher
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import (
@@ -243,6 +243,52 @@ def test_the_coordinator_repairs_its_own_ask(parties: Parties) -> None:
         engine.collect(frozenset(), wait="all", deadline=1.0)
         assert engine._look((1, place.site), 60.0) is None
         assert path.read_bytes() == whole
+
+
+def test_alterations_within_a_tick_of_the_clock_are_seen(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stamps that never change, as when file and alteration fall into one tick."""
+    monkeypatch.setattr(Mailbox, "stamp", lambda box, place, direction: (1, 1, 1, 1))
+    engine = parties.engine()
+    engine.open_run("r1")
+    place, body = parties.ask()
+    engine.send({(1, place.site): body})
+    watcher = parties.watcher(place.site)
+    watcher.once()
+    run, key = parties.folder / "runs" / "r1", (1, place.site)
+    asked, replied = run / "asks" / place.file, run / "replies" / place.file
+    whole = asked.read_bytes(), replied.read_bytes()
+    asked.write_bytes(_flip(whole[0], 60))
+    replied.write_bytes(_flip(whole[1], 60))
+    assert engine._look(key, 60.0) is None
+    assert replied.read_bytes() != whole[1]
+    time.sleep(0.2)  # longer than a look is trusted
+    engine._repair(engine._waiting[key])
+    assert asked.read_bytes() == whole[0]
+    assert watcher.once() == 1
+    assert replied.read_bytes() == whole[1]
+    time.sleep(0.2)
+    assert _collect(engine, place.site).data is not None
+
+
+def test_looks_are_trusted_ever_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 10.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    looked = Looked()
+    assert not looked.holds("k", 1)
+    assert looked.note("k", 1)
+    for trust in (0.05, 0.1, 0.2, 0.4):
+        assert looked.holds("k", 1)
+        assert not looked.holds("k", 2)
+        now += 0.99 * trust
+        assert looked.holds("k", 1)
+        now += 0.02 * trust
+        assert not looked.holds("k", 1)
+        assert not looked.note("k", 1)
+    assert looked.note("k", 2)
+    now += 0.06
+    assert not looked.holds("k", 2)
 
 
 def test_replies_of_other_places_sites_and_keys_are_set_aside(parties: Parties) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 from consilience.engines.base import Arrival, Engine, Key
 from consilience.engines.folder.mailbox import (
     FOLDERS,
+    Looked,
     Mailbox,
     OnNote,
     Place,
-    Stamp,
     check_poll,
     check_site,
     existing,
@@ -40,8 +40,6 @@ class _Open:
     data: bytes
     about: str
     sent: float
-    written: Stamp | None
-    stamp: Stamp | None = None
     fault: str = ""
 
 
@@ -103,6 +101,7 @@ class FolderEngine(Engine):
         self._poll = check_poll(poll)
         self._on_note, self._keep_files = on_note, keep_files
         self._waiting: dict[Key, _Open] = {}
+        self._looked = Looked()
         self.notes: list[str] = []
 
     def open_run(self, run: str) -> None:
@@ -116,8 +115,8 @@ class FolderEngine(Engine):
             request = Request.from_bytes(data)
             place = Place(request.run, key[0], request.attempt, key[1])
             self._box.put(place, self._public, data)
-            written = self._box.stamp(place, "ask")
-            self._waiting[key] = _Open(place, data, digest(data), time.monotonic(), written)
+            self._looked.note((place, "ask"), self._box.stamp(place, "ask"))
+            self._waiting[key] = _Open(place, data, digest(data), time.monotonic())
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
         """Look for replies until all (or any) are there or past their deadline."""
@@ -139,6 +138,7 @@ class FolderEngine(Engine):
     def close_run(self, run: str) -> None:
         """Remove the run's files: the journal and the sites' records have what they said."""
         self._waiting.clear()
+        self._looked.keep(())
         if self._keep_files:
             return
         path = self._box.runs / check_run_id(run)
@@ -158,12 +158,13 @@ class FolderEngine(Engine):
             raise EngineError(f"round {key[0]} was not put to site {key[1]!r} by this process")
         ask = self._waiting[key]
         stamp = self._box.stamp(ask.place, "reply")
-        if stamp is not None and stamp != ask.stamp:
+        if stamp is not None and not self._looked.holds(ask.place, stamp):
             try:
                 body = self._box.take(ask.place, self._public, self._keys[key[1]], about=ask.about)
             except WireError as error:
-                ask.stamp, ask.fault = stamp, error.public
-                self._note("set aside", round=key[0], site=key[1], reason=error.public)
+                if self._looked.note(ask.place, stamp) or error.public != ask.fault:
+                    self._note("set aside", round=key[0], site=key[1], reason=error.public)
+                ask.fault = error.public
             else:
                 if body is not None:
                     return Arrival(key, body)
@@ -177,10 +178,9 @@ class FolderEngine(Engine):
 
     def _repair(self, ask: _Open) -> None:
         """Write an ask again that somebody has altered or removed."""
-        found = self._box.stamp(ask.place, "ask")
-        if found != ask.written:
+        if not self._looked.holds((ask.place, "ask"), self._box.stamp(ask.place, "ask")):
             self._box.put(ask.place, self._public, ask.data)
-            ask.written = self._box.stamp(ask.place, "ask")
+            self._looked.note((ask.place, "ask"), self._box.stamp(ask.place, "ask"))
 
     def _note(self, kind: str, **facts: Any) -> None:
         words = ", ".join(f"{name} {value}" for name, value in facts.items())

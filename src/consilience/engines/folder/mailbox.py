@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ FOLDERS: dict[Direction, str] = {"ask": "asks", "reply": "replies"}
 _OTHER: dict[Direction, Direction] = {"ask": "reply", "reply": "ask"}
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENVELOPE_SLACK = 1 << 16
+_TRUST = 0.05
 
 
 @dataclass(frozen=True, order=True)
@@ -175,6 +176,34 @@ class Mailbox:
             raise _unreadable(error) from None
         finally:
             os.close(handle)
+
+
+class Looked:
+    """Which files were looked at already and need no second look.
+
+    The clock of a file system is coarse (some milliseconds): a file that is altered in the tick in
+    which it was written looks unchanged. So a look is trusted only for a while, which doubles every
+    time the file turns out to be the same.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[object, float, float]] = {}
+
+    def holds(self, key: object, stamp: object) -> bool:
+        """Whether the last look at `key` saw this stamp and is still trusted."""
+        known, _, until = self._known.get(key, (None, 0.0, 0.0))
+        return known == stamp and time.monotonic() < until
+
+    def note(self, key: object, stamp: object) -> bool:
+        """Note a look; returns whether the stamp is another one than before."""
+        known, trust, _ = self._known.get(key, (None, 0.0, 0.0))
+        trust = 2 * trust if known == stamp and trust else _TRUST
+        self._known[key] = (stamp, trust, time.monotonic() + trust)
+        return known != stamp
+
+    def keep(self, keys: Collection[object]) -> None:
+        """Forget all other keys."""
+        self._known = {key: known for key, known in self._known.items() if key in keys}
 
 
 def _unreadable(error: OSError) -> WireError:

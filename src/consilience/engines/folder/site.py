@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.engines.folder.mailbox import (
+    Looked,
     Mailbox,
     OnNote,
     Place,
@@ -68,7 +69,8 @@ class Watcher:
         limit = site.policy.max_message_bytes
         self._box = Mailbox(existing(folder), key, "reply", max_bytes=limit)
         self._on_event = on_event
-        self._seen: dict[Place, tuple[Stamp | None, Stamp | None]] = {}
+        self._looked = Looked()
+        self._faults: dict[Place, tuple[Stamp | None, str]] = {}
         self._reachable = True
         self.unsent: dict[Place, str] = {}
 
@@ -89,19 +91,19 @@ class Watcher:
             self._reachable = False
             return 0
         self._reachable = True
-        self._seen = {place: self._seen[place] for place in places if place in self._seen}
+        self._looked.keep(set(places))
+        self._faults = {place: self._faults[place] for place in places if place in self._faults}
         self.unsent = {place: self.unsent[place] for place in places if place in self.unsent}
         written = 0
         for place in places:
             if stop():
                 break
             ask = self._box.stamp(place, "ask")
-            if self._seen.get(place) == (ask, self._box.stamp(place, "reply")):
+            if self._looked.holds(place, (ask, self._box.stamp(place, "reply"))):
                 continue
             written += self._handle(place)
-            if place in self.unsent:
-                continue
-            self._seen[place] = (ask, self._box.stamp(place, "reply"))
+            if place not in self.unsent:
+                self._looked.note(place, (ask, self._box.stamp(place, "reply")))
         return written
 
     def _handle(self, place: Place) -> bool:
@@ -170,6 +172,10 @@ class Watcher:
             return False
 
     def _ignore(self, place: Place, reason: str) -> None:
+        fault = (self._box.stamp(place, "ask"), reason)
+        if self._faults.get(place) == fault:
+            return
+        self._faults[place] = fault
         self._site.home.log("ignored", run=place.run, file=place.file, reason=reason)
         self._tell("ignored", run=place.run, file=place.file, reason=reason)
 
@@ -259,6 +265,14 @@ def _sole(site: Site) -> Iterator[None]:
             raise RunError(
                 f"another process serves the home {site.home.path}: stop it, or wait until it ends"
             ) from None
+        _sweep(site.home.path)
         yield
     finally:
         os.close(handle)
+
+
+def _sweep(home: Path) -> None:
+    """Remove what a killed process had begun to write."""
+    for folder in ("runs", "outputs"):
+        for part in (home / folder).glob("*/.*.part"):
+            part.unlink(missing_ok=True)

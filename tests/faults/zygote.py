@@ -1,0 +1,262 @@
+"""Starts coordinators and sites as processes of their own, and lets them die at chosen moments.
+
+The package is imported once; every process is a fork, so a hundred crashes take seconds. Nothing of
+this is in the package: the child replaces ``os`` in ``consilience.wire.files`` by an object that
+counts, and wraps ``AppendLog.append``. Those two are the only ways to make anything durable, so
+their calls, numbered from 1, are all the *boundaries* of a process.
+
+At boundary `at` the child does one thing:
+
+========  =========================================================================================
+kill      SIGKILL before the rename, or before anything of the record is written
+torn      SIGKILL with half of the record in the file (appended records only)
+after     SIGKILL when file or record are durable
+stop      SIGSTOP there; somebody else continues it
+full      the disk is full: a few bytes short, then ENOSPC
+========  =========================================================================================
+
+Commands come as one line of JSON each; see `main`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from consilience.engines import rundir
+from consilience.engines.federation import Federation
+from consilience.engines.folder import FolderEngine, watch
+from consilience.exceptions import ConsilienceError
+from consilience.sites import site as site_module
+from consilience.sites.home import DiskHome
+from consilience.sites.policy import Policy
+from consilience.sites.site import Site
+from consilience.wire import files
+from consilience.wire.envelope import Request
+from consilience.wire.signing import SigningKey
+from tests.faults.cases import CASES, SITES, loader
+
+POLL = 0.02
+
+
+class Fate:
+    """Counts boundaries, notes them in the process's trace, and acts at one of them."""
+
+    def __init__(self, root: Path, trace: Path, action: str, at: int) -> None:
+        self._root, self._action, self._at = root, action, at
+        self._trace = os.open(trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._count = 0
+        self._depth = 0
+
+    def note(self, *words: object) -> None:
+        os.write(self._trace, (" ".join(str(word) for word in words) + "\n").encode())
+
+    def install(self) -> None:
+        files.os = _Os(self)  # type: ignore[assignment]
+        self._append = files.AppendLog.append
+        fate = self
+
+        def append(log: files.AppendLog, record: bytes) -> None:
+            fate.append(log, record)
+
+        files.AppendLog.append = append  # type: ignore[method-assign]
+
+    def replace(self, source: str, target: Path) -> None:
+        name = self._begin(target)
+        data = Path(source).read_bytes()
+        self._die_if("kill", "torn")
+        os.replace(source, target)
+        self.note("file", self._count, name, hashlib.sha256(data).hexdigest()[:16])
+        self._die_if("after")
+
+    def append(self, log: files.AppendLog, record: bytes) -> None:
+        if log.path is None:
+            return
+        name = self._begin(log.path)
+        self._die_if("kill")
+        if self._is_due("torn"):
+            with open(log.path, "ab") as file:
+                file.write(record[: len(record) // 2])
+                file.flush()
+                os.fsync(file.fileno())
+            self._die_if("torn")
+        self._depth += 1
+        self._append(log, record)
+        self._depth -= 1
+        self.note("append", self._count, name)
+        self._die_if("after")
+
+    def fsync(self, handle: int) -> None:
+        # A file is flushed before its boundary is counted (by the rename), a record after.
+        number = self._count if self._depth else self._count + 1
+        if self._action == "full" and number == self._at and stat.S_ISREG(os.fstat(handle).st_mode):
+            os.ftruncate(handle, max(0, os.fstat(handle).st_size - 3))
+            self._at = -1
+            self._depth = 0
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(handle)
+
+    def _begin(self, path: Path) -> str:
+        self._count += 1
+        name = os.path.relpath(path, self._root)
+        self.note("begin", self._count, name)
+        if self._is_due("stop"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return name
+
+    def _is_due(self, *actions: str) -> bool:
+        return self._count == self._at and self._action in actions
+
+    def _die_if(self, *actions: str) -> None:
+        if self._is_due(*actions):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Os:
+    """The module ``os`` as ``wire.files`` sees it."""
+
+    def __init__(self, fate: Fate) -> None:
+        self.replace, self.fsync = fate.replace, fate.fsync
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+# --------------------------------------------------------------------------- roles
+
+
+def coordinator(spec: dict[str, Any], root: Path) -> None:
+    """Run or resume a study through the folder."""
+    rundir.secrets = SimpleNamespace(token_bytes=lambda n: b"s" * n)  # type: ignore[attr-defined]
+    case = CASES[spec["case"]]
+    keys = {site: SigningKey.load(root / f"keys-{site}").public for site in SITES}
+    engine = FolderEngine(root / "shared", SITES, SigningKey.load(root / "keys"), keys, POLL)
+    federation = Federation(
+        engine,
+        case.columns,
+        case.preparation,
+        quorum=spec.get("quorum"),
+        deadline=spec.get("deadline", 30.0),
+    )
+    # Before the first file there is nothing to go on with: a person begins again.
+    resume = spec.get("resume", False) and (root / spec["run"] / "run.json").exists()
+    federation.run(
+        case.method(),
+        seed=None if resume else 5,
+        out=root / spec["run"],
+        resume=resume,
+        retry_refused=spec.get("retry_refused", False),
+        run_id=spec["run"],
+    )
+
+
+def site(spec: dict[str, Any], root: Path, fate: Fate) -> None:
+    """Watch the folder until SIGTERM."""
+    name = spec["site"]
+    real = site_module.compute
+
+    def compute(work: site_module.Work) -> site_module.Outcome:
+        r: Request = work.request
+        fate.note("compute", r.run, r.round, r.attempt, r.step)
+        return real(work)
+
+    site_module.compute = compute
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    watch(
+        Site(
+            name, loader(name), policy=Policy(max_runs=None), home=DiskHome(root / f"home-{name}")
+        ),
+        root / "shared",
+        key=SigningKey.load(root / f"keys-{name}"),
+        coordinators=[SigningKey.load(root / "keys").public],
+        stop=stop,
+        poll=POLL,
+    )
+
+
+def _child(spec: dict[str, Any]) -> int:
+    root = Path(spec["root"])
+    sink = os.open(root / spec["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
+    logging.disable(logging.CRITICAL)
+    fate = Fate(root, root / spec["trace"], spec.get("action", ""), spec.get("at", 0))
+    fate.install()
+    try:
+        if spec["role"] == "coordinator":
+            coordinator(spec, root)
+        else:
+            site(spec, root, fate)
+    except ConsilienceError as error:
+        print(error, flush=True)
+        return error.exit_code
+    return 0
+
+
+# --------------------------------------------------------------------------- commands
+
+
+def _start(spec: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        os.close(0)
+        status = _child(spec)
+    except BaseException:  # noqa: BLE001  whatever it is, it must not return into the parent's loop
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _wait(pid: int, seconds: float, options: int = 0) -> int | str | None:
+    """Exit code, minus the signal that killed it, ``"stopped"``, or None when time is up."""
+    end = time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG | options)
+        if found:
+            return "stopped" if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.002)
+
+
+def main() -> None:
+    """Read commands: start, wait (until a process ends or, with "stopped", is stopped)."""
+    # A child that is told to end before it listens must not die of it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    living: set[int] = set()
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["do"] == "start":
+            answer: object = _start(command)
+            living.add(int(str(answer)))
+        else:
+            options = os.WUNTRACED if command.get("stopped") else 0
+            answer = _wait(command["pid"], command["seconds"], options)
+            if isinstance(answer, int):
+                living.discard(command["pid"])
+        print(json.dumps(answer), flush=True)
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
