@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -63,3 +66,22 @@ def test_shuffled_rows_agree_with_nothing():
     shuffled = [stream(2, i).permutation(rows) for i, rows in enumerate(sim.tables)]
     null = cluster(shuffled, 5, seed=0)
     assert abs(adjusted_rand_index(np.concatenate(null.classes), truth)) < 0.05
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    folder = Path(study.__file__).parent / "simulation"
+    with (folder / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_tracked_figures_reach_their_bounds():
+    keys = ("design", "sites", "variance", "min_records", "trim")
+    results = {tuple(row[k] for k in keys): row for row in rows_of("result.csv")}
+    missed = []
+    for row in rows_of("expected.csv"):
+        found = results[tuple(row[k] for k in keys)]
+        plus, _, minus = row["figure"].partition(" - ")
+        value = float(found[plus]) - (float(found[minus]) if minus else 0.0)
+        if value < float(row["at_least"]):
+            missed.append((*(row[k] for k in keys), row["figure"], value))
+    assert missed == []
