@@ -232,10 +232,10 @@ def test_a_signal_at_the_prompt_stops_at_once(workspace: Workspace) -> None:
     run = threading.Thread(target=_expect_quorum_error, args=(workspace,))
     run.start()
     assert process.stdout is not None
-    while "feature_names" not in process.stdout.readline():
-        pass
-    while process.stdout.read(1) != ":":
-        pass
+    shown = ""
+    while not shown.endswith("yes or no:"):
+        shown += (one := process.stdout.read(1))
+        assert one, shown
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     run.join()
@@ -247,7 +247,7 @@ def test_a_signal_at_the_prompt_stops_at_once(workspace: Workspace) -> None:
 
 def _expect_quorum_error(workspace: Workspace) -> None:
     with pytest.raises(QuorumError):
-        workspace.run(deadline=5.0)
+        workspace.run(deadline=3.0)
 
 
 def test_mistakes_are_one_sentence(workspace: Workspace) -> None:

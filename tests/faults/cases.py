@@ -25,6 +25,7 @@ from consilience.methods.base import (
     register,
     step,
 )
+from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.result import Result
 from consilience.wire.message import Disclosure, message, sends
@@ -109,6 +110,9 @@ class Case:
 CASES: dict[str, Case] = {
     "mean-and-sd": Case(MeanAndSD),
     "mean-and-sd, standardised": Case(MeanAndSD, preparation=Preparation(standardize="pooled")),
+    "ensemble-clustering": Case(
+        lambda: EnsembleClustering(n_clusters=2, n_init=2, stability_pairs=1)
+    ),
     "secret-draws": Case(SecretDraws, draws_secrets=True),
 }
 

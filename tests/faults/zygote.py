@@ -37,6 +37,7 @@ from typing import Any
 from consilience.engines import rundir
 from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine, watch
+from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError
 from consilience.sites import site as site_module
 from consilience.sites.home import DiskHome
@@ -209,6 +210,13 @@ def _child(spec: dict[str, Any]) -> int:
 # --------------------------------------------------------------------------- commands
 
 
+def _warm_up() -> None:
+    """Import and compile what the cases need, once for all forks."""
+    for case in CASES.values():
+        sites = [Site(name, loader(name)) for name in SITES]
+        Federation(LocalEngine(sites), case.columns, case.preparation).run(case.method(), seed=5)
+
+
 def _start(spec: dict[str, Any]) -> int:
     pid = os.fork()
     if pid:
@@ -242,6 +250,7 @@ def main() -> None:
     """Read commands: start, wait (until a process ends or, with "stopped", is stopped)."""
     # A child that is told to end before it listens must not die of it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    _warm_up()
     living: set[int] = set()
     for line in sys.stdin:
         command = json.loads(line)
