@@ -583,3 +583,18 @@ def test_settings_are_checked(parties: Parties, tmp_path: Path) -> None:
         watch(site, parties.folder, key=parties.keys["ash"], coordinators=[], once=True)
     with pytest.raises(StudyError, match="is not a public key"):
         watch(site, parties.folder, key=parties.keys["ash"], coordinators=["x"], once=True)
+
+
+def test_the_watch_asks_whether_to_stop_and_never_waits_for_it(parties: Parties) -> None:
+    """Waiting for an event holds a lock that a signal handler would need to set it."""
+
+    class Flag:
+        asked = 0
+
+        def is_set(self) -> bool:
+            self.asked += 1
+            return self.asked > 3
+
+    site, key = parties.sites["ash"], parties.keys["ash"]
+    trusted = [parties.coordinator.public]
+    assert watch(site, parties.folder, key=key, coordinators=trusted, stop=Flag(), poll=0.01) == 0

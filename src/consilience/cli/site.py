@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -83,7 +82,7 @@ def watch(
             key=signing_key,
             coordinators=trusted,
             once=once,
-            stop=steward.stop,
+            stop=steward,
             poll=poll,
             on_event=_print_event,
         )
@@ -157,17 +156,20 @@ class _Steward:
     """The person at the terminal: confirms replies and stops the watch."""
 
     def __init__(self) -> None:
-        self.stop = threading.Event()
-        self._is_asked = False
+        self._is_asked = self._has_stopped = False
+
+    def is_set(self) -> bool:
+        """Whether the steward has stopped the watch."""
+        return self._has_stopped
 
     @contextmanager
     def signals(self) -> Iterator[None]:
         """Stop after the answer in hand; at the prompt, or the second time, at once."""
 
         def stop(number: int, frame: FrameType | None) -> None:
-            if self._is_asked or self.stop.is_set():
+            if self._is_asked or self._has_stopped:
                 raise KeyboardInterrupt
-            self.stop.set()
+            self._has_stopped = True
 
         before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from consilience.engines.folder.mailbox import (
     Looked,
@@ -32,6 +31,17 @@ from consilience.wire.signing import SigningKey, public_key
 
 BINDINGS = "_coordinators"
 """Ledger of a site's home: which coordinator began which run (no data id begins so)."""
+
+
+class Stop(Protocol):
+    """Says when a watch is to end."""
+
+    def is_set(self) -> bool:
+        """Whether it is to end."""
+
+
+def _never() -> bool:
+    return False
 
 
 class Watcher:
@@ -74,7 +84,7 @@ class Watcher:
         self._reachable = True
         self.unsent: dict[Place, str] = {}
 
-    def once(self, stop: Callable[[], bool] = lambda: False) -> int:
+    def once(self, stop: Callable[[], bool] = _never) -> int:
         """Answer what is there; returns how many replies were written.
 
         Raises
@@ -191,7 +201,7 @@ def watch(
     key: SigningKey,
     coordinators: Collection[str],
     once: bool = False,
-    stop: threading.Event | None = None,
+    stop: Stop | None = None,
     poll: float = 0.5,
     on_event: OnNote | None = None,
 ) -> int:
@@ -207,8 +217,9 @@ def watch(
         Public keys of the coordinators that may ask.
     once : bool
         Answer what is there and return.
-    stop : threading.Event, optional
-        Ends the watch after the answer in hand.
+    stop : object with ``is_set()``, optional
+        Ends the watch after the answer in hand, for instance a ``threading.Event``. It is asked,
+        never waited for: waiting would hold the lock that a signal handler needs to set it.
     poll : float
         Longest time in seconds between two looks into the folder.
     on_event : callable, optional
@@ -229,13 +240,13 @@ def watch(
         No coordinator is trusted, or a key is malformed.
     """
     check_poll(poll)
-    stop = threading.Event() if stop is None else stop
+    is_over = _never if stop is None else stop.is_set
     watcher = Watcher(site, Path(folder), key, coordinators, on_event)
     written = 0
     with _sole(site):
         began = time.monotonic()
-        while not stop.is_set():
-            found = watcher.once(stop.is_set)
+        while not is_over():
+            found = watcher.once(is_over)
             written += found
             if once:
                 for reason in watcher.unsent.values():
@@ -243,7 +254,7 @@ def watch(
                 break
             if found:
                 began = time.monotonic()
-            stop.wait(pause(began, poll))
+            time.sleep(pause(began, poll))
     return written
 
 
