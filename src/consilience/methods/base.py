@@ -442,9 +442,10 @@ class Method(ABC):
         Own steps and those of the phases in use.
     absence : str
         What happens when a site does not answer, round by round.
-    tolerates : mapping of str to {"quorum", "all"}
+    tolerates : mapping of str to {"quorum", "all", "any"}
         The same by step, for checks: the run goes on while the quorum answers (also of steps that
-        are not named, such as those of the preparation), or needs every site that was asked.
+        are not named, such as those of the preparation), needs every site that was asked, or goes
+        on with whoever answers.
     leakage : str
         What the coordinator knows afterwards.
     Result : type
@@ -458,7 +459,7 @@ class Method(ABC):
     partition: ClassVar[Literal["rows", "columns"]] = "rows"
     steps: ClassVar[tuple[Step, ...]]
     absence: ClassVar[str]
-    tolerates: ClassVar[Mapping[str, Literal["quorum", "all"]]] = {}
+    tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {}
     leakage: ClassVar[str]
     Result: ClassVar[type[Result]]
     predictor: ClassVar[Any] = None
@@ -519,7 +520,7 @@ def register(cls: type[M]) -> type[M]:
     if len(set(names)) < len(names):
         raise ProtocolError(f"method {cls.name!r} has two steps of one name")
     for name, rule in cls.tolerates.items():
-        if name not in names or rule not in ("quorum", "all"):
+        if name not in names or rule not in ("quorum", "all", "any"):
             raise ProtocolError(f"method {cls.name!r}: tolerates[{name!r}] = {rule!r} is unknown")
     known = _METHODS.get(cls.name)
     if known is not None and known.__qualname__ != cls.__qualname__:

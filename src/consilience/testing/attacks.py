@@ -365,7 +365,8 @@ def _to_coordinator(
 def _judged(run: Run | None, error: ConsilienceError | None, *, loose: bool) -> Outcome:
     if loose:
         return Outcome("accounted", "the declaration of the reply allows it")
-    if run is None and isinstance(error, QuorumError) and "not accepted" in str(error):
+    said = [str(error)] if run is None else [line.rule for line in run.transcript]
+    if any("not accepted" in text for text in said) and isinstance(error, QuorumError | None):
         return Outcome("blocked", "sites declined, and the coordinator did not accept the reply")
     return Outcome("open", f"the coordinator took the reply: {error or 'a result'}")
 

@@ -35,7 +35,7 @@ class Canary:
 def number_canary(name: str, value: float) -> Canary:
     """Forms of a number: raw bytes in both precisions and widths, and printed digits."""
     raw = [np.array(value, dtype=kind).tobytes() for kind in ("<f8", ">f8")]
-    texts = {repr(float(value)), f"{value:.10g}", f"{value:.8g}", f"{value:.9e}"}
+    texts = {repr(float(value)), f"{value:.9e}"} | {f"{value:.{n}g}" for n in range(7, 13)}
     return Canary(name, (*raw, *(text.encode() for text in sorted(texts))))
 
 
