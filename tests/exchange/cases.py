@@ -1,0 +1,121 @@
+"""Methods and engines that are put to the test together: each joins by one entry."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.engines.base import Engine
+from consilience.engines.federation import Federation
+from consilience.engines.folder import FolderEngine, watch
+from consilience.engines.local import LocalEngine
+from consilience.exceptions import RunError
+from consilience.methods.base import Method, Preparation, SiteData
+from consilience.methods.ensemble_clustering import EnsembleClustering
+from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.sites.site import Site
+from consilience.testing.check_method import Oracle
+from consilience.testing.fakes import Asynchronous, ClassSums, federation_of
+from consilience.wire.signing import SigningKey
+
+# --------------------------------------------------------------------------- methods
+
+
+def _rows(seed: int, n: int) -> np.ndarray:
+    """Three classes in three columns."""
+    rng = np.random.default_rng(seed)
+    centres = np.array([[0.0, 0.0, 0.0], [5.0, 0.0, 2.0], [0.0, 6.0, -2.0]])
+    return centres[np.arange(n) % 3] + rng.normal(size=(n, 3))
+
+
+TABLES = {"ash": _rows(1, 60), "birch": _rows(2, 75), "cedar": _rows(3, 66)}
+ROLES = {
+    name: {
+        "id": np.array([f"{name}-{i}" for i in range(len(x))]),
+        "entity": np.array([f"{name}-e{i % 12}" for i in range(len(x))]),
+    }
+    for name, x in TABLES.items()
+}
+
+
+def plain() -> Federation:
+    return federation_of(TABLES, roles=ROLES)
+
+
+def scaled() -> Federation:
+    return federation_of(TABLES, roles=ROLES, preparation=Preparation(standardize="pooled"))
+
+
+def pooled_mean_and_sd(rows: Mapping[str, SiteData]) -> dict[str, Any]:
+    x = np.concatenate([data.features for data in rows.values()])
+    return {"n": len(x), "mean": x.mean(axis=0), "sd": x.std(axis=0, ddof=1)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method on a federation, with what the pooled rows give where the method is exact."""
+
+    method: Method
+    factory: Callable[[], Federation]
+    oracle: Oracle | None = None
+    asynchronous: bool = False
+
+
+CASES: dict[str, Case] = {
+    "mean-and-sd": Case(MeanAndSD(), plain, pooled_mean_and_sd),
+    "mean-and-sd scaled": Case(MeanAndSD(), scaled),
+    "class-sums": Case(ClassSums(edges=((0.0,), (2.0,))), plain),
+    "asynchronous": Case(Asynchronous(turns=2), plain, asynchronous=True),
+    "ensemble-clustering": Case(
+        EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), scaled
+    ),
+}
+
+# --------------------------------------------------------------------------- engines
+
+COORDINATOR = SigningKey.generate()
+
+
+def local(sites: Sequence[Site]) -> AbstractContextManager[Engine]:
+    return nullcontext(LocalEngine(sites))
+
+
+@contextmanager
+def folder(sites: Sequence[Site]) -> Iterator[Engine]:
+    """Every site watches the folder in a thread of its own; one with a failing disk gives up."""
+    keys = {site.name: SigningKey.generate() for site in sites}
+    stop = threading.Event()
+
+    def serve(site: Site, shared: Path) -> None:
+        with contextlib.suppress(RunError):
+            watch(
+                site,
+                shared,
+                key=keys[site.name],
+                coordinators=[COORDINATOR.public],
+                stop=stop,
+                poll=0.02,
+            )
+
+    with tempfile.TemporaryDirectory() as shared:
+        threads = [threading.Thread(target=serve, args=(site, Path(shared))) for site in sites]
+        for thread in threads:
+            thread.start()
+        try:
+            public = {name: key.public for name, key in keys.items()}
+            yield FolderEngine(shared, list(keys), COORDINATOR, public, poll=0.02)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+ENGINES = {"local": local, "folder": folder}

@@ -1,0 +1,75 @@
+"""Each method keeps the promises of every method, and gives the same bytes on every engine."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import joblib
+import pytest
+
+from consilience.testing import check_method
+from consilience.testing.fakes import members
+from tests.exchange.cases import CASES, ENGINES, Case
+
+BACKENDS = {
+    name: lambda name=name: joblib.parallel_config(backend=name, n_jobs=2)  # type: ignore[misc]
+    for name in ("sequential", "threading", "loky")
+}
+
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@each_case
+def test_declared_equals_sent(case: Case) -> None:
+    check_method.check_declaration(case.method, case.factory)
+
+
+@each_case
+def test_messages_survive_the_codec(case: Case) -> None:
+    check_method.check_codec(case.method, case.factory)
+
+
+@each_case
+def test_same_seed_same_transcript(case: Case) -> None:
+    check_method.check_same_seed(case.method, case.factory)
+
+
+@each_case
+def test_order_workers_and_backend_do_not_matter(case: Case) -> None:
+    check_method.check_order(case.method, case.factory, backends=BACKENDS)
+
+
+@each_case
+def test_absence_is_as_stated(case: Case, request: pytest.FixtureRequest) -> None:
+    if case.method.name == "ensemble-clustering":
+        reason = 'it has yet to state tolerates = {"count": "any", "label": "any"}'
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    check_method.check_absence(case.method, case.factory, sites=["birch"])
+
+
+@each_case
+def test_resume_after_every_event(case: Case) -> None:
+    check_method.check_resume(case.method, case.factory)
+
+
+@each_case
+def test_pooled_oracle(case: Case) -> None:
+    if case.oracle is not None:
+        check_method.check_oracle(case.method, case.factory, case.oracle)
+
+
+@each_case
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_gives_the_same_bytes(case: Case, engine: str) -> None:
+    if case.asynchronous:
+        pytest.skip('wait="any": the order of arrival is the engine\'s own')
+    wanted = case.method.run(case.factory(), seed=3)
+    federation = case.factory()
+    with ENGINES[engine](list(members(federation).values())) as moved:
+        found = case.method.run(dataclasses.replace(federation, engine=moved), seed=3)
+    assert found.result.to_files() == wanted.result.to_files()
+    lines = [
+        [dataclasses.replace(x, run="", digest="", chain="") for x in run.transcript]
+        for run in (wanted, found)
+    ]
+    assert lines[0] == lines[1]

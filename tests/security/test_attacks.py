@@ -1,0 +1,205 @@
+"""Every attack on every method is blocked or accounted for; and each would work on a weaker core.
+
+A method joins by its entry in ``tests/exchange/cases.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.engines.driver import Driver
+from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.sites import gate
+from consilience.sites.policy import Policy
+from consilience.sites.site import Site
+from consilience.testing import attacks
+from consilience.testing.attacks import SUITE, Attack
+from consilience.testing.fakes import federation_of, with_policy
+from consilience.wire import codec
+from consilience.wire.disclosure import replaced
+from consilience.wire.envelope import Reply
+from tests.exchange.cases import CASES, Case
+
+BY_NAME = {attack.name: attack for attack in SUITE}
+SMALL_CASES = {name: case for name, case in CASES.items() if not case.asynchronous}
+
+
+@pytest.mark.parametrize("case", SMALL_CASES.values(), ids=SMALL_CASES)
+@pytest.mark.parametrize("attack", SUITE, ids=lambda attack: attack.name)
+def test_attack(attack: Attack, case: Case) -> None:
+    outcome = attack.run(case.method, case.factory)
+    assert outcome.verdict in ("blocked", "accounted"), outcome.evidence
+
+
+def test_names_are_distinct() -> None:
+    assert len(BY_NAME) == len(SUITE) == 40
+
+
+# --------------------------------------------------------------------------- a weaker core
+
+
+def factory() -> Any:
+    rng = np.random.default_rng(3)
+    tables = {name: rng.normal(size=(60, 3)) for name in "abc"}
+    roles = {name: {"id": np.array([f"p{i}" for i in range(60)])} for name in tables}
+    return federation_of(tables, roles=roles)
+
+
+def verdict(name: str) -> str:
+    return BY_NAME[name].run(MeanAndSD(), factory).verdict
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["small site", "dominance", "differencing", "differencing among classes", "forbidden class"],
+)
+def test_without_the_rules_of_the_gate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verdict(name) == "blocked"
+
+    def everything(*args: Any) -> None:
+        """No rule."""
+
+    monkeypatch.setattr(gate, "RULES", dict.fromkeys(gate.RULES, everything))
+    monkeypatch.setattr(gate, "_guard_differences", lambda released, *rest: (released, False))
+    monkeypatch.setattr(Policy, "allows", lambda self, disclosure: True)
+    expected = "accounted" if name == "forbidden class" else "open"
+    assert verdict(name) == expected
+
+
+def test_without_the_groups_of_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judged cell by cell, a record that moves among others is found by two subtractions."""
+
+    def cell_by_cell(released: Any, series: Any, limits: Any) -> Any:
+        value = np.array(released.value)
+        masks = released.evidence.members[None, :] == np.arange(len(value))[:, None]
+        last = series.get("last")
+        if last is not None:
+            moved = (masks != last["masks"]).sum(axis=1)
+            repeat = (moved > 0) & (moved < limits.min_records)
+            value[repeat], masks[repeat] = last["value"][repeat], last["masks"][repeat]
+        series["last"] = {"masks": masks, "value": value}
+        return replaced(released, value), False
+
+    monkeypatch.setattr(gate, "_guard_differences", cell_by_cell)
+    assert verdict("differencing") == "blocked"
+    assert verdict("differencing among classes") == "open"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["request to another site", "request of another round", "request of another study"],
+)
+def test_without_the_checks_of_requests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Site.begin
+
+    def believing(self: Site, data: bytes) -> Any:
+        from consilience.wire.envelope import Request
+
+        request = Request.from_bytes(data)
+        home = self.home
+        record = home.record(request.run, request.after_round, request.after_attempt)
+        if record is not None:
+            home.commit(
+                request.run,
+                dataclasses.replace(record, study=request.study, method=request.method),
+            )
+        request = dataclasses.replace(request, site=self.name, attempt=request.attempt + 1000)
+        self.home.ledger(self.policy.data_id).get("opened", {}).clear()
+        return plain(self, request.to_bytes())
+
+    monkeypatch.setattr(Site, "begin", believing)
+    assert verdict(name) == "open"
+
+
+def test_without_the_memory_of_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Site.begin
+
+    def forgetful(self: Site, data: bytes) -> Any:
+        from consilience.wire.envelope import Request
+
+        request = Request.from_bytes(data)
+        for key in [k for k in self.home._records if k[1] == request.round]:  # type: ignore[attr-defined]
+            del self.home._records[key]  # type: ignore[attr-defined]
+        return plain(self, data)
+
+    monkeypatch.setattr(Site, "begin", forgetful)
+    assert verdict("replayed request") == "open"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["reply of another run", "reply of another round", "reply of another site", "replayed reply"],
+)
+def test_without_the_checks_of_replies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Driver, "_check", lambda self, arrival: None)
+    assert verdict(name) == "open"
+
+
+@pytest.mark.parametrize(
+    "name", ["wrong dtype", "wrong shape", "NaN", "infinity", "object array", "huge shape"]
+)
+def test_without_the_checks_of_declarations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "check_shape", lambda *args: None)
+    if name in ("object array", "huge shape"):
+        monkeypatch.setattr(codec, "_array_from_wire", lambda raw: np.zeros(3))
+    assert verdict(f"message: {name}") == "open"
+
+
+def test_without_the_check_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "_distinct", lambda pairs: dict(reversed(pairs)))
+    assert verdict("message: repeated key") == "open"
+
+
+def test_without_the_limit_on_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = codec.unpack
+    monkeypatch.setattr(codec, "unpack", lambda data, max_bytes=0: plain(data))
+    assert verdict("oversized message") == "open"
+
+
+def test_with_something_that_unpickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pickle
+
+    plain = Reply.from_bytes.__func__  # type: ignore[attr-defined]
+
+    def eager(cls: Any, data: bytes) -> Reply:
+        if data.startswith(b"cos\n"):
+            pickle.loads(data)
+        return plain(cls, data)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(Reply, "from_bytes", classmethod(eager))
+    assert verdict("pickle") == "open"
+
+
+def test_an_error_of_another_kind_leaves_an_attack_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def clumsy(raw: Any) -> Any:
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr(codec, "_array_from_wire", clumsy)
+    outcome = BY_NAME["message: wrong shape"].run(MeanAndSD(), factory)
+    assert outcome.verdict == "open"
+    assert "IndexError escaped" in outcome.evidence
+
+
+def test_under_a_policy_for_simulation_attacks_are_accounted() -> None:
+    simulation = Policy.from_settings("simulation")
+    for name in ("small site", "dominance", "differencing", "forbidden class"):
+        found = BY_NAME[name].run(MeanAndSD(), lambda: with_policy(factory(), simulation))
+        assert found.verdict == "accounted"
+
+
+def test_a_consortium_is_accounted_for_values_of_each_record() -> None:
+    partners = Policy.from_settings("consortium")
+    found = BY_NAME["forbidden class"].run(MeanAndSD(), lambda: with_policy(factory(), partners))
+    assert found.verdict == "accounted"
+
+
+def test_recovering_a_record_from_sums() -> None:
+    rng = np.random.default_rng(0)
+    a, b, record = rng.normal(size=(3, 4))
+    releases = np.stack([a, b, a + b + record, np.full(4, np.nan)])
+    assert attacks.recovers(releases, record)
+    assert not attacks.recovers(releases[:2], record)
