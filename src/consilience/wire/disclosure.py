@@ -278,7 +278,8 @@ def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
     records = np.where(two_valued, np.minimum(n_low, n_high), nonzero)
     # In units of the largest, so that the sum cannot overflow: the largest share is one over it.
     peak = size.max(axis=0)
-    whole = np.divide(size, peak, out=np.zeros_like(size), where=peak > 0).sum(axis=0)
+    with np.errstate(invalid="ignore"):  # an infinite contribution dominates, see `dominated`
+        whole = np.divide(size, peak, out=np.zeros_like(size), where=peak > 0).sum(axis=0)
     share = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole != 0)
     return total, records, np.asarray(share)
 
