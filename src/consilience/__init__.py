@@ -22,7 +22,7 @@ _PUBLIC: dict[str, str] = {
     "ConsilienceError": "consilience.exceptions",
 }
 
-__all__ = sorted([*_PUBLIC, "__version__"])  # noqa: PLE0605  the type stub lists them one by one
+__all__ = sorted([*_PUBLIC, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -182,3 +182,14 @@ def test_events_are_outside_the_chain(tmp_path: Path) -> None:
     assert kinds[0] == "ask"
     assert kinds[-1] == "done"
     assert kinds.count("arrived") == 6
+
+
+def test_a_transcript_that_lost_its_end_is_noticed(tmp_path: Path) -> None:
+    """Whole lines missing at the end leave the chain intact: the end itself is kept elsewhere."""
+    run = MeanAndSD().run(federation_of(TABLES), seed=1, out=tmp_path / "run")
+    path = tmp_path / "run" / "transcript.jsonl"
+    assert rundir.read_lines(tmp_path / "run") == run.transcript
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    with pytest.raises(RunError, match="does not end as the run left it"):
+        load_run(tmp_path / "run")

@@ -16,7 +16,6 @@ RECORD = Record(
     "digest",
     b"reply",
     state={"a": np.arange(3), "b": (1, "x")},
-    series={"s": {"masks": np.ones((2, 3), dtype=bool), "value": np.ones((2, 1))}},
     transforms=(("standardise.apply", b"message"),),
     opening=b"open",
     study="s",

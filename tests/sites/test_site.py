@@ -191,10 +191,12 @@ def test_a_round_is_answered_once_for_each_attempt() -> None:
     assert ask(one, dataclasses.replace(other, attempt=2)).status == "reply"
 
 
-@pytest.mark.xfail(strict=True, reason="the guard against differencing follows one lineage only")
-def test_a_fork_does_not_escape_the_guard_against_differencing() -> None:
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_fork_does_not_escape_the_guard_against_differencing(
+    on_disk: bool, tmp_path: Path
+) -> None:
     """Two questions that both follow the same answer, with classes that differ by one record."""
-    one = site()
+    one = site(home=DiskHome(tmp_path) if on_disk else MemoryHome())
     ask(one, OPEN)
     x = np.sort(X[:, 0])
     found = [

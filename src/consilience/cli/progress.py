@@ -64,8 +64,8 @@ class Progress:
             self._asked, self._answered = facts["sites"], []
             self._draw(new=True)
         elif kind == "arrived":
-            absent = " (absent)" if facts["outcome"] == "absent" else ""
-            self._answered.append(f"{facts['site']}{absent}")
+            outcome = "" if facts["outcome"] == "reply" else f" ({facts['outcome']})"
+            self._answered.append(f"{facts['site']}{outcome}")
             self._draw()
             if self._each_site:
                 self._print(f"{self._about}: {self._answered[-1]}")

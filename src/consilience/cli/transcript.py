@@ -29,15 +29,14 @@ def transcript(
 
     One line for each field of each message, with its class, shape, size and the gate's verdict. The
     chain of hashes is always checked: a line that was changed, dropped or moved is an error (exit
-    code 7).
+    code 7). The end of the chain is checked too once the run has ended.
     """
-    from consilience.engines.rundir import read_info
+    from consilience.engines.rundir import read_info, read_lines
     from consilience.exceptions import StudyError
-    from consilience.wire.transcript import read_transcript
 
     path = directory(run)
     info = read_info(path)
-    lines = read_transcript(path / "transcript.jsonl")
+    lines = read_lines(path)
     if site is not None and site not in info.sites:
         raise StudyError(f"no site {site!r} took part: there were {', '.join(info.sites)}")
     chosen = [line for line in lines if site in (None, line.site)]
@@ -76,7 +75,7 @@ def _show(lines: Sequence[Line]) -> None:
 
 
 def _totals(lines: Sequence[Line]) -> None:
-    """Bytes by site and class; lines without a field are refusals and absences."""
+    """Bytes by site and class, and how often a site refused or was absent."""
     classes = [c for c in ("public", "aggregate", "model", "per-record", "noised")]
     seen = {line.disclosure for line in lines if line.field and _outward(line)}
     shown = [*(c for c in classes if c in seen), *sorted(seen - set(classes))]
@@ -85,14 +84,14 @@ def _totals(lines: Sequence[Line]) -> None:
     silent: Counter[str] = Counter()
     epsilon: Counter[str] = Counter()
     for line in lines:
-        if not line.field:
+        if line.verdict in ("refused", "absent"):
             silent[line.site] += 1
         elif _outward(line):
             left[(line.site, line.disclosure)] += line.bytes
             epsilon[line.site] += line.epsilon  # type: ignore[assignment]
         else:
             reached[line.site] += line.bytes
-    sites = sorted({line.site for line in lines})
+    sites = sorted({line.site for line in lines if line.site})
     console.table(
         ("site", *(f"{c} bytes out" for c in shown), "bytes in", "epsilon", "refused or absent"),
         (

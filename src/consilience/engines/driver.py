@@ -193,7 +193,9 @@ class Driver:
             except WireError as error:
                 self._journal.absent(arrival.key, f"its reply was not accepted: {error.public}")
                 self._store.event("rejected", round=round_, site=site, reason=str(error))
-        kind = self._journal.replies[arrival.key].kind
+        known = self._journal.replies[arrival.key]
+        refused = known.kind == "reply" and Reply.from_bytes(known.data).status == "refused"
+        kind = "refused" if refused else known.kind
         self._tell("arrived", round=round_, site=site, outcome=kind)
 
     def _check(self, arrival: Arrival) -> None:

@@ -31,7 +31,7 @@ from consilience.numerics.random import stream
 from consilience.sites.outputs import SiteOutput
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
-from consilience.wire.transcript import Line, read_transcript
+from consilience.wire.transcript import Line
 
 if TYPE_CHECKING:
     from consilience.sites.study import SiteFile, Study
@@ -341,7 +341,7 @@ def load_run(path: str | Path) -> Run:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(f"the result in {path} cannot be read ({type(error).__name__})") from None
     result = method.Result.from_files(files)
-    lines = read_transcript(path / "transcript.jsonl")
+    lines = rundir.read_lines(path)
     return Run(info, result, lines, notes, path, scaling, presets)
 
 

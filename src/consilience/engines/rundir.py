@@ -6,7 +6,8 @@
       run.json           schema, release and versions, method, study, seed
       journal/log        asks, replies and order of delivery; journal/salt
       transcript.jsonl   what crossed, chained by hashes
-      result.json, result.npz, context.json (notes, and the scaling that was applied)
+      result.json, result.npz
+      context.json       notes, the scaling that was applied, where the transcript ended
       events.jsonl       times and retries, outside the chain
       report.html
 """
@@ -28,7 +29,7 @@ from consilience.exceptions import RunError
 from consilience.methods.result import Result
 from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
 from consilience.wire.journal import Journal
-from consilience.wire.transcript import Transcript
+from consilience.wire.transcript import Line, Transcript, read_transcript
 
 RUN_SCHEMA = 1
 _NUMERIC = ("numpy", "scipy", "scikit-learn", "numba", "threadpoolctl")
@@ -129,6 +130,7 @@ class RunStore:
         if self.path is None:
             return
         files = result.to_files()
+        context = {**context, "transcript": _end_of(tuple(self.transcript.lines))}
         text = json.dumps(context, indent=1, sort_keys=True) + "\n"
         atomic_write(self.path / "context.json", text.encode())
         atomic_write(self.path / "result.npz", files["result.npz"])
@@ -173,6 +175,32 @@ def read_info(path: Path) -> RunInfo:
         return RunInfo(**{**raw, "sites": tuple(raw["sites"])})
     except (TypeError, KeyError):
         raise RunError(f"run.json in {path} is damaged") from None
+
+
+def read_lines(path: Path) -> tuple[Line, ...]:
+    """Read the transcript of a run and verify its chain, and its end once the run has ended.
+
+    Raises
+    ------
+    RunError
+        A line is missing, altered or unreadable.
+    """
+    lines = read_transcript(path / "transcript.jsonl")
+    if (path / "result.json").exists():
+        try:
+            ended = json.loads((path / "context.json").read_bytes())["transcript"]
+        except (OSError, ValueError, TypeError, KeyError):
+            raise RunError(f"context.json in {path} is damaged: restore it from a copy") from None
+        if ended != _end_of(lines):
+            raise RunError(
+                f"the transcript in {path} does not end as the run left it: lines at its end were "
+                "taken away or added"
+            )
+    return lines
+
+
+def _end_of(lines: tuple[Line, ...]) -> dict[str, Any]:
+    return {"lines": len(lines), "chain": lines[-1].chain if lines else ""}
 
 
 def check_resumable(path: Path, found: RunInfo, wanted: RunInfo) -> None:

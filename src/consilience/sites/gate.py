@@ -20,10 +20,9 @@ per-record     consent of the policy
 noised         consent of the policy, epsilon within what the step has spent
 =============  ====================================================================================
 
-A sum with a *series* (repeated over rounds) is released only in the cells whose records are the
-same as at the last release, or differ from them by groups of at least `min_records` records and
-`min_entities` entities that joined and left the same cells; in the other cells the last release is
-repeated.
+A sum with a *series* (repeated over rounds) is guarded against differencing: records are grouped by
+the cells that they were in at every release so far, and each group must hold at least `min_records`
+records of `min_entities` entities. In the cells that would break this the last release is repeated.
 """
 
 from __future__ import annotations
@@ -230,50 +229,73 @@ def _guard_differences(released: Released, series: Series, limits: Limits) -> tu
         raise _refusal("series", "a repeated sum needs the cell of each record")
     value = np.array(released.value, dtype=float)
     masks = evidence.members[None, :] == np.arange(len(value))[:, None]
-    last = series.get(evidence.series)
-    repeat = np.zeros(len(value), dtype=bool)
-    if last is not None:
-        if last["masks"].shape != masks.shape or last["value"].shape != value.shape:
-            raise _refusal("series", "a repeated sum has other cells or columns than before")
-        repeat = _cells_to_repeat(masks, value, last, evidence, limits)
-        value[repeat] = last["value"][repeat]
-        masks[repeat] = last["masks"][repeat]
-    series[evidence.series] = {"masks": masks, "value": value}
-    return replaced(released, value), bool(repeat.any())
+    last = series.get(evidence.series) or _nothing(masks, value)
+    if last["masks"].shape != masks.shape or last["value"].shape != value.shape:
+        raise _refusal("series", "a repeated sum has other cells or columns than before")
+    columns = tuple(range(1, value.ndim))
+    known = ~np.isnan(last["value"]).all(axis=columns)
+    repeat = np.isnan(value).all(axis=columns) | (known & np.isnan(value).any(axis=columns))
+    repeat, groups = _settle(masks, last, repeat, evidence, limits)
+    value[repeat], masks[repeat] = last["value"][repeat], last["masks"][repeat]
+    series[evidence.series] = {"masks": masks, "value": value, "groups": groups}
+    return replaced(released, value), bool((repeat & known).any())
 
 
-def _cells_to_repeat(
-    masks: np.ndarray, value: np.ndarray, last: dict[str, Any], evidence: Evidence, limits: Limits
-) -> np.ndarray:
-    """Cells whose new sums, alone or together with others, would tell of too few records.
+def _nothing(masks: np.ndarray, value: np.ndarray) -> dict[str, Any]:
+    """What is known of a series before its first release."""
+    return {
+        "masks": np.zeros_like(masks),
+        "value": np.full_like(value, np.nan),
+        "groups": np.zeros(masks.shape[1], dtype=np.int64),
+    }
 
-    Records that changed alike (left the same cells, joined the same cells) cannot be told apart by
-    any difference of releases; so each such group must be large enough, not only each cell: ten
-    records that left A for C and one that left A for B show the one as (A before - A) - (C - C
-    before).
+
+def _settle(
+    masks: np.ndarray,
+    last: dict[str, Any],
+    repeat: np.ndarray,
+    evidence: Evidence,
+    limits: Limits,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose the cells whose last release is repeated.
+
+    Records that were in the same cells at *every* release so far cannot be told apart by any sums
+    and differences of releases; records in different ones can. So the groups of records with one
+    history must stay large enough. Group 0 was in no released cell: its size does not matter.
+
+    Returns
+    -------
+    repeat : (cells,) bool array
+    groups : (n,) int array
+        History of each record after this release.
     """
-    axes = tuple(range(1, value.ndim))
-    known = ~np.isnan(last["value"]).all(axis=axes)
-    repeat = known & np.isnan(value).any(axis=axes)
-    change = masks.astype(np.int8) - last["masks"].astype(np.int8)
     while True:
-        change[repeat | ~known] = 0
-        moved = np.flatnonzero(change.any(axis=0))
-        kinds, group = np.unique(change[:, moved], axis=1, return_inverse=True)
+        now = np.where(repeat[:, None], last["masks"], masks)
+        history = np.vstack([last["groups"], now])
+        kinds, groups = np.unique(history, axis=1, return_inverse=True)
+        groups = groups.ravel()
+        unseen = (kinds == 0).all(axis=0)
         small = [
-            not _enough_moved(moved[group.ravel() == g], evidence, limits)
+            g
             for g in range(kinds.shape[1])
+            if not unseen[g] and not _large(groups == g, evidence, limits)
         ]
-        involved = (kinds[:, small] != 0).any(axis=1)
-        if not involved.any():
-            return np.asarray(repeat)
-        repeat |= involved
+        fault = np.zeros(len(repeat), dtype=bool)
+        for g in small:
+            siblings = kinds[1:, kinds[0] == kinds[0, g]]
+            fault |= (siblings != kinds[1:, [g]]).any(axis=1) & ~repeat
+            if kinds[0, g] == 0:
+                fault |= kinds[1:, g].astype(bool) & ~repeat
+        if not fault.any():
+            # Numbered from 1, with 0 kept for records that no release has seen.
+            return repeat, np.where(unseen[groups], 0, groups + 1)
+        repeat = repeat | fault
 
 
-def _enough_moved(moved: np.ndarray, evidence: Evidence, limits: Limits) -> bool:
+def _large(group: np.ndarray, evidence: Evidence, limits: Limits) -> bool:
     """Whether a group of records is large enough, and of enough entities."""
-    if len(moved) < limits.min_records:
+    if group.sum() < limits.min_records:
         return False
     if evidence.member_entities is None:
         return True
-    return len(np.unique(evidence.member_entities[moved])) >= limits.min_entities
+    return len(np.unique(evidence.member_entities[group])) >= limits.min_entities

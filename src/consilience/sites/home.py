@@ -4,6 +4,7 @@
 
     <home>/
       runs/<run id>/<round>-<attempt>.record   state and reply, written in one atomic rename
+      runs/<run id>/series.bin                 last releases of repeated sums, whoever asked
       outputs/<run id>/                        what stays at the site: labels, predictor, provenance
       ledger/<data id>.json                    runs opened, epsilon spent: kept outside run folders
       log.jsonl                                the site's own log
@@ -42,8 +43,6 @@ class Record:
         Encoded reply envelope, repeated as it is.
     state : dict
         The method's state after the step.
-    series : dict
-        Last releases, for the guard against differencing.
     transforms : tuple of (str, bytes)
         Preparing steps so far with their messages, applied to the rows in order.
     opening : bytes
@@ -57,7 +56,6 @@ class Record:
     request_digest: str
     reply: bytes
     state: dict[str, Any] = field(default_factory=dict)
-    series: dict[str, Any] = field(default_factory=dict)
     transforms: tuple[tuple[str, bytes], ...] = ()
     opening: bytes = b""
     study: str = ""
@@ -88,6 +86,14 @@ class Home(ABC):
     @abstractmethod
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
+
+    @abstractmethod
+    def series(self, run: str) -> dict[str, Any]:
+        """Last releases of a run's repeated sums, over all lines of questions."""
+
+    @abstractmethod
+    def write_series(self, run: str, series: dict[str, Any]) -> None:
+        """Keep them; before the reply that they describe is committed."""
 
     @abstractmethod
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
@@ -134,6 +140,7 @@ class MemoryHome(Home):
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, int, int], bytes] = {}
+        self._series: dict[str, bytes] = {}
         self._outputs: dict[str, dict[str, bytes]] = {}
         self._ledgers: dict[str, dict[str, Any]] = {}
         self.lines: list[dict[str, Any]] = []
@@ -146,6 +153,14 @@ class MemoryHome(Home):
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
         self._records[(run, record.round, record.attempt)] = record.to_bytes()
+
+    def series(self, run: str) -> dict[str, Any]:
+        """Last releases of a run's repeated sums, over all lines of questions."""
+        return dict(unpack(self._series[run])) if run in self._series else {}
+
+    def write_series(self, run: str, series: dict[str, Any]) -> None:
+        """Keep them; before the reply that they describe is committed."""
+        self._series[run] = pack(series)
 
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
         """Keep files of a run at the site."""
@@ -217,6 +232,20 @@ class DiskHome(Home):
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
         atomic_write(self._record_path(run, record.round, record.attempt), record.to_bytes())
+
+    def series(self, run: str) -> dict[str, Any]:
+        """Last releases of a run's repeated sums, over all lines of questions."""
+        path = self.path / "runs" / check_run_id(run) / "series.bin"
+        if not path.exists():
+            return {}
+        try:
+            return dict(unpack(_read(path), max_bytes=1 << 40))
+        except (WireError, TypeError, ValueError):
+            raise RunError(f"{path} is damaged: restore it before the run goes on") from None
+
+    def write_series(self, run: str, series: dict[str, Any]) -> None:
+        """Keep them; before the reply that they describe is committed."""
+        atomic_write(self.path / "runs" / check_run_id(run) / "series.bin", pack(series))
 
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
         """Keep files of a run at the site."""

@@ -88,6 +88,7 @@ class Work:
     secret_seed: int | None
     release: str
     epsilon: float = 0.0
+    series: dict[str, Any] = field(default_factory=dict)
     module: str = ""
 
 
@@ -96,12 +97,14 @@ class Outcome:
     """What a step gave: a record to keep, files to write, lines for the site's own log.
 
     ``content`` is the reply before encoding, for the steward's preview; it stays in this process.
+    ``series`` are the last releases of repeated sums, this reply included.
     """
 
     record: Record
     files: dict[str, bytes]
     log: tuple[dict[str, Any], ...]
     content: object = None
+    series: dict[str, Any] = field(default_factory=dict)
 
 
 def compute(work: Work) -> Outcome:
@@ -134,7 +137,7 @@ def _answered(work: Work) -> Outcome:
     reply, state = step(message, work.data, dict(prior.state), context)
     if type(reply) is not step.reply:
         raise ProtocolError(f"step {step.name!r} replied with {type(reply).__name__}")
-    reviewed = gate.review(reply, work.policy, prior.series, epsilon_spent=work.epsilon)
+    reviewed = gate.review(reply, work.policy, work.series, epsilon_spent=work.epsilon)
     verdicts = Reply.verdicts_to_wire(reviewed.verdicts)
     envelope = _envelope(work, "reply", reviewed.message, "", verdicts)
     transforms = prior.transforms
@@ -146,7 +149,6 @@ def _answered(work: Work) -> Outcome:
         request_digest=work.request_digest,
         reply=envelope.to_bytes(),
         state=state,
-        series=reviewed.series,
         transforms=transforms,
         opening=request.message if step.name == opening.NAME else prior.opening,
         study=request.study,
@@ -155,7 +157,7 @@ def _answered(work: Work) -> Outcome:
     files = {}
     if context.outputs:
         files = outputs.encode_outputs(context.outputs, work.earlier_outputs, work.data)
-    return Outcome(record, files, (), reviewed.content)
+    return Outcome(record, files, (), reviewed.content, reviewed.series)
 
 
 def _refused(work: Work, reason: str, error: Exception) -> Outcome:
@@ -297,6 +299,11 @@ class Site:
             provenance = json.dumps(self._provenance(work), indent=1, sort_keys=True)
             files = {**outcome.files, outputs.PROVENANCE: (provenance + "\n").encode()}
             self.home.write_outputs(run, files)
+        if outcome.series:
+            # Before the reply is committed: a release that never left does no harm here, one that
+            # left and was forgotten would. The run has one memory, however many lines of questions
+            # a coordinator begins.
+            self.home.write_series(run, outcome.series)
         self.home.commit(run, outcome.record)
         return outcome.record.reply
 
@@ -343,6 +350,7 @@ class Site:
             prior=prior,
             earlier_outputs=earlier,
             epsilon=self._charge(r),
+            series=self.home.series(r.run),
         )
 
     def _charge(self, request: Request) -> float:

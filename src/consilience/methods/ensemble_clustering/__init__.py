@@ -29,6 +29,7 @@ section 2. Departures:
   labelled from its true tuple.
 * A local class of fewer than `min_records` rows makes the site fit one class fewer; a site left
   with fewer than two classes contributes counts only.
+* Outlying rows are told by the models of the other sites, after the exchange.
 * ``weighting="centred"`` is the default, ``"spectral"`` is the source's.
 * Stability between runs on disjoint halves is shown beside the same figure with columns permuted.
 
@@ -136,8 +137,10 @@ class EnsembleClustering(Method):
     n_resamples : int
         Models per site; more than one are fitted on resampled rows (useful for few sites).
     trim : float or None
-        Leave out rows that are further from every class than the site's median distance by more
-        than `trim` median absolute deviations; their class is -1. None trims nothing.
+        Leave out rows whose distance to the nearest class of the *other* sites' models exceeds the
+        site's median by more than `trim` median absolute deviations; their class is -1. None trims
+        nothing. (By the distance to the site's own class means, grouped outliers are never found,
+        since they get a mean of their own, and regular rows are lost: see ``replications``.)
     stability_pairs : int
         Pairs of runs on disjoint halves; 0 leaves stability out.
     """
@@ -214,6 +217,9 @@ class EnsembleClustering(Method):
         n_clusters = self._number(ballots, suggested)
         compared = n_clusters if n_clusters > 1 else max(2, suggested)
         fitted = [self._cluster(ctx, main, tables[0], n_clusters)]
+        if len(fitted[0].centres) < n_clusters:
+            n_clusters = compared = len(fitted[0].centres)
+            ctx.note(f"There are only {n_clusters} different label tuples, so as many classes.")
         for models, counts in zip(ensembles[1:], tables[1:], strict=True):
             built = _build(models, counts, self.weighting)
             fitted.append(self._cluster(ctx, built, counts, compared))
@@ -364,8 +370,6 @@ class EnsembleClustering(Method):
         merged = merge_tables([tables[site] for site in sorted(tables)])
         points = pattern_features(ensemble.features, merged)
         k = min(n_clusters, len(points))
-        if k < n_clusters:
-            ctx.note(f"There are only {k} different label tuples, so there are {k} classes.")
         final = weighted_kmeans(points, merged.counts, k, rng=ctx.rng, n_init=self.n_init)
         return _Fitted(tables, ensemble, final.centres)
 

@@ -140,8 +140,7 @@ class EnsembleClusteringResult(Result):
         return (
             f"Runs on disjoint halves of the rows{asked} agree by {_two(s['mean'])} (adjusted Rand "
             f"index, {found} over {s['pairs']} pairs), {verdict} ({_two(s['null_mean'])}, "
-            f"{chance}). Sites that label their own rows alone agree by {_two(s['alone_mean'])}, "
-            f"one site's model on all rows by {_two(s['ported_mean'])}."
+            f"{chance}).{_single_sites(s)}"
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -164,6 +163,17 @@ def _two(value: float) -> str:
 
 def _range(stability: dict[str, Any], kind: str) -> str:
     return f"{_two(stability[f'{kind}low'])} to {_two(stability[f'{kind}high'])}"
+
+
+def _single_sites(stability: dict[str, Any]) -> str:
+    """What sites reach without the others, as far as they sent it."""
+    alone, ported = stability["alone_mean"], stability["ported_mean"]
+    said = []
+    if not np.isnan(alone):
+        said.append(f" Sites that label their own rows alone agree by {_two(alone)}.")
+    if not np.isnan(ported):
+        said.append(f" One site's model on all rows agrees by {_two(ported)}.")
+    return "".join(said)
 
 
 def class_names(n: int) -> tuple[str, ...]:

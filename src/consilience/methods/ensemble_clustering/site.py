@@ -124,7 +124,6 @@ def _fit_view(
             rng=site.rng,
             n_init=s.n_init,
             min_records=site.limits.min_records,
-            trim=s.trim,
             covariance_type=s.covariance_type,  # type: ignore[arg-type]
         )
         if result.model is not None:
@@ -307,9 +306,8 @@ def _ported(
             for o in first
             if o in second
         ]
-        if len(rows) < site.limits.min_records or not values:
-            return bundle([])
-        found.append(released_agreement(float(np.mean(values)), len(rows)))
+        if len(rows) >= site.limits.min_records and values:
+            found.append(released_agreement(float(np.mean(values)), len(rows)))
     return bundle(found)
 
 
