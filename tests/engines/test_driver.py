@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -270,5 +271,8 @@ def test_a_method_that_asks_otherwise_than_its_journal(tmp_path: Path) -> None:
     first = dataclasses.replace(federation(), study="one-study")
     ClassSums(edges=((0.0,), (0.5,))).run(first, seed=1, out=tmp_path)
     (tmp_path / "result.json").unlink()
+    info = json.loads((tmp_path / "run.json").read_text())
+    info["parameters"] = {"edges": [[0.0], [0.7]]}
+    (tmp_path / "run.json").write_text(json.dumps(info))
     with pytest.raises(RunError, match="round 3 asks something else"):
         ClassSums(edges=((0.0,), (0.7,))).run(first, out=tmp_path, resume=True)

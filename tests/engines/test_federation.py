@@ -115,7 +115,6 @@ def test_another_study_is_not_resumed(tmp_path: Path) -> None:
     MeanAndSD().run(federation_of(TABLES), seed=4, out=tmp_path)
     others: list[Federation] = [
         federation_of(TABLES, preparation=Preparation(standardize="pooled")),
-        federation_of(TABLES, quorum=2),
         federation_of({"a": TABLES["a"]}),
     ]
     for other in others:
@@ -123,6 +122,14 @@ def test_another_study_is_not_resumed(tmp_path: Path) -> None:
             MeanAndSD().run(other, out=tmp_path, resume=True)
     with pytest.raises(RunError, match="was begun with method"):
         ClassSums().run(federation_of(TABLES), out=tmp_path, resume=True)
+
+
+def test_a_run_may_be_resumed_with_more_patience_and_a_smaller_quorum(tmp_path: Path) -> None:
+    first = MeanAndSD().run(federation_of(TABLES), seed=4, out=tmp_path)
+    (tmp_path / "result.json").unlink()
+    other = dataclasses.replace(federation_of(TABLES, quorum=2), deadline=7200.0)
+    again = MeanAndSD().run(other, out=tmp_path, resume=True)
+    assert again.result.to_files() == first.result.to_files()
 
 
 def test_resuming_needs_a_directory_with_a_run(tmp_path: Path) -> None:

@@ -40,10 +40,7 @@ def test_order_workers_and_backend_do_not_matter(case: Case) -> None:
 
 
 @each_case
-def test_absence_is_as_stated(case: Case, request: pytest.FixtureRequest) -> None:
-    if case.method.name == "ensemble-clustering":
-        reason = 'it has yet to state tolerates = {"count": "any", "label": "any"}'
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_absence_is_as_stated(case: Case) -> None:
     check_method.check_absence(case.method, case.factory, sites=["birch"])
 
 

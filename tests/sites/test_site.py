@@ -17,6 +17,7 @@ from consilience.methods.phases.standardise import Scale
 from consilience.sites.home import DiskHome, MemoryHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.study import Study
 from consilience.testing.fakes import Edges, Question, array_loader, with_fixed_secrets
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed
@@ -27,10 +28,10 @@ X = np.random.default_rng(0).normal(size=(60, 2)) + 7
 NAMES = ("x0", "x1")
 
 
-def opening(names: tuple[str, ...] = NAMES) -> bytes:
+def opening(names: tuple[str, ...] = NAMES, study: str = "") -> bytes:
     columns = json.dumps(dataclasses.asdict(Columns(features=names)))
     preparation = json.dumps(dataclasses.asdict(Preparation()))
-    return encode_message(Open(columns=columns, preparation=preparation))
+    return encode_message(Open(columns=columns, preparation=preparation, study=study))
 
 
 OPEN = Request(
@@ -240,14 +241,55 @@ def test_a_run_keeps_its_columns() -> None:
     assert ask(one, same).status == "reply"
 
 
+STUDY = Study.from_settings(
+    {
+        "name": "s",
+        "method": "testing-class-sums",
+        "data": {"features": list(NAMES)},
+        "sites": {"names": ["a"]},
+    }
+)
+
+
 def test_approved_studies() -> None:
-    one = site(policy=Policy(approved_studies=("study",)))
-    assert ask(one, OPEN).status == "reply"
-    other = dataclasses.replace(OPEN, run="run-2", study="another")
+    approved = dataclasses.replace(
+        OPEN, study=STUDY.hash(), message=opening(study=STUDY.canonical())
+    )
+    one = site(policy=Policy(approved_studies=(STUDY.hash(),)))
+    assert ask(one, approved).status == "reply"
+    other = dataclasses.replace(approved, run="run-2", study="another")
     assert "not among those that the steward has approved" in ask(one, other).reason
     assert "not opened" in ask(one, after(other)).reason
     none = site(policy=Policy(approved_studies=()))
-    assert ask(none, OPEN).status == "refused"
+    assert ask(none, approved).status == "refused"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"message": opening()},
+        {"message": opening(study="{}")},
+        {"message": opening(study=STUDY.canonical() + " ")},
+        {"message": opening(names=NAMES[:1], study=STUDY.canonical())},
+        {"method": "testing-echo", "message": opening(study=STUDY.canonical())},
+    ],
+)
+def test_an_approved_hash_does_not_cover_other_questions(change: dict[str, Any]) -> None:
+    """A coordinator that states the approved hash must also ask what that study says."""
+    one = site(policy=Policy(approved_studies=(STUDY.hash(),)))
+    asked = dataclasses.replace(OPEN, **{"study": STUDY.hash(), **change})
+    assert ask(one, asked).reason == "what is asked is not what the approved study says"
+
+
+def test_a_purged_run_is_not_answered_again(tmp_path: Path) -> None:
+    one = site(home=DiskHome(tmp_path))
+    ask(one, OPEN)
+    ask(one, after(OPEN))
+    one.purge("run-1")
+    again = site(home=DiskHome(tmp_path))
+    for request in (OPEN, after(OPEN)):
+        assert ask(again, request).status == "refused"
+    assert "purged" in ask(again, dataclasses.replace(OPEN, attempt=2)).reason
 
 
 def test_number_of_runs() -> None:

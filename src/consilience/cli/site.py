@@ -1,4 +1,4 @@
-"""``consilience site``: what a steward does at a site: keys, watch, approve, outputs."""
+"""``consilience site``: what a steward does at a site: keys, watch, approve, outputs, purge."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from consilience.cli import console
 from consilience.exceptions import ConsilienceError, RunError, StudyError
 
 app = typer.Typer(help="Keys, watch, approvals and outputs of a site.", no_args_is_help=True)
@@ -30,7 +31,7 @@ def _one_sentence(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except ConsilienceError as error:
-            typer.echo(str(error), err=True)
+            typer.echo(console.clean(error), err=True)
             raise typer.Exit(error.exit_code) from None
 
     return wrapped
@@ -147,6 +148,24 @@ def approve(
         home.write_ledger(APPROVED, {"studies": [*hashes, study.hash()]})
     typer.echo(f"approved study {study.name} ({study.hash()}) at site {file.name}")
     typer.echo("studies that are not approved are refused here from now on")
+
+
+@app.command()
+@_one_sentence
+def purge(
+    site_toml: SiteToml,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run.")],
+) -> None:
+    """Drop what the site keeps to answer again in a run; its outputs and ledgers stay.
+
+    The run can never go on at this site afterwards. Stop a watch on the site first.
+    """
+    from consilience.sites.loaders import file_site
+    from consilience.sites.study import SiteFile
+
+    site = file_site(SiteFile.load(site_toml))
+    site.purge(run)
+    typer.echo(f"dropped the records of run {run} at site {site.name}; outputs and ledgers stay")
 
 
 # --------------------------------------------------------------------------- for people

@@ -100,6 +100,9 @@ class Federation:
     roles : mapping of str to str
     study : str
         Hash of the study file; computed from the settings where there is no file.
+    study_text : str
+        Content of the study file in its canonical form, of which `study` is the hash. Sites whose
+        steward approves studies compare it with what they are asked.
     """
 
     engine: Engine
@@ -110,6 +113,7 @@ class Federation:
     deadline: float = DEFAULT_DEADLINE
     roles: Mapping[str, str] = field(default_factory=dict)
     study: str = ""
+    study_text: str = ""
 
     def __post_init__(self) -> None:
         n = len(self.engine.sites)
@@ -191,6 +195,7 @@ class Federation:
             deadline=study.sites.deadline,
             roles=study.sites.roles,
             study=study.hash(),
+            study_text=study.canonical(),
         )
 
     def run(
@@ -277,7 +282,9 @@ class Federation:
                 raise RunError("resuming needs the run directory: say where it is by --out")
             found = rundir.read_info(path)
             seed = found.seed if seed is None else seed
-        study = self.study or _fingerprint(method, parameters, self._settings(), self.engine.sites)
+        # A run may be resumed with more patience or a smaller quorum: these are not its identity.
+        asked = {k: v for k, v in self._settings().items() if k not in ("quorum", "deadline")}
+        study = self.study or _fingerprint(method, parameters, asked, self.engine.sites)
         info = RunInfo(
             run=run_id or rundir.new_run_id(self.name),
             name=self.name,
@@ -311,6 +318,7 @@ class Federation:
             roles=self.roles,
             follows=None if follows is None else follows.result,
             scaling=None if follows is None else follows.scaling,
+            study_text=self.study_text,
         )
 
 

@@ -210,6 +210,8 @@ def check_resumable(path: Path, found: RunInfo, wanted: RunInfo) -> None:
         ("method", found.method, wanted.method),
         ("method version", found.method_version, wanted.method_version),
         ("study", found.study, wanted.study),
+        ("parameters", found.parameters, wanted.parameters),
+        ("numerical libraries", found.libraries, wanted.libraries),
     ):
         if old != new:
             raise RunError(

@@ -376,6 +376,8 @@ class CoordinatorContext:
         beforehand in a run that follows another: the rows are then scaled as they were there.
     presets : dict of str to str
         Preset of each site's policy, as the site says.
+    study_text : str
+        Content of the study file in its canonical form, or "".
     """
 
     sites: tuple[str, ...]
@@ -389,6 +391,7 @@ class CoordinatorContext:
     notes: list[str] = field(default_factory=list)
     scaling: NDArray[np.float64] | None = None
     presets: dict[str, str] = field(default_factory=dict)
+    study_text: str = ""
 
     def note(self, sentence: str) -> None:
         """Keep a sentence for the reader of the result; each one once."""

@@ -14,6 +14,9 @@ from consilience.wire.message import Disclosure
 
 Preset = Literal["strict", "consortium", "simulation"]
 
+_BY_PRESET: Any = object()
+"""Stands for "as the preset says" until a policy is built."""
+
 _DATA_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -49,19 +52,23 @@ class Policy:
 
     preset: Preset = "strict"
     data_id: str = "default"
-    min_records: int = 10
-    max_share: float = 0.5
-    min_entities: int = 3
-    per_record: bool = False
-    noised: bool = False
-    max_epsilon: float = 0.0
-    max_runs: int | None = 200
+    min_records: int = _BY_PRESET
+    max_share: float = _BY_PRESET
+    min_entities: int = _BY_PRESET
+    per_record: bool = _BY_PRESET
+    noised: bool = _BY_PRESET
+    max_epsilon: float = _BY_PRESET
+    max_runs: int | None = _BY_PRESET
     approved_studies: tuple[str, ...] | None = None
     max_message_bytes: int = 1 << 28
 
     def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise ParameterError.of("policy preset", f"one of {', '.join(PRESETS)}", self.preset)
+        for name, value in PRESETS[self.preset].items():
+            if getattr(self, name) is _BY_PRESET:
+                object.__setattr__(self, name, value)
         checks: tuple[tuple[str, bool, str], ...] = (
-            ("preset", self.preset in PRESETS, f"one of {', '.join(PRESETS)}"),
             (
                 "data_id",
                 isinstance(self.data_id, str) and bool(_DATA_ID.fullmatch(self.data_id)),
@@ -87,6 +94,8 @@ class Policy:
         for name, fine, allowed in checks:
             if not fine:
                 raise ParameterError.of(f"policy {name}", allowed, getattr(self, name))
+        if isinstance(self.approved_studies, str):
+            raise ParameterError.of("policy approved_studies", "a list", self.approved_studies)
         if self.approved_studies is not None:
             object.__setattr__(self, "approved_studies", tuple(self.approved_studies))
 
@@ -102,14 +111,11 @@ class Policy:
             Value outside its range.
         """
         given = {"preset": settings} if isinstance(settings, str) else dict(settings)
-        preset = given.get("preset", "strict")
-        if preset not in PRESETS:
-            raise ParameterError.of("policy preset", f"one of {', '.join(PRESETS)}", preset)
         known = {f.name for f in dataclasses.fields(cls)}
         for key in given:
             if key not in known:
                 raise StudyError(f"[policy] has no setting {key!r}: {', '.join(sorted(known))}")
-        return cls(**{**PRESETS[preset], **given})
+        return cls(**given)
 
     @property
     def limits(self) -> Limits:
@@ -126,10 +132,25 @@ class Policy:
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "strict": {"preset": "strict"},
-    "consortium": {"preset": "consortium", "per_record": True},
+    "strict": {
+        "min_records": 10,
+        "max_share": 0.5,
+        "min_entities": 3,
+        "per_record": False,
+        "noised": False,
+        "max_epsilon": 0.0,
+        "max_runs": 200,
+    },
+    "consortium": {
+        "min_records": 10,
+        "max_share": 0.5,
+        "min_entities": 3,
+        "per_record": True,
+        "noised": False,
+        "max_epsilon": 0.0,
+        "max_runs": 200,
+    },
     "simulation": {
-        "preset": "simulation",
         "min_records": 1,
         "max_share": 1.0,
         "min_entities": 1,

@@ -14,6 +14,7 @@ Whatever goes wrong becomes a refusal whose reason names no value; the site's ow
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import json
 import traceback
@@ -46,6 +47,8 @@ from consilience.wire.envelope import Reply, Request
 
 APPROVED = "_approved"
 """Ledger of the studies that the steward has approved beside the policy (no data id begins so)."""
+PURGED = "_purged"
+"""Ledger of the runs whose records were dropped."""
 
 Transforms = tuple[tuple[str, bytes], ...]
 Loader = Callable[[Columns, Preparation], "SiteData | Loaded"]
@@ -309,9 +312,27 @@ class Site:
 
     def approves(self, study: str) -> bool:
         """Whether a study may run: any, until the policy or the steward has approved one."""
+        approved = self._approved()
+        return approved is None or study in approved
+
+    def _approved(self) -> tuple[str, ...] | None:
+        """Hashes of the approved studies; None where the steward does not approve one by one."""
         listed = self.policy.approved_studies
         noted = self.home.ledger(APPROVED).get("studies")
-        return study in (*(listed or ()), *(noted or ())) or (listed is None and noted is None)
+        if listed is None and noted is None:
+            return None
+        return (*(listed or ()), *(noted or ()))
+
+    def purge(self, run: str) -> None:
+        """Drop what was kept to answer again in a run; outputs and ledgers stay.
+
+        A purged run is never answered again: its random numbers could only be drawn anew.
+        """
+        purged = list(self.home.ledger(PURGED).get("runs", []))
+        if run not in purged:
+            self.home.write_ledger(PURGED, {"runs": [*purged, check_run_id(run)]})
+        self._prepared.pop(run, None)
+        self.home.purge(run)
 
     def output(self, run: str) -> outputs.SiteOutput:
         """Return the outputs that a run left here."""
@@ -375,6 +396,11 @@ class Site:
         if not self.approves(request.study):
             sentence = "the study is not among those that the steward has approved"
             raise DisclosureError(sentence, public=sentence)
+        if self._approved() is not None:
+            self._check_study(request)
+        if request.run in self.home.ledger(PURGED).get("runs", []):
+            sentence = "the records of this run were purged here, so it cannot go on"
+            raise DisclosureError(sentence, public=sentence)
         ledger = self.home.ledger(self.policy.data_id)
         runs = list(ledger.get("runs", []))
         terms = digest(request.message, salt=f"{request.study} {request.method}".encode())
@@ -392,6 +418,27 @@ class Site:
             )
         noted = {"runs": [*runs, request.run], "opened": {**opened, request.run: terms}}
         self.home.write_ledger(self.policy.data_id, {**ledger, **noted})
+
+    def _check_study(self, request: Request) -> None:
+        """Check that what is asked is what the approved study says, not only that its hash is.
+
+        Raises
+        ------
+        DisclosureError
+            The study's text does not have the hash, or has another method, columns or preparation.
+        """
+        from consilience.sites.study import Study
+
+        message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
+        same = isinstance(message, opening.Open)
+        same = same and hashlib.sha256(message.study.encode()).hexdigest() == request.study
+        if same:
+            study = Study.from_canonical(message.study)
+            asked = (request.method, *message.settings())
+            same = (study.method, study.columns, study.preparation) == asked
+        if not same:
+            sentence = "what is asked is not what the approved study says"
+            raise DisclosureError(sentence, public=sentence)
 
     def _open(self, request: Request) -> SiteData:
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)

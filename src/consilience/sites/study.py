@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -279,11 +280,25 @@ class Study(_File):
             return f"site:{initiators[0]}"
         return THIRD_PARTY
 
-    def hash(self) -> str:
-        """SHA-256 of the content: the same whatever the order of keys, comments and blanks."""
+    def canonical(self) -> str:
+        """Content as JSON: the same whatever the order of keys, comments and blanks."""
         content = {"": HASH_VERSION, **self.model_dump(mode="json", by_alias=True)}
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    def hash(self) -> str:
+        """SHA-256 of the canonical content."""
+        return hashlib.sha256(self.canonical().encode()).hexdigest()
+
+    @classmethod
+    def from_canonical(cls, text: str) -> Study:
+        """Read `canonical` back; `StudyError` for anything else."""
+        try:
+            content = json.loads(text)
+        except ValueError:
+            content = None
+        if not isinstance(content, dict) or content.pop("", None) != HASH_VERSION:
+            raise StudyError("a study that is not in its canonical form")
+        return cls.from_settings(content)
 
 
 class SiteFile(_File):
@@ -318,7 +333,7 @@ class SiteFile(_File):
             The path uses an environment variable that is not set.
         """
         try:
-            return self.base / expand(self.home)
+            return Path(os.path.normpath(self.base / expand(self.home)))
         except DataError as error:
             raise StudyError(str(error)) from None
 

@@ -25,6 +25,7 @@ def test_settings_come_back() -> None:
     message = Open(
         columns=json.dumps(dataclasses.asdict(columns)),
         preparation=json.dumps(dataclasses.asdict(preparation)),
+        study="",
     )
     assert message.settings()[0] == columns
     assert message.settings()[1].categorical == "onehot"

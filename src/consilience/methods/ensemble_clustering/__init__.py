@@ -163,6 +163,7 @@ class EnsembleClustering(Method):
         "A site that misses the vote or the fit is left out of it, down to the quorum; one that "
         "misses the count contributes its model only; one that misses the labels gets none."
     )
+    tolerates: ClassVar = {"count": "any", "label": "any"}
     leakage: ClassVar[str] = (
         "The coordinator knows each site's local class parameters, how many of its rows have each "
         "frequent label tuple, the means of the final classes and rounded agreements; no label of "

@@ -4,7 +4,7 @@
 coordinator                     site
 ==============================  ==================================================
 opening.read: Open          ->  reads, renames, recodes, encodes (``sites.prepare``)
-  columns, preparation
+  columns, preparation, study
                             <-  Opened: feature names, preset         PUBLIC
 ==============================  ==================================================
 
@@ -41,6 +41,9 @@ class Open:
 
     columns: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="roles, as JSON")
     preparation: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="rules, as JSON")
+    study: str = sends(
+        Disclosure.PUBLIC, kind="str", audience="site", doc="the study file, in canonical form"
+    )
 
     def settings(self) -> tuple[Columns, Preparation]:
         """Read both back."""
@@ -51,7 +54,9 @@ class Open:
 class Opened:
     """Names of the columns after preparation, and the preset of the site's policy."""
 
-    feature_names: tuple[str, ...] = sends(Disclosure.PUBLIC, ("p",), kind="str")
+    feature_names: tuple[str, ...] = sends(
+        Disclosure.PUBLIC, ("p",), kind="str", doc="columns after preparation"
+    )
     preset: str = sends(Disclosure.PUBLIC, kind="str", doc="preset of the site's policy")
 
 
@@ -66,6 +71,7 @@ def opening(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     request = Open(
         columns=json.dumps(dataclasses.asdict(ctx.columns), sort_keys=True),
         preparation=json.dumps(dataclasses.asdict(ctx.preparation), sort_keys=True),
+        study=ctx.study_text,
     )
     replies = ctx.require((yield Ask(NAME, request)))
     names = {site: reply.feature_names for site, reply in replies.items()}
