@@ -101,6 +101,7 @@ class Workspace:
             study.columns,
             study.preparation,
             study=study.hash(),
+            study_text=study.canonical(),
             deadline=deadline,
             quorum=quorum,
         )
@@ -186,6 +187,18 @@ def test_approval_is_effective_while_watching(workspace: Workspace, tmp_path: Pa
     )
     wrong = run_cli("approve", toml, str(stranger))
     assert wrong.exit_code == 2 and "does not name site 'boston'" in wrong.stderr
+
+
+def test_a_purged_run_leaves_its_outputs_and_cannot_go_on(workspace: Workspace) -> None:
+    with workspace.watching("boston", "leeds"):
+        workspace.run(run_id="r1")
+    toml = str(workspace.site_toml("boston"))
+    assert list(workspace.root.glob("**/runs/r1/*.record"))
+    purged = run_cli("purge", toml, "r1")
+    assert purged.exit_code == 0 and "outputs and ledgers stay" in purged.stdout
+    assert not [p for p in workspace.root.glob("**/runs/r1/*.record") if "boston" in str(p)]
+    assert "r1" in run_cli("outputs", toml).stdout
+    assert run_cli("purge", toml, "../r1").exit_code == 7
 
 
 @pytest.mark.parametrize("answers", ["yes\nyes\ny\n", "yes\nperhaps\nno\n"])

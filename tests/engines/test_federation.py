@@ -194,3 +194,12 @@ def test_policies_are_the_sites_own_whatever_the_study_says() -> None:
     for roles in ({}, {"policy": "simulation", "min_records": "1"}):
         with pytest.raises(QuorumError, match="fewer than 10 records"):
             MeanAndSD().run(Federation(engine, COLUMNS, roles=roles), seed=1)
+
+
+def test_the_log_of_a_site_says_why_it_refused() -> None:
+    federation = federation_of({"a": TABLES["a"], "b": TABLES["b"][:4]})
+    with pytest.raises(QuorumError):
+        MeanAndSD().run(federation, seed=1)
+    assert any("fewer than 10 records" in str(line) for line in federation.log("b"))
+    with pytest.raises(StudyError, match="not in this process"):
+        federation.log("elsewhere")

@@ -198,6 +198,19 @@ class Federation:
             study_text=study.canonical(),
         )
 
+    def log(self, site: str) -> tuple[dict[str, Any], ...]:
+        """Return the own log of a site of this process: why it refused, with the trace.
+
+        Raises
+        ------
+        StudyError
+            The site is elsewhere: its log is in its home.
+        """
+        members = self.engine.members if isinstance(self.engine, LocalEngine) else {}
+        if site not in members:
+            raise StudyError(f"site {site!r} is not in this process: its log is in its home")
+        return members[site].home.read_log()
+
     def run(
         self,
         method: Method,

@@ -492,6 +492,14 @@ class Method(ABC):
             Unknown name, wrong type or value.
         """
         known = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        required = [
+            f.name
+            for f in dataclasses.fields(cls)  # type: ignore[arg-type]
+            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        ]
+        for name in required:
+            if name not in parameters:
+                raise ParameterError(f"method {cls.name!r} needs the parameter {name!r}: give it")
         for name in parameters:
             if name not in known:
                 raise ParameterError(

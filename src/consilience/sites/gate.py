@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.exceptions import DisclosureError
+from consilience.exceptions import DisclosureError, ProtocolError, WireError
 from consilience.sites.policy import Policy
 from consilience.wire.codec import encode_message
 from consilience.wire.disclosure import Evidence, Limits, Released, replaced
@@ -116,7 +116,19 @@ def review(msg: object, policy: Policy, series: Series, *, epsilon_spent: float 
             public="the step was not charged for its noise",
         )
     final = dataclasses.replace(msg, **changes) if changes else msg  # type: ignore[type-var]
-    return Reviewed(encode_message(final), tuple(verdicts), kept, final)
+    return Reviewed(_encoded(final), tuple(verdicts), kept, final)
+
+
+def _encoded(msg: object) -> bytes:
+    """Encode a reply; the declaration that it does not fit may be told, its content may not."""
+    try:
+        return encode_message(msg)
+    except WireError as error:
+        field = str(error).split(":", 1)[0].rsplit(".", 1)[-1]
+        raise ProtocolError(
+            f"the reply does not fit its declaration: {error}",
+            public=f"the reply does not fit its declaration of field {field!r}",
+        ) from None
 
 
 def _evidence_of(name: str, spec: FieldSpec, content: object) -> Evidence:

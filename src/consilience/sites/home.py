@@ -124,6 +124,10 @@ class Home(ABC):
         """Add a line to the site's own log."""
 
     @abstractmethod
+    def read_log(self) -> tuple[dict[str, Any], ...]:
+        """Return the lines of the site's own log."""
+
+    @abstractmethod
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""
 
@@ -191,6 +195,10 @@ class MemoryHome(Home):
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
         self.lines.append({"event": event, **facts})
+
+    def read_log(self) -> tuple[dict[str, Any], ...]:
+        """Return the lines of the site's own log."""
+        return tuple(self.lines)
 
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""
@@ -292,6 +300,12 @@ class DiskHome(Home):
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = json.dumps({"time": stamp, "event": event, **facts}, sort_keys=True)
         self._log.append(line.encode() + b"\n")
+
+    def read_log(self) -> tuple[dict[str, Any], ...]:
+        """Return the lines of the site's own log."""
+        path = self.path / "log.jsonl"
+        lines = _read(path).decode("utf-8", "replace").splitlines() if path.exists() else []
+        return tuple(json.loads(line) for line in lines)
 
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""

@@ -43,6 +43,7 @@ label of any row, and no tuple of fewer than `min_records` rows. Sites know each
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -82,7 +83,7 @@ from consilience.numerics.ensemble import (
     pattern_features,
 )
 from consilience.numerics.label_patterns import PatternTable, merge_tables
-from consilience.numerics.pattern_kmeans import weighted_kmeans
+from consilience.numerics.pattern_kmeans import FewerClustersWarning, weighted_kmeans
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -371,7 +372,10 @@ class EnsembleClustering(Method):
         merged = merge_tables([tables[site] for site in sorted(tables)])
         points = pattern_features(ensemble.features, merged)
         k = min(n_clusters, len(points))
-        final = weighted_kmeans(points, merged.counts, k, rng=ctx.rng, n_init=self.n_init)
+        with warnings.catch_warnings():
+            # Fewer classes than asked for are told in a note, where the reader of the result looks.
+            warnings.simplefilter("ignore", FewerClustersWarning)
+            final = weighted_kmeans(points, merged.counts, k, rng=ctx.rng, n_init=self.n_init)
         return _Fitted(tables, ensemble, final.centres)
 
 
