@@ -156,5 +156,13 @@ def test_everything_at_once() -> None:
     check_method.check_method(MeanAndSD(), factory)
 
 
+@pytest.mark.parametrize("columns", [1, 3])
+def test_everything_at_once_on_columns_of_0_and_1(columns: int) -> None:
+    """Among sums of 0/1 columns some difference equals a row by chance: that is no fault."""
+    rng = np.random.default_rng(0)
+    tables = {name: (rng.random(size=(90, columns)) < 0.4).astype(float) for name in "abc"}
+    check_method.check_method(MeanAndSD(), lambda: federation_of(tables))
+
+
 def test_requests_are_registered() -> None:
     assert message_type(SumsRequest).name == "mean-and-sd/sums-request"

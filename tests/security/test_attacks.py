@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from consilience.engines.driver import Driver
+from consilience.methods.base import CoordinatorContext, Exchange
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.sites import gate
 from consilience.sites.policy import Policy
@@ -86,7 +87,8 @@ def test_without_the_groups_of_the_guard(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(gate, "_guard_differences", cell_by_cell)
     assert verdict("differencing") == "blocked"
-    assert verdict("differencing among classes") == "open"
+    found = BY_NAME["differencing among classes"].run(MeanAndSD(), factory)
+    assert found.verdict == "open" and "concerns the core, not the method" in found.evidence
 
 
 @pytest.mark.parametrize(
@@ -182,6 +184,20 @@ def test_an_error_of_another_kind_leaves_an_attack_open(monkeypatch: pytest.Monk
     outcome = BY_NAME["message: wrong shape"].run(MeanAndSD(), factory)
     assert outcome.verdict == "open"
     assert "IndexError escaped" in outcome.evidence
+    assert "concerns the core, not the method" in outcome.evidence
+
+
+class Clumsy(MeanAndSD):
+    """Its coordinator fails in its own code."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        yield from ()
+        raise IndexError("tuple index out of range")
+
+
+def test_an_error_in_a_methods_own_code_concerns_the_method() -> None:
+    outcome = BY_NAME["replayed request"].run(Clumsy(), factory)
+    assert outcome.verdict == "open" and "(this concerns the method)" in outcome.evidence
 
 
 def test_under_a_policy_for_simulation_attacks_are_accounted() -> None:

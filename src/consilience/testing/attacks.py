@@ -11,7 +11,9 @@ gives a fresh `Federation` on a `LocalEngine` (see `check_method`). Its `Outcome
     it worked: the evidence says how.
 
 `SUITE` holds them all. Wire attacks alter messages that the method really sends (`MUTATIONS`), on
-their way to a site and on their way to the coordinator.
+their way to a site and on their way to the coordinator. Attacks for which the method does not
+matter bring their own method and, where they compare values, their own continuous rows under the
+sites' policies: among sums of 0/1 columns some difference equals a row by chance.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from consilience.testing.fakes import (
     Factory,
     Failing,
     Rows,
+    federation_of,
     members,
     rows_of,
     scripted,
@@ -83,21 +86,35 @@ class Attack:
         What it tries, as a phrase.
     function : callable
         ``function(method, factory) -> Outcome``.
+    concerns : {"core", "method"}
+        Where the fault lies if it works.
     """
 
     name: str
     tries: str
     function: Callable[[Method, Factory], Outcome]
+    concerns: Literal["core", "method"] = "core"
 
     def run(self, method: Method, factory: Factory) -> Outcome:
-        """Try it; an error that is not this package's own leaves the attack open."""
+        """Try it; an error that is not this package's own leaves the attack open.
+
+        The evidence of an open attack says whether it concerns the method or the core.
+        """
+        concerns: str = self.concerns
         try:
-            return self.function(method, factory)
+            outcome = self.function(method, factory)
         except Exception as error:  # noqa: BLE001  a foreign error is the finding
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            return Outcome(
-                "open", f"{type(error).__name__} escaped from {where.name}: {str(error)[:200]}"
-            )
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            own = type(method).__module__
+            if any(frame.f_globals.get("__name__") == own for frame in frames):
+                concerns = "method"
+            where = frames[-1].f_code.co_name
+            sentence = f"{type(error).__name__} escaped from {where}: {str(error)[:200]}"
+            outcome = Outcome("open", sentence)
+        if outcome.verdict != "open":
+            return outcome
+        whose = "the method" if concerns == "method" else "the core, not the method"
+        return Outcome("open", f"{outcome.evidence} (this concerns {whose})")
 
 
 def _try_run(
@@ -107,6 +124,23 @@ def _try_run(
         return method.run(federation, seed=SEED, **settings), None
     except ConsilienceError as error:
         return None, error
+
+
+def _continuous(factory: Factory) -> Federation:
+    """Sites with the names and the first policy of the method's own, and rows of normal numbers."""
+    federation = factory()
+    policy = next(iter(members(federation).values())).policy
+    rng = np.random.default_rng(SEED)
+    n = 9 * max(policy.min_records, 10)
+    tables = {name: rng.normal(size=(n, 3)) for name in federation.engine.sites}
+    roles = {
+        name: {
+            "id": np.array([f"{name}-{i}" for i in range(n)]),
+            "entity": np.array([f"{name}-e{i // 2}" for i in range(n)]),
+        }
+        for name in tables
+    }
+    return federation_of(tables, policy=policy, roles=roles)
 
 
 # --------------------------------------------------------------------------- small and dominated
@@ -193,18 +227,14 @@ def recovers(releases: FloatArray, record: FloatArray, rtol: float = 1e-6) -> bo
 
 def _difference(edges_of: Callable[[FloatArray, int], tuple[Any, Any, int]]) -> Any:
     def attack(method: Method, factory: Factory) -> Outcome:
-        federation = factory()
+        federation = _continuous(factory)
         name = federation.engine.sites[0]
         site = members(federation)[name]
         if site.policy.min_records == 1:
             return Outcome("accounted", "the policy protects no record: it is one for simulation")
-        preparation = dataclasses.replace(federation.preparation, standardize="none")
         x = rows_of(federation)[name].features
         first, second, victim = edges_of(x[:, 0], site.policy.min_records)
-        run, error = _try_run(
-            ClassSums(edges=(first, second)),
-            dataclasses.replace(federation, preparation=preparation),
-        )
+        run, error = _try_run(ClassSums(edges=(first, second)), federation)
         if run is None:
             return Outcome("blocked", f"the run stopped: {error}")
         releases = np.concatenate([run.result.found[f"{r}/{name}"] for r in (0, 1)])  # type: ignore[attr-defined]
@@ -441,25 +471,29 @@ def _pickled(method: Method, factory: Factory) -> Outcome:
 # --------------------------------------------------------------------------- canaries
 
 
-def _canaries(chosen: Callable[[Method], Method]) -> Callable[[Method, Factory], Outcome]:
-    def attack(method: Method, factory: Factory) -> Outcome:
-        federation = factory()
-        canaries: list[Canary] = []
-        for name in federation.engine.sites:
-            canaries += plant(rows_of(federation)[name])[1]
-            federation = with_data(federation, name, lambda data: plant(data)[0])
-        run, found = canaries_after(chosen(method), federation, canaries)
-        if found:
-            return Outcome("open", "; ".join(found[:3]))
-        ended = "the run ended well" if run is not None else "the run stopped"
-        return Outcome("blocked", f"none of {len(canaries)} planted values was found; {ended}")
+def _canaries(method: Method, factory: Factory) -> Outcome:
+    return _planted(method, factory())
 
-    return attack
+
+def _canaries_in_errors(method: Method, factory: Factory) -> Outcome:
+    return _planted(Failing(), _continuous(factory))
+
+
+def _planted(method: Method, federation: Federation) -> Outcome:
+    canaries: list[Canary] = []
+    for name in federation.engine.sites:
+        canaries += plant(rows_of(federation)[name])[1]
+        federation = with_data(federation, name, lambda data: plant(data)[0])
+    run, found = canaries_after(method, federation, canaries)
+    if found:
+        return Outcome("open", "; ".join(found[:3]))
+    ended = "the run ended well" if run is not None else "the run stopped"
+    return Outcome("blocked", f"none of {len(canaries)} planted values was found; {ended}")
 
 
 SUITE: tuple[Attack, ...] = (
-    Attack("small site", "learn from a site of too few rows", _small_site),
-    Attack("dominance", "read one record that outweighs all others", _dominating),
+    Attack("small site", "learn from a site of too few rows", _small_site, "method"),
+    Attack("dominance", "read one record that outweighs all others", _dominating, "method"),
     Attack("differencing", "subtract two sums that differ by one record", _difference(_one_moves)),
     Attack(
         "differencing among classes",
@@ -510,11 +544,11 @@ SUITE: tuple[Attack, ...] = (
     ),
     Attack("oversized message", "send more than the site's limit", _oversized),
     Attack("pickle", "have a message unpickled", _pickled),
-    Attack("canaries", "find planted values outside the sites", _canaries(lambda method: method)),
+    Attack("canaries", "find planted values outside the sites", _canaries, "method"),
     Attack(
         "canaries in errors",
         "find planted values after an error that quotes them",
-        _canaries(lambda method: Failing()),
+        _canaries_in_errors,
     ),
 )
 """All attacks."""
