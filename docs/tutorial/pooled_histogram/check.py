@@ -7,6 +7,7 @@ from consilience.testing.check_method import check_method
 from consilience.testing.fakes import federation_of
 
 EDGES = (-3.0, -1.0, 0.0, 1.0, 3.0)
+FINE = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
 
 
 def federation():
@@ -23,6 +24,15 @@ def oracle(rows):
     return {"counts": np.histogram(pooled, bins=EDGES)[0]}
 
 
+def fine_bins():
+    """Return the method with bins that hold few rows; without an oracle, as counts are missing."""
+    method = PooledHistogram(edges=FINE)
+    if not method.run(federation(), seed=0).result.withheld.any():
+        raise SystemExit("every bin is large enough: withheld cells are not put to the test")
+    return method
+
+
 if __name__ == "__main__":
     check_method(PooledHistogram(edges=EDGES), federation, oracle=oracle)
+    check_method(fine_bins(), federation)
     print("all promises hold")  # noqa: T201

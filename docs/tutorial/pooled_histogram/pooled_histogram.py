@@ -143,7 +143,7 @@ class PooledHistogram(Method):
         withheld = np.isnan(counts)
         for site, gaps in zip(replies, withheld, strict=True):
             if gaps.any():
-                ctx.note(f"Site {site} withheld {int(gaps.sum())} bins with too few rows.")
+                ctx.note(f"Bins with too few rows, withheld by site {site}: {int(gaps.sum())}.")
         return PooledHistogramResult(
             column=ctx.feature_names[0],
             edges=edges,
