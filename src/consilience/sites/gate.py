@@ -189,8 +189,11 @@ def _linear(name: str, evidence: Evidence, limits: Limits) -> None:
 
 
 def _rounded(name: str, evidence: Evidence, limits: Limits) -> None:
-    _enough(name, evidence, limits)
-    if limits.min_records > 1 and evidence.step * evidence.n_records < 1:
+    _cells(name, evidence, limits)
+    records, steps = evidence.records, evidence.steps
+    if records is None or steps is None:
+        raise _refusal(name, "what it rests on is not known")
+    if limits.min_records > 1 and (steps * records < np.minimum(records, 1)).any():
         raise _refusal(name, "it is rounded too finely for its number of records")
 
 

@@ -71,7 +71,7 @@ class Evidence:
     entities: IntArray | None = None
     n_columns: int = 0
     n_parameters: int = 0
-    step: float = 0.0
+    steps: FloatArray | None = None
     epsilon: float = 0.0
     mechanism: str = ""
     type_name: str = ""
@@ -211,8 +211,9 @@ def aggregate(
     n_cells: int = 1,
     entities: NDArray[Any] | None = None,
     series: str = "",
+    mean: bool = False,
 ) -> Released:
-    """Release sums over records.
+    """Release sums (or means) over records.
 
     Parameters
     ----------
@@ -224,6 +225,9 @@ def aggregate(
         Entity of each record, so that entities behind a cell are counted too.
     series : str
         Name under which this sum is repeated over rounds: the gate then guards differences.
+    mean : bool
+        Divide each sum by the number of records that contribute: the same evidence, and the number
+        itself does not leave. NaN where there is none.
 
     Returns
     -------
@@ -239,6 +243,10 @@ def aggregate(
     flat = x.reshape(len(x), int(np.prod(x.shape[1:])))
     groups = [slice(None)] if cells is None else [cells == c for c in range(n_cells)]
     facts = [_cell_facts(flat[rows]) for rows in groups]
+    if mean:
+        facts = [
+            (_divided(f[0], flat[rows]), *f[1:]) for f, rows in zip(facts, groups, strict=True)
+        ]
     shape = x.shape[1:] if cells is None else (n_cells, *x.shape[1:])
     total, records, share = (np.stack([f[i] for f in facts]).reshape(shape) for i in range(3))
     n_entities = None
@@ -258,6 +266,12 @@ def aggregate(
         member_entities=None if entities is None else np.asarray(entities),
     )
     return Released(total, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def _divided(total: FloatArray, x: FloatArray) -> FloatArray:
+    """Means of the columns of (n, d) over the records that contribute."""
+    n = (~np.isnan(x)).sum(axis=0)
+    return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))
 
 
 def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
@@ -305,19 +319,24 @@ def cross_products(x: FloatArray) -> Released:
 
 
 def rounded(value: float, *, n_records: int, step: float) -> Released:
-    """Release a statistic of many records, rounded so that one record hardly moves it.
+    """Release a statistic of many records, rounded to the order in which one record moves it.
 
     Parameters
     ----------
     value : float
-        A statistic that changes by the order of ``1/n_records`` with one record.
+        A statistic that changes by the order of ``1/n_records`` with one record; NaN abstains.
     n_records : int
-        Records that it rests on.
+        Records that it rests on: for a comparison of groups those of the smallest group. 0 for an
+        abstention.
     step : float
         Rounding step, at least ``1/n_records``.
     """
+    if n_records == 0:
+        value = float("nan")
     shown = float(np.round(np.round(value / step) * step, 12))
-    evidence = Evidence("rounded", n_records, np.asarray(n_records, dtype=np.int64), step=step)
+    evidence = Evidence(
+        "rounded", n_records, np.asarray(n_records, dtype=np.int64), steps=np.asarray(float(step))
+    )
     return Released(shown, Disclosure.AGGREGATE, evidence, _KEY)
 
 
@@ -432,14 +451,16 @@ def bundle(parts: Sequence[Released]) -> Released:
     if len(kinds) != 1 or any(e.series for e in evidences):
         raise ProtocolError("a bundle holds values of one kind, none of them part of a series")
     first = evidences[0]
+    # Parts that rest on no record (abstentions) must not speak for the others.
+    said = [e for e in evidences if e.n_records > 0]
     joined = Evidence(
         first.rule,
-        n_records=min(e.n_records for e in evidences),
+        n_records=min((e.n_records for e in said), default=0),
         records=_joined([e.records for e in evidences]),
         share=_joined([e.share for e in evidences]),
         n_columns=max(e.n_columns for e in evidences),
         n_parameters=max(e.n_parameters for e in evidences),
-        step=min(e.step for e in evidences),
+        steps=_joined([e.steps for e in evidences]),
         epsilon=sum(e.epsilon for e in evidences),
     )
     return Released(tuple(p.value for p in parts), parts[0].disclosure, joined, _KEY)

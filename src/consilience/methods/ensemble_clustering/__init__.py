@@ -32,17 +32,23 @@ section 2. Departures:
 * Outlying rows are told by the models of the other sites, after the exchange.
 * ``weighting="centred"`` is the default, ``"spectral"`` is the source's.
 * Stability between runs on disjoint halves is shown beside the same figure with columns permuted.
+  Halves (and resamples) are secret draws of a site: were they known, class means would be
+  equations in the rows.
 
 Absence: a site that misses the vote or the fit is left out of it, down to the quorum; one that
 misses the count contributes its model only; one that misses the labels gets none. A note names it.
 
 Leakage: the coordinator knows each site's class means (or mixture parameters), how many of its rows
 have each frequent label tuple, the means of the final classes, and rounded agreements. It knows no
-label of any row, and no tuple of fewer than `min_records` rows. Sites know each other's models.
+label of any row, and no tuple of fewer than `min_records` rows. Class means, moments and final
+means are sums over groups of at least `min_records` rows (`site.profiled_classes`). Counts of
+different ensembles are judged one ensemble at a time: two ensembles whose classes nearly coincide
+tell how many rows, but not which, lie between them. Sites know each other's models.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -429,37 +435,39 @@ def _stability(
     """Pool the agreements of the pairs whose four ensembles could all be built."""
     built = [f.ensemble is not None for f in fitted[1:]]
     usable = [i for i in range(len(built) // 4) if all(built[4 * i : 4 * i + 4])]
-    voiced = {s: p for s, p in profiles.items() if p.agreement.value and s in fitted[0].tables}
+    voiced = {s: p for s, p in profiles.items() if s in fitted[0].tables}
     if not usable or not voiced:
         return {}
     sizes = np.array([fitted[0].tables[s].n_subjects for s in voiced], dtype=float)
-    values = {
-        name: np.array([[getattr(p, name).value[i] for p in voiced.values()] for i in usable])
-        for name in ("agreement", "null_agreement")
+    said = {
+        name: np.array(
+            [[_entry(getattr(p, name).value, i) for p in voiced.values()] for i in usable]
+        )
+        for name in ("agreement", "null_agreement", "alone_agreement", "ported_agreement")
     }
-    pooled = bootstrap_pairs.pool(values["agreement"], values["null_agreement"], sizes)
+    pooled = bootstrap_pairs.pool(said["agreement"], said["null_agreement"], sizes)
+    if pooled is None:
+        return {}
+    alone, ported = (
+        bootstrap_pairs.weighted(said[name], sizes)
+        for name in ("alone_agreement", "ported_agreement")
+    )
+    by_site = {}
+    for j, site in enumerate(voiced):
+        own = said["agreement"][:, j]
+        by_site[site] = float(np.nanmean(own)) if (~np.isnan(own)).any() else float("nan")
     return {
+        **dataclasses.asdict(pooled),
         "n_clusters": n_clusters,
-        "pairs": pooled.n_pairs,
-        "mean": pooled.mean,
-        "low": pooled.low,
-        "high": pooled.high,
-        "null_mean": pooled.null_mean,
-        "null_low": pooled.null_low,
-        "null_high": pooled.null_high,
-        "null_reached": pooled.null_reached,
-        "alone_mean": _weighted({s: p.alone_agreement.value for s, p in voiced.items()}, sizes),
-        "ported_mean": _weighted({s: p.ported_agreement.value for s, p in voiced.items()}, sizes),
-        "by_site": {s: float(values["agreement"][:, j].mean()) for j, s in enumerate(voiced)},
+        "alone_mean": float(alone.mean()) if len(alone) else float("nan"),
+        "ported_mean": float(ported.mean()) if len(ported) else float("nan"),
+        "by_site": by_site,
     }
 
 
-def _weighted(agreements: dict[str, tuple[float, ...]], sizes: FloatArray) -> float:
-    """Mean over pairs and sites, weighted by size; NaN where no site sent any."""
-    sent = [(np.mean(a), n) for a, n in zip(agreements.values(), sizes, strict=True) if a]
-    if not sent:
-        return float("nan")
-    return float(np.average([a for a, _ in sent], weights=[n for _, n in sent]))
+def _entry(values: tuple[float, ...], i: int) -> float:
+    """Agreement of a pair; NaN where the site said nothing."""
+    return float(values[i]) if i < len(values) else float("nan")
 
 
 def _result(

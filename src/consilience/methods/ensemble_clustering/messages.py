@@ -108,23 +108,33 @@ class Map:
 
 @message("ensemble-clustering/profile", version=1)
 class Profile:
-    """What the final classes look like at a site; NaN for classes below min_records."""
+    """What the final classes look like at a site; NaN for classes without enough rows here."""
 
     means: Released = sends(Disclosure.MODEL, ("k", "p"), gaps=True, doc="class means")
     target_means: Released = sends(
-        Disclosure.MODEL, ("k",), gaps=True, doc="class means of the target, where there is one"
+        Disclosure.AGGREGATE, ("k",), gaps=True, doc="class means of the target, where there is one"
     )
     agreement: Released = sends(
-        Disclosure.AGGREGATE, "by pair", doc="adjusted Rand index of two halves, rounded"
+        Disclosure.AGGREGATE,
+        "by pair",
+        gaps=True,
+        doc="adjusted Rand index of two halves, rounded",
     )
     null_agreement: Released = sends(
-        Disclosure.AGGREGATE, "by pair", doc="the same with columns permuted, rounded"
+        Disclosure.AGGREGATE,
+        "by pair",
+        gaps=True,
+        doc="the same with columns permuted, rounded",
     )
     alone_agreement: Released = sends(
-        Disclosure.AGGREGATE, "by pair", doc="the same by the site's own model alone, rounded"
+        Disclosure.AGGREGATE,
+        "by pair",
+        gaps=True,
+        doc="the same by the site's own model alone, rounded",
     )
     ported_agreement: Released = sends(
         Disclosure.AGGREGATE,
         "by pair",
+        gaps=True,
         doc="the same by one site's model alone, mean over all sites' models, rounded",
     )

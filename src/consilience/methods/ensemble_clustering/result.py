@@ -63,10 +63,11 @@ class EnsembleClusteringResult(Result):
         How each site counted: "exact", "merged", "coarsened" or "none".
     stability : dict
         ``n_clusters``, ``pairs`` and the adjusted Rand index of runs on disjoint halves: ``mean``,
-        ``low``, ``high``; the same with columns permuted (``null_*``; ``null_reached`` such pairs
-        agree as well as the mean), of sites that label their own rows alone (``alone_mean``) and
-        of one site's model on all rows (``ported_mean``, mean over the models); ``by_site``. Empty
-        where it was not asked for.
+        ``low``, ``high``; the same with columns permuted (``null_pairs``, ``null_mean``, ...;
+        ``null_reached`` of these pairs agree as well as the mean), of sites that label their own
+        rows alone (``alone_mean``) and of one site's model on all rows (``ported_mean``, mean over
+        the models); ``by_site``. Empty where it was not asked for. The halves are secret draws of
+        the sites, so these figures differ a little from run to run.
     models, features, centres, owners
         What a later run needs to label other rows: arrays of the models, T (q, r), centres (K, r).
     """
@@ -128,12 +129,12 @@ class EnsembleClusteringResult(Result):
         s = self.stability
         if not s:
             return ""
-        beyond = s["null_reached"] <= 0.05 * s["pairs"]
+        beyond = s["null_reached"] <= 0.05 * s["null_pairs"]
         verdict = (
             "more than with columns permuted"
             if beyond
             else "which alone is no clear evidence of classes, since with columns permuted "
-            f"{s['null_reached']} of {s['pairs']} pairs agree as well"
+            f"{s['null_reached']} of {s['null_pairs']} pairs agree as well"
         )
         asked = "" if s["n_clusters"] == self.n_clusters else f" with {s['n_clusters']} classes"
         found, chance = _range(s, ""), _range(s, "null_")

@@ -2,7 +2,9 @@
 
 The rows are looked at in several *views*: the main one, and for each stability pair two disjoint
 halves of the rows as they are and two of the rows with each column permuted (the null). Models are
-fitted on a view's part; labels are always given to all rows of the view.
+fitted on a view's part; labels are always given to all rows of the view. Which rows make a half or
+a resample is drawn from the site's secret stream and kept in its state: were it known, the class
+means of many views would be equations in the rows.
 """
 
 from __future__ import annotations
@@ -34,13 +36,25 @@ from consilience.methods.ensemble_clustering.messages import (
     Settings,
     VoteRequest,
 )
-from consilience.methods.phases.bootstrap_pairs import halves, permuted, released_agreement
+from consilience.methods.phases.bootstrap_pairs import (
+    halves,
+    permuted,
+    released_agreement,
+    rounding_step,
+)
 from consilience.methods.phases.vote import Ballot, ballot
-from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.ensemble import assign
 from consilience.numerics.label_patterns import summarise_site
 from consilience.numerics.random import stream
-from consilience.wire.disclosure import Released, bundle, cell_counts, model
+from consilience.wire.disclosure import (
+    Limits,
+    Released,
+    aggregate,
+    bundle,
+    cell_counts,
+    model,
+    rounded,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -76,6 +90,8 @@ def vote(
     s = Settings.from_json(message.settings)
     scores = np.full(s.max_clusters, np.nan)
     for k in range(1, s.max_clusters + 1):
+        if not _votable(data.features, k, s, site):
+            continue
         score = bic(
             data.features,
             k,
@@ -95,11 +111,11 @@ def fit(
 ) -> tuple[LocalModels, State]:
     """Fit the site's models for every view."""
     s = Settings.from_json(message.settings)
-    seed = int(site.rng.integers(2**63 - 1))
+    seed = int(site.secret_rng.integers(2**63 - 1))
     parts: list[tuple[dict[str, Any], ...]] = []
     cells: list[IntArray] = []
-    for view in views(data.features, s.pairs, seed):
-        fitted = _fit_view(view.rows[view.part], s, site)
+    for i, view in enumerate(views(data.features, s.pairs, seed)):
+        fitted = _fit_view(view.rows[view.part], s, site, stream(seed, "resample", i))
         parts.append(tuple(m.to_arrays() for m, _ in fitted))
         cells += [labels for _, labels in fitted]
     released = bundle([_released(models, used) for models, used in _by_view(parts, cells)])
@@ -107,8 +123,25 @@ def fit(
     return LocalModels(models=released), {**state, "seed": seed, "own": own}
 
 
+def _votable(rows: FloatArray, k: int, s: Settings, site: SiteContext) -> bool:
+    """Whether k classes may be scored: each large enough, and no row dominates the spread."""
+    if k == 1:
+        squares = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1) if len(rows) else np.ones(1)
+        return bool(squares.max() <= site.limits.max_share * squares.sum())
+    fitted = fit_cluster_model(
+        rows,
+        model=_kind(s),
+        n_clusters=k,
+        rng=site.rng,
+        n_init=s.n_init,
+        min_records=site.limits.min_records,
+        covariance_type=s.covariance_type,  # type: ignore[arg-type]
+    ).model
+    return fitted is not None and fitted.n_classes == k
+
+
 def _fit_view(
-    rows: FloatArray, s: Settings, site: SiteContext
+    rows: FloatArray, s: Settings, site: SiteContext, secret: np.random.Generator
 ) -> list[tuple[ClusterModel, IntArray]]:
     """Models of one view, each with the class of the rows it was fitted on."""
     fitted = []
@@ -116,7 +149,7 @@ def _fit_view(
         chosen = rows
         if s.n_resamples > 1:
             size = max(1, round(RESAMPLE_SHARE * len(rows)))
-            chosen = rows[np.sort(site.rng.integers(len(rows), size=size))] if len(rows) else rows
+            chosen = rows[np.sort(secret.integers(len(rows), size=size))] if len(rows) else rows
         result = fit_cluster_model(
             chosen,
             model=_kind(s),
@@ -218,9 +251,10 @@ def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tupl
     main_map = (message.features.value[0], message.centres.value[0])
     site.output("predictor", _predictor(ensembles[0], main_map, data))
     n_classes = len(message.centres.value[0])
+    shown = profiled_classes(_own_classes(ensembles[0], state, data, site), labels, site.limits)
     reply = Profile(
-        means=_class_means(data.features, labels, n_classes, site),
-        target_means=_target_means(data, labels, n_classes, site),
+        means=_class_means(data.features, shown, n_classes),
+        target_means=_target_means(data, shown, n_classes, site),
         agreement=_agreements(found[1::4], found[2::4], site),
         null_agreement=_agreements(found[3::4], found[4::4], site),
         alone_agreement=_alone(all_views, state["own"], site),
@@ -229,47 +263,63 @@ def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tupl
     return reply, {}
 
 
-def _class_means(
-    columns: FloatArray, labels: IntArray, n_classes: int, site: SiteContext
-) -> Released:
-    """Means by class; a class below `min_records` is left out (NaN)."""
-    sizes = np.bincount(labels[labels >= 0], minlength=n_classes)
-    enough = sizes >= site.limits.min_records
+def _own_classes(
+    models: Sequence[ClusterModel], state: State, data: SiteData, site: SiteContext
+) -> IntArray:
+    """Class of each row in the model of this site whose class means have left it.
+
+    With resampled models nobody knows the rows behind a class mean, so there is nothing to compare
+    with; neither is there in a run that fits no models.
+    """
+    own = state["own"]
+    if not own or len(own[0]) != 1:
+        return np.zeros(data.n_rows, dtype=np.int64)
+    mine = _first_of_each(models, state["owners"][0])[site.site]
+    return mine.label(data.features)
+
+
+def profiled_classes(own: IntArray, labels: IntArray, limits: Limits) -> IntArray:
+    """Class under which each row enters the released class means; -1 in none.
+
+    The site's own class means, its moments and the means of the final classes are sums over the
+    same rows, so their differences must not rest on few records either. Rows are grouped by own and
+    final class (outlying rows being a class); a group below `min_records` goes with the largest
+    group of its own class. Every sum that leaves is then one over whole groups.
+    """
+    shown = labels.copy()
+    for k in np.unique(own):
+        mine = own == k
+        finals, counts = np.unique(labels[mine], return_counts=True)
+        small = finals[counts < limits.min_records]
+        shown[mine & np.isin(labels, small)] = finals[np.argmax(counts)]
+        if counts.sum() < limits.min_records:
+            shown[mine] = -1
+    return shown
+
+
+def _class_means(columns: FloatArray, shown: IntArray, n_classes: int) -> Released:
+    """Means by class, NaN for a class without rows here."""
     means = np.full((n_classes, columns.shape[1]), np.nan)
-    for k in np.flatnonzero(enough):
-        means[k] = columns[labels == k].mean(axis=0)
-    cells = np.where((labels >= 0) & enough[np.maximum(labels, 0)], labels, -1)
-    return model(means, kind="centroids", n_records=int((cells >= 0).sum()), cells=cells)
+    for k in np.unique(shown[shown >= 0]):
+        means[k] = columns[shown == k].mean(axis=0)
+    return model(means, kind="centroids", n_records=int((shown >= 0).sum()), cells=shown)
 
 
-def _target_means(data: SiteData, labels: IntArray, n_classes: int, site: SiteContext) -> Released:
+def _target_means(data: SiteData, shown: IntArray, n_classes: int, site: SiteContext) -> Released:
+    """Means of the target by class: of a 0/1 target they are counts, and guarded as such."""
     target = data.target
     if target is None or target.dtype.kind not in "fiub":
-        column = np.full((data.n_rows, 1), np.nan)
-    else:
-        column = target.astype(np.float64)[:, None]
-    released = _class_means(column, labels, n_classes, site)
-    cells = np.where(np.isin(labels, np.flatnonzero(~np.isnan(released.value[:, 0]))), labels, -1)
-    return model(
-        released.value[:, 0], kind="centroids", n_records=int((cells >= 0).sum()), cells=cells
-    )
+        target = np.full(data.n_rows, np.nan)
+    released = aggregate(target.astype(np.float64), cells=shown, n_cells=n_classes, mean=True)
+    return released.withhold_unsafe(site.limits)
 
 
 def _agreements(
     first: Sequence[IntArray], second: Sequence[IntArray], site: SiteContext
 ) -> Released:
-    """Adjusted Rand index of each pair over the rows that neither calls outlying.
-
-    Nothing at all where that would rest on fewer than `min_records` rows.
-    """
-    released = []
-    for a, b in zip(first, second, strict=True):
-        both = (a >= 0) & (b >= 0)
-        if both.sum() < site.limits.min_records:
-            return bundle([])
-        value = adjusted_rand_index(a[both], b[both]) if both.any() else 0.0
-        released.append(released_agreement(value, int(both.sum())))
-    return bundle(released)
+    """Agreement of each pair of labellings of the same rows."""
+    pairs = zip(first, second, strict=True)
+    return bundle([released_agreement(a, b, site.limits) for a, b in pairs])
 
 
 def _alone(
@@ -301,14 +351,20 @@ def _ported(
     for i in range(1, len(all_views), 4):
         first, second = (_first_of_each(ensembles[j], owners[j]) for j in (i, i + 1))
         rows = all_views[i].rows
-        values = [
-            adjusted_rand_index(first[o].label(rows), second[o].label(rows))
+        pairs = [
+            released_agreement(first[o].label(rows), second[o].label(rows), site.limits)
             for o in first
             if o in second
         ]
-        if len(rows) >= site.limits.min_records and values:
-            found.append(released_agreement(float(np.mean(values)), len(rows)))
+        said = [pair for pair in pairs if not np.isnan(pair.value)]
+        mean = float(np.mean([pair.value for pair in said])) if said else float("nan")
+        least = min((_records(pair) for pair in said), default=0)
+        found.append(rounded(mean, n_records=least, step=rounding_step(least)))
     return bundle(found)
+
+
+def _records(released: Released) -> int:
+    return 0 if released.evidence is None else released.evidence.n_records
 
 
 def _first_of_each(

@@ -2,8 +2,14 @@
 
 Each site halves its rows at random, the method runs on either half within the same asks as the main
 run, and each site compares the two labellings of *all* its rows. What leaves is one adjusted Rand
-index for each pair, rounded so that one record hardly moves it; a cross-table of the two labellings
-would hold small cells off its diagonal, and leaving those out would flatter the agreement.
+index for each pair, rounded by the size of the smallest class in either labelling; rows of classes
+below `min_records` are left out of it, since one of them could move the index a lot. A cross-table
+of the two labellings would hold small cells off its diagonal, and leaving those out would flatter
+the agreement.
+
+The halves are drawn from the site's *secret* stream and kept in its state: were they known, the
+class means of many halves would be linear equations in the rows, enough of them to solve for every
+cell.
 
 ==============================  ==================================================
 coordinator                     site
@@ -23,7 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.wire.disclosure import Released, rounded
+from consilience.numerics.agreement import adjusted_rand_index
+from consilience.wire.disclosure import Limits, Released, rounded
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -42,10 +49,39 @@ def permuted(rng: np.random.Generator, x: FloatArray) -> FloatArray:
     return rng.permuted(x, axis=0)
 
 
-def released_agreement(value: float, n_records: int) -> Released:
-    """Release one agreement, rounded to a step of at least ``1/n`` and a hundredth."""
-    step = next((s for s in _STEPS if s * n_records >= 1), 1.0)
-    return rounded(value, n_records=n_records, step=step)
+def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Released:
+    """Release the agreement of two labellings of the same rows; -1 leaves a row out.
+
+    Parameters
+    ----------
+    first, second : (n,) int array
+    limits : Limits
+
+    Returns
+    -------
+    Released
+        Adjusted Rand index over the rows in classes of at least `min_records` rows in both, or NaN
+        where there are none.
+    """
+    kept = (first >= 0) & (second >= 0)
+    while True:
+        small = np.zeros(len(kept), dtype=bool)
+        for labels in (first, second):
+            classes, counts = np.unique(labels[kept], return_counts=True)
+            small |= kept & np.isin(labels, classes[counts < limits.min_records])
+        if not small.any():
+            break
+        kept &= ~small
+    if not kept.any():
+        return rounded(float("nan"), n_records=0, step=1.0)
+    smallest = min(int(np.unique(x[kept], return_counts=True)[1].min()) for x in (first, second))
+    value = adjusted_rand_index(first[kept], second[kept])
+    return rounded(value, n_records=smallest, step=rounding_step(smallest))
+
+
+def rounding_step(n_records: int) -> float:
+    """Round figure that is at least a hundredth and at least ``1/n_records``."""
+    return next((step for step in _STEPS if step * n_records >= 1), 1.0)
 
 
 @dataclass(frozen=True)
@@ -60,7 +96,8 @@ class Stability:
         The same with columns permuted.
     null_reached : int
         Pairs with permuted columns that agree at least as well as the mean of the others.
-    n_pairs : int
+    pairs, null_pairs : int
+        Pairs of either kind of which some site said something.
     """
 
     mean: float
@@ -70,13 +107,19 @@ class Stability:
     null_low: float
     null_high: float
     null_reached: int
-    n_pairs: int
+    pairs: int
+    null_pairs: int
 
 
-def pool(agreements: FloatArray, null: FloatArray, sizes: FloatArray) -> Stability:
-    """Pool agreements (pairs, sites) with weights `sizes` (sites)."""
-    weights = sizes / sizes.sum()
-    observed, permuted_ = agreements @ weights, null @ weights
+def pool(agreements: FloatArray, null: FloatArray, sizes: FloatArray) -> Stability | None:
+    """Pool agreements (pairs, sites) with weights `sizes` (sites).
+
+    NaN marks a site that said nothing of a pair. A pair of which nobody said anything is left out;
+    None if none is left on either side.
+    """
+    observed, permuted_ = weighted(agreements, sizes), weighted(null, sizes)
+    if not len(observed) or not len(permuted_):
+        return None
     return Stability(
         float(observed.mean()),
         float(observed.min()),
@@ -86,4 +129,13 @@ def pool(agreements: FloatArray, null: FloatArray, sizes: FloatArray) -> Stabili
         float(permuted_.max()),
         int((permuted_ >= observed.mean()).sum()),
         len(observed),
+        len(permuted_),
     )
+
+
+def weighted(agreements: FloatArray, sizes: FloatArray) -> FloatArray:
+    """Mean over sites by pair, of those that said something."""
+    said = ~np.isnan(agreements)
+    weight = (said * sizes).sum(axis=1)
+    total = (np.where(said, agreements, 0.0) * sizes).sum(axis=1)
+    return np.asarray(total[weight > 0] / weight[weight > 0])

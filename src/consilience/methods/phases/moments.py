@@ -4,13 +4,15 @@
 coordinator                     site
 ==============================  ==================================================
 moments.sums: Request       ->
-                            <-  Sums: n (p), totals (p), squares (p)  AGGREGATE
+                            <-  Sums: n (p), means (p), spreads (p)   AGGREGATE
 ==============================  ==================================================
 
-``totals`` are column sums over the rows with a value, ``squares`` sums of squared deviations from
-the *site's* mean. They are combined by the update of Chan, Golub and LeVeque (1983), pairwise in
-name order, which loses no digits when means are large. A column whose cell is small or dominated at
-a site is withheld there; the pooled moment then comes from the other sites, and a note says so.
+``means`` are over the rows with a value, ``spreads`` are mean squared deviations from the *site's*
+mean, ``n`` says how many rows they stand for: the rows with a value, or all rows where only a few
+values are missing, since a small number of missing values is a small count. They are combined by
+the update of Chan, Golub and LeVeque (1983), pairwise in name order, which loses no digits when
+means are large. A column whose cell is small or dominated at a site is withheld there; the pooled
+moment then comes from the other sites, and a note says so.
 """
 
 from __future__ import annotations
@@ -46,10 +48,15 @@ class Request:
 class Sums:
     """Sums of a site's feature columns; NaN where the site withholds a column."""
 
-    n: Released = sends(Disclosure.AGGREGATE, ("p",), gaps=True, doc="rows with a value")
-    totals: Released = sends(Disclosure.AGGREGATE, ("p",), gaps=True, doc="column sums")
-    squares: Released = sends(
-        Disclosure.AGGREGATE, ("p",), gaps=True, doc="squared deviations from the site's mean"
+    n: Released = sends(
+        Disclosure.AGGREGATE,
+        ("p",),
+        gaps=True,
+        doc="rows with a value; all rows where fewer than min_records values are missing",
+    )
+    means: Released = sends(Disclosure.AGGREGATE, ("p",), gaps=True, doc="column means")
+    spreads: Released = sends(
+        Disclosure.AGGREGATE, ("p",), gaps=True, doc="mean squared deviations from the site's mean"
     )
 
 
@@ -75,18 +82,17 @@ class Moments:
 def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Sum the columns, withholding what is small or dominated."""
     x = data.features
-    present = np.where(np.isnan(x), np.nan, 1.0)
-    n = aggregate(present)
-    totals = aggregate(x)
-    centre = totals.value / np.maximum(n.value, 1)
-    squares = aggregate((x - centre) ** 2)
+    missing = np.isnan(x)
+    few = missing.sum(axis=0) < site.limits.min_records
+    n = aggregate(np.where(missing & ~few, np.nan, 1.0))
+    means = aggregate(x, mean=True)
+    spreads = aggregate((x - means.value) ** 2, mean=True)
     # A column is released whole or not at all: its mean and its spread tell the same story.
-    unsafe = np.zeros(x.shape[1], dtype=bool)
-    for released in (n, totals, squares):
-        unsafe |= np.isnan(released.withhold_unsafe(site.limits).value)
-    unsafe |= n.value == 0
+    unsafe = np.asarray(missing.all(axis=0))
+    for released in (n, means, spreads):
+        unsafe = unsafe | np.isnan(released.withhold_unsafe(site.limits).value)
     reply = Sums(
-        n=n.withhold(unsafe), totals=totals.withhold(unsafe), squares=squares.withhold(unsafe)
+        n=n.withhold(unsafe), means=means.withhold(unsafe), spreads=spreads.withhold(unsafe)
     )
     return reply, state
 
@@ -108,11 +114,11 @@ def pool(replies: dict[str, Sums]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Pool sites in name order by a fixed pairwise tree; withheld columns count as no rows."""
     parts = []
     for site in sorted(replies):
-        n, totals, squares = (
+        n, mean, spread = (
             np.nan_to_num(released.value)
-            for released in (replies[site].n, replies[site].totals, replies[site].squares)
+            for released in (replies[site].n, replies[site].means, replies[site].spreads)
         )
-        parts.append((n, totals / np.maximum(n, 1), squares))
+        parts.append((n, mean, n * spread))
     while len(parts) > 1:
         paired = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = paired + parts[len(paired) * 2 :]

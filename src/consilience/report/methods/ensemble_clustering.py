@@ -119,7 +119,7 @@ def _result(run: Run) -> EnsembleClusteringResult:
 def beyond_chance(stability: dict[str, Any]) -> bool:
     """Whether hardly any pair with permuted columns agrees as well as the pairs on average."""
     if "null_reached" in stability:
-        return bool(stability["null_reached"] <= 0.05 * stability["pairs"])
+        return bool(stability["null_reached"] <= 0.05 * stability["null_pairs"])
     return bool(stability["low"] > stability["null_high"])
 
 
@@ -148,7 +148,7 @@ def _verdict(result: EnsembleClusteringResult) -> tuple[str, str]:
         f"(agreement {s['mean']:.2f}, by chance {s['null_mean']:.2f})"
     )
     if s["pairs"] < FEW_PAIRS:
-        return f"{found}, by {plural(s['pairs'], 'comparison')} only.", "caution"
+        return f"{found}, by {plural(s['null_pairs'], 'comparison')} only.", "caution"
     return f"{found}.", "good"
 
 
@@ -156,7 +156,7 @@ def _reached(s: dict[str, Any]) -> str:
     if "null_reached" not in s:
         return "the classes are"
     verb = "is" if s["null_reached"] == 1 else "are"
-    return f"{s['null_reached']} of {plural(s['pairs'], 'comparison')} {verb}"
+    return f"{s['null_reached']} of {plural(s['null_pairs'], 'comparison')} {verb}"
 
 
 # --------------------------------------------------------------------------- blocks
@@ -304,7 +304,7 @@ def _stability(result: EnsembleClusteringResult) -> Block:
     if not beyond_chance(s):
         warning = f"No clear evidence of classes: with columns permuted, {_reached(s)} as stable."
     elif s["pairs"] < FEW_PAIRS:
-        warning = f"{plural(s['pairs'], 'comparison')} only: ask for more stability_pairs."
+        warning = f"{plural(s['null_pairs'], 'comparison')} only: ask for more stability_pairs."
     picture = Picture(
         "stability",
         figures.plot_stability(result),
