@@ -14,6 +14,7 @@ from consilience import Run
 from consilience.engines.federation import Federation
 from consilience.engines.study_run import method_of, read_site_files
 from consilience.sites.study import Study
+from consilience.testing.fakes import members, with_fixed_secrets
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "heart"
 KEPT = {"cleveland": 303, "hungarian": 293, "switzerland": 117, "va": 140}
@@ -34,7 +35,10 @@ def heart(
             name: file.model_copy(update={"home": str(home / name)})
             for name, file in read_site_files(study).items()
         }
-        run = method_of(study).run(Federation.from_study(study, files), seed=study.seed)
+        federation = Federation.from_study(study, files)
+        for i, site in enumerate(members(federation).values()):
+            with_fixed_secrets(site, i)
+        run = method_of(study).run(federation, seed=study.seed)
     parts = []
     for site in KEPT:
         output = run.site(site)

@@ -23,7 +23,13 @@ from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.sites.site import Site
 from consilience.testing.check_method import Oracle
-from consilience.testing.fakes import Asynchronous, ClassSums, federation_of
+from consilience.testing.fakes import (
+    Asynchronous,
+    ClassSums,
+    federation_of,
+    members,
+    with_fixed_secrets,
+)
 from consilience.wire.signing import SigningKey
 
 # --------------------------------------------------------------------------- methods
@@ -54,6 +60,14 @@ def scaled() -> Federation:
     return federation_of(TABLES, roles=ROLES, preparation=Preparation(standardize="pooled"))
 
 
+def secret() -> Federation:
+    """Scaled, with sites whose secret draws can be repeated."""
+    federation = scaled()
+    for i, site in enumerate(members(federation).values()):
+        with_fixed_secrets(site, i)
+    return federation
+
+
 def pooled_mean_and_sd(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     x = np.concatenate([data.features for data in rows.values()])
     return {"n": len(x), "mean": x.mean(axis=0), "sd": x.std(axis=0, ddof=1)}
@@ -75,7 +89,7 @@ CASES: dict[str, Case] = {
     "class-sums": Case(ClassSums(edges=((0.0,), (2.0,))), plain),
     "asynchronous": Case(Asynchronous(turns=2), plain, asynchronous=True),
     "ensemble-clustering": Case(
-        EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), scaled
+        EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret
     ),
 }
 

@@ -14,6 +14,10 @@ from sklearn.metrics import adjusted_rand_score
 from consilience import Columns, EnsembleClustering, Federation, Policy, Preparation, Run
 from consilience.estimators.cluster_models import model_from_arrays
 from consilience.exceptions import ParameterError, QuorumError
+from consilience.methods.ensemble_clustering.messages import LocalModels, PatternCounts
+from consilience.methods.ensemble_clustering.site import profiled_classes
+from consilience.testing.fakes import members, with_fixed_secrets
+from consilience.wire.disclosure import Limits
 from tests.reference import ensemble_naive as naive
 
 Tables = dict[str, pd.DataFrame]
@@ -40,6 +44,8 @@ def cluster(tables: Tables, policy: Any = "strict", *, seed: int = 3, **paramete
     federation = Federation.local(
         tables, columns=Columns(features=tuple(next(iter(tables.values())).columns)), policy=policy
     )
+    for i, site in enumerate(members(federation).values()):
+        with_fixed_secrets(site, i)
     run: Run = EnsembleClustering(**settings).run(federation, seed=seed)
     return run
 
@@ -101,17 +107,119 @@ def test_merging_rare_tuples_hardly_changes_the_classes() -> None:
     assert np.mean(agreements) >= 0.99, agreements
 
 
+def released(
+    tables: Tables, kind: type, *, secrets: bool = True, **parameters: Any
+) -> dict[str, list[Any]]:
+    """Messages of one kind as they left the sites."""
+    columns = Columns(features=tuple(next(iter(tables.values())).columns))
+    federation = Federation.local(tables, columns=columns)
+    left: dict[str, list[Any]] = {site: [] for site in tables}
+
+    def watch(site: str) -> Any:
+        def confirm(request: Any, message: Any, verdicts: Any) -> bool:
+            if isinstance(message, kind):
+                left[site].append(message)
+            return True
+
+        return confirm
+
+    for name, site in members(federation).items():
+        site.confirm = watch(name)
+        if secrets:
+            with_fixed_secrets(site, 1)
+    EnsembleClustering(**parameters).run(federation, seed=7)
+    return left
+
+
 def test_no_small_count_leaves_a_site_and_no_label_does() -> None:
     tables, _ = draw(SIZES, sigma=0.8, seed=2)
+    for messages in released(tables, PatternCounts, n_clusters=4, stability_pairs=3).values():
+        assert len(messages) == 1
+        for table in messages[0].counts.value:
+            assert (np.asarray(table["counts"]) >= 10).all()
     run = cluster(tables, n_clusters=4)
-    sizes = np.concatenate(list(run.result.class_sizes_by_site.values()))
-    assert ((sizes == 0) | (sizes >= 10)).all()
     n = set(SIZES.values())
     for line in run.transcript:
         assert line.disclosure not in ("per-record", "noised")
         assert not n & {
             int(d) for part in line.shape.split() for d in part.split("x") if d.isdigit()
         }
+
+
+def test_halves_and_resamples_do_not_follow_from_the_public_seed() -> None:
+    """Known halves would make class means equations in the rows; the main model stays public."""
+    tables, _ = draw({s: 250 for s in "abc"}, k=2)
+
+    def twice(**parameters: Any) -> list[tuple[Any, Any]]:
+        runs = [
+            released(tables, LocalModels, secrets=False, n_clusters=2, **parameters)
+            for _ in range(2)
+        ]
+        return [tuple(run[site][0].models.value for run in runs) for site in tables]  # type: ignore[misc]
+
+    for first, second in twice(stability_pairs=2):
+        assert np.array_equal(first[0][0]["means"], second[0][0]["means"])
+        views = [
+            (a[0]["means"], b[0]["means"])
+            for a, b in zip(first[1:], second[1:], strict=True)
+            if a and b
+        ]
+        assert len(views) >= 2
+        assert not any(np.array_equal(a, b) for a, b in views)
+    for first, second in twice(stability_pairs=0, n_resamples=2):
+        assert not np.array_equal(first[0][0]["means"], second[0][0]["means"])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_difference_of_released_means_rests_on_few_rows(seed: int) -> None:
+    """Groups of rows by own class and class shown: all that moments, models and profile add up."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(20, 150))
+    own = rng.choice(3, size=n, p=rng.dirichlet(np.ones(3)))
+    own[np.isin(own, np.flatnonzero(np.bincount(own, minlength=3) < 10))] = own[0]
+    if np.bincount(own, minlength=3)[own[0]] < 10:
+        own[:] = 0
+    labels = np.where(rng.random(n) < 0.8, own, rng.integers(-1, 4, size=n))
+    shown = profiled_classes(own, labels, Limits())
+    groups = np.unique(np.stack([own, shown]), axis=1, return_counts=True)[1]
+    assert (groups >= 10).all()
+    enough = np.bincount(labels[labels >= 0], minlength=4) >= 40
+    for k in np.flatnonzero(enough):
+        assert (shown == k).any(), "a large class stays"
+
+
+def test_one_row_in_a_class_cannot_be_taken_off_the_totals() -> None:
+    """One row of a site lies in a class of its own: it is shown with another class."""
+    rng = np.random.default_rng(0)
+    centres = np.array([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]])
+    tables = {}
+    for site, classes in {"a": [30, 30, 30], "b": [30, 29, 1]}.items():
+        z = np.repeat(np.arange(3), classes)
+        tables[site] = pd.DataFrame(
+            centres[z] + 0.3 * rng.normal(size=(len(z), 2)), columns=["u", "v"]
+        )
+    run = cluster(tables, n_clusters=3)
+    assert np.bincount(run.site("b").labels).min() == 1
+    means = {
+        line.site: line for line in run.transcript if line.field == "means" and line.step == "label"
+    }
+    assert means["b"].verdict == "withheld"
+    shown = profiled_classes(np.repeat([0, 1], [30, 30]), run.site("b").labels, Limits())
+    assert set(np.unique(shown, return_counts=True)[1]) == {30}
+
+
+def test_a_rare_case_among_the_targets_of_a_class_is_withheld() -> None:
+    """Means of a 0/1 target are counts of cases: 30 rows with one case say nothing of it."""
+    tables, truth = draw({"a": 120, "b": 150}, k=2, sigma=0.2, seed=3)
+    for site, table in tables.items():
+        table["sick"] = (truth[site] == 0).astype(float)
+        table.loc[np.flatnonzero(truth[site] == 1)[:1], "sick"] = 1.0
+    columns = Columns(features=tuple(f"x{j}" for j in range(6)), target="sick")
+    run = EnsembleClustering(n_clusters=2, stability_pairs=0).run(
+        Federation.local(tables, columns=columns), seed=1
+    )
+    for means in run.result.target_means_by_site.values():
+        assert np.isnan(means).any(), "one case in the other class"
 
 
 @pytest.mark.parametrize("weighting", ["spectral", "centred", "equal"])
@@ -133,8 +241,8 @@ def test_covariances_of_mixtures(covariance_type: str) -> None:
 
 
 def test_resampled_models_have_names_and_weights() -> None:
-    tables, truth = draw({"a": 200, "b": 150})
-    run = cluster(tables, n_clusters=4, n_resamples=4)
+    tables, truth = draw({"a": 200, "b": 150}, k=2)
+    run = cluster(tables, n_clusters=2, n_resamples=4)
     assert run.result.model_names == tuple(f"{s}/{i}" for s in "ab" for i in range(1, 5))
     assert len(run.result.weights) == 8
     everything = np.concatenate([truth[s] for s in "ab"])

@@ -16,6 +16,7 @@ from consilience.exceptions import ProtocolError, WireError
 from consilience.methods.base import Absent, Ask, CoordinatorContext, Method, Refused, Replies
 from consilience.methods.phases.prepare import exchange, steps_of
 from consilience.methods.result import Result
+from consilience.numerics.parallel import one_thread
 from consilience.wire.codec import decode_message, digest, encode_message
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.journal import JournaledAsk
@@ -61,16 +62,18 @@ class Driver:
 
     def run(self) -> Result:
         """Run to the end and return the result."""
-        from threadpoolctl import threadpool_limits
+        # Also while sites compute: threads of the local engine cannot set limits of their own.
+        with one_thread():
+            return self._run()
 
+    def _run(self) -> Result:
         generator = exchange(self._method, self._ctx)
         received: Replies | None = None
         while True:
-            with threadpool_limits(1):
-                try:
-                    ask = generator.send(received)  # type: ignore[arg-type]
-                except StopIteration as stop:
-                    return self._ended(stop.value)
+            try:
+                ask = generator.send(received)  # type: ignore[arg-type]
+            except StopIteration as stop:
+                return self._ended(stop.value)
             received = self._answer(ask)
 
     def retry_refused(self) -> int | None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.parallel import one_thread
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -416,9 +417,8 @@ def _fit_shrinking(
 
 def _kmeans_means(rows: FloatArray, k: int, seed: int, n_init: int) -> FloatArray:
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):  # sums over threads would depend on how many there are
+    with one_thread():  # sums over threads would depend on how many there are
         fitted = KMeans(k, n_init=n_init, random_state=seed, tol=0.0).fit(rows)
     return _ordered(fitted.cluster_centers_)[0]
 
@@ -427,10 +427,9 @@ def _sklearn_mixture(
     rows: FloatArray, k: int, seed: int, n_init: int, covariance_type: CovarianceType
 ) -> Any:
     from sklearn.mixture import GaussianMixture
-    from threadpoolctl import threadpool_limits
 
     floor = 1e-6 * float(rows.var(axis=0).mean()) or 1e-12
-    with threadpool_limits(1):
+    with one_thread():
         return GaussianMixture(
             k,
             covariance_type=covariance_type,

@@ -1,12 +1,46 @@
-"""One ordered map over joblib: results come in the order of the items, whoever computed them."""
+"""One ordered map over joblib, and one way to keep numerical libraries on one thread.
+
+Results come in the order of the items, whoever computed them, and do not depend on how many threads
+a library would use: sums over threads differ in their last bits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_lock = threading.Lock()
+_limits: list[Any] = []
+_inside = 0
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep numerical libraries on one thread, however many threads of ours are inside.
+
+    A library with a thread pool for the whole process obeys one thread of ours at a time, and
+    threadpoolctl's own context restores what it found: of two that overlap in different threads,
+    the first to leave would let the library loose under the second. Here the last one restores.
+    A run holds this context from beginning to end, in the thread that called it.
+    """
+    from threadpoolctl import threadpool_limits
+
+    global _inside
+    with _lock:
+        _limits.append(threadpool_limits(1))
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            while _inside == 0 and _limits:
+                _limits.pop().restore_original_limits()
 
 
 def ordered_map(

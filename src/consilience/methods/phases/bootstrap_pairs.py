@@ -61,7 +61,7 @@ def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Rel
     -------
     Released
         Adjusted Rand index over the rows in classes of at least `min_records` rows in both, or NaN
-        where there are none.
+        where there are none, or only one class in either: then there is nothing to agree on.
     """
     kept = (first >= 0) & (second >= 0)
     while True:
@@ -72,9 +72,10 @@ def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Rel
         if not small.any():
             break
         kept &= ~small
-    if not kept.any():
+    sizes = [np.unique(labels[kept], return_counts=True)[1] for labels in (first, second)]
+    if not kept.any() or max(len(counts) for counts in sizes) == 1:
         return rounded(float("nan"), n_records=0, step=1.0)
-    smallest = min(int(np.unique(x[kept], return_counts=True)[1].min()) for x in (first, second))
+    smallest = min(int(counts.min()) for counts in sizes)
     value = adjusted_rand_index(first[kept], second[kept])
     return rounded(value, n_records=smallest, step=rounding_step(smallest))
 
