@@ -16,6 +16,27 @@ def pooled_moments(columns: Sequence[np.ndarray]) -> tuple[int, float, float]:
     return len(values), float(mean), float(variance)
 
 
+def rows_behind(column: np.ndarray, min_records: int = 10) -> int:
+    """Rows that a site says a column stands for: all, unless many values are missing."""
+    missing = sum(1 for v in column if np.isnan(v))
+    return len(column) - missing if missing >= min_records else len(column)
+
+
+def moments_of_sites(
+    columns: Sequence[np.ndarray], min_records: int = 10
+) -> tuple[int, float, float]:
+    """Number, mean and variance where each site's values stand for `rows_behind` rows."""
+    weighted = []
+    for column in columns:
+        values = [Fraction(float(v)) for v in column if not np.isnan(v)]
+        each = Fraction(rows_behind(column, min_records), len(values))
+        weighted += [(each, v) for v in values]
+    n = sum(w for w, _ in weighted)
+    mean = sum(w * v for w, v in weighted) / n
+    variance = sum(w * (v - mean) ** 2 for w, v in weighted) / n
+    return int(n), float(mean), float(variance)
+
+
 def cell_facts(column: np.ndarray) -> tuple[float, int, float]:
     """Sum, records behind it and largest share of one record, one value after another."""
     values = [float(v) for v in column if not np.isnan(v)]

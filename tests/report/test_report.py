@@ -202,6 +202,7 @@ STABLE = {
     "null_low": 0.0,
     "null_high": 0.4,
     "null_reached": 0,
+    "null_pairs": 20,
     "alone_mean": 0.6,
     "ported_mean": 0.6,
     "by_site": {"s0": 0.9, "s1": 0.9, "s2": 0.9},
@@ -213,7 +214,9 @@ STABLE = {
     [
         ({}, "good", "more than chance would"),
         ({"null_reached": 2, "null_high": 1.0}, "caution", "no clear evidence of classes"),
-        ({"pairs": 2}, "caution", "2 comparisons only"),
+        ({"null_reached": 1}, "good", "more than chance would"),
+        ({"null_reached": 1, "null_pairs": 19}, "caution", "1 of 19 comparisons is as stable"),
+        ({"pairs": 2, "null_pairs": 2}, "caution", "2 comparisons only"),
     ],
 )
 def test_headline_does_not_overclaim(

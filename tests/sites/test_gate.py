@@ -158,10 +158,22 @@ def test_summary(n: int, good: bool) -> None:
 
 @pytest.mark.parametrize(
     ("n", "step", "good"),
-    [(9, 0.2, False), (10, 0.1, True), (10, 0.09, False), (100, 0.01, True), (0, 0.5, False)],
+    [(9, 0.2, False), (10, 0.1, True), (10, 0.09, False), (100, 0.01, True), (99, 0.01, False)],
 )
 def test_rounded(n: int, step: float, good: bool) -> None:
-    assert passes(d.rounded(0.3, n_records=n, step=step)) is good
+    made = d.rounded(0.3, n_records=n, step=step)
+    assert passes(made) is good
+    silent, fine = d.rounded(0.3, n_records=0, step=1.0), d.rounded(0.3, n_records=40, step=0.05)
+    for parts in ([silent, made], [made, silent], [fine, made, silent], [fine, made]):
+        assert passes(d.bundle(parts)) is good, "each part is judged by itself"
+
+
+@pytest.mark.parametrize("step", [1.0, 0.5, 1e-6])
+def test_rounded_of_no_records_leaves_as_a_gap(step: float) -> None:
+    made = d.rounded(0.3, n_records=0, step=step)
+    reviewed = put(made)
+    assert np.isnan(decode_message(reviewed.message).value.value)
+    assert passes(d.bundle([made, made]))
 
 
 def fitted(type_name: str, n: int, parameters: int, leaves: list[int] | None) -> Released:
@@ -210,6 +222,21 @@ def test_noise_of_several_fields_adds_up() -> None:
 def test_a_bundle_with_one_small_part_is_refused() -> None:
     assert passes(d.bundle([d.count(10), d.count(40)]))
     assert not passes(d.bundle([d.count(9), d.count(40)]))
+
+
+@pytest.mark.parametrize(("n", "good"), [(1, False), (9, False), (10, True)])
+def test_who_abstains_opens_no_way_out_for_others(n: int, good: bool) -> None:
+    def summary(records: int) -> Released:
+        return d.model(np.ones(1), kind="summary", n_records=records)
+
+    silent = summary(0)
+    assert passes(silent)
+    for parts in ([silent, summary(n)], [summary(n), silent], [summary(40), silent, summary(n)]):
+        assert passes(d.bundle(parts)) is good
+    assert passes(d.bundle([d.count(0), d.count(n)])) is good
+    nothing = d.aggregate(np.full((40, 1), np.nan), mean=True)
+    assert passes(nothing)
+    assert passes(d.bundle([nothing, d.aggregate(normal(n), mean=True)])) is good
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ def test_any_bytes_are_a_value_or_a_wire_error(data: bytes) -> None:
 MESSAGE = encode_message(
     Sums(
         n=aggregate(np.ones((20, 2))),
-        totals=aggregate(np.arange(40.0).reshape(20, 2)),
-        squares=aggregate(np.arange(40.0).reshape(20, 2) ** 2),
+        means=aggregate(np.arange(40.0).reshape(20, 2), mean=True),
+        spreads=aggregate(np.arange(40.0).reshape(20, 2) ** 2, mean=True),
     )
 )
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,45 @@ def test_more_dimensions_and_no_rows() -> None:
     np.testing.assert_array_equal(evidence(empty).records, np.zeros(3))  # type: ignore[arg-type]
 
 
+def test_means_are_those_of_numpy_and_rest_on_what_the_sums_rest_on() -> None:
+    x = np.stack([column(kind) for kind in KINDS], axis=1)
+    cells = np.arange(40) % 3 - 1
+    cells[cells == 1] = 2  # cell 1 of 3 is empty
+    entities = np.arange(40) // 8
+    for names in ({}, {"cells": cells, "n_cells": 3}):
+        sums = aggregate(x, entities=entities, series="s", **names)
+        means = aggregate(x, entities=entities, series="s", mean=True, **names)
+        groups = [np.arange(40) >= 0] if not names else [cells == c for c in range(3)]
+        wanted = np.full((len(groups), len(KINDS)), GAP)
+        for c, rows in enumerate(groups):
+            for j in range(len(KINDS)):
+                some = x[rows, j][~np.isnan(x[rows, j])]
+                if len(some):
+                    wanted[c, j] = np.mean(some)
+        assert np.isnan(wanted).any(), "some cell is empty"
+        wanted = wanted if names else wanted[0]
+        np.testing.assert_allclose(means.value, wanted, rtol=1e-13, atol=1e-15)
+        same_evidence(evidence(means), evidence(sums))
+    empty = aggregate(np.empty((0, 3)), mean=True)
+    np.testing.assert_array_equal(empty.value, np.full(3, GAP))
+
+
+def same_evidence(a: Evidence, b: Evidence) -> None:
+    for one in dataclasses.fields(Evidence):
+        first, second = getattr(a, one.name), getattr(b, one.name)
+        assert (first is None) == (second is None), one.name
+        if first is not None:
+            np.testing.assert_array_equal(first, second, err_msg=one.name)
+
+
+@pytest.mark.parametrize("kind", ["normal", "indicator", "heavy"])
+def test_a_mean_is_withheld_where_its_sum_is(kind: str) -> None:
+    x = column(kind)[:, None]
+    gaps = [np.isnan(aggregate(x, mean=m).withhold_unsafe(LIMITS).value) for m in (False, True)]
+    np.testing.assert_array_equal(*gaps)
+    assert bool(gaps[1][0]) is (kind != "normal")
+
+
 @pytest.mark.parametrize(("ones", "small"), [(0, False), (1, True), (9, True), (10, False)])
 def test_an_indicator_is_small_when_its_smaller_group_is(ones: int, small: bool) -> None:
     for x in ((np.arange(40) < ones), (np.arange(40) >= ones)):
@@ -179,6 +219,13 @@ def test_rounding_shows_nothing_finer_than_its_step(value: float, step: float) -
     assert shown / step == pytest.approx(round(shown / step), abs=1e-9)
 
 
+@pytest.mark.parametrize("value", [0.5, GAP])
+def test_rounding_without_records_says_nothing(value: float) -> None:
+    made = rounded(value, n_records=0, step=0.1)
+    assert np.isnan(made.value)
+    assert not evidence(made).small(LIMITS).any()
+
+
 def test_models_and_their_classes() -> None:
     cells = np.array([0] * 10 + [1] * 9 + [-1] * 3)
     released = model({"centres": np.ones((2, 2))}, kind="centroids", n_records=22, cells=cells)
@@ -214,6 +261,18 @@ def test_a_bundle_is_as_weak_as_its_weakest_part() -> None:
         bundle([count(20), per_record(np.ones(20))])
     with pytest.raises(ProtocolError, match="one kind"):
         bundle([aggregate(np.ones((20, 1)), series="s")])
+
+
+def test_who_abstains_does_not_speak_for_the_rest_of_a_bundle() -> None:
+    def summary(n: int) -> Released:
+        return model(np.ones(1), kind="summary", n_records=n)
+
+    assert evidence(bundle([summary(0), summary(9), summary(40)])).n_records == 9
+    assert evidence(bundle([summary(0), summary(0)])).n_records == 0
+    parts = [rounded(0.3, n_records=n, step=s) for n, s in ((0, 1.0), (9, 0.2), (40, 0.01))]
+    joined = evidence(bundle(parts))
+    np.testing.assert_array_equal(joined.records, [0, 9, 40])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(joined.steps, [1.0, 0.2, 0.01])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

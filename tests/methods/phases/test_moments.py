@@ -13,7 +13,9 @@ from consilience.methods.phases.moments import combine, moments
 from consilience.methods.result import Result
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import FakeEngine, federation_of, scripted
-from tests.reference.moments_naive import pooled_moments
+from consilience.wire.codec import decode_message
+from consilience.wire.envelope import Reply
+from tests.reference.moments_naive import moments_of_sites, pooled_moments, rows_behind
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +45,29 @@ def run(tables: dict[str, np.ndarray], **settings: Any) -> Any:
     return OnlyMoments().run(federation_of(tables, **settings), seed=0)
 
 
+def asked(given: dict[str, np.ndarray], **settings: Any) -> dict[str, Any]:
+    """What each site sent in the phase."""
+    federation = scripted(federation_of(given, **settings))
+    OnlyMoments().run(federation, seed=0)
+    engine = federation.engine
+    assert isinstance(engine, FakeEngine)
+    messages = {
+        site: decode_message(Reply.from_bytes(raw).message)
+        for (_, site), raw in engine.replies.items()
+        if b"moments/sums" in raw
+    }
+    assert set(messages) == set(given)
+    return messages
+
+
 def tables(offset: float = 0.0, *, sites: int = 5, gaps: bool = False) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(9)
     made = {}
     for i in range(sites):
         x = rng.normal(size=(25 + 3 * i, 3)) * [1.0, 10.0, 1e-3] + [i, -i, 0] + offset
-        if gaps:
-            x[rng.uniform(size=x.shape) < 0.2] = np.nan
+        if gaps:  # few at every other site, many at the others
+            for j in range(3):
+                x[rng.permutation(len(x))[: 5 + 7 * (i % 2)], j] = np.nan
         made[f"s{i}"] = x
     return made
 
@@ -60,7 +78,7 @@ def test_against_exact_arithmetic(sites: int, gaps: bool) -> None:
     given = tables(sites=sites, gaps=gaps)
     result = run(given).result
     for j in range(3):
-        n, mean, variance = pooled_moments([x[:, j] for x in given.values()])
+        n, mean, variance = moments_of_sites([x[:, j] for x in given.values()])
         assert result.n[j] == n
         assert result.mean[j] == pytest.approx(mean, rel=1e-13, abs=1e-15)
         assert result.variance[j] == pytest.approx(variance, rel=1e-12)
@@ -99,7 +117,7 @@ def test_a_rare_indicator_is_withheld_and_named() -> None:
     assert result.mean[3] == pytest.approx(mean)
     assert result.variance[3] == pytest.approx(variance)
     assert any("Site s1 withheld the sums of x3" in note for note in finished.notes)
-    line = [x for x in finished.transcript if x.site == "s1" and x.field == "totals"]
+    line = [x for x in finished.transcript if x.site == "s1" and x.field == "means"]
     assert [x.verdict for x in line] == ["withheld"]
 
 
@@ -131,6 +149,54 @@ def test_few_missing_values_do_not_change_the_class() -> None:
     assert run(given).result.withheld == {"s0": ("x0",)}, "5 values are too few"
 
 
+@pytest.mark.parametrize("missing", [0, 1, 5, 9, 10, 11])
+def test_a_small_number_of_missing_values_does_not_show(missing: int) -> None:
+    x = np.random.default_rng(4).normal(size=(40, 2))
+    x[:missing, 1] = np.nan
+    rows = 40 if missing < 10 else 40 - missing
+    assert rows == rows_behind(x[:, 1])
+    reply = asked({"a": x})["a"]
+    np.testing.assert_array_equal(reply.n.value, [40, rows])
+    np.testing.assert_allclose(reply.means.value, np.nanmean(x, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(reply.spreads.value, np.nanvar(x, axis=0), rtol=1e-12)
+    assert reply.means.value.dtype == reply.spreads.value.dtype == np.float64
+
+
+@pytest.mark.parametrize(("limit", "n"), [(3, 36), (4, 36), (5, 40)])
+def test_what_is_a_small_number_is_the_policy_of_the_site(limit: int, n: int) -> None:
+    x = np.random.default_rng(4).normal(size=(40, 1))
+    x[:4] = np.nan
+    assert asked({"a": x}, policy=Policy(min_records=limit))["a"].n.value == [n]
+
+
+def test_gaps_of_the_tables_are_few_and_many() -> None:
+    """Otherwise the comparison with the reference would show nothing of the rule."""
+    missing = {int(k) for x in tables(gaps=True).values() for k in np.isnan(x).sum(axis=0)}
+    assert missing == {5, 12}
+    given = list(tables(gaps=True).values())
+    exact = pooled_moments([x[:, 0] for x in given])
+    assert abs(moments_of_sites([x[:, 0] for x in given])[1] - exact[1]) > 1e-3
+
+
+@pytest.mark.parametrize(("ones", "zeros"), [(3, 35), (35, 3), (9, 29), (1, 37)])
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_rare_indicator_with_missing_values_is_withheld(
+    ones: int, zeros: int, missing: int
+) -> None:
+    column = np.r_[np.ones(ones), np.zeros(zeros), np.full(missing, np.nan)]
+    x = np.c_[np.random.default_rng(8).normal(size=len(column)), column]
+    reply = asked({"a": x, "b": tables(sites=1)["s0"][:, :2]})["a"]
+    for released in (reply.n, reply.means, reply.spreads):
+        np.testing.assert_array_equal(np.isnan(released.value), [False, True])
+
+
+def test_a_common_indicator_with_missing_values_is_not_withheld() -> None:
+    column = np.r_[np.ones(12), np.zeros(26), np.full(2, np.nan)]
+    reply = asked({"a": column[:, None]})["a"]
+    assert reply.n.value == [40]
+    assert reply.means.value == pytest.approx(12 / 38)
+
+
 def test_constant_columns() -> None:
     given = {name: np.full((20, 1), 3.5) for name in ("a", "b")}
     result = run(given).result
@@ -144,10 +210,15 @@ def test_nothing_of_a_withheld_column_crosses() -> None:
     OnlyMoments().run(federation, seed=0)
     engine = federation.engine
     assert isinstance(engine, FakeEngine)
-    column = given["s2"][:, 1]
-    centred = (column - column.mean()) ** 2
-    for value in (column.sum(), centred.sum()):
-        assert np.array(value).tobytes() not in engine.replies[2, "s2"]
+    for site, shown in (("s2", False), ("s1", True)):
+        x = given[site]
+        total = x.sum(axis=0)
+        mean = total / len(x)  # in the site's order of summing, to the last bit
+        squares = ((x - mean) ** 2).sum(axis=0)
+        for value in (mean[1], squares[1] / len(x)):
+            assert (np.array(value).tobytes() in engine.replies[2, site]) is shown
+        for value in (total[1], squares[1]):
+            assert np.array(value).tobytes() not in engine.replies[2, site]
 
 
 def test_combining_is_what_pooling_gives() -> None:
@@ -177,9 +248,24 @@ def test_pooled_moments_feed_the_preparation() -> None:
     given = tables(gaps=True)
     preparation = Preparation(missing="aggregated-mean", standardize="pooled")
     finished = run(given, preparation=preparation)
-    wanted = [pooled_moments([x[:, j] for x in given.values()])[1:] for j in range(3)]
+    wanted = [moments_of_sites([x[:, j] for x in given.values()])[1:] for j in range(3)]
     np.testing.assert_allclose(finished.scaling[0], [m for m, _ in wanted], rtol=1e-12)
     np.testing.assert_allclose(finished.scaling[1], [m for m, _ in wanted], rtol=1e-12)
     np.testing.assert_allclose(finished.scaling[2], np.sqrt([v for _, v in wanted]), rtol=1e-12)
-    # Filled cells lie at the pooled mean, so the pooled mean of the scaled rows is zero.
+    # Filled cells lie at the pooled mean; a site's rows with a value stand for others too, so the
+    # mean of all scaled rows is near zero but not zero.
+    fill, centre, scale = finished.scaling
+    rows = np.concatenate(list(given.values()))
+    scaled = (np.where(np.isnan(rows), fill, rows) - centre) / scale
+    np.testing.assert_allclose(finished.result.mean, scaled.mean(axis=0), rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(finished.result.variance, scaled.var(axis=0), rtol=1e-10)
+    assert (finished.result.n == len(rows)).all()
+
+
+def test_filled_rows_have_the_pooled_mean_where_nothing_is_missing_or_much() -> None:
+    """Then every value stands for itself and the mean of the scaled rows is zero."""
+    given = tables(gaps=True)
+    given = {name: given[name] for name in ("s1", "s3")} | {"whole": tables()["s2"]}
+    preparation = Preparation(missing="aggregated-mean", standardize="pooled")
+    finished = run(given, preparation=preparation)
     np.testing.assert_allclose(finished.result.mean, 0.0, atol=1e-13)
