@@ -85,3 +85,32 @@ def test_tracked_figures_reach_their_bounds():
         if value < float(row["at_least"]):
             missed.append((*(row[k] for k in keys), row["figure"], value))
     assert missed == []
+
+
+@pytest.mark.parametrize("min_records", [1, 10])
+@pytest.mark.parametrize("weighting", ["spectral", "centred"])
+def test_the_replications_compute_what_the_method_does(min_records: int, weighting: str) -> None:
+    """`pipeline.cluster` on arrays and `EnsembleClustering` over sites: same classes."""
+    import pandas as pd
+
+    from consilience import Columns, EnsembleClustering, Federation, Policy
+    from consilience.estimators.cluster_models import model_from_arrays
+
+    sim = simulate_gaussian_sites(
+        6, rng=stream(4, "pipeline"), design="imbalanced", variance=0.1, sizes=(120, 250)
+    )
+    names = [f"x{j}" for j in range(sim.tables[0].shape[1])]
+    tables = {f"s{i}": pd.DataFrame(x, columns=names) for i, x in enumerate(sim.tables)}
+    federation = Federation.local(
+        tables, columns=Columns(features=tuple(names)), policy=Policy(min_records=min_records)
+    )
+    method = EnsembleClustering(n_clusters=5, stability_pairs=0, weighting=weighting)
+    run = method.run(federation, seed=1)
+    models = [model_from_arrays(m) for m in run.result.models]
+    found = cluster(
+        sim.tables, 5, seed=1, min_records=min_records, weighting=weighting, models=models
+    )
+    np.testing.assert_allclose(found.ensemble.weights, run.result.weights, atol=1e-12)
+    by_method = np.concatenate([run.site(name).labels for name in tables])
+    by_pipeline = np.concatenate(found.classes)
+    assert adjusted_rand_index(by_method, by_pipeline) == 1.0

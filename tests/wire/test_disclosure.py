@@ -300,3 +300,21 @@ def test_estimators_carry_their_type() -> None:
     )
     assert evidence(released).type_name == "sklearn.tree.T"
     assert released.disclosure is Disclosure.MODEL
+
+
+def test_bundles_keep_what_single_values_are_judged_by() -> None:
+    """A sum over one entity and a type that carries rows are refused in a bundle too."""
+    x = np.random.default_rng(0).normal(size=(40, 2)) + 5
+    one = aggregate(x, entities=np.zeros(40))
+    many = aggregate(x, entities=np.arange(40))
+    unknown = aggregate(x)
+    for parts in ([one, many], [many, one], [unknown, one]):
+        evidence = bundle(parts).evidence
+        assert evidence is not None and evidence.small(Limits()).any()
+    fine = bundle([many, unknown]).evidence
+    assert fine is not None and not fine.small(Limits()).any()
+    made = estimator(
+        b"", type_name="sklearn.svm._classes.SVC", n_records=40, n_parameters=2, leaves=None
+    )
+    with pytest.raises(ProtocolError, match="no estimators"):
+        bundle([made, made])

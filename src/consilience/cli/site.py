@@ -42,9 +42,16 @@ def _one_sentence(command: Callable[P, R]) -> Callable[P, R]:
 def keys(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to keep the key.")],
 ) -> None:
-    """Make a key in DIR and print its public half, the line for the study file."""
-    from consilience.wire.signing import SigningKey
+    """Make a key in DIR and print its public half, the line for the study file.
 
+    A key that is there already is never overwritten: its public half is printed.
+    """
+    from consilience.wire.signing import PRIVATE_FILE, SigningKey
+
+    if (directory / PRIVATE_FILE).exists():
+        typer.echo(f"there is a key already: {directory / PRIVATE_FILE}", err=True)
+        typer.echo(SigningKey.load(directory).public)
+        return
     key = SigningKey.generate()
     path = key.save(directory)
     typer.echo(f"private key (keep it here, show it to nobody): {path}", err=True)

@@ -315,6 +315,11 @@ class Federation:
         if found is None or path is None:
             return RunStore.create(info, path)
         rundir.check_resumable(path, found, info)
+        if not (path / "journal" / "log").exists() and (path / "transcript.jsonl").exists():
+            raise RunError(
+                f"the payloads of the run in {path} were purged, so it cannot be resumed; its "
+                "transcript, result and report are there"
+            )
         return RunStore(found, path)
 
     def _context(self, info: RunInfo, follows: Run | None) -> CoordinatorContext:

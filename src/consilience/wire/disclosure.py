@@ -448,8 +448,8 @@ def bundle(parts: Sequence[Released]) -> Released:
         return Released((), Disclosure.AGGREGATE, Evidence("count"), _KEY)
     evidences = [part.evidence for part in parts if part.evidence is not None]
     kinds = {(e.rule, p.disclosure) for e, p in zip(evidences, parts, strict=True)}
-    if len(kinds) != 1 or any(e.series for e in evidences):
-        raise ProtocolError("a bundle holds values of one kind, none of them part of a series")
+    if len(kinds) != 1 or any(e.series or e.type_name for e in evidences):
+        raise ProtocolError("a bundle holds values of one kind, no series and no estimators")
     first = evidences[0]
     # Parts that rest on no record (abstentions) must not speak for the others.
     said = [e for e in evidences if e.n_records > 0]
@@ -458,12 +458,25 @@ def bundle(parts: Sequence[Released]) -> Released:
         n_records=min((e.n_records for e in said), default=0),
         records=_joined([e.records for e in evidences]),
         share=_joined([e.share for e in evidences]),
+        entities=_entities(evidences),
         n_columns=max(e.n_columns for e in evidences),
         n_parameters=max(e.n_parameters for e in evidences),
         steps=_joined([e.steps for e in evidences]),
         epsilon=sum(e.epsilon for e in evidences),
     )
     return Released(tuple(p.value for p in parts), parts[0].disclosure, joined, _KEY)
+
+
+def _entities(evidences: Sequence[Evidence]) -> IntArray | None:
+    """Entities behind each cell; where they are not known they do not stop a cell."""
+    if all(e.entities is None for e in evidences):
+        return None
+    parts = []
+    for e in evidences:
+        records = np.ravel(np.zeros(()) if e.records is None else e.records)
+        known = np.full(records.shape, np.iinfo(np.int64).max)
+        parts.append(known if e.entities is None else np.ravel(e.entities))
+    return np.concatenate(parts)
 
 
 def _joined(facts: Sequence[NDArray[Any] | None]) -> Any:

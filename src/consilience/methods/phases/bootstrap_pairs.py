@@ -61,7 +61,8 @@ def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Rel
     -------
     Released
         Adjusted Rand index over the rows in classes of at least `min_records` rows in both, or NaN
-        where there are none, or only one class in either: then there is nothing to agree on.
+        where there are none, or only one class in both: then there is nothing to agree on. Where a
+        class holds just `min_records` rows, one record can decide whether its rows take part.
     """
     kept = (first >= 0) & (second >= 0)
     while True:

@@ -147,9 +147,14 @@ def _verdict(result: EnsembleClusteringResult) -> tuple[str, str]:
         f"{made}, and other rows of the same sites give the same classes more than chance would "
         f"(agreement {s['mean']:.2f}, by chance {s['null_mean']:.2f})"
     )
-    if s["pairs"] < FEW_PAIRS:
-        return f"{found}, by {plural(s['null_pairs'], 'comparison')} only.", "caution"
+    if _comparisons(s) < FEW_PAIRS:
+        return f"{found}, by {plural(_comparisons(s), 'comparison')} only.", "caution"
     return f"{found}.", "good"
+
+
+def _comparisons(s: dict[str, Any]) -> int:
+    """Pairs of halves that say something, with and without permuted columns."""
+    return int(min(s["pairs"], s["null_pairs"]))
 
 
 def _reached(s: dict[str, Any]) -> str:
@@ -303,8 +308,8 @@ def _stability(result: EnsembleClusteringResult) -> Block:
     warning = ""
     if not beyond_chance(s):
         warning = f"No clear evidence of classes: with columns permuted, {_reached(s)} as stable."
-    elif s["pairs"] < FEW_PAIRS:
-        warning = f"{plural(s['null_pairs'], 'comparison')} only: ask for more stability_pairs."
+    elif _comparisons(s) < FEW_PAIRS:
+        warning = f"{plural(_comparisons(s), 'comparison')} only: ask for more stability_pairs."
     picture = Picture(
         "stability",
         figures.plot_stability(result),
