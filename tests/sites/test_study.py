@@ -263,3 +263,16 @@ def test_example_keeps_853_rows(
     assert set(columns.values()) == {
         ("age", "trestbps", "thalach", "oldpeak", "sex", "cp=4", "exang")
     }
+
+
+def test_the_other_kind_of_file_is_recognised(tmp_path: Path) -> None:
+    study, site = tmp_path / "study.toml", tmp_path / "site.toml"
+    study.write_text(
+        'name = "s"\nmethod = "mean-and-sd"\n[data]\nfeatures = ["x"]\n[sites]\nnames = ["a"]\n'
+    )
+    site.write_text('name = "a"\nhome = "h"\n[source]\npath = "a.csv"\n')
+    assert Study.load(study).name == "s" and SiteFile.load(site).name == "a"
+    with pytest.raises(StudyError, match="is a site file, not a study file"):
+        Study.load(site)
+    with pytest.raises(StudyError, match="is a study file, not a site file"):
+        SiteFile.load(study)

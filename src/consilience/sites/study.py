@@ -42,6 +42,12 @@ _DEVICE = re.compile(r"(?i)(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?")
 
 F = TypeVar("F", bound="_File")
 
+_OTHER_KIND = {
+    "Study": {"site file, not a study file": {"home", "source"}},
+    "SiteFile": {"study file, not a site file": {"method", "sites"}},
+}
+"""What betrays that somebody gave the other kind of file."""
+
 
 def check_name(kind: str, name: str) -> str:
     """Return a name of a study, site or run that is safe in paths and messages.
@@ -194,6 +200,9 @@ class _File(_Strict):
         StudyError
             Unknown key or wrong value.
         """
+        for kind, keys in _OTHER_KIND.get(cls.__name__, {}).items():
+            if keys <= set(settings):
+                raise StudyError(f"{where} is a {kind}: give the other file")
         try:
             # Through JSON, so that lists become tuples and nothing else is converted.
             return cls.model_validate_json(json.dumps(settings, default=_no_dates))
