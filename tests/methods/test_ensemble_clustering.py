@@ -419,9 +419,19 @@ def test_more_classes_than_tuples_gives_those_there_are() -> None:
         ({"trim": -1.0}, "trim"),
         ({"trim": float("nan")}, "trim"),
         ({"stability_pairs": -1}, "stability_pairs"),
+        ({"stability_pairs": 101}, "stability_pairs"),
+        ({"n_resamples": 21}, "n_resamples"),
         ({"n_cluster": 3}, "no parameter 'n_cluster'"),
     ],
 )
 def test_parameters_out_of_range_are_named(parameters: dict[str, Any], said: str) -> None:
     with pytest.raises(ParameterError, match=said):
         EnsembleClustering.from_parameters(parameters)
+
+
+def test_a_site_answers_for_so_many_views_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that skips the check of parameters is refused by the sites."""
+    monkeypatch.setattr(EnsembleClustering, "validate", lambda self: None)
+    tables, _ = draw({"a": 60, "b": 60})
+    with pytest.raises(QuorumError, match="than a site answers for"):
+        cluster(tables, n_clusters=2, stability_pairs=101)

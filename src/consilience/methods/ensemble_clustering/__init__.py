@@ -70,6 +70,8 @@ from consilience.methods.base import (
 )
 from consilience.methods.ensemble_clustering import site as at_site
 from consilience.methods.ensemble_clustering.messages import (
+    MAX_PAIRS,
+    MAX_RESAMPLES,
     AllModels,
     FitRequest,
     Map,
@@ -194,14 +196,15 @@ class EnsembleClustering(Method):
         ):
             if getattr(self, name) not in choices:
                 raise ParameterError.of(name, f"one of {', '.join(choices)}", getattr(self, name))
-        for name, least in (
-            ("max_clusters", 2),
-            ("n_init", 1),
-            ("n_resamples", 1),
-            ("stability_pairs", 0),
+        for name, least, most in (
+            ("max_clusters", 2, 100),
+            ("n_init", 1, 10_000),
+            ("n_resamples", 1, MAX_RESAMPLES),
+            ("stability_pairs", 0, MAX_PAIRS),
         ):
-            if not _whole(getattr(self, name), least):
-                allowed = f"a whole number of at least {least}"
+            value = getattr(self, name)
+            if not _whole(value, least) or value > most:
+                allowed = f"a whole number from {least} to {most}"
                 raise ParameterError.of(name, allowed, getattr(self, name))
         if self.trim is not None and not (_real(self.trim) and 0 < self.trim < np.inf):
             raise ParameterError.of("trim", "a positive number, or left out", self.trim)

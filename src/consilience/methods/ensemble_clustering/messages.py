@@ -6,8 +6,14 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Disclosure, message, sends
+
+
+MAX_PAIRS = 100
+MAX_RESAMPLES = 20
+"""Each view of the rows tells a little more of them, whoever asks and why."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +35,12 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """Read it back."""
-        return cls(**json.loads(text))
+        """Read it back, at a site; `DisclosureError` for more views than a site answers for."""
+        settings = cls(**json.loads(text))
+        if settings.pairs > MAX_PAIRS or settings.n_resamples > MAX_RESAMPLES:
+            sentence = "more stability pairs or resampled models than a site answers for"
+            raise DisclosureError(sentence, public=sentence)
+        return settings
 
 
 @message("ensemble-clustering/vote-request", version=1)
