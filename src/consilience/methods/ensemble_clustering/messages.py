@@ -10,7 +10,6 @@ from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Disclosure, message, sends
 
-
 MAX_PAIRS = 100
 MAX_RESAMPLES = 20
 """Each view of the rows tells a little more of them, whoever asks and why."""
