@@ -119,7 +119,7 @@ def measured(paper: str) -> Iterator[str]:
     for listing in sorted(ROOT.glob(f"replications/{paper}/*/expected.csv")):
         folder = listing.parent
         found = _rows(folder / "result.csv")
-        for wanted in _rows(listing):
+        for wanted in (row for row in _rows(listing) if "at_least" in row):
             keys = [key for key in wanted if key not in ("figure", "at_least")]
             row = next((r for r in found if all(r.get(k) == wanted[k] for k in keys)), None)
             case = ", ".join(wanted[k] if k == "design" else f"{k} {wanted[k]}" for k in keys)
@@ -138,6 +138,49 @@ def _measured_row(folder: Path, case: str, wanted: dict[str, str], row: Any) -> 
     verdict = "met" if value >= bound else "**missed**"
     cells = (link, case, figure, f"{bound:g}", f"{value:.4f}", error, default, verdict)
     return f"| {' | '.join(cells)} |"
+
+
+def heart() -> Iterator[str]:
+    """Yield the figures of the heart example beside what was wanted."""
+    folder = ROOT / "replications/ensemble_clustering/heart"
+    bounds = {row["figure"]: row for row in _rows(folder / "expected.csv")}
+    yield "| figure | wanted | measured | over three sets of halves | |"
+    yield "|---|---|---|---|---|"
+    for row in _rows(folder / "result.csv"):
+        wanted, verdict = "", ""
+        if row["figure"] in bounds:
+            low, high = bounds[row["figure"]]["low"], bounds[row["figure"]]["high"]
+            wanted = f"{low} to {high}" if low and high else f"at least {low}" if low else ""
+            wanted = wanted or f"at most {high}"
+            value = float(row["value"])
+            met = float(low or "-inf") <= value <= float(high or "inf")
+            verdict = "met" if met else "**missed**"
+        # A bar would end the cell.
+        name = row["figure"].replace(
+            "|adjusted Rand index with site|", "size of the adjusted Rand index with site"
+        )
+        cells = (name, wanted, row["value"], row["spread"], verdict)
+        yield f"| {' | '.join(cells)} |"
+
+
+def sent() -> Iterator[str]:
+    """Yield what a site sends and how long imports take, if that was measured."""
+    exchange = ROOT / "benchmarks/results/exchange.json"
+    imports = ROOT / "benchmarks/results/import_time.json"
+    if not exchange.is_file() or not imports.is_file():
+        yield "Not measured yet."
+        return
+    yield "| sites | rows a site | stability pairs | rounds | bytes from a site | bytes to a site |"
+    yield "|---|---|---|---|---|---|"
+    for case in json.loads(exchange.read_text(encoding="utf-8"))["cases"]:
+        cells = ("sites", "rows_per_site", "stability_pairs", "rounds")
+        numbers = [*(case[c] for c in cells), case["bytes_from_a_site"], case["bytes_to_a_site"]]
+        yield f"| {' | '.join(f'{number:,}' for number in numbers)} |"
+    yield ""
+    yield "| process | median seconds | lowest | highest |"
+    yield "|---|---|---|---|"
+    for name, case in json.loads(imports.read_text(encoding="utf-8"))["processes"].items():
+        yield f"| {name} | {case['median_seconds']} | {case['lowest']} | {case['highest']} |"
 
 
 def weights() -> Iterator[str]:
@@ -177,7 +220,15 @@ def speed() -> Iterator[str]:
         ratios[0] >= 200,
     )
     yield _speed_row(
-        "largest difference of a weight from the N x N form", "1e-9", f"{worst:.1e}", worst <= 1e-9
+        "largest difference of a weight from the N x N form in these runs, N = 2,000 (the "
+        "benchmark's own bound)",
+        "1e-9",
+        f"{worst:.1e}",
+        worst <= 1e-9,
+    )
+    yield (
+        "| norms, agreement, weights, Gram matrix against the N x N form, N to 500, M to 30 "
+        "| 1e-10 | held by [tests](tests/numerics/test_ensemble.py), no figure kept | |"
     )
     large = [c for c in found.get("large", _large(found)) if c["subjects"] == 10**6]
     if large:
@@ -333,6 +384,41 @@ Adjusted Rand index of the ensemble by the rule for its weights, 60 data sets a 
 are of the paired difference. "noise models" carry no information, "nuisance models" agree with one
 another on something else than the classes.
 """
+MISSED = """\
+Missed: with five sites, outlying rows and `min_records` 10, the ensemble (.985, standard error
+.005) is not above the consensus of the same label tuples without distances between classes (.991,
+.004). With `min_records` 1 it is. The standard error of the difference was not kept; the bound is
+on the means, and stays.
+"""
+HEART = """\
+### The heart example
+
+Four hospitals, 853 patients, three classes ([example](examples/heart/README.md),
+[how computed](replications/ensemble_clustering/heart/README.md)). "diseased" is the share of
+patients with a diagnosis, which was not used to find the classes. Halves are secret draws of the
+sites, here with fixed secrets. "alone": sites label their own rows by their own model; "ported":
+one site's model labels all rows, which is the comparison that the bound of .10 is about (over
+"alone" the gain is less than .10); "null": with columns permuted.
+
+Missed: at the Hungarian site 73 of 88 patients with exercise angina are diseased, .83 where .85
+was wanted. The sites' votes by BIC (cleveland, hungarian, switzerland, va) disagree, as wanted, but
+are 6, 6, 3 and 5 where a prototype had 4, 1, 1 and 1. Many pairs with permuted columns agree as
+well as the halves, so stability alone is no evidence of these classes; the report says so.
+"""
+SENT = """\
+### What a site sends, and how long imports take
+
+From `benchmarks/exchange.py` (bytes of the messages, opening included; five classes, ten columns)
+and `benchmarks/import_time.py` (whole processes). A label for every row under each of five models
+would be 100,000 bytes at 20,000 rows.
+"""
+COMMANDS = """\
+### Two commands from a copy
+
+`make demo` and `make test` are all that a newcomer runs. `.ci/run` runs the second in a fresh
+clone; [tests](tests/cli/test_commands.py) run what the first runs. Run once by hand in a clone, on
+two busy cores: `make demo` took 68 s, most of it to make the environment.
+"""
 SPEED = "### Speed and memory of the pattern form\n"
 SIZES = f"""\
 ## {SMALLEST}
@@ -358,12 +444,20 @@ def page() -> str:
         MEASURED,
         *measured("ensemble_clustering"),
         "",
+        MISSED,
+        HEART,
+        *heart(),
+        "",
         WEIGHTS,
         *weights(),
         "",
         SPEED,
         *speed(),
         "",
+        SENT,
+        *sent(),
+        "",
+        COMMANDS,
         *(("Computed by earlier code, to be run again:", "", *stale, "") if stale else ()),
         SIZES,
         *smallest(),
