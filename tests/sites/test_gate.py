@@ -271,7 +271,13 @@ def test_verdicts() -> None:
 
 def test_every_rule_has_a_test_here() -> None:
     tested = {"count", "keyed-count", "sum", "moments", "centroids", "linear", "summary"}
-    assert set(RULES) == tested | {"rounded", "estimator", "per-record", "noised"}
+    assert set(RULES) == tested | {
+        "rounded",
+        "estimator",
+        "estimators",
+        "per-record",
+        "noised",
+    }
 
 
 # --------------------------------------------------------------------------- differencing
@@ -496,3 +502,22 @@ def test_a_review_leaves_the_message_alone() -> None:
     reviewed = review(made, STRICT, {})
     assert decode_message(reviewed.message).value.value == 40
     assert dataclasses.asdict(STRICT) == dataclasses.asdict(Policy())
+
+
+@pytest.mark.parametrize(
+    ("made", "good"),
+    [
+        (fitted("sklearn.linear_model.Ridge", 20, 10, None), True),
+        (fitted("sklearn.linear_model.Ridge", 19, 10, None), False),
+        (fitted("sklearn.tree._classes.DecisionTreeRegressor", 40, 0, [9, 31]), False),
+        (fitted("sklearn.svm._classes.SVC", 900, 1, None), False),
+    ],
+)
+def test_every_estimator_of_a_bundle_is_judged(made: Released, good: bool) -> None:
+    other = fitted("sklearn.linear_model.Lasso", 400, 2, None)
+    large = fitted("sklearn.tree._classes.DecisionTreeRegressor", 900, 0, [400, 500])
+    for parts in ([made, other, large], [large, made, other], [other, large, made]):
+        assert passes(d.bundle(parts)) is good
+        assert passes(d.bundle([d.bundle(parts), d.bundle([other])])) is good
+        assert passes(d.bundle(parts), SIMULATION)
+    assert put(d.bundle([other, large])).verdicts[0].rule == "estimators"

@@ -17,6 +17,7 @@ from consilience.wire.disclosure import (
     count,
     cross_products,
     estimator,
+    estimator_fault,
     model,
     noised,
     per_record,
@@ -313,8 +314,54 @@ def test_bundles_keep_what_single_values_are_judged_by() -> None:
         assert evidence is not None and evidence.small(Limits()).any()
     fine = bundle([many, unknown]).evidence
     assert fine is not None and not fine.small(Limits()).any()
-    made = estimator(
+    carries = estimator(
         b"", type_name="sklearn.svm._classes.SVC", n_records=40, n_parameters=2, leaves=None
     )
-    with pytest.raises(ProtocolError, match="no estimators"):
-        bundle([made, made])
+    fine_one = estimator(b"", type_name="T", n_records=40, n_parameters=2, leaves=None)
+    for parts in ([carries, fine_one], [fine_one, carries]):
+        joined = bundle(parts).evidence
+        assert joined is not None and estimator_fault(joined, Limits()) is not None
+
+
+def made_of(type_name: str = "T", n: int = 40, q: int = 2, leaves: Any = None) -> Released:
+    own = None if leaves is None else np.asarray(leaves)
+    return estimator({"form": "x"}, type_name=type_name, n_records=n, n_parameters=q, leaves=own)
+
+
+@pytest.mark.parametrize(
+    ("made", "phrase"),
+    [
+        (made_of(), None),
+        (made_of(n=9, q=0), "it rests on fewer than 10 records"),
+        (made_of(n=0, q=0), "it rests on fewer than 10 records"),
+        (made_of(q=20), None),
+        (made_of(q=21), "a model needs at least twice as many rows as parameters"),
+        (made_of(leaves=[10, 30]), None),
+        (made_of(leaves=[31, 9]), "a leaf rests on fewer than 10 records"),
+        (made_of("sklearn.svm._classes.SVR"), "a SVR carries training rows"),
+        (made_of("sklearn.svm._classes.LinearSVR"), None),
+    ],
+)
+def test_why_an_estimator_may_not_leave(made: Released, phrase: str | None) -> None:
+    assert estimator_fault(evidence(made), LIMITS) == phrase
+    for joined in (
+        bundle([made]),
+        bundle([made_of(), made]),
+        bundle([bundle([made]), bundle([made_of()])]),
+    ):
+        estimators = evidence(joined) if evidence(joined).rule == "estimators" else None
+        assert estimators is not None
+        assert estimator_fault(estimators, LIMITS) == phrase
+    assert estimator_fault(evidence(made), Limits(min_records=1)) is None
+
+
+def test_a_bundle_of_estimators_keeps_each_evidence() -> None:
+    first, second = made_of(n=30, leaves=[10, 20]), made_of("U", n=50)
+    joined = bundle([first, second])
+    assert joined.value == ({"form": "x"}, {"form": "x"})
+    assert joined.disclosure is Disclosure.MODEL
+    assert evidence(joined).rule == "estimators"
+    assert evidence(joined).parts == (first.evidence, second.evidence)
+    assert evidence(joined).n_records == 30
+    with pytest.raises(ProtocolError, match="one kind"):
+        bundle([first, model(np.ones(2), kind="summary", n_records=40)])

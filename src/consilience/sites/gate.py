@@ -16,6 +16,7 @@ linear         rows >= 2 x parameters, and at least `min_records`
 summary        a statistic of no record (an abstention) or of at least `min_records`
 rounded        the same, rounded to at least one over the number of records
 estimator      every leaf rests on `min_records`; rows >= 2 x parameters; no type that carries rows
+estimators     the same, for each of them
 per-record     consent of the policy
 noised         consent of the policy, epsilon within what the step has spent
 =============  ====================================================================================
@@ -37,18 +38,9 @@ import numpy as np
 from consilience.exceptions import DisclosureError, ProtocolError, WireError
 from consilience.sites.policy import Policy
 from consilience.wire.codec import encode_message
-from consilience.wire.disclosure import Evidence, Limits, Released, replaced
+from consilience.wire.disclosure import Evidence, Limits, Released, estimator_fault, replaced
 from consilience.wire.envelope import Verdict
 from consilience.wire.message import Disclosure, FieldSpec, iterate_fields
-
-MEMORISING = (
-    "sklearn.neighbors.",
-    "sklearn.svm._classes.",
-    "sklearn.gaussian_process.",
-    "sklearn.kernel_ridge.",
-    "sklearn.isotonic.",
-)
-"""Estimators that carry training rows (or one value for each) inside."""
 
 Series = dict[str, dict[str, Any]]
 
@@ -198,11 +190,9 @@ def _rounded(name: str, evidence: Evidence, limits: Limits) -> None:
 
 
 def _estimator(name: str, evidence: Evidence, limits: Limits) -> None:
-    if limits.min_records > 1 and evidence.type_name.startswith(MEMORISING):
-        raise _refusal(name, f"a {evidence.type_name.rsplit('.', 1)[-1]} carries training rows")
-    _linear(name, evidence, limits)
-    if evidence.records is not None and (evidence.records < limits.min_records).any():
-        raise _refusal(name, f"a leaf rests on fewer than {limits.min_records} records")
+    fault = estimator_fault(evidence, limits)
+    if fault is not None:
+        raise _refusal(name, fault)
 
 
 def _consented(name: str, evidence: Evidence, limits: Limits) -> None:
@@ -221,6 +211,7 @@ RULES: dict[str, Rule] = {
     "summary": _enough,
     "rounded": _rounded,
     "estimator": _estimator,
+    "estimators": _estimator,
     "per-record": _consented,
     "noised": _consented,
 }

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
+from consilience.wire.estimators.types import is_memorising
 from consilience.wire.message import Disclosure
 
 FloatArray = NDArray[np.float64]
@@ -78,6 +79,7 @@ class Evidence:
     series: str = ""
     members: IntArray | None = None
     member_entities: NDArray[Any] | None = None
+    parts: tuple[Evidence, ...] = ()
 
     def small(self, limits: Limits) -> NDArray[np.bool_]:
         """Cells that rest on some records, but on too few records or entities."""
@@ -387,13 +389,14 @@ def _has_numbers(value: Any) -> bool:
 
 
 def estimator(
-    encoded: bytes, *, type_name: str, n_records: int, n_parameters: int, leaves: IntArray | None
+    encoded: Any, *, type_name: str, n_records: int, n_parameters: int, leaves: IntArray | None
 ) -> Released:
     """Release a fitted scikit-learn estimator, encoded by ``wire.estimators``.
 
     Parameters
     ----------
-    encoded : bytes
+    encoded : Portable
+        Plain nest made by ``wire.estimators.encode``.
     type_name : str
         Qualified name of its type: the gate refuses types that carry training rows.
     n_records, n_parameters : int
@@ -404,6 +407,41 @@ def estimator(
         "estimator", n_records, leaves, n_parameters=n_parameters, type_name=type_name
     )
     return Released(encoded, Disclosure.MODEL, evidence, _KEY)
+
+
+def estimator_fault(evidence: Evidence, limits: Limits) -> str | None:
+    """Say why a fitted estimator, or one of a bundle of them, may not leave a site.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Of :func:`estimator`, or of a :func:`bundle` of them.
+    limits : Limits
+
+    Returns
+    -------
+    str or None
+        One phrase without a value or a count of the site, ``None`` if nothing speaks against it.
+
+    Notes
+    -----
+    Where a single record may be released (``min_records`` of 1: one person holds all data) neither
+    rows inside a model nor its number of parameters can tell more than the site may tell anyway.
+    """
+    if evidence.parts:
+        faults = (estimator_fault(part, limits) for part in evidence.parts)
+        return next((fault for fault in faults if fault is not None), None)
+    if limits.min_records <= 1:
+        return None
+    if is_memorising(evidence.type_name):
+        return f"a {evidence.type_name.rsplit('.', 1)[-1]} carries training rows"
+    if evidence.n_records < limits.min_records:
+        return f"it rests on fewer than {limits.min_records} records"
+    if evidence.n_records < 2 * evidence.n_parameters:
+        return "a model needs at least twice as many rows as parameters"
+    if evidence.records is not None and (evidence.records < limits.min_records).any():
+        return f"a leaf rests on fewer than {limits.min_records} records"
+    return None
 
 
 def per_record(values: NDArray[Any]) -> Released:
@@ -434,6 +472,9 @@ def noised(values: NDArray[Any], mechanism: Mechanism) -> Released:
 def bundle(parts: Sequence[Released]) -> Released:
     """Release several values of one kind as a tuple; each must pass the rule by itself.
 
+    Estimators keep the evidence of each part (rule ``"estimators"``); bundles of them may be
+    bundled once more.
+
     Parameters
     ----------
     parts : sequence of Released
@@ -448,8 +489,14 @@ def bundle(parts: Sequence[Released]) -> Released:
         return Released((), Disclosure.AGGREGATE, Evidence("count"), _KEY)
     evidences = [part.evidence for part in parts if part.evidence is not None]
     kinds = {(e.rule, p.disclosure) for e, p in zip(evidences, parts, strict=True)}
-    if len(kinds) != 1 or any(e.series or e.type_name for e in evidences):
-        raise ProtocolError("a bundle holds values of one kind, no series and no estimators")
+    if len(kinds) != 1 or any(e.series for e in evidences):
+        raise ProtocolError("a bundle holds values of one kind, and no series")
+    values = tuple(p.value for p in parts)
+    if evidences[0].rule in ("estimator", "estimators"):
+        # The facts of one model say nothing of another: each is judged by its own.
+        n_records = min(e.n_records for e in evidences)
+        each = Evidence("estimators", n_records, parts=tuple(evidences))
+        return Released(values, parts[0].disclosure, each, _KEY)
     first = evidences[0]
     # Parts that rest on no record (abstentions) must not speak for the others.
     said = [e for e in evidences if e.n_records > 0]
@@ -464,7 +511,7 @@ def bundle(parts: Sequence[Released]) -> Released:
         steps=_joined([e.steps for e in evidences]),
         epsilon=sum(e.epsilon for e in evidences),
     )
-    return Released(tuple(p.value for p in parts), parts[0].disclosure, joined, _KEY)
+    return Released(values, parts[0].disclosure, joined, _KEY)
 
 
 def _entities(evidences: Sequence[Evidence]) -> IntArray | None:
@@ -502,3 +549,92 @@ def replaced(released: Released, value: Any) -> Released:
 def is_nest(value: Any) -> bool:
     """Whether a value is a dict or tuple (arrays and scalars are leaves)."""
     return isinstance(value, Mapping | tuple)
+
+
+@dataclass(frozen=True)
+class WeightedMeans:
+    """Weighted means over records, with what is needed to judge them.
+
+    Attributes
+    ----------
+    mean, variance, effective : Released
+        Means by column, their squared standard errors, and effective numbers of records; NaN in all
+        three where one of them is withheld.
+    """
+
+    mean: Released
+    variance: Released
+    effective: Released
+
+
+def weighted_means(
+    values: FloatArray, weights: FloatArray | None = None, *, limits: Limits
+) -> WeightedMeans:
+    """Release weighted means of columns, withholding what is small or dominated.
+
+    Parameters
+    ----------
+    values : (n, ...) array
+        NaN in a whole column marks one that there is nothing to say of.
+    weights : (n, ...) array, optional
+        Non-negative; 1 by default.
+    limits : Limits
+
+    Returns
+    -------
+    WeightedMeans
+        ``D = sum h d / sum h``, ``Q = sum h^2 (d - D)^2 / (sum h)^2`` and ``(sum h)^2 / sum h^2``,
+        each of shape ``(...)``.
+
+    Notes
+    -----
+    Many such means of one set of records are equations in its rows. So, where records are protected
+    at all, D is rounded to about the amount by which one record moves it (a standard deviation over
+    the effective number of records), Q and the number to three digits: this is a small part of
+    D's own standard error, and too coarse to solve for a row.
+    """
+    d = np.asarray(values, dtype=float)
+    h = np.ones_like(d) if weights is None else np.broadcast_to(weights, d.shape).astype(float)
+    total = h.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = (h * d).sum(axis=0) / total
+        parts = (h**2) * (d - mean) ** 2
+        variance = parts.sum(axis=0) / total**2
+        effective = total**2 / (h**2).sum(axis=0)
+    released = [aggregate(contributions) for contributions in (h * d, parts, h)]
+    unsafe = ~(np.isfinite(mean) & np.isfinite(variance) & np.isfinite(effective))
+    for part in released:
+        unsafe = unsafe | np.isnan(part.withhold_unsafe(limits).value)
+    if limits.min_records > 1:
+        mean, variance, effective = _coarse(mean, variance, effective)
+    shown = []
+    for value, part in zip((mean, variance, effective), released, strict=True):
+        hidden = replaced(part, np.where(unsafe, 0.0, value)).withhold(unsafe)
+        shown.append(hidden)
+    return WeightedMeans(*shown)
+
+
+def _coarse(
+    mean: FloatArray, variance: FloatArray, effective: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Round D to the influence of one record, Q and the number of records to three digits."""
+    influence = np.sqrt(np.nan_to_num(variance) / np.maximum(np.nan_to_num(effective), 1.0))
+    steps = _step_above(influence)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rounded_mean = np.where(steps > 0, np.round(mean / steps) * steps, mean)
+    return rounded_mean, _three_digits(variance), _three_digits(effective)
+
+
+def _step_above(x: FloatArray) -> FloatArray:
+    """Smallest of 1, 2, 5 times a power of ten that is at least x; 0 for 0."""
+    safe = np.where(x > 0, x, 1.0)
+    power = 10.0 ** np.floor(np.log10(safe))
+    lead = safe / power
+    step = np.where(lead <= 1, 1.0, np.where(lead <= 2, 2.0, np.where(lead <= 5, 5.0, 10.0)))
+    return np.asarray(np.where(x > 0, step * power, 0.0))
+
+
+def _three_digits(x: FloatArray) -> FloatArray:
+    safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
+    unit = 10.0 ** (np.floor(np.log10(safe)) - 2)
+    return np.asarray(np.where(np.isfinite(x) & (x > 0), np.round(safe / unit) * unit, x))
