@@ -1,0 +1,93 @@
+"""The eICU example on real data: who is in which site's table, and what the study file says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from consilience.engines.study_run import read_site_files
+from consilience.sites.prepare import load
+from consilience.sites.source import read_source
+from consilience.sites.study import Study
+from examples.eicu.make_tables import first_stays, site_tables, write_tables
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "eicu"
+ROWS = {
+    "midwest-100-249-beds": 186,
+    "midwest-250-499-beds": 57,
+    "midwest-500-or-more-beds": 76,
+    "midwest-under-100-beds": 128,
+    "midwest-unknown-beds": 74,
+    "northeast-100-249-beds": 44,
+    "south-100-249-beds": 165,
+    "south-250-499-beds": 107,
+    "south-500-or-more-beds": 80,
+    "south-under-100-beds": 42,
+    "south-unknown-beds": 51,
+    "unknown-region-unknown-beds": 68,
+    "west-100-249-beds": 80,
+    "west-250-499-beds": 98,
+    "west-under-100-beds": 91,
+}
+
+
+@pytest.fixture(scope="module")
+def tables(data_dir: Callable[[str], Path]) -> dict[str, pd.DataFrame]:
+    return site_tables(data_dir("eicu_demo"))
+
+
+def test_rows_of_the_sites(tables: Mapping[str, pd.DataFrame]) -> None:
+    assert {name: len(table) for name, table in tables.items()} == ROWS
+    assert sum(ROWS.values()) == 1347
+
+
+def test_first_scored_stay_of_each_patient(data_dir: Callable[[str], Path]) -> None:
+    folder = data_dir("eicu_demo")
+    stays = first_stays(folder)
+    assert len(stays) == 1484
+    assert stays["stay"].is_unique
+    patients = pd.read_csv(folder / "patient.csv.gz").set_index("patientunitstayid")
+    assert patients["uniquepid"].loc[stays["stay"]].is_unique
+    results = pd.read_csv(folder / "apachepatientresult.csv.gz")
+    assert results.groupby("patientunitstayid").size().eq(2).all()
+    days = results.drop_duplicates("patientunitstayid").set_index("patientunitstayid")
+    np.testing.assert_allclose(
+        np.exp(stays["log_days"]), days["actualiculos"].loc[stays["stay"]], rtol=1e-12
+    )
+
+
+def test_columns_are_what_they_say(tables: Mapping[str, pd.DataFrame]) -> None:
+    rows = pd.concat(tables.values())
+    assert rows["age"].max() == 90
+    assert rows["age"].dropna().between(16, 90).all()
+    assert (rows["aps"] >= 0).all()
+    assert set(rows["ventilated"]) == set(rows["surgical"]) == {0, 1}
+    assert set(rows["sex"]) == {"female", "male"}
+    assert rows.isna().sum().sum() == rows["age"].isna().sum() == 2
+    # quartiles of the stay: 0.95, 1.7 and 3.0 days
+    np.testing.assert_allclose(
+        np.exp(rows["log_days"]).quantile([0.25, 0.5, 0.75]), [0.95, 1.67, 2.98], atol=0.01
+    )
+
+
+def test_the_study_reads_every_site(data_dir: Callable[[str], Path], tmp_path: Path) -> None:
+    """The files of the example lead to the rows that the sites keep."""
+    write_tables(data_dir("eicu_demo"), tmp_path)
+    study = Study.load(EXAMPLE / "study.toml")
+    assert study.sites.names == tuple(ROWS)
+    files = read_site_files(study)
+    assert set(files) == set(ROWS)
+    dropped = 0
+    for name, file in files.items():
+        path = file.source.path
+        assert path == f"../tables/{name}.csv"
+        table = pd.read_csv(tmp_path / Path(path).name)
+        data = load(read_source(table), study.columns, study.preparation, file.columns)
+        assert data.feature_names == ("age", "sex=male", "aps", "ventilated")
+        assert data.n_rows >= 40
+        dropped += len(table) - data.n_rows
+    assert dropped == 2  # patients of unknown age
