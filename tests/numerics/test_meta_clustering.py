@@ -229,17 +229,37 @@ def test_pairwise_tests_refuse_what_does_not_fit():
         sc.pairwise_tests(d, q, effective, n, var_y, min_effective=NAN)
 
 
-def test_power_and_what_is_detectable_are_inverse():
+@pytest.mark.parametrize("growth", [0.0, 0.01, np.array([0.3, 0.0])])
+def test_power_and_what_is_detectable_are_inverse(growth):
     margin, se = np.array([0.1, 0.5]), np.array([0.2, 0.05])
-    smallest = sc.detectable(margin, se)
-    np.testing.assert_allclose(sc.power(smallest, margin, se), 0.8)
+    for share in (0.5, 0.8, 0.99):
+        smallest = sc.detectable(margin, se, share, growth=growth)
+        np.testing.assert_allclose(sc.power(smallest, margin, se, growth=growth), share)
+    for wrong in (0.49, 1.0, NAN):
+        with pytest.raises(ParameterError, match="power"):
+            sc.detectable(margin, se, power=wrong, growth=growth)
+
+
+def test_power_in_plain_cases():
+    margin, se = np.array([0.1, 0.5]), np.array([0.2, 0.05])
     # at the margin: P(Z > 1.85)
     np.testing.assert_allclose(sc.power(margin, margin, se), 0.0322, atol=5e-4)
+    assert sc.power(0.9, 0.1, 0.2, growth=0.1) < sc.power(0.9, 0.1, 0.2)
     np.testing.assert_array_equal(sc.power([1.0, 0.0], [0.5, 0.5], [0.0, 0.0]), [1.0, 0.0])
     assert np.isnan(sc.power(1.0, 0.5, NAN))
-    for wrong in (0.0, 1.0):
-        with pytest.raises(ParameterError, match="power"):
-            sc.detectable(margin, se, power=wrong)
+
+
+def test_growth_takes_the_own_loss_or_else_the_variance():
+    d, q, effective, n, var_y = random_losses(14, 3)
+    effective[:] = [[9, 40, 50], [25, 9, 80], [20, 100, 9]]
+    found = sc.pairwise_tests(d, q, effective, n, var_y, own_loss=[1.0, 2.0, 4.0])
+    assert found.growth[0, 1] == pytest.approx(2.0 / 40 + 1.0 / 25)
+    assert found.growth[2, 1] == pytest.approx(2.0 / 100 + 4.0 / 80)
+    assert (np.diagonal(found.growth) == 0).all()
+    found = sc.pairwise_tests(d, q, effective, n, var_y)
+    assert found.growth[0, 1] == pytest.approx(var_y[1] / 40 + var_y[0] / 25)
+    with pytest.raises(DataError):
+        sc.pairwise_tests(d, q, effective, n, var_y, own_loss=[1.0])
 
 
 def test_dissimilarities_equal_the_textbook():

@@ -102,6 +102,8 @@ class PairwiseTests:
         (w - margin) / standard error, within +-1e6; diagonal 0, NaN where not comparable.
     comparable : array of bool
         Both directions have enough effective rows and finite losses; diagonal True.
+    growth : array
+        For `power` and `detectable`: noise variances by effective rows, summed over both sites.
     """
 
     difference: FloatArray
@@ -109,6 +111,7 @@ class PairwiseTests:
     margin: FloatArray
     z: FloatArray
     comparable: BoolArray
+    growth: FloatArray
 
 
 def shrunk_covariance(
@@ -257,6 +260,7 @@ def pairwise_tests(
     *,
     margin: float = 0.03,
     min_effective: float = 20.0,
+    own_loss: ArrayLike | None = None,
     resolution: ArrayLike | None = None,
 ) -> PairwiseTests:
     """Test each pair of sites for a difference beyond the equivalence margin.
@@ -277,6 +281,9 @@ def pairwise_tests(
         Equivalence margin tau, as a share of the variance of y: .03 tolerates 3 points of R^2.
     min_effective : float
         Pairs with fewer effective rows in either direction are not comparable.
+    own_loss : array, shape (L,), optional
+        Mean cross-fitted loss of each site's own model, for the power only. Without it the variance
+        of y is taken, which is larger: less power is claimed than there is.
     resolution : array, shape (L,), optional
         By site, the size of a loss difference that rounding alone can make (for instance 1e-24
         times the mean square of y). Smaller differences with no standard error count as 0: two
@@ -300,6 +307,9 @@ def pairwise_tests(
         raise DataError("pairwise tests need three square matrices with one row per site")
     if spread.shape != n.shape:
         raise DataError("pairwise tests need the variance of the target of every site")
+    noise = spread if own_loss is None else np.asarray(own_loss, dtype=np.float64)
+    if noise.shape != n.shape:
+        raise DataError("pairwise tests need the own loss of every site, or of none")
     if not margin >= 0.0:
         raise ParameterError.of("margin", "at least 0", margin)
     if not min_effective >= 0.0:
@@ -318,10 +328,12 @@ def pairwise_tests(
         blurred = blur[:, None] + blur[None, :]
         beyond = np.where((np.abs(beyond) <= blurred) & (standard_error <= blurred), 0.0, beyond)
     z = _bounded_ratio(beyond, standard_error)
-    for matrix in (difference, standard_error, z):
+    by_rows = noise[None, :] / np.where(comparable, effective, np.nan)
+    growth = by_rows + by_rows.T
+    for matrix in (difference, standard_error, z, growth):
         np.fill_diagonal(matrix, 0.0)
     np.fill_diagonal(comparable, True)
-    return PairwiseTests(difference, standard_error, tolerated, z, comparable)
+    return PairwiseTests(difference, standard_error, tolerated, z, comparable, growth)
 
 
 def power(
@@ -329,29 +341,39 @@ def power(
     margin_total: ArrayLike,
     standard_error: ArrayLike,
     threshold: float = LONE_THRESHOLD,
+    growth: ArrayLike = 0.0,
 ) -> FloatArray:
     """Chance that a pair with a true difference is told apart: P(z > threshold).
+
+    A pair that differs has a larger standard error than one that does not. With B the growth, at
+    the difference w ``se(w)^2 = se^2 + 3 B w`` and ``Var w = se^2 + 8 B w`` (first order, least
+    squares; docs/proofs/pairwise-test.md).
 
     Parameters
     ----------
     target_difference : array
-        True w, in squared units of y.
+        True w, in squared units of y: twice the mean squared difference of the two functions.
     margin_total : array
         tau (Var y_i + Var y_j), as in `PairwiseTests.margin`.
     standard_error : array
-        Standard error that the pair had.
+        Standard error of a pair that does not differ.
     threshold : float
-        Largest z at which the two sites would be merged.
+        Largest z at which the two sites would be merged; positive.
+    growth : array
+        `PairwiseTests.growth`. With 0 the standard error is taken as it is, and the power comes
+        out far too high.
 
     Returns
     -------
     array
-        By the normal approximation with the given standard error; NaN stays NaN.
+        By the normal approximation; NaN stays NaN.
     """
     from scipy.special import ndtr
 
-    beyond = np.asarray(target_difference, dtype=np.float64) - np.asarray(margin_total)
-    return np.asarray(ndtr(_bounded_ratio(beyond, np.asarray(standard_error)) - threshold))
+    target, error = np.asarray(target_difference, dtype=np.float64), np.asarray(standard_error)
+    beyond = target - _critical(margin_total, error, threshold, growth)
+    spread = np.sqrt(error**2 + 8.0 * np.asarray(growth) * np.maximum(target, 0.0))
+    return np.asarray(ndtr(_bounded_ratio(beyond, spread)))
 
 
 def detectable(
@@ -359,15 +381,16 @@ def detectable(
     standard_error: ArrayLike,
     power: float = 0.8,
     threshold: float = LONE_THRESHOLD,
+    growth: ArrayLike = 0.0,
 ) -> FloatArray:
     """Smallest true w that is told apart with the given power.
 
     Parameters
     ----------
-    margin_total, standard_error, threshold
+    margin_total, standard_error, threshold, growth
         As in `power`.
     power : float
-        Between 0 and 1, exclusive.
+        From .5 to below 1.
 
     Returns
     -------
@@ -377,14 +400,16 @@ def detectable(
     Raises
     ------
     ParameterError
-        If ``power`` is not between 0 and 1.
+        If ``power`` is out of its range.
     """
     from scipy.special import ndtri
 
-    if not 0.0 < power < 1.0:
-        raise ParameterError.of("power", "between 0 and 1", power)
-    error = np.asarray(standard_error, dtype=np.float64)
-    return np.asarray(np.asarray(margin_total) + error * (threshold + float(ndtri(power))))
+    if not 0.5 <= power < 1.0:
+        raise ParameterError.of("power", "at least .5 and below 1", power)
+    error, slope = np.asarray(standard_error, dtype=np.float64), 8.0 * np.asarray(growth)
+    return _crossing(
+        _critical(margin_total, error, threshold, growth), float(ndtri(power)), error, slope
+    )
 
 
 def source_dissimilarity(cross_loss: FloatArray, own_loss: ArrayLike) -> FloatArray:
@@ -428,6 +453,19 @@ def reference_dissimilarity(predictions: FloatArray) -> FloatArray:
     for i in range(n_sites):  # by differences: the expanded square loses small distances
         result[i] = 2.0 * np.square(flat - flat[i]).sum(axis=1) / n_points
     return result
+
+
+def _critical(
+    margin_total: ArrayLike, error: FloatArray, threshold: float, growth: ArrayLike
+) -> FloatArray:
+    """Observed w at which z reaches the threshold."""
+    return _crossing(np.asarray(margin_total), threshold, error, 3.0 * np.asarray(growth))
+
+
+def _crossing(start: FloatArray, steps: float, error: FloatArray, slope: FloatArray) -> FloatArray:
+    """The w with ``w - start = steps * sqrt(error^2 + slope * w)``, for steps >= 0."""
+    half = steps**2 * slope / 2.0
+    return np.asarray(start + half + np.sqrt(half**2 + steps**2 * (error**2 + slope * start)))
 
 
 def _bounded_ratio(numerator: FloatArray, error: FloatArray) -> FloatArray:
