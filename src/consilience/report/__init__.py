@@ -15,15 +15,33 @@ from consilience.report.figures import (
     plot_votes,
     plot_weights,
 )
+from consilience.report.figures_meta import (
+    plot_detectable,
+    plot_dissimilarity,
+    plot_gain,
+    plot_held_out_loss,
+    plot_merges,
+    plot_pairwise_tests,
+    plot_spectrum,
+    plot_together,
+)
 from consilience.report.html import write
 
 __all__ = [
     "plot_class_profiles",
     "plot_class_shares",
+    "plot_detectable",
     "plot_disclosure",
+    "plot_dissimilarity",
     "plot_eigenvalues",
+    "plot_gain",
+    "plot_held_out_loss",
+    "plot_merges",
+    "plot_pairwise_tests",
+    "plot_spectrum",
     "plot_stability",
     "plot_target_by_class",
+    "plot_together",
     "plot_votes",
     "plot_weights",
     "write",
