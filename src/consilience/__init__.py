@@ -19,6 +19,7 @@ _PUBLIC: dict[str, str] = {
     "load_run": "consilience.engines.federation",
     "MeanAndSD": "consilience.methods.mean_and_sd",
     "EnsembleClustering": "consilience.methods.ensemble_clustering",
+    "MetaClustering": "consilience.methods.meta_clustering",
     "ConsilienceError": "consilience.exceptions",
 }
 

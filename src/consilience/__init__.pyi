@@ -6,6 +6,7 @@ from consilience.methods.base import Columns as Columns
 from consilience.methods.base import Preparation as Preparation
 from consilience.methods.ensemble_clustering import EnsembleClustering as EnsembleClustering
 from consilience.methods.mean_and_sd import MeanAndSD as MeanAndSD
+from consilience.methods.meta_clustering import MetaClustering as MetaClustering
 from consilience.sites.policy import Policy as Policy
 
 __version__: str

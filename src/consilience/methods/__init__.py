@@ -2,6 +2,7 @@
 
 BUILT_IN = {
     "ensemble-clustering": "consilience.methods.ensemble_clustering",
+    "meta-clustering": "consilience.methods.meta_clustering",
     "mean-and-sd": "consilience.methods.mean_and_sd",
 }
 """Methods of this package by name. Other packages announce theirs by an entry point of the group

@@ -591,7 +591,9 @@ def weighted_means(
     Many such means of one set of records are equations in its rows. So, where records are protected
     at all, D is rounded to about the amount by which one record moves it (a standard deviation over
     the effective number of records), Q and the number to three digits: this is a small part of
-    D's own standard error, and too coarse to solve for a row.
+    D's own standard error, and too coarse to solve for a row. Where one record makes most of Q,
+    which is a sum of fourth powers of residuals, Q is rounded up to 1, 2 or 5 times a power of ten:
+    pairs are then told apart a little less easily, and the record's share does not show.
     """
     d = np.asarray(values, dtype=float)
     h = np.ones_like(d) if weights is None else np.broadcast_to(weights, d.shape).astype(float)
@@ -601,28 +603,31 @@ def weighted_means(
         parts = (h**2) * (d - mean) ** 2
         variance = parts.sum(axis=0) / total**2
         effective = total**2 / (h**2).sum(axis=0)
-    released = [aggregate(contributions) for contributions in (h * d, parts, h)]
+    sums = aggregate(h * d), aggregate(h)
     unsafe = ~(np.isfinite(mean) & np.isfinite(variance) & np.isfinite(effective))
-    for part in released:
+    for part in sums:
         unsafe = unsafe | np.isnan(part.withhold_unsafe(limits).value)
     if limits.min_records > 1:
-        mean, variance, effective = _coarse(mean, variance, effective)
-    shown = []
-    for value, part in zip((mean, variance, effective), released, strict=True):
-        hidden = replaced(part, np.where(unsafe, 0.0, value)).withhold(unsafe)
-        shown.append(hidden)
+        ruled = aggregate(parts).evidence
+        dominated = ruled is not None and ruled.dominated(limits)
+        mean, variance, effective = _coarse(mean, variance, effective, np.asarray(dominated))
+    shown = [
+        replaced(sums[0], np.where(unsafe, 0.0, value)).withhold(unsafe)
+        for value in (mean, variance, effective)
+    ]
     return WeightedMeans(*shown)
 
 
 def _coarse(
-    mean: FloatArray, variance: FloatArray, effective: FloatArray
+    mean: FloatArray, variance: FloatArray, effective: FloatArray, dominated: NDArray[np.bool_]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Round D to the influence of one record, Q and the number of records to three digits."""
     influence = np.sqrt(np.nan_to_num(variance) / np.maximum(np.nan_to_num(effective), 1.0))
     steps = _step_above(influence)
     with np.errstate(divide="ignore", invalid="ignore"):
         rounded_mean = np.where(steps > 0, np.round(mean / steps) * steps, mean)
-    return rounded_mean, _three_digits(variance), _three_digits(effective)
+    blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), _three_digits(variance))
+    return rounded_mean, blunt, _three_digits(effective)
 
 
 def _step_above(x: FloatArray) -> FloatArray:
@@ -638,3 +643,26 @@ def _three_digits(x: FloatArray) -> FloatArray:
     safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
     unit = 10.0 ** (np.floor(np.log10(safe)) - 2)
     return np.asarray(np.where(np.isfinite(x) & (x > 0), np.round(safe / unit) * unit, x))
+
+
+def stacked(parts: Sequence[Released]) -> Released:
+    """Release several arrays of one shape as one with a leading axis; each cell keeps its evidence.
+
+    Raises
+    ------
+    ProtocolError
+        The parts are not sums (or means) of one class, or belong to a series.
+    """
+    evidences = [part.evidence for part in parts]
+    if not parts or any(e is None or e.rule != "sum" or e.series for e in evidences):
+        raise ProtocolError("only sums of one kind are stacked")
+    shape = np.shape(parts[0].value)
+    kept = [e for e in evidences if e is not None]
+    evidence = Evidence(
+        "sum",
+        n_records=min((e.n_records for e in kept if e.n_records), default=0),
+        records=np.stack([np.broadcast_to(e.records, shape) for e in kept]),  # type: ignore[arg-type]
+        share=np.stack([np.broadcast_to(e.share, shape) for e in kept]),  # type: ignore[arg-type]
+    )
+    value = np.stack([np.asarray(part.value, dtype=float) for part in parts])
+    return Released(value, parts[0].disclosure, evidence, _KEY)

@@ -1,0 +1,371 @@
+"""Candidate local models: scikit-learn estimators by name, with settings for small samples.
+
+A candidate is written as text, so that a study file and the wire can carry it:
+
+* ``"random-forest"``: one of :data:`NAMES`;
+* ``"random-forest(n_estimators=50, max_depth=3)"``: the same with some settings changed (literals
+  only, nothing is evaluated);
+* a fitted-free scikit-learn estimator object, which :func:`as_text` turns into text.
+
+Random draws of an estimator, its smallest leaf and its number of neighbours are set at the site.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ParameterError
+
+FloatArray = NDArray[np.float64]
+Task = Literal["regression", "classification"]
+Settings = dict[str, Any]
+
+OBJECT = "object:"
+_LINEAR_FOLDS, _OTHER_FOLDS = 10, 5
+
+
+def as_text(candidate: Any) -> str:
+    """Text form of a candidate.
+
+    Parameters
+    ----------
+    candidate : str, mapping or estimator
+        A name, a name with settings, ``{"name": ..., **settings}``, or an unfitted scikit-learn
+        estimator.
+
+    Raises
+    ------
+    ParameterError
+        Not a candidate, or an estimator of a type that does not travel.
+    """
+    if isinstance(candidate, str):
+        if not candidate.startswith(OBJECT):
+            _parse(candidate)
+        return candidate
+    if isinstance(candidate, Mapping):
+        settings = dict(candidate)
+        name = settings.pop("name", None)
+        inner = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+        text = f"{name}({inner})" if inner else str(name)
+        _parse(text)
+        return text
+    if not (hasattr(candidate, "fit") and hasattr(candidate, "get_params")):
+        raise ParameterError.of("candidates", "names or scikit-learn estimators", candidate)
+    from consilience.exceptions import WireError
+    from consilience.wire.estimators import encode_spec
+
+    try:
+        encoded = encode_spec(candidate)
+    except WireError as error:
+        raise ParameterError(
+            f"candidate {type(candidate).__name__} does not travel: {error}"
+        ) from None
+    return f"{OBJECT}{type(candidate).__name__}:{encoded}"
+
+
+def label(text: str) -> str:
+    """How a candidate is called in results: its text, without the bytes of an object."""
+    if text.startswith(OBJECT):
+        return text[len(OBJECT) :].split(":", 1)[0]
+    return text
+
+
+def build(text: str, task: Task, *, min_records: int, seed: int) -> Any:
+    """Make the estimator of a candidate.
+
+    Parameters
+    ----------
+    text : str
+        Text form (see :func:`as_text`).
+    task : {"regression", "classification"}
+    min_records : int
+        Rows that every leaf, and every neighbourhood, must hold at this site.
+    seed : int
+        For the draws of the estimator.
+
+    Returns
+    -------
+    estimator
+        Unfitted.
+
+    Raises
+    ------
+    ParameterError
+        Unknown name or setting, or a classifier where the response is numeric (or the reverse).
+    """
+    if text.startswith(OBJECT):
+        from consilience.wire.estimators import decode_spec
+
+        estimator = decode_spec(text[len(OBJECT) :].split(":", 1)[1])
+    else:
+        name, settings = _parse(text)
+        estimator = NAMES[name](task)
+        try:
+            _inner(estimator).set_params(**settings)
+        except (ValueError, TypeError):
+            raise ParameterError(
+                f"candidate {text!r} has a setting that {type(_inner(estimator)).__name__} does "
+                "not know: see its documentation"
+            ) from None
+    _check_task(estimator, task, label(text))
+    return _adapted(estimator, min_records, seed)
+
+
+def folds(text: str) -> int:
+    """Folds of cross-fitting: 10 for linear methods, 5 for the others."""
+    if text.startswith(OBJECT):
+        return (
+            _LINEAR_FOLDS if ("Linear" in label(text) or "Lasso" in label(text)) else _OTHER_FOLDS
+        )
+    return _LINEAR_FOLDS if _parse(text)[0] in ("linear", "ridge", "lasso", "elastic-net") else 5
+
+
+def _parse(text: str) -> tuple[str, Settings]:
+    """Split ``name(key=literal, ...)``; only literals are read."""
+    allowed = f"one of {', '.join(sorted(NAMES))}, or such a name with settings in brackets"
+    name, bracket, rest = text.strip().partition("(")
+    if name.strip() not in NAMES:
+        raise ParameterError.of("candidates", allowed, text)
+    if not bracket:
+        return name.strip(), {}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or not rest.rstrip().endswith(")"):
+            raise ValueError
+        settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+        if "None" in settings:
+            raise ValueError
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ParameterError.of("candidates", allowed, text) from None
+    return name.strip(), settings
+
+
+def _inner(estimator: Any) -> Any:
+    """The estimator that a name stands for, inside scaling of columns and response."""
+    if hasattr(estimator, "regressor") and hasattr(estimator, "transformer"):
+        return _inner(estimator.regressor)
+    if hasattr(estimator, "steps"):
+        return _inner(estimator.steps[-1][1])
+    return estimator
+
+
+def _check_task(estimator: Any, task: Task, name: str) -> None:
+    from sklearn.base import is_classifier, is_regressor
+
+    fits = is_classifier(estimator) if task == "classification" else is_regressor(estimator)
+    if not fits:
+        raise ParameterError(
+            f"candidate {name!r} is not for {task}: the response has "
+            f"{'declared levels' if task == 'classification' else 'no declared levels'}"
+        )
+    if task == "classification" and not hasattr(estimator, "predict_proba"):
+        raise ParameterError(
+            f"candidate {name!r} gives no probabilities: wrap it in CalibratedClassifierCV or "
+            "take another"
+        )
+
+
+def _adapted(estimator: Any, min_records: int, seed: int) -> Any:
+    """Set draws, leaves and neighbourhoods of an estimator and of all its parts."""
+    changes: Settings = {}
+    for key, value in estimator.get_params(deep=True).items():
+        last = key.rsplit("__", 1)[-1]
+        if last == "random_state":
+            changes[key] = seed
+        elif last in ("min_samples_leaf", "n_neighbors"):
+            if isinstance(value, int) and value < min_records:
+                changes[key] = min_records
+        elif last == "n_jobs":
+            changes[key] = None
+    return estimator.set_params(**changes)
+
+
+# --------------------------------------------------------------------------- by name
+
+
+def _scaled(estimator: Any) -> Any:
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), estimator)
+
+
+def _unit_free(regressor: Any) -> Any:
+    """Columns and response on a common scale, so that penalties mean the same in all units."""
+    from sklearn.compose import TransformedTargetRegressor
+    from sklearn.preprocessing import StandardScaler
+
+    return TransformedTargetRegressor(_scaled(regressor), transformer=StandardScaler())
+
+
+def _linear(task: Task) -> Any:
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+
+    if task == "regression":
+        return LinearRegression()
+    return _scaled(LogisticRegression(C=10.0, max_iter=1000))
+
+
+def _ridge(task: Task) -> Any:
+    from sklearn.linear_model import LogisticRegressionCV, RidgeCV
+
+    if task == "regression":
+        return _scaled(RidgeCV(alphas=tuple(10.0**k for k in range(-3, 4))))
+    return _scaled(LogisticRegressionCV(Cs=7, cv=5, max_iter=1000, use_legacy_attributes=False))
+
+
+def _lasso(task: Task) -> Any:
+    from sklearn.linear_model import LassoCV, LogisticRegressionCV
+
+    if task == "regression":
+        return _scaled(LassoCV(cv=5, alphas=50, max_iter=5000))
+    return _scaled(
+        LogisticRegressionCV(
+            Cs=7,
+            cv=5,
+            l1_ratios=(1.0,),
+            solver="saga",
+            max_iter=2000,
+            use_legacy_attributes=False,
+        )
+    )
+
+
+def _elastic_net(task: Task) -> Any:
+    from sklearn.linear_model import ElasticNetCV, LogisticRegressionCV
+
+    if task == "regression":
+        return _scaled(ElasticNetCV(l1_ratio=[0.5], cv=5, alphas=50, max_iter=5000))
+    return _scaled(
+        LogisticRegressionCV(
+            Cs=7,
+            cv=5,
+            l1_ratios=(0.5,),
+            solver="saga",
+            max_iter=2000,
+            use_legacy_attributes=False,
+        )
+    )
+
+
+def _decision_tree(task: Task) -> Any:
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+    kind = DecisionTreeRegressor if task == "regression" else DecisionTreeClassifier
+    return kind(max_depth=4, min_samples_leaf=5)
+
+
+def _random_forest(task: Task) -> Any:
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    kind = RandomForestRegressor if task == "regression" else RandomForestClassifier
+    return kind(n_estimators=50, min_samples_leaf=3)
+
+
+def _extra_trees(task: Task) -> Any:
+    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+
+    kind = ExtraTreesRegressor if task == "regression" else ExtraTreesClassifier
+    return kind(n_estimators=50, min_samples_leaf=3)
+
+
+def _gradient_boosting(task: Task) -> Any:
+    from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
+
+    kind = GradientBoostingRegressor if task == "regression" else GradientBoostingClassifier
+    return kind(n_estimators=100, max_depth=2, min_samples_leaf=3)
+
+
+def _hist_gradient_boosting(task: Task) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    kind = HistGradientBoostingRegressor if task == "regression" else HistGradientBoostingClassifier
+    return kind(max_iter=50, max_depth=3, early_stopping=False)
+
+
+def _bagging(task: Task) -> Any:
+    from sklearn.ensemble import BaggingClassifier, BaggingRegressor
+
+    kind = BaggingRegressor if task == "regression" else BaggingClassifier
+    return kind(_decision_tree(task), n_estimators=30)
+
+
+def _ada_boost(task: Task) -> Any:
+    from sklearn.ensemble import AdaBoostClassifier, AdaBoostRegressor
+
+    kind = AdaBoostRegressor if task == "regression" else AdaBoostClassifier
+    return kind(_decision_tree(task), n_estimators=30)
+
+
+def _mlp(task: Task) -> Any:
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+    settings: Settings = {
+        "hidden_layer_sizes": (8,),
+        "alpha": 0.1,
+        "solver": "lbfgs",
+        "max_iter": 300,
+    }
+    if task == "classification":
+        return _scaled(MLPClassifier(**settings))
+    return _unit_free(MLPRegressor(**settings))
+
+
+def _knn(task: Task) -> Any:
+    from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+
+    kind = KNeighborsRegressor if task == "regression" else KNeighborsClassifier
+    return _scaled(kind(n_neighbors=10))
+
+
+def _svm(task: Task) -> Any:
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.svm import SVC, SVR
+
+    if task == "regression":
+        return _unit_free(SVR(C=1.0))
+    return CalibratedClassifierCV(_scaled(SVC(C=1.0)), cv=3, ensemble=False)
+
+
+def _gaussian_process(task: Task) -> Any:
+    from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+
+    if task == "classification":
+        return _scaled(GaussianProcessClassifier(RBF(3.0)))
+    return _unit_free(GaussianProcessRegressor(RBF(3.0) + WhiteKernel(0.5)))
+
+
+def _kernel_ridge(task: Task) -> Any:
+    from sklearn.kernel_ridge import KernelRidge
+
+    if task == "classification":
+        raise ParameterError("candidate 'kernel-ridge' is for numeric responses: take another")
+    return _unit_free(KernelRidge(kernel="rbf", alpha=1.0))
+
+
+NAMES: dict[str, Callable[[Task], Any]] = {
+    "linear": _linear,
+    "ridge": _ridge,
+    "lasso": _lasso,
+    "elastic-net": _elastic_net,
+    "decision-tree": _decision_tree,
+    "random-forest": _random_forest,
+    "extra-trees": _extra_trees,
+    "gradient-boosting": _gradient_boosting,
+    "hist-gradient-boosting": _hist_gradient_boosting,
+    "bagging": _bagging,
+    "ada-boost": _ada_boost,
+    "mlp": _mlp,
+    "knn": _knn,
+    "svr": _svm,
+    "svm": _svm,
+    "gaussian-process": _gaussian_process,
+    "kernel-ridge": _kernel_ridge,
+}
+"""Candidates by name. The last five carry training rows (or one weight for each)."""

@@ -1,0 +1,858 @@
+"""Whom should I collaborate with? Groups of sites with one relationship of x and y.
+
+==================================  ====================================================
+coordinator                         site
+==================================  ====================================================
+(phase site_moments: n, means, products of every site, to weigh rows where x differs)
+select: SelectRequest           ->  compares candidates on halves, fits the best on all
+  candidates, reference points      rows, cross-fits it; in every view of the rows
+                                <-  Selected: n, losses, variance       AGGREGATE
+                                    model (all), or predictions         MODEL
+exchange: Models                ->  tries all models, each once in a view
+  models, n, means of all (all)
+                                <-  Losses: excess D, its variance Q, effective rows,
+                                    raw losses, shifts                  AGGREGATE
+score: Cuts                     ->  only with n_clusters = "cv"
+  groups by their number
+                                <-  CutLosses: held-out losses          AGGREGATE
+pool-moments, pool-rows         ->  only with prediction = "pooled"
+                                <-  cross-products                      AGGREGATE
+                                    or rows                             PER_RECORD
+use: Groups                     ->  keeps its group's predictor
+  groups, models of the group
+                                <-  Gains: held-out losses              AGGREGATE
+==================================  ====================================================
+
+Views: all rows; all rows but one fold (the gain is measured on that fold); resamples of 80 %.
+
+Phases: site_moments (and opening, agree_levels, standardise before all methods).
+
+Source: Ye, Ghanadan and Ding, *Meta Clustering for Collaborative Learning* (Journal of
+Computational and Graphical Statistics, 2022): select, exchange, cluster. Departures:
+
+* The default rule compares *cross-fitted* losses without absolute values, so that two sites with
+  one function differ by 0 on average whatever their methods, noise and sizes; each pair becomes a
+  test with an equivalence margin, and the number of groups follows from average linkage with a
+  threshold (``numerics.site_comparison``, ``numerics.meta_clustering``). ``rule="spectral"`` is the
+  source's, with a scale that does not depend on the units of y.
+* The source's criterion (3) for K is not used: at K = 1 its first term is 0, so K = 1 always wins.
+* Rows are weighted where the predictors of two sites are distributed differently.
+* Linear and tree models travel as arrays, others through skops under a list of trusted types;
+  models that carry training rows do not travel. ``exchange="reference"`` sends predictions on
+  points drawn from the pooled moments instead, for the spectral rule only, since they have no
+  standard errors.
+* Classification by the Brier or log loss; gain, power, stability and "no signal" are ours.
+* Folds, resamples and draws of forests are secret at sites that protect records.
+
+Absence: a site that does not answer at first, or whose model cannot be used, is left out and named,
+down to the quorum; one that is missing later is not placed, or has no predictor and no gain.
+
+Leakage: the coordinator and all sites know each site's model in every view, its rows and the means
+of its columns; the coordinator knows also its within-site covariance, the losses of all models on
+its rows, rounded to about the influence of one record. It knows no prediction for any row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.candidates import as_text, label
+from consilience.estimators.collaborative_predictor import CollaborativePredictor
+from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.methods.base import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.methods.meta_clustering import joining, pooling
+from consilience.methods.meta_clustering import site as at_site
+from consilience.methods.meta_clustering.decide import (
+    Decision,
+    Seen,
+    decide,
+    detection,
+    pooled_covariance,
+    shrunken,
+    spectral_decision,
+    status_of,
+    togetherness,
+    untested,
+)
+from consilience.methods.meta_clustering.messages import (
+    MAX_CANDIDATES,
+    MAX_VIEWS,
+    Cuts,
+    Groups,
+    Losses,
+    Models,
+    Selected,
+    SelectRequest,
+    Settings,
+)
+from consilience.methods.meta_clustering.result import MetaClusteringResult
+from consilience.methods.phases import site_moments
+from consilience.methods.phases.site_moments import SiteMoments
+from consilience.numerics.meta_clustering import cluster
+from consilience.numerics.site_comparison import Pooled, reference_dissimilarity
+from consilience.wire.disclosure import relayed
+from consilience.wire.estimators import check
+from consilience.wire.message import Disclosure
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+N_REFERENCE = 300
+WHY = {
+    "too-few-rows": "it has too few rows",
+    "constant-response": "its response takes one value only",
+    "no-candidate": "none of the candidates could be used there",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Partners:
+    """Sites whose models are in play, in name order.
+
+    Attributes
+    ----------
+    sites : tuple of str
+    replies : dict of str to Selected
+    sizes : (L,) int array
+    variance, own : (L,) arrays
+        Mean loss of the best constant, and of the site's own method, cross-fitted.
+    means : (L, p) array
+    pooled : Pooled
+    models : tuple of tuple of models
+        By site, by view; empty where models do not travel.
+    position : (L,) int array
+        Place of each site among the owners of the models that were sent round.
+    n_owners : int
+    """
+
+    sites: tuple[str, ...]
+    replies: dict[str, Selected]
+    sizes: IntArray
+    variance: FloatArray
+    own: FloatArray
+    means: FloatArray
+    pooled: Pooled
+    models: tuple[tuple[dict[str, Any], ...], ...]
+    position: IntArray
+    n_owners: int
+
+    def only(self, kept: Sequence[int]) -> Partners:
+        """Those that can be placed; `position` tells where they were among all owners."""
+        rows = list(kept)
+        return dataclasses.replace(
+            self,
+            sites=tuple(self.sites[i] for i in rows),
+            sizes=self.sizes[rows],
+            variance=self.variance[rows],
+            own=self.own[rows],
+            means=self.means[rows],
+            models=tuple(self.models[i] for i in rows),
+            position=self.position[rows],
+        )
+
+    def spread(self, labels: IntArray) -> IntArray:
+        """Labels (..., L) of these sites among all owners, -1 for the others."""
+        wide = np.full((*labels.shape[:-1], self.n_owners), -1, dtype=np.int64)
+        wide[..., self.position] = labels
+        return wide
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MetaClustering(Method):
+    """Group sites by the relationship between predictors and response.
+
+    Parameters
+    ----------
+    candidates : sequence of str, mapping or estimator
+        Methods that every site chooses from: names (``"linear"``, ``"ridge"``, ``"lasso"``,
+        ``"elastic-net"``, ``"decision-tree"``, ``"random-forest"``, ``"extra-trees"``,
+        ``"gradient-boosting"``, ``"hist-gradient-boosting"``, ``"bagging"``, ``"ada-boost"``,
+        ``"mlp"``, and with ``exchange="reference"`` also ``"knn"``, ``"svr"``,
+        ``"gaussian-process"``, ``"kernel-ridge"``), names with settings such as
+        ``"random-forest(max_depth=3)"``, or scikit-learn estimators.
+    rule : {"pairwise", "spectral"}
+        Tests of pairs with an equivalence margin and average linkage, or the source's spectral
+        clustering.
+    n_clusters : "auto", "cv" or int
+        By the rule; by the loss of the groups' averaged models on rows that took no part; or given.
+    max_clusters : int, optional
+        Most groups that "auto" and "cv" may find.
+    margin : float
+        Equivalence margin tau: differences in predictive value below this share of the response
+        variance are tolerated.
+    scale : "self-tuning" or float
+        Of the spectral rule; a number is in units of the loss.
+    exchange : {"models", "reference"}
+        What travels: models, or predictions on points drawn from the pooled moments.
+    loss : {"auto", "squared", "brier", "log"}
+        "auto" is squared error, and Brier's where the target has declared levels.
+    standardize : bool
+        Put columns and response of every site on its own scale first. Removes differences in level
+        and scale, which can be what sets sites apart.
+    prediction : {"unpooled", "pooled"}
+        Average of the group's models, or one refit for the group: from cross-products for
+        ``"linear"``, else from rows, which only policies for signed partners send.
+    gain_folds : int
+        Folds for the gain of collaborating, 0 for none; 2 at least with ``n_clusters="cv"``.
+    stability_runs : int
+        Resamples of 80 % of the rows of every site.
+
+    Examples
+    --------
+    >>> run = MetaClustering(candidates=("linear",)).run(federation, seed=0)  # doctest: +SKIP
+    >>> run.result.groups  # doctest: +SKIP
+    """
+
+    candidates: tuple[Any, ...] = ("linear", "random-forest")
+    rule: str = "pairwise"
+    n_clusters: int | str = "auto"
+    max_clusters: int | None = None
+    margin: float = 0.03
+    scale: float | str = "self-tuning"
+    exchange: str = "models"
+    loss: str = "auto"
+    standardize: bool = False
+    prediction: str = "unpooled"
+    gain_folds: int = 3
+    stability_runs: int = 10
+
+    name: ClassVar[str] = "meta-clustering"
+    title: ClassVar[str] = "Whom should I collaborate with?"
+    steps: ClassVar = (
+        *site_moments.STEPS,
+        at_site.select_step,
+        at_site.exchange,
+        at_site.score,
+        at_site.pool_moments,
+        at_site.pool_rows,
+        at_site.use,
+    )
+    absence: ClassVar[str] = (
+        "A site that misses the moments or the selection is left out, down to the quorum; one that "
+        "misses the exchange is not placed; one that misses the end has no predictor and no gain."
+    )
+    tolerates: ClassVar = {
+        "site-moments.within": "quorum",
+        "select": "quorum",
+        "exchange": "quorum",
+        "score": "any",
+        "pool-moments": "any",
+        "pool-rows": "any",
+        "use": "any",
+    }
+    leakage: ClassVar[str] = (
+        "Each site's models, size and column means are known to all; its within-site covariance "
+        "and the rounded losses of all models on its rows to the coordinator; no prediction for "
+        "any row."
+    )
+    Result: ClassVar = MetaClusteringResult
+    predictor: ClassVar = CollaborativePredictor
+
+    def __post_init__(self) -> None:
+        given = self.candidates
+        single = isinstance(given, str) or not hasattr(given, "__iter__") or hasattr(given, "fit")
+        texts = tuple(
+            as_text(c) for c in ((given,) if single or isinstance(given, dict) else given)
+        )
+        object.__setattr__(self, "candidates", texts)
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        count, twice = len(self.candidates), len({label(c) for c in self.candidates})
+        k, most = self.n_clusters, self.max_clusters
+        checks: tuple[tuple[str, bool, str, Any], ...] = (
+            (
+                "candidates",
+                1 <= count <= MAX_CANDIDATES and twice == count,
+                f"1 to {MAX_CANDIDATES} different methods",
+                [label(c) for c in self.candidates],
+            ),
+            ("rule", self.rule in ("pairwise", "spectral"), "'pairwise' or 'spectral'", self.rule),
+            (
+                "n_clusters",
+                k in ("auto", "cv") or _whole(k, 1),
+                "'auto', 'cv' or a whole number of at least 1",
+                k,
+            ),
+            ("max_clusters", most is None or _whole(most, 1), "a whole number of at least 1", most),
+            (
+                "margin",
+                _number(self.margin) and 0 <= float(self.margin) < 1,
+                "in [0, 1)",
+                self.margin,
+            ),
+            (
+                "scale",
+                self.scale == "self-tuning" or (_number(self.scale) and float(self.scale) > 0),
+                "'self-tuning' or a number above 0",
+                self.scale,
+            ),
+            (
+                "exchange",
+                self.exchange in ("models", "reference"),
+                "'models' or 'reference'",
+                self.exchange,
+            ),
+            (
+                "loss",
+                self.loss in ("auto", "squared", "brier", "log"),
+                "'auto', 'squared', 'brier' or 'log'",
+                self.loss,
+            ),
+            ("standardize", isinstance(self.standardize, bool), "true or false", self.standardize),
+            (
+                "prediction",
+                self.prediction in ("unpooled", "pooled"),
+                "'unpooled' or 'pooled'",
+                self.prediction,
+            ),
+            (
+                "gain_folds",
+                _whole(self.gain_folds, 0) and 1 != self.gain_folds <= 10,
+                "0, or a whole number from 2 to 10",
+                self.gain_folds,
+            ),
+            (
+                "stability_runs",
+                _whole(self.stability_runs, 0) and self.stability_runs < MAX_VIEWS - 10,
+                f"a whole number from 0 to {MAX_VIEWS - 11}",
+                self.stability_runs,
+            ),
+        )
+        for name, fine, allowed, value in checks:
+            if not fine:
+                raise ParameterError.of(name, allowed, value)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Parameters that do not go together."""
+        if self.exchange == "reference" and self.rule != "spectral":
+            raise ParameterError(
+                "exchange = 'reference' needs rule = 'spectral': predictions on reference points "
+                "have no standard errors, which the pairwise rule tests with"
+            )
+        if self.exchange == "reference" and (
+            self.n_clusters == "cv" or self.prediction == "pooled"
+        ):
+            raise ParameterError(
+                "exchange = 'reference' goes with neither n_clusters = 'cv' nor prediction = "
+                "'pooled': models do not travel, so nothing can be predicted together"
+            )
+        if self.n_clusters == "cv" and not self.gain_folds:
+            raise ParameterError(
+                "n_clusters = 'cv' needs held-out rows: set gain_folds to 2 or more"
+            )
+
+    # ------------------------------------------------------------------ the exchange
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Select, exchange, cluster, use; or place newcomers in a run that follows another."""
+        s = self._settings(ctx)
+        if isinstance(ctx.follows, MetaClusteringResult):
+            return (yield from joining.follow(self, ctx, s, ctx.follows))
+        moments = yield from site_moments.site_moments(ctx)
+        reference = self._reference(ctx, moments) if self.exchange == "reference" else None
+        partners, left_out, refused = yield from self.select(ctx, s, moments, reference)
+        if self.exchange == "reference":
+            return self._by_reference(ctx, s, partners, left_out, refused)
+        replies = yield from self.try_models(ctx, s, partners, left_out)
+        main_seen = seen_by(replies, partners.sites, 0)
+        kept = placeable(partners.sites, replies, main_seen, left_out, self.rule)
+        seen = [seen_by(replies, partners.sites, v).only(kept) for v in range(s.n_views)]
+        partners = partners.only(kept)
+        groupings = [self._decide(ctx, view, partners, self._given(ctx, partners)) for view in seen]
+        cv_losses = np.empty(0)
+        if self.n_clusters == "cv":
+            cv_losses = yield from self._score(ctx, partners, groupings[1 : 1 + s.gain_folds])
+            chosen = int(np.nanargmin(cv_losses)) + 1
+            groupings = [self._decide(ctx, view, partners, chosen) for view in seen]
+        labels = groupings[0].labels
+        shifts, spread = _shifts(replies, partners.sites, s.gain_folds)
+        members = members_of(partners, labels)
+        if self.prediction == "pooled":
+            members = yield from pooling.refit(ctx, s, partners, labels, members)
+        held = [g.labels for g in groupings[1 : 1 + s.gain_folds]]
+        gain = yield from self._use(ctx, s, partners, labels, held, shifts, members)
+        return self.result(
+            ctx,
+            s,
+            partners,
+            groupings[0],
+            seen[0],
+            left_out=left_out,
+            refused=refused,
+            cv_losses=cv_losses,
+            together=[g.labels for g in groupings[1 + s.gain_folds :]],
+            gain=gain,
+            shift_spread=spread,
+        )
+
+    def select(
+        self,
+        ctx: CoordinatorContext,
+        s: Settings,
+        moments: SiteMoments,
+        reference: FloatArray | None,
+    ) -> Generator[Ask, Replies, tuple[Partners, dict[str, str], dict[str, str]]]:
+        """Ask for models; returns the sites in play, those left out, and refused candidates."""
+        p = len(ctx.feature_names)
+        points = np.empty((0, p)) if reference is None else reference
+        request = SelectRequest(
+            settings=s.to_json(), reference=relayed(points, Disclosure.AGGREGATE)
+        )
+        asked = yield Ask("select", request, to=tuple(moments.n))
+        replies = ctx.require(asked)
+        left_out = {site: f"it did not answer ({r.reason})" for site, r in asked.missing.items()}
+        left_out |= {
+            site: "it did not answer at the beginning"
+            for site in ctx.sites
+            if site not in moments.n
+        }
+        refused: dict[str, str] = {}
+        usable: dict[str, Selected] = {}
+        faults = 0
+        for site, reply in replies.items():
+            said = [f"{name}: {reason}" for name, reason in reply.refused]
+            if said:
+                refused[site] = "; ".join(said)
+            fault = WHY.get(reply.status) or self._fault(reply, s, p)
+            if fault is None:
+                usable[site] = reply
+            else:
+                left_out[site] = fault
+                faults += reply.status == "ok"
+        if len(replies) - faults < ctx.quorum or not usable:
+            raise QuorumError(
+                f"{len(usable)} sites have a model that can be used, and the study needs "
+                f"{max(1, ctx.quorum)}. "
+                + "; ".join(f"{site}: {why}" for site, why in left_out.items())
+            )
+        if refused:
+            ctx.note(f"Candidates that were left out, by site: {_listed(refused)}.")
+        return self.partners(usable, moments), left_out, refused
+
+    def partners(self, usable: dict[str, Selected], moments: SiteMoments) -> Partners:
+        """Put together what is known of the sites in play."""
+        sites = tuple(sorted(usable))
+        means, pooled = pooled_covariance(moments, sites)
+        if self.standardize:
+            # Every site has its own scale: means are 0 and rows are not weighted.
+            means = np.zeros_like(means)
+        return Partners(
+            sites=sites,
+            replies=usable,
+            sizes=np.array([int(usable[x].n.value) for x in sites], dtype=np.int64),
+            variance=np.array([float(usable[x].variance.value[0]) for x in sites]),
+            own=np.array([float(usable[x].own.value[0]) for x in sites]),
+            means=means,
+            pooled=pooled,
+            models=tuple(tuple(usable[x].models.value) for x in sites),
+            position=np.arange(len(sites)),
+            n_owners=len(sites),
+        )
+
+    def try_models(
+        self,
+        ctx: CoordinatorContext,
+        s: Settings,
+        partners: Partners,
+        left_out: dict[str, str],
+        *,
+        to: tuple[str, ...] | None = None,
+    ) -> Generator[Ask, Replies, dict[str, Losses]]:
+        """Send all models to all sites in play; drop models that fail at most of them."""
+        request = Models(
+            settings=s.to_json(),
+            owners=partners.sites,
+            models=relayed(
+                tuple(tuple(own[v] for own in partners.models) for v in range(s.n_views)),
+                Disclosure.MODEL,
+            ),
+            sizes=relayed(partners.sizes, Disclosure.AGGREGATE),
+            means=relayed(partners.means, Disclosure.AGGREGATE),
+            inverse=relayed(partners.pooled.inverse, Disclosure.AGGREGATE),
+            trace=relayed(float(partners.pooled.trace), Disclosure.AGGREGATE),
+        )
+        asked = yield Ask("exchange", request, to=partners.sites if to is None else to)
+        # Sites that said that they have nothing to compare do not count against the quorum.
+        needed = max(1, ctx.quorum - sum(why in WHY.values() for why in left_out.values()))
+        replies = ctx.require(asked, at_least=needed)
+        for site, missing in asked.missing.items():
+            left_out[site] = f"it did not answer ({missing.reason})"
+        complaints: dict[str, list[str]] = {}
+        for reply in replies.values():
+            for owner, reason in reply.failed:
+                complaints.setdefault(str(owner), []).append(str(reason))
+        for owner, reasons in complaints.items():
+            # One site's word is not enough to shut another out; its pair is not compared, though.
+            if owner in partners.sites and 2 * len(reasons) >= len(replies):
+                left_out[owner] = f"its model could not be used: {reasons[0]}"
+                replies.pop(owner, None)
+        if len(replies) < needed:
+            raise QuorumError(
+                f"{len(replies)} sites are left and the study needs {needed}. "
+                + "; ".join(f"{site}: {why}" for site, why in left_out.items())
+            )
+        return dict(replies)
+
+    def _score(
+        self, ctx: CoordinatorContext, partners: Partners, folds: Sequence[Decision]
+    ) -> Generator[Ask, Replies, FloatArray]:
+        """Held-out loss of 1, 2, ... groups."""
+        most = min(len(partners.sites), self.max_clusters or 10)
+        cuts = np.zeros((len(folds), most, len(partners.sites)), dtype=np.int64)
+        for w, fold in enumerate(folds):
+            for k in range(1, most + 1):
+                if self.rule == "spectral":
+                    v, tests = fold.dissimilarity, fold.tests
+                    found = spectral_decision(v, tests, self.scale, k, None, ctx.rng).labels
+                else:
+                    found = cluster(fold.tests.z, n_clusters=k).labels
+                cuts[w, k - 1] = found
+        message = Cuts(labels=relayed(partners.spread(cuts), Disclosure.AGGREGATE))
+        replies = ctx.require((yield Ask("score", message, to=partners.sites)), at_least=1)
+        total, rows = np.zeros(most), np.zeros(most)
+        for i, site in enumerate(partners.sites):
+            if site in replies:
+                losses = np.asarray(replies[site].losses.value)
+                known = np.isfinite(losses)
+                total += np.where(known, losses, 0.0) * partners.sizes[i]
+                rows += known * partners.sizes[i]
+        if not rows.any():
+            raise QuorumError("no site could tell its held-out losses: choose n_clusters = 'auto'")
+        return np.asarray(np.where(rows > 0, total / np.maximum(rows, 1), np.nan))
+
+    def _use(
+        self,
+        ctx: CoordinatorContext,
+        s: Settings,
+        partners: Partners,
+        labels: IntArray,
+        held: Sequence[IntArray],
+        shifts: FloatArray,
+        members: dict[str, tuple[tuple[Any, ...], IntArray]],
+    ) -> Generator[Ask, Replies, dict[str, FloatArray]]:
+        """Tell every site its group; returns the gains by site."""
+        wide = partners.spread(labels)
+        stacked = np.stack(held) if held else np.empty((0, len(labels)), dtype=np.int64)
+        held_wide = partners.spread(stacked)
+        messages = {
+            site: Groups(
+                labels=relayed(wide, Disclosure.AGGREGATE),
+                held_labels=relayed(held_wide, Disclosure.AGGREGATE),
+                shifts=relayed(shifts[:, i], Disclosure.AGGREGATE),
+                members=relayed(members[site][0], Disclosure.MODEL),
+                member_sizes=relayed(members[site][1], Disclosure.AGGREGATE),
+            )
+            for i, site in enumerate(partners.sites)
+        }
+        asked = yield Ask("use", messages, to=partners.sites)
+        replies = ctx.require(asked, at_least=0)
+        if not s.gain_folds:
+            return {}
+        gain: dict[str, FloatArray] = {}
+        for g, name in enumerate(at_site.GAINS):
+            for key, part in ((name, "means"), (f"{name}_error", "errors")):
+                values = np.full(len(partners.sites), np.nan)
+                for i, site in enumerate(partners.sites):
+                    if site in replies:
+                        values[i] = getattr(replies[site], part).value[g]
+                gain[key] = np.sqrt(values) if part == "errors" else values
+        return gain
+
+    # ------------------------------------------------------------------ inside
+
+    def _settings(self, ctx: CoordinatorContext) -> Settings:
+        if ctx.columns.target is None:
+            raise StudyError("meta clustering compares predictions of a target: name it in [data]")
+        if not ctx.columns.features:
+            raise StudyError("meta clustering predicts from features: name them in [data]")
+        levels = tuple(ctx.columns.levels.get(ctx.columns.target, ()))
+        loss = self.loss
+        if loss == "auto":
+            loss = "brier" if levels else "squared"
+        if (loss == "squared") == bool(levels):
+            has = (
+                "declared levels: use brier or log" if levels else "no declared levels: use squared"
+            )
+            raise ParameterError(f"loss {self.loss!r} does not fit the target, which has {has}")
+        reference = self.exchange == "reference"
+        return Settings(
+            candidates=self.candidates,
+            loss=loss,
+            levels=levels,
+            standardize=self.standardize,
+            gain_folds=0 if reference else self.gain_folds,
+            stability_runs=self.stability_runs,
+            exchange=self.exchange,
+        )
+
+    def _given(self, ctx: CoordinatorContext, partners: Partners) -> int | None:
+        """Number of groups where it was given, as far as there are sites for it."""
+        if isinstance(self.n_clusters, str):
+            return None
+        if self.n_clusters > len(partners.sites):
+            ctx.note(
+                f"{self.n_clusters} groups were asked for and {len(partners.sites)} sites could be "
+                "placed: every site is its own group."
+            )
+        return min(self.n_clusters, len(partners.sites))
+
+    def _decide(
+        self,
+        ctx: CoordinatorContext,
+        view: Seen,
+        partners: Partners,
+        n_clusters: int | None,
+    ) -> Decision:
+        return decide(
+            view,
+            partners.sizes,
+            partners.variance,
+            partners.own,
+            rule=self.rule,
+            margin=self.margin,
+            scale=self.scale,
+            n_clusters=n_clusters,
+            max_clusters=self.max_clusters,
+            rng=ctx.rng,
+        )
+
+    def _fault(self, reply: Selected, s: Settings, p: int) -> str | None:
+        """What is wrong with a site's models, if anything."""
+        if self.exchange == "reference":
+            made = reply.predictions.value
+            fits = len(made) == s.n_views and all(
+                isinstance(f, np.ndarray) and f.shape == (N_REFERENCE, s.n_outputs) for f in made
+            )
+            return None if fits else "its predictions do not fit the reference points"
+        models = reply.models.value
+        if len(models) != s.n_views:
+            return "it sent another number of models than was asked for"
+        for model in models:
+            fault = check(model, n_features=p, n_outputs=s.n_outputs)
+            if fault is not None:
+                return f"its model was not accepted: {fault}"
+        known = np.isfinite(reply.variance.value).all() and np.isfinite(reply.own.value[0])
+        return None if known else "one row dominates its losses"
+
+    def _reference(self, ctx: CoordinatorContext, moments: SiteMoments) -> FloatArray:
+        """Points from a normal distribution with the pooled moments."""
+        sites = [s for s in moments.n if moments.n[s]]
+        if not sites:
+            raise QuorumError("no site has enough rows")
+        n = np.array([moments.n[s] for s in sites], dtype=float)[:, None]
+        means = np.stack([moments.means[s] for s in sites])
+        spreads = np.stack([moments.spreads[s] for s in sites])
+        with np.errstate(invalid="ignore"):
+            known = np.isfinite(means)
+            rows = np.maximum((n * known).sum(axis=0), 1)
+            mean = (n * np.nan_to_num(means)).sum(axis=0) / rows
+            between = np.where(known, (np.nan_to_num(means) - mean) ** 2, 0.0)
+            variance = (n * (np.nan_to_num(spreads) + between)).sum(axis=0) / rows
+        return np.asarray(
+            mean + np.sqrt(variance) * ctx.rng.standard_normal((N_REFERENCE, means.shape[1]))
+        )
+
+    def _by_reference(
+        self,
+        ctx: CoordinatorContext,
+        s: Settings,
+        partners: Partners,
+        left_out: dict[str, str],
+        refused: dict[str, str],
+    ) -> MetaClusteringResult:
+        """Group by predictions on common points."""
+        n_sites = len(partners.sites)
+        unknown = np.full((n_sites, n_sites), np.nan)
+        tests = untested(n_sites)
+        groupings = []
+        for view in range(s.n_views):
+            predictions = np.stack(
+                [partners.replies[x].predictions.value[view] for x in partners.sites]
+            )
+            v = reference_dissimilarity(predictions)
+            groupings.append(
+                spectral_decision(
+                    v, tests, self.scale, self._given(ctx, partners), self.max_clusters, ctx.rng
+                )
+            )
+        return self.result(
+            ctx,
+            s,
+            partners,
+            groupings[0],
+            Seen(unknown, unknown, unknown, unknown),
+            left_out=left_out,
+            refused=refused,
+            together=[g.labels for g in groupings[1:]],
+        )
+
+    def result(
+        self,
+        ctx: CoordinatorContext,
+        s: Settings,
+        partners: Partners,
+        main: Decision,
+        seen: Seen,
+        *,
+        left_out: dict[str, str],
+        refused: dict[str, str],
+        cv_losses: FloatArray | None = None,
+        together: Sequence[IntArray] = (),
+        gain: dict[str, FloatArray] | None = None,
+        shift_spread: float = float("nan"),
+    ) -> MetaClusteringResult:
+        """Put the result together."""
+        replies = [partners.replies[x] for x in partners.sites]
+        own = partners.own
+        error = np.sqrt([float(r.own_error.value[0]) for r in replies])
+        strength, least = detection(main.tests, partners.variance, own)
+        status = status_of(
+            main.n_clusters, strength, partners.variance, own, error, partners.sizes, rule=self.rule
+        )
+        if self.exchange == "models":
+            models = tuple(plain(own[0]) for own in partners.models)
+        else:
+            models = ()
+        n_sites = len(partners.sites)
+        return MetaClusteringResult(
+            sites=partners.sites,
+            labels=main.labels,
+            left_out=left_out,
+            n_clusters=main.n_clusters,
+            status=status,
+            chosen_by={"auto": "rule", "cv": "cv"}.get(str(self.n_clusters), "given"),
+            rule=self.rule,
+            exchange=self.exchange,
+            loss=s.loss,
+            margin=self.margin,
+            feature_names=ctx.feature_names,
+            target=ctx.columns.target or "",
+            levels=s.levels,
+            n_records=partners.sizes,
+            candidates=tuple(label(c) for c in s.candidates),
+            chosen=tuple(label(s.candidates[int(r.chosen.value[0])]) for r in replies),
+            candidate_losses=np.stack([np.asarray(r.losses.value) for r in replies]),
+            refused_candidates=refused,
+            target_variance=partners.variance,
+            own_loss=own,
+            own_loss_error=error,
+            excess=seen.excess,
+            excess_variance=seen.variance,
+            effective=seen.effective,
+            difference=main.tests.difference,
+            standard_error=main.tests.standard_error,
+            z=main.tests.z,
+            power=strength,
+            detectable=least,
+            merges=main.merges,
+            dissimilarity=main.dissimilarity,
+            eigenvalues=main.eigenvalues,
+            cv_losses=np.empty(0) if cv_losses is None else cv_losses,
+            together=togetherness(list(together), n_sites),
+            stability_runs=len(together),
+            gain=gain or {},
+            shift_spread=shift_spread,
+            means=partners.means,
+            inverse=partners.pooled.inverse,
+            trace=float(partners.pooled.trace),
+            standardize=self.standardize,
+            models=models,
+        )
+
+
+# --------------------------------------------------------------------------- pieces
+
+
+def seen_by(replies: dict[str, Losses], sites: Sequence[str], view: int) -> Seen:
+    """Matrices of one view over all owners; NaN in the columns of sites that did not answer."""
+    n_sites = len(sites)
+    parts = {}
+    for name in ("excess", "variance", "effective", "raw"):
+        matrix = np.full((n_sites, n_sites), np.nan)
+        for j, site in enumerate(sites):
+            if site in replies:
+                matrix[:, j] = np.asarray(getattr(replies[site], name).value)[view]
+        parts[name] = matrix
+    return Seen(**parts)
+
+
+def placeable(
+    sites: tuple[str, ...],
+    replies: dict[str, Losses],
+    seen: Seen,
+    left_out: dict[str, str],
+    rule: str,
+) -> list[int]:
+    """Sites that can be placed: with an answer, and comparable with somebody.
+
+    Where no pair at all can be compared, all sites stay, each alone.
+    """
+    answered = [i for i, site in enumerate(sites) if site in replies]
+    if rule == "spectral" or len(answered) < 2:
+        return answered
+    enough = np.nan_to_num(seen.effective) >= at_site.MIN_ROWS
+    usable = enough & np.isfinite(seen.excess) & np.isfinite(seen.variance)
+    pairs = usable & usable.T
+    met = [i for i in answered if any(pairs[i, j] for j in answered if j != i)]
+    if not met:
+        return answered
+    for i in answered:
+        if i not in met:
+            left_out[sites[i]] = (
+                "no other site can be compared with it: too few rows where their predictors "
+                "overlap, or one row dominates the losses"
+            )
+    return met
+
+
+def members_of(partners: Partners, labels: IntArray) -> dict[str, tuple[tuple[Any, ...], IntArray]]:
+    """Models of each site's group, with their rows."""
+    found = {}
+    for i, site in enumerate(partners.sites):
+        group = np.flatnonzero(labels == labels[i])
+        models = tuple(partners.models[g][0] for g in group)
+        found[site] = (models, partners.sizes[group])
+    return found
+
+
+def _shifts(
+    replies: dict[str, Losses], sites: Sequence[str], n_folds: int
+) -> tuple[FloatArray, float]:
+    """Shrunken intercepts (folds, L), and their spread."""
+    shifts = np.zeros((n_folds, len(sites)))
+    spreads = []
+    for w in range(n_folds):
+        mean = np.array([float(np.ravel(replies[x].shift.value[w])[0]) for x in sites])
+        variance = np.array([float(np.ravel(replies[x].shift_error.value[w])[0]) for x in sites])
+        shifts[w], spread = shrunken(mean, variance)
+        spreads.append(spread)
+    return shifts, float(np.sqrt(np.mean(np.square(spreads)))) if spreads else float("nan")
+
+
+def plain(model: dict[str, Any]) -> dict[str, Any]:
+    """A model as results can keep it: bytes as an array."""
+    return {
+        key: np.frombuffer(value, dtype=np.uint8) if isinstance(value, bytes) else value
+        for key, value in model.items()
+    }
+
+
+def _listed(reasons: dict[str, str]) -> str:
+    return "; ".join(f"{site} ({why})" for site, why in reasons.items())
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

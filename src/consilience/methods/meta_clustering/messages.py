@@ -1,0 +1,269 @@
+"""Messages of meta clustering. Nested fields go by view of the rows, then by site."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from consilience.exceptions import DisclosureError
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, message, sends
+
+MAX_VIEWS = 110
+MAX_CANDIDATES = 20
+"""Each view of the rows and each candidate tells a little more of them, whoever asks and why."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a site needs to know.
+
+    Attributes
+    ----------
+    candidates : tuple of str
+        Text forms (see ``estimators.candidates``).
+    loss : str
+        "squared", "brier" or "log".
+    levels : tuple of str
+        Declared levels of the response; empty in regression.
+    standardize : bool
+        Columns and response on each site's own scale.
+    gain_folds, stability_runs : int
+        Views of the rows beside the main one.
+    exchange : str
+        "models" or "reference".
+    """
+
+    candidates: tuple[str, ...]
+    loss: str
+    levels: tuple[str, ...]
+    standardize: bool
+    gain_folds: int
+    stability_runs: int
+    exchange: str
+
+    @property
+    def n_outputs(self) -> int:
+        """Columns of a prediction: probabilities of the levels, or one number."""
+        return max(1, len(self.levels))
+
+    @property
+    def n_views(self) -> int:
+        """Main view, folds, resamples."""
+        return 1 + self.gain_folds + self.stability_runs
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site; `DisclosureError` for more views than a site answers for."""
+        raw = json.loads(text)
+        for name in ("candidates", "levels"):
+            raw[name] = tuple(raw[name])
+        settings = cls(**raw)
+        if settings.n_views > MAX_VIEWS or len(settings.candidates) > MAX_CANDIDATES:
+            sentence = "more views of the rows, or more candidates, than a site answers for"
+            raise DisclosureError(sentence, public=sentence)
+        return settings
+
+
+@message("meta-clustering/select-request", version=1)
+class SelectRequest:
+    """Choose and fit your own model."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+    reference: Released = sends(
+        Disclosure.AGGREGATE,
+        ("a", "p"),
+        audience="all",
+        doc="points drawn from the pooled moments, on which to predict; none if models travel",
+    )
+
+
+@message("meta-clustering/selected", version=1)
+class Selected:
+    """A site's models, or why it has none."""
+
+    status: str = sends(
+        Disclosure.PUBLIC,
+        kind="str",
+        doc="ok, too-few-rows, constant-response or no-candidate",
+    )
+    refused: tuple[Any, ...] = sends(
+        Disclosure.PUBLIC,
+        "by candidate: name, reason",
+        doc="candidates that the site left out",
+    )
+    n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows")
+    chosen: Released = sends(
+        Disclosure.MODEL, "by view: number of a candidate", doc="chosen candidates"
+    )
+    models: Released = sends(
+        Disclosure.MODEL,
+        "by view: a model",
+        audience="all",
+        doc="chosen methods, fitted on all rows",
+    )
+    predictions: Released = sends(
+        Disclosure.MODEL,
+        "by view: predictions (a, q)",
+        doc="predictions on the reference points, where models do not travel",
+    )
+    variance: Released = sends(
+        Disclosure.AGGREGATE, (1,), gaps=True, doc="mean loss of the best constant prediction"
+    )
+    losses: Released = sends(
+        Disclosure.AGGREGATE, ("c",), gaps=True, doc="mean loss of each candidate on the other half"
+    )
+    own: Released = sends(
+        Disclosure.AGGREGATE, ("v",), gaps=True, doc="cross-fitted loss of the chosen, by view"
+    )
+    own_error: Released = sends(
+        Disclosure.AGGREGATE, ("v",), gaps=True, doc="squared standard errors of these"
+    )
+
+
+@message("meta-clustering/models", version=1)
+class Models:
+    """Everybody's models: try them on your rows."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+    owners: tuple[str, ...] = sends(
+        Disclosure.PUBLIC, ("l",), kind="str", audience="all", doc="whose model each one is"
+    )
+    models: Released = sends(
+        Disclosure.MODEL, "by view, by owner: a model", audience="all", doc="models of all sites"
+    )
+    sizes: Released = sends(
+        Disclosure.AGGREGATE, ("l",), kind="int", audience="all", doc="rows of each owner"
+    )
+    means: Released = sends(
+        Disclosure.AGGREGATE, ("l", "p"), gaps=True, audience="all", doc="means of each owner"
+    )
+    inverse: Released = sends(
+        Disclosure.AGGREGATE, ("p", "p"), audience="all", doc="inverse of the pooled covariance"
+    )
+    trace: Released = sends(Disclosure.AGGREGATE, audience="all", doc="trace behind the shrinkage")
+
+
+@message("meta-clustering/losses", version=1)
+class Losses:
+    """How the models do on a site's rows, against the site's own cross-fitted method."""
+
+    failed: tuple[Any, ...] = sends(
+        Disclosure.PUBLIC, "by failed model: owner, reason", doc="models that could not be used"
+    )
+    excess: Released = sends(
+        Disclosure.AGGREGATE, ("v", "l"), gaps=True, doc="D: weighted mean excess loss"
+    )
+    variance: Released = sends(
+        Disclosure.AGGREGATE, ("v", "l"), gaps=True, doc="Q: its squared standard error"
+    )
+    effective: Released = sends(
+        Disclosure.AGGREGATE, ("v", "l"), gaps=True, doc="effective number of rows"
+    )
+    raw: Released = sends(
+        Disclosure.AGGREGATE,
+        ("v", "l"),
+        gaps=True,
+        doc="unweighted mean loss, the own model's training loss on the diagonal",
+    )
+    shift: Released = sends(
+        Disclosure.AGGREGATE,
+        ("w", 1),
+        gaps=True,
+        doc="mean residual under the average of all models, by view with held-out rows",
+    )
+    shift_error: Released = sends(
+        Disclosure.AGGREGATE, ("w", 1), gaps=True, doc="squared standard errors of these"
+    )
+
+
+@message("meta-clustering/cuts", version=1)
+class Cuts:
+    """Groupings to be compared by the loss of their averaged models on held-out rows."""
+
+    labels: Released = sends(
+        Disclosure.AGGREGATE,
+        ("w", "k", "l"),
+        kind="int",
+        audience="all",
+        doc="groups by view with held-out rows and number of groups",
+    )
+
+
+@message("meta-clustering/cut-losses", version=1)
+class CutLosses:
+    """Held-out losses of the groupings."""
+
+    losses: Released = sends(
+        Disclosure.AGGREGATE, ("k",), gaps=True, doc="mean loss by number of groups"
+    )
+
+
+@message("meta-clustering/groups", version=1)
+class Groups:
+    """The outcome, for one site."""
+
+    labels: Released = sends(
+        Disclosure.AGGREGATE, ("l",), kind="int", audience="all", doc="group of each owner"
+    )
+    held_labels: Released = sends(
+        Disclosure.AGGREGATE,
+        ("w", "l"),
+        kind="int",
+        audience="all",
+        doc="groups found without the held-out rows",
+    )
+    shifts: Released = sends(
+        Disclosure.AGGREGATE, ("w",), audience="site", doc="shrunken intercepts of this site"
+    )
+    members: Released = sends(
+        Disclosure.MODEL, "by member: a model", audience="all", doc="models of the site's group"
+    )
+    member_sizes: Released = sends(
+        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="rows behind these models"
+    )
+
+
+@message("meta-clustering/gains", version=1)
+class Gains:
+    """Mean losses on held-out rows and their differences."""
+
+    means: Released = sends(
+        Disclosure.AGGREGATE, ("g",), gaps=True, doc="losses and differences of losses"
+    )
+    errors: Released = sends(
+        Disclosure.AGGREGATE, ("g",), gaps=True, doc="squared standard errors of these"
+    )
+
+
+@message("meta-clustering/pool-request", version=1)
+class PoolRequest:
+    """Send what one refit of the group needs."""
+
+    what: str = sends(
+        Disclosure.PUBLIC, kind="str", audience="site", doc="moments (linear) or rows (any method)"
+    )
+    levels: tuple[str, ...] = sends(
+        Disclosure.PUBLIC, ("k",), kind="str", audience="site", doc="levels of the response"
+    )
+
+
+@message("meta-clustering/pool-moments", version=1)
+class PoolMoments:
+    """Cross-products of columns, response and a constant."""
+
+    products: Released = sends(
+        Disclosure.AGGREGATE, ("r", "r"), doc="sums of products; empty where it is not asked for"
+    )
+
+
+@message("meta-clustering/pool-rows", version=1)
+class PoolRows:
+    """Rows for a refit; only where the site's policy allows values for each record."""
+
+    rows: Released = sends(Disclosure.PER_RECORD, ("n", "q"), doc="columns and response")

@@ -1,0 +1,470 @@
+"""What a site does: select and fit, try everybody's models, compare ways of predicting.
+
+The rows are looked at in several *views*: all of them; for each fold of the gain all but that fold;
+and resamples of 80 % for stability. Folds, resamples and the draws of forests come from the site's
+secret stream and are kept in its state, since models and losses of many known sets of rows would be
+equations in these rows. Where a policy protects no record (``min_records = 1``) they come from the
+public stream, so that a simulation can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.candidates import build, label
+from consilience.estimators.collaborative_predictor import CollaborativePredictor
+from consilience.estimators.foreign_models import predict_all
+from consilience.estimators.local_selection import Selection, predict, select
+from consilience.estimators.losses import constant_prediction, record_losses
+from consilience.exceptions import ConsilienceError, DataError
+from consilience.methods.base import SiteContext, SiteData, State, step
+from consilience.methods.meta_clustering.messages import (
+    CutLosses,
+    Cuts,
+    Gains,
+    Groups,
+    Losses,
+    Models,
+    PoolMoments,
+    PoolRequest,
+    PoolRows,
+    Selected,
+    SelectRequest,
+    Settings,
+)
+from consilience.numerics.random import stream
+from consilience.numerics.site_comparison import Pooled, overlap_weights_all
+from consilience.wire.disclosure import (
+    Evidence,
+    Limits,
+    Released,
+    aggregate,
+    bundle,
+    count,
+    cross_products,
+    estimator,
+    estimator_fault,
+    model,
+    per_record,
+    stacked,
+    weighted_means,
+)
+from consilience.wire.estimators import encode, is_memorising, leaves, n_parameters, type_name
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MIN_ROWS = 20
+"""A pair with an effective number of rows below this is not compared, so neither is the site."""
+RESAMPLE_SHARE = 0.8
+GAINS = (
+    "own",
+    "group",
+    "all",
+    "shifted",
+    "own_minus_group",
+    "own_minus_all",
+    "group_minus_all",
+    "all_minus_shifted",
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """Rows that take part in one analysis, and those held out of it."""
+
+    rows: IntArray
+    held: IntArray
+
+
+def views(n: int, settings: Settings, seed: int) -> list[View]:
+    """Main view, folds, resamples."""
+    everything = np.arange(n, dtype=np.int64)
+    found = [View(everything, everything[:0])]
+    if settings.gain_folds:
+        order = stream(seed, "folds").permutation(n)
+        for part in np.array_split(order, settings.gain_folds):
+            found.append(View(np.setdiff1d(everything, part), np.sort(part)))
+    size = int(RESAMPLE_SHARE * n)
+    for i in range(settings.stability_runs):
+        chosen = stream(seed, "resample", i).permutation(n)[:size]
+        found.append(View(np.sort(chosen), everything[:0]))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Columns and response as numbers, and what standardised them."""
+
+    x: FloatArray
+    y: FloatArray
+    standards: FloatArray | None
+
+
+def rows_of(data: SiteData, settings: Settings) -> Rows:
+    """Take the rows as the study wants them.
+
+    Raises
+    ------
+    DataError
+        No response, or one that does not fit the declared levels.
+    """
+    if data.target is None:
+        raise DataError("the study names no target column")
+    if settings.levels:
+        positions = {level: i for i, level in enumerate(settings.levels)}
+        try:
+            y = np.array([positions[str(value)] for value in data.target], dtype=float)
+        except KeyError:
+            raise DataError("the target holds values outside its declared levels") from None
+    else:
+        y = np.asarray(data.target, dtype=float)
+    if not settings.standardize:
+        return Rows(data.features, y, None)
+    both = np.column_stack([data.features, y])
+    centre, scale = both.mean(axis=0), both.std(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    if settings.levels:
+        centre[-1], scale[-1] = 0.0, 1.0
+    scaled = (both - centre) / scale
+    return Rows(scaled[:, :-1], scaled[:, -1], np.stack([centre, scale]))
+
+
+def _seed(site: SiteContext) -> int:
+    """Seed of folds, resamples and estimators: secret wherever records are protected."""
+    source = site.secret_rng if site.limits.min_records > 1 else site.rng
+    return int(source.integers(2**63 - 1))
+
+
+# --------------------------------------------------------------------------- select
+
+
+@step("select")
+def select_step(
+    message: SelectRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Selected, State]:
+    """Choose, fit and cross-fit in every view."""
+    s = Settings.from_json(message.settings)
+    if data.n_rows < max(MIN_ROWS, 2 * site.limits.min_records):
+        return _nothing("too-few-rows", s, 0, {}), {}
+    rows = rows_of(data, s)
+    if len(np.unique(rows.y)) < 2:
+        return _nothing("constant-response", s, data.n_rows, {}), {}
+    seed = _seed(site)
+    reference = np.asarray(message.reference.value, dtype=float)
+    known = _known_refusals(s)
+    chosen: list[Selection] = []
+    all_views = views(data.n_rows, s, seed)
+    for v, view in enumerate(all_views):
+        found = select(
+            rows.x[view.rows],
+            rows.y[view.rows],
+            candidates=s.candidates,
+            loss=s.loss,
+            n_outputs=s.n_outputs,
+            min_records=site.limits.min_records,
+            rng=stream(seed, "select", v),
+            accept=lambda fitted, x: _accepted(fitted, x, s, site.limits),
+            known=known,
+        )
+        if found.chosen < 0:
+            return _nothing("no-candidate", s, data.n_rows, found.refused), {}
+        chosen.append(found)
+    own = [weighted_means(found.own_losses, limits=site.limits) for found in chosen]
+    constant = constant_prediction(rows.y, s.n_outputs)
+    reply = Selected(
+        status="ok",
+        refused=tuple(chosen[0].refused.items()),
+        n=count(data.n_rows),
+        chosen=_summary(tuple(found.chosen for found in chosen), data.n_rows),
+        models=_models(chosen, s),
+        predictions=_predictions(chosen, reference, s, data.n_rows),
+        variance=weighted_means(
+            record_losses(s.loss, rows.y, constant)[:, None], limits=site.limits
+        ).mean,
+        losses=weighted_means(chosen[0].half_losses, limits=site.limits).mean,
+        own=stacked([item.mean for item in own]),
+        own_error=stacked([item.variance for item in own]),
+    )
+    kept = {"seed": seed, "own": tuple(found.own_losses for found in chosen)}
+    return reply, kept
+
+
+def _known_refusals(s: Settings) -> dict[str, str]:
+    """Candidates that need not be fitted to know that they cannot travel."""
+    refused = {}
+    if s.exchange == "models":
+        for text in s.candidates:
+            task = "classification" if s.levels else "regression"
+            name = type_name(build(text, task, min_records=1, seed=0))  # type: ignore[arg-type]
+            if is_memorising(name):
+                refused[label(text)] = (
+                    "it carries training rows and does not travel; exchange = 'reference' uses it"
+                )
+    return refused
+
+
+def _accepted(fitted: Any, x: FloatArray, s: Settings, limits: Limits) -> tuple[Any, str | None]:
+    """Form in which a fitted model travels, with its evidence; or what is against it."""
+    if s.exchange != "models":
+        return None, None
+    classes = range(len(s.levels)) if s.levels else None
+    try:
+        portable = encode(fitted, n_features=x.shape[1], classes=classes)
+    except ConsilienceError as error:
+        return None, error.public
+    released = estimator(
+        portable,
+        type_name=type_name(fitted),
+        n_records=len(x),
+        n_parameters=n_parameters(portable),
+        leaves=leaves(fitted, x),
+    )
+    return released, estimator_fault(_known(released), limits)
+
+
+def _known(released: Released) -> Evidence:
+    return released.evidence or Evidence("estimator")
+
+
+def _models(chosen: Sequence[Selection], s: Settings) -> Released:
+    if s.exchange != "models":
+        return _summary((), 0)
+    return bundle([found.accepted for found in chosen])
+
+
+def _predictions(
+    chosen: Sequence[Selection], reference: FloatArray, s: Settings, n: int
+) -> Released:
+    if s.exchange != "reference":
+        return _summary((), 0)
+    made = tuple(predict(found.fitted, reference, s.n_outputs) for found in chosen)
+    return _summary(made, n)
+
+
+def _summary(value: Any, n: int) -> Released:
+    return model(value, kind="summary", n_records=n)
+
+
+def _nothing(status: str, s: Settings, n: int, refused: dict[str, str]) -> Selected:
+    """Reply of a site that takes no part."""
+    return Selected(
+        status=status,
+        refused=tuple(refused.items()),
+        n=count(n),
+        chosen=_summary((), 0),
+        models=_summary((), 0),
+        predictions=_summary((), 0),
+        variance=_gaps(1),
+        losses=_gaps(len(s.candidates)),
+        own=_gaps(s.n_views),
+        own_error=_gaps(s.n_views),
+    )
+
+
+def _gaps(*shape: int) -> Released:
+    """An array of which every cell is withheld."""
+    empty = np.full((0, *shape), np.nan)
+    return aggregate(empty).withhold(np.ones(shape, dtype=bool))
+
+
+# --------------------------------------------------------------------------- exchange
+
+
+@step("exchange")
+def exchange(
+    message: Models, data: SiteData, state: State, site: SiteContext
+) -> tuple[Losses, State]:
+    """Try everybody's models on the rows of every view."""
+    s = Settings.from_json(message.settings)
+    rows = rows_of(data, s)
+    owners = message.owners
+    all_views = views(data.n_rows, s, int(state["seed"]))
+    found, failed = _all_predictions(message.models.value, rows.x, s, owners)
+    me = owners.index(site.site)
+    pooled = Pooled(np.array(message.inverse.value), float(message.trace.value), 0.0)
+    weights = overlap_weights_all(
+        rows.x, me, np.asarray(message.means.value), np.asarray(message.sizes.value), pooled
+    )
+    excess, raw, shifts, held = [], [], [], []
+    for v, view in enumerate(all_views):
+        losses = np.stack(
+            [record_losses(s.loss, rows.y[view.rows], f[view.rows]) for f in found[v]], axis=1
+        )
+        d = losses - state["own"][v][:, None]
+        d[:, me] = np.nan
+        excess.append(weighted_means(d, weights[view.rows], limits=site.limits))
+        raw.append(weighted_means(losses, limits=site.limits).mean)
+        if len(view.held):
+            held.append(np.stack([f[view.held] for f in found[v]], axis=1))
+            shifts.append(_shift(rows.y, found[v], view.rows, message.sizes.value, s, site.limits))
+    reply = Losses(
+        failed=tuple((owner, reason) for owner, reason in failed.items()),
+        excess=stacked([e.mean for e in excess]),
+        variance=stacked([e.variance for e in excess]),
+        effective=stacked([e.effective for e in excess]),
+        raw=stacked(raw),
+        shift=stacked([m for m, _ in shifts]) if shifts else _gaps(0, 1),
+        shift_error=stacked([e for _, e in shifts]) if shifts else _gaps(0, 1),
+    )
+    kept = {
+        "seed": state["seed"],
+        "settings": message.settings,
+        "owners": owners,
+        "sizes": np.asarray(message.sizes.value),
+        "held": tuple(held),
+    }
+    return reply, kept
+
+
+def _all_predictions(
+    models: Sequence[Sequence[dict[str, Any]]],
+    x: FloatArray,
+    s: Settings,
+    owners: Sequence[str],
+) -> tuple[list[list[FloatArray]], dict[str, str]]:
+    """Predictions of every model on all rows, NaN for models that failed, and why they failed."""
+    flat = [m for by_owner in models for m in by_owner]
+    answers = predict_all(flat, x, n_features=x.shape[1], n_outputs=s.n_outputs)
+    failed: dict[str, str] = {}
+    found: list[list[FloatArray]] = []
+    for v in range(len(models)):
+        part: list[FloatArray] = []
+        for i, owner in enumerate(owners):
+            answer = answers[v * len(owners) + i]
+            if isinstance(answer, str):
+                failed.setdefault(owner, answer)
+                answer = np.full((len(x), s.n_outputs), np.nan)
+            part.append(answer)
+        found.append(part)
+    return found, failed
+
+
+def _shift(
+    y: FloatArray,
+    predictions: Sequence[FloatArray],
+    rows: IntArray,
+    sizes: NDArray[Any],
+    s: Settings,
+    limits: Limits,
+) -> tuple[Released, Released]:
+    """Mean residual under the average of all models: the intercept that this site would need."""
+    if s.levels:
+        return _gaps(1), _gaps(1)
+    average = _weighted(np.stack([f[rows] for f in predictions], axis=1), sizes)
+    found = weighted_means((y[rows] - average[:, 0])[:, None], limits=limits)
+    return found.mean, found.variance
+
+
+def _weighted(predictions: FloatArray, sizes: NDArray[Any]) -> FloatArray:
+    """Average (n, L, q) over models, weighted by rows; models that failed are left out."""
+    usable = np.isfinite(predictions).all(axis=(0, 2))
+    w = np.asarray(sizes, dtype=float) * usable
+    if not w.sum():
+        return np.full((len(predictions), predictions.shape[2]), np.nan)
+    return np.asarray(np.einsum("nlq,l->nq", np.nan_to_num(predictions), w / w.sum()))
+
+
+# --------------------------------------------------------------------------- score and use
+
+
+@step("score")
+def score(
+    message: Cuts, data: SiteData, state: State, site: SiteContext
+) -> tuple[CutLosses, State]:
+    """Compare numbers of groups by the loss of the group's average on held-out rows."""
+    s = Settings.from_json(state["settings"])
+    rows = rows_of(data, s)
+    labels = np.asarray(message.labels.value)
+    me = state["owners"].index(site.site)
+    parts = []
+    for w, held in enumerate(_held(data.n_rows, s, state)):
+        predictions = np.asarray(state["held"][w])
+        losses = [
+            record_losses(
+                s.loss, rows.y[held], _group_average(predictions, cut, me, state["sizes"])
+            )
+            for cut in labels[w]
+        ]
+        parts.append(np.stack(losses, axis=1))
+    found = weighted_means(np.concatenate(parts), limits=site.limits)
+    return CutLosses(losses=found.mean), state
+
+
+@step("use")
+def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tuple[Gains, State]:
+    """Keep the group's predictor; compare ways of predicting on held-out rows."""
+    s = Settings.from_json(state["settings"])
+    rows = rows_of(data, s)
+    me = state["owners"].index(site.site)
+    if message.members.value:
+        predictor = CollaborativePredictor(
+            message.members.value,
+            np.asarray(message.member_sizes.value),
+            feature_names=data.feature_names,
+            levels=s.levels,
+            scaling=data.scaling,
+            standards=rows.standards,
+        )
+        site.output("predictor", predictor)
+    parts = []
+    for w, held in enumerate(_held(data.n_rows, s, state)):
+        predictions = np.asarray(state["held"][w])
+        cut = np.asarray(message.held_labels.value)[w]
+        everyone = _weighted(predictions, state["sizes"])
+        ways = (
+            predictions[:, me],
+            _group_average(predictions, cut, me, state["sizes"]),
+            everyone,
+            everyone + message.shifts.value[w],
+        )
+        own, group, all_, shifted = (record_losses(s.loss, rows.y[held], way) for way in ways)
+        if s.levels:
+            shifted = np.full(len(own), np.nan)
+        gains = (own - group, own - all_, group - all_, all_ - shifted)
+        parts.append(np.stack((own, group, all_, shifted, *gains), axis=1))
+    if not parts:
+        return Gains(means=_gaps(len(GAINS)), errors=_gaps(len(GAINS))), {}
+    found = weighted_means(np.concatenate(parts), limits=site.limits)
+    return Gains(means=found.mean, errors=found.variance), {}
+
+
+def _held(n: int, s: Settings, state: State) -> list[IntArray]:
+    return [view.held for view in views(n, s, int(state["seed"])) if len(view.held)]
+
+
+def _group_average(
+    predictions: FloatArray, labels: NDArray[Any], me: int, sizes: NDArray[Any]
+) -> FloatArray:
+    """Average over the site's group; a site without a group stands alone."""
+    members = labels == labels[me] if labels[me] >= 0 else np.arange(len(labels)) == me
+    return _weighted(predictions, np.where(members, sizes, 0))
+
+
+# --------------------------------------------------------------------------- pooled refit
+
+
+@step("pool-moments")
+def pool_moments(
+    message: PoolRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[PoolMoments, State]:
+    """Cross-products of a constant, the columns and the response: a pooled linear fit's all."""
+    y = np.asarray(data.target, dtype=float)
+    columns = np.column_stack([np.ones(data.n_rows), data.features, y])
+    return PoolMoments(products=cross_products(columns)), state
+
+
+@step("pool-rows")
+def pool_rows(
+    message: PoolRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[PoolRows, State]:
+    """The rows themselves, where the site's policy allows values for each record."""
+    levels = {level: i for i, level in enumerate(message.levels)}
+    target = data.target if data.target is not None else np.empty(0)
+    y = [levels[str(value)] for value in target] if levels else np.asarray(target, dtype=float)
+    return PoolRows(rows=per_record(np.column_stack([data.features, y]))), state

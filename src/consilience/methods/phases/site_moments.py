@@ -1,0 +1,135 @@
+"""Phase `site_moments`: size, means and cross-products of every site, kept apart.
+
+Who wants to compare sites needs to know how differently their predictors are distributed.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+site-moments.within: Request ->
+                            <-  Within: n, means, spreads (p),
+                                  products (p, p)                   AGGREGATE
+==============================  ==================================================
+
+``products`` are sums of products of deviations from the site's own means. A column of which a cell
+is small or dominated is withheld with its mean; a site with fewer than twice as many rows as
+columns sends no products at all, and one whose rows are fewer than `min_records` nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.methods.base import (
+    Ask,
+    CoordinatorContext,
+    Replies,
+    SiteContext,
+    SiteData,
+    State,
+    step,
+)
+from consilience.wire.disclosure import Released, aggregate, count, cross_products
+from consilience.wire.message import Disclosure, message, sends
+
+FloatArray = NDArray[np.float64]
+
+
+@message("site-moments/request", version=1)
+class Request:
+    """Ask for the moments of the feature columns."""
+
+
+@message("site-moments/within", version=1)
+class Within:
+    """Moments of a site; NaN where it withholds a column."""
+
+    n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows; 0 where there are too few")
+    means: Released = sends(
+        Disclosure.AGGREGATE, ("p",), gaps=True, audience="all", doc="column means"
+    )
+    spreads: Released = sends(
+        Disclosure.AGGREGATE, ("p",), gaps=True, doc="mean squared deviations from the means"
+    )
+    products: Released = sends(
+        Disclosure.AGGREGATE,
+        ("r", "r"),
+        gaps=True,
+        doc="sums of products of deviations from the means; empty where rows < 2 columns",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SiteMoments:
+    """Moments by site.
+
+    Attributes
+    ----------
+    n : dict of str to int
+    means : dict of str to (p,) array
+        NaN where a column was withheld.
+    spreads : dict of str to (p,) array
+        Mean squared deviations, NaN likewise.
+    products : dict of str to (p, p) array
+        Of those sites that sent them; NaN where a column was withheld.
+    """
+
+    n: dict[str, int]
+    means: dict[str, FloatArray]
+    spreads: dict[str, FloatArray]
+    products: dict[str, FloatArray]
+
+
+@step("site-moments.within")
+def within(
+    message: Request, data: SiteData, state: State, site: SiteContext
+) -> tuple[Within, State]:
+    """Tell size, means and products, withholding what is small or dominated."""
+    x = data.features
+    n, p = x.shape
+    if n < site.limits.min_records:
+        x = x[:0]
+    means = aggregate(x, mean=True)
+    deviations = np.nan_to_num(x - np.nan_to_num(means.value))
+    unsafe = np.isnan(means.withhold_unsafe(site.limits).value)
+    # A column with too few ones, or ruled by one row, tells neither its mean nor its products.
+    spreads = aggregate(deviations**2, mean=True)
+    unsafe |= np.isnan(spreads.withhold_unsafe(site.limits).value)
+    used = deviations if len(x) >= 2 * p else np.empty((0, 0))
+    products = cross_products(used)
+    if used.size:
+        hidden = unsafe[:, None] | unsafe[None, :]
+        products = products.withhold_unsafe(site.limits)
+        products = products.withhold(hidden | np.isnan(products.value))
+    reply = Within(
+        n=count(len(x)),
+        means=means.withhold(unsafe),
+        spreads=spreads.withhold(unsafe),
+        products=products,
+    )
+    return reply, state
+
+
+def site_moments(ctx: CoordinatorContext) -> Generator[Ask, Replies, SiteMoments]:
+    """Ask all sites for their moments."""
+    replies = ctx.require((yield Ask("site-moments.within", Request())))
+    withheld = [site for site, r in replies.items() if np.isnan(r.means.value).any() and r.n.value]
+    if withheld:
+        ctx.note(
+            f"Means of some columns were withheld by {', '.join(withheld)} (too few records in a "
+            "cell, or one record dominates): these columns take no part in weighing its rows."
+        )
+    return SiteMoments(
+        n={site: int(r.n.value) for site, r in replies.items()},
+        means={site: np.array(r.means.value) for site, r in replies.items()},
+        spreads={site: np.array(r.spreads.value) for site, r in replies.items()},
+        products={
+            site: np.array(r.products.value) for site, r in replies.items() if r.products.value.size
+        },
+    )
+
+
+STEPS = (within,)
