@@ -280,7 +280,7 @@ def _node_fault(node: dict[str, Any], sizes: dict[str, int]) -> str | None:
     marks = [node.get(key) for key in ("__loader__", "__module__", "__class__")]
     if "__loader__" in node or "__class__" in node:
         if not all(isinstance(mark, str) for mark in marks):
-            return _settings_fault(node)
+            return "the description of its parts cannot be read"
         loader, module, kind = marks
         # Names in the refusal come from elsewhere: only a short and plain one is repeated.
         shown = f"{module}.{kind}"[:80]

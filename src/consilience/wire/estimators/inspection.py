@@ -86,7 +86,8 @@ def leaves(fitted: Any, x: NDArray[Any]) -> IntArray | None:
     return np.concatenate(counts) if counts else None
 
 
-def _leaves(fitted: Any, x: NDArray[Any]) -> Iterator[NDArray[Any]]:
+def _leaves(fitted: Any, x: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
+    """As `leaves`; without rows the counts that the trees keep from their fit."""
     if hasattr(fitted, "tree_"):
         yield _of_tree(fitted, x)
     elif hasattr(fitted, "_predictors"):  # boosting on histograms: no rows are drawn twice
@@ -95,31 +96,32 @@ def _leaves(fitted: Any, x: NDArray[Any]) -> Iterator[NDArray[Any]]:
     elif hasattr(fitted, "steps"):
         yield from _of_pipeline(fitted, x)
     else:
-        rows = _rows_of(fitted)
+        rows = None if x is None else _rows_of(fitted)
         columns = getattr(fitted, "estimators_features_", None)
         for i, part in enumerate(_inner(fitted)):
-            own = x if rows is None else x[np.unique(rows[i])]
-            yield from _leaves(part, own if columns is None else own[:, columns[i]])
-        last = getattr(fitted, "final_estimator_", None)
-        if last is not None:
-            yield from _leaves(last, fitted.transform(x))
+            own = x if rows is None or x is None else x[np.unique(rows[i])]
+            yield from _leaves(part, own if columns is None or own is None else own[:, columns[i]])
+        if getattr(fitted, "final_estimator_", None) is not None:
+            # It was fitted on cross-fitted predictions, which nobody has kept.
+            yield from _leaves(fitted.final_estimator_, None)
 
 
-def _of_pipeline(fitted: Any, x: NDArray[Any]) -> Iterator[NDArray[Any]]:
+def _of_pipeline(fitted: Any, x: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
     for _, step in fitted.steps:
         if step is None or isinstance(step, str):
             continue
         yield from _leaves(step, x)
-        if step is not fitted.steps[-1][1]:
+        if x is not None and step is not fitted.steps[-1][1]:
             x = np.asarray(step.transform(x))
 
 
-def _of_tree(fitted: Any, x: NDArray[Any]) -> NDArray[Any]:
+def _of_tree(fitted: Any, x: NDArray[Any] | None) -> NDArray[Any]:
     tree = fitted.tree_
-    is_leaf = tree.children_left < 0
-    reached = tree.apply(np.ascontiguousarray(x, dtype=np.float32))
-    rows = np.bincount(reached, minlength=tree.node_count)
-    return np.asarray(np.minimum(rows, tree.n_node_samples)[is_leaf])
+    rows = tree.n_node_samples
+    if x is not None:
+        reached = tree.apply(np.ascontiguousarray(x, dtype=np.float32))
+        rows = np.minimum(rows, np.bincount(reached, minlength=tree.node_count))
+    return np.asarray(rows[tree.children_left < 0])
 
 
 def _rows_of(fitted: Any) -> Any:
