@@ -18,9 +18,10 @@ from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine, watch
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import RunError
-from consilience.methods.base import Method, Preparation, SiteData
+from consilience.methods.base import Columns, Method, Preparation, SiteData
 from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.methods.meta_clustering import MetaClustering
 from consilience.sites.site import Site
 from consilience.testing.check_method import Oracle
 from consilience.testing.fakes import (
@@ -68,6 +69,20 @@ def secret() -> Federation:
     return federation
 
 
+def predicting() -> Federation:
+    """A response that depends on the columns, in another way at cedar; secrets can be repeated."""
+    slopes = {"ash": (1.0, -1.0, 0.5), "birch": (1.0, -1.0, 0.5), "cedar": (-1.0, 1.0, 0.5)}
+    noise = np.random.default_rng(4).normal(size=100)
+    roles = {
+        name: {**ROLES[name], "target": x @ np.array(slopes[name]) + noise[: len(x)]}
+        for name, x in TABLES.items()
+    }
+    plain_ones = members(federation_of(TABLES, roles=roles))
+    sites = [with_fixed_secrets(site, i) for i, site in enumerate(plain_ones.values())]
+    columns = Columns(features=("x0", "x1", "x2"), target="y")
+    return Federation(LocalEngine(sites), columns, Preparation())
+
+
 def pooled_mean_and_sd(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     x = np.concatenate([data.features for data in rows.values()])
     return {"n": len(x), "mean": x.mean(axis=0), "sd": x.std(axis=0, ddof=1)}
@@ -90,6 +105,19 @@ CASES: dict[str, Case] = {
     "asynchronous": Case(Asynchronous(turns=2), plain, asynchronous=True),
     "ensemble-clustering": Case(
         EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret
+    ),
+    "meta-clustering": Case(
+        MetaClustering(candidates=("linear", "ridge"), gain_folds=2, stability_runs=1), predicting
+    ),
+    "meta-clustering by held-out loss": Case(
+        MetaClustering(
+            candidates="random-forest(n_estimators=5)",
+            n_clusters="cv",
+            prediction="pooled",
+            gain_folds=2,
+            stability_runs=0,
+        ),
+        predicting,
     ),
 }
 

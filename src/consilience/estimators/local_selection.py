@@ -70,6 +70,7 @@ def select(
     n_outputs: int,
     min_records: int,
     rng: np.random.Generator,
+    draws: np.random.Generator,
     accept: Accept,
     known: dict[str, str] | None = None,
 ) -> Selection:
@@ -87,7 +88,9 @@ def select(
     min_records : int
         Rows behind every leaf and neighbourhood.
     rng : numpy.random.Generator
-        Halves, folds and the estimators' draws.
+        Halves and folds.
+    draws : numpy.random.Generator
+        The estimators' own draws.
     accept : callable
         ``(fitted, x) -> (form, fault)``; a candidate with a fault is left out, the next best is
         tried.
@@ -101,7 +104,7 @@ def select(
     task: Task = "regression" if n_outputs == 1 else "classification"
     refused = dict(known or {})
     order = rng.permutation(len(y))
-    seeds = rng.integers(2**31 - 1, size=len(candidates))
+    seeds = draws.integers(2**31 - 1, size=len(candidates))
     train, test = order[: (len(y) + 1) // 2], order[(len(y) + 1) // 2 :]
 
     def fit(c: int, rows: IntArray) -> Any:

@@ -1,8 +1,8 @@
 """What a site does: select and fit, try everybody's models, compare ways of predicting.
 
 The rows are looked at in several *views*: all of them; for each fold of the gain all but that fold;
-and resamples of 80 % for stability. Folds, resamples and the draws of forests come from the site's
-secret stream and are kept in its state, since models and losses of many known sets of rows would be
+and resamples of 80 % for stability. Which rows they hold, and the draws of forests, come from the
+site's secret stream and are kept in its state, since models and losses of many known sets of rows would be
 equations in these rows. Where a policy protects no record (``min_records = 1``) they come from the
 public stream, so that a simulation can be repeated.
 """
@@ -168,7 +168,9 @@ def select_step(
             loss=s.loss,
             n_outputs=s.n_outputs,
             min_records=site.limits.min_records,
-            rng=stream(seed, "select", v),
+            # Only means over all rows, or over one half, leave the main view: it can be public.
+            rng=site.rng if v == 0 else stream(seed, "select", v),
+            draws=stream(seed, "draws", v),
             accept=lambda fitted, x: _accepted(fitted, x, s, site.limits),
             known=known,
         )
