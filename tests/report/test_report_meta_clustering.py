@@ -20,7 +20,7 @@ from consilience.methods.meta_clustering.result import (
 )
 from consilience.numerics.meta_clustering import cluster
 from consilience.numerics.site_comparison import detectable, power
-from consilience.report import figures_meta, html
+from consilience.report import figures_meta, figures_meta_gain, html, meta_evidence
 from consilience.report.methods import meta_clustering as words
 from consilience.report.sections import Block, Headline, Table
 
@@ -284,6 +284,8 @@ def test_headline_admits_what_speaks_against_the_groups() -> None:
     forced = cluster(three.z, n_clusters=2)
     given = dataclasses.replace(three, labels=forced.labels, n_clusters=2, chosen_by="given")
     assert "speak against some of these unions" in headline(given).text
+    finer = dataclasses.replace(given, labels=forced.labels, chosen_by="cv")
+    assert headline(finer).tone == "caution"
     weak = dataclasses.replace(result_of(8, 1), power=np.zeros((8, 8)))
     assert headline(weak).tone == "caution"
 
@@ -292,6 +294,8 @@ def test_groups_without_signal_are_not_sold_as_groups() -> None:
     said = headline(result_of(8, 2, status="no-signal"))
     assert said.tone == "caution"
     assert "differ in level at most" in said.text
+    assert not any("held-out" in sentence for sentence in said.more)
+    assert "better than a constant" in blocks(no_signal())["What working together gains"].warning
 
 
 def test_sites_without_a_group_are_named_with_the_reason() -> None:
@@ -308,20 +312,24 @@ def test_sites_without_a_group_are_named_with_the_reason() -> None:
 
 def test_no_evidence_and_too_few_rows_look_different() -> None:
     enough, few = result_of(8, 1), few_rows()
-    assert figures_meta.power_counts(enough) == (28, 0, 0)
-    assert figures_meta.power_counts(few) == (0, 28, 0)
+    assert figures_meta_gain.power_counts(enough) == (28, 0, 0)
+    assert figures_meta_gain.power_counts(few) == (0, 28, 0)
     title = "What could have been seen"
     assert not blocks(enough)[title].warning
     assert "no evidence of being alike" in blocks(few)[title].warning
-    assert "28 pairs: would be told apart" in letters(drawn(room.plot_detectable(enough)))
-    assert "28 pairs: too few rows to tell" in letters(drawn(room.plot_detectable(few)))
+    assert "28 pairs: in one group, and a difference would show" in letters(
+        drawn(room.plot_detectable(enough))
+    )
+    assert "28 pairs: in one group, too few rows to tell" in letters(
+        drawn(room.plot_detectable(few))
+    )
 
 
 def test_pairs_that_cannot_be_compared_are_shown_and_counted() -> None:
     result = result_of(8, 2, unknown=0.3)
     missing = int(np.isnan(figures_meta.pairs(result.z)).sum())
     assert missing > 0
-    assert figures_meta.power_counts(result)[2] == missing
+    assert figures_meta_gain.power_counts(result)[2] == missing
     found = blocks(result)
     assert "Hatched" in found["Which sites differ"].picture.caption  # type: ignore[union-attr]
     assert "<pattern" in drawn(room.plot_pairwise_tests(result))
@@ -386,16 +394,17 @@ def test_gain_is_in_shares_and_says_what_it_rests_on() -> None:
     text = spoken(block)
     assert "took no part in the grouping" in text
     assert "as given" in text
-    row = next(r for r in block.tables[0].rows if r[0] == words.GAIN_WORDS["own_minus_group"])
+    tried = meta_evidence.GAIN_WORDS["own_minus_group"]
+    row = next(r for r in block.tables[0].rows if r[0] == tried)
     mean, error = result.overall_gain("own_minus_group")
     assert row[1] == f"{100 * mean:.1f} %"
     assert row[2] == f"{100 * (mean - 1.96 * error):.1f} % to {100 * (mean + 1.96 * error):.1f} %"
-    assert figures_meta.gains(result) == list(figures_meta.GAINS)
+    assert figures_meta_gain.gains(result) == list(figures_meta_gain.GAINS)
     one = dataclasses.replace(result, n_clusters=1, labels=np.zeros(8, dtype=np.int64))
-    assert "group_minus_all" not in figures_meta.gains(one)
+    assert "group_minus_all" not in figures_meta_gain.gains(one)
     assert "What working together gains" not in blocks(result_of(gain={}))
     unknown = {k: np.full(8, np.nan) for k in result.gain}
-    assert figures_meta.gains(dataclasses.replace(result, gain=unknown)) == []
+    assert figures_meta_gain.gains(dataclasses.replace(result, gain=unknown)) == []
 
 
 def test_stability_only_where_it_was_asked_for() -> None:
@@ -440,7 +449,7 @@ def test_limits_are_those_of_the_run() -> None:
 
 def test_report_and_result_have_the_same_bounds() -> None:
     assert figures_meta.THRESHOLD == THRESHOLD
-    assert figures_meta.ENOUGH_POWER == ENOUGH_POWER
+    assert figures_meta_gain.ENOUGH_POWER == ENOUGH_POWER
 
 
 # --- figures --------------------------------------------------------------------------------

@@ -16,14 +16,16 @@ from consilience.report.figures import (
     plot_weights,
 )
 from consilience.report.figures_meta import (
-    plot_detectable,
     plot_dissimilarity,
-    plot_gain,
-    plot_held_out_loss,
     plot_merges,
     plot_pairwise_tests,
-    plot_spectrum,
     plot_together,
+)
+from consilience.report.figures_meta_gain import (
+    plot_detectable,
+    plot_gain,
+    plot_held_out_loss,
+    plot_spectrum,
 )
 from consilience.report.html import write
 

@@ -1,4 +1,4 @@
-"""Figures of meta clustering: tests of pairs, merges, power, gain and stability.
+"""Figures of meta clustering: maps of pairs of sites, and the tree of merges.
 
 Each `plot_*` takes a `MetaClusteringResult` and returns a Matplotlib figure, as in `figures`. Sites
 stand in the same order in all maps: by group, and within a group as the merges put them together.
@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from consilience.numerics.site_comparison import LONE_THRESHOLD as THRESHOLD
@@ -32,7 +32,6 @@ from consilience.report.figures import (
     WIDTH,
     _bare,
     _canvas,
-    _whole_ticks,
     label,
     style,
 )
@@ -40,20 +39,12 @@ from consilience.report.figures import (
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-ENOUGH_POWER = 0.8
-"""Power from which a pair counts as able to show a difference; the result says the same."""
 NAMES_IN_MAP = 42
 NAMES_IN_LIST = 80
 NUMBERS_IN_MAP = 12
 LARGE_GROUP_THRESHOLD = 0.5
 _SPAN = 4.0
-_Z95 = 1.96
-GAINS = {
-    "own_minus_group": "group's model\ninstead of own",
-    "group_minus_all": "model of all sites\ninstead of group's",
-    "all_minus_shifted": "site's intercept added\nto model of all sites",
-}
-"""Differences of losses; positive where the second of the two models is better."""
+_STRAIGHT = 60.0  # range of heights up to which the axis of merges is linear
 
 
 # --------------------------------------------------------------------------- order of sites
@@ -85,15 +76,15 @@ def pairs(values: FloatArray) -> FloatArray:
     return found[np.triu_indices(len(found), 1)] if found.ndim == 2 else np.zeros(0)
 
 
-def _runs(labels: IntArray) -> list[tuple[int, int, int]]:
+def runs(labels: IntArray) -> list[tuple[int, int, int]]:
     """First position, end and group of each run of equal labels."""
     cuts = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), len(labels)]
     return [(a, b, int(labels[a])) for a, b in itertools.pairwise(cuts) if len(labels)]
 
 
-def _group_ticks(labels: IntArray, smallest: float) -> tuple[list[float], list[str]]:
+def group_ticks(labels: IntArray, smallest: float) -> tuple[list[float], list[str]]:
     """Middle and name of each run that is wide enough to carry a name."""
-    found = [(a, b, g) for a, b, g in _runs(labels) if b - a >= smallest * len(labels)]
+    found = [(a, b, g) for a, b, g in runs(labels) if b - a >= smallest * len(labels)]
     words = "group {}" if len(found) <= 6 else "{}"
     return [(a + b) / 2 for a, b, _ in found], [words.format(g) for _, _, g in found]
 
@@ -255,7 +246,7 @@ def _numbers(ax: Axes, shown: FloatArray, colours: Colormap, scale: Normalize, t
 
 def _borders(ax: Axes, labels: IntArray) -> None:
     """Frame the groups."""
-    for start, end, _ in _runs(labels):
+    for start, end, _ in runs(labels):
         size = end - start
         ax.add_patch(
             Rectangle(
@@ -274,7 +265,7 @@ def _borders(ax: Axes, labels: IntArray) -> None:
 def _site_ticks(ax: Axes, result: Any, order: IntArray, named: bool) -> None:
     labels = np.asarray(result.labels)[order]
     n = len(order)
-    at, words = _group_ticks(labels, 0.0 if n <= 12 else 0.04)
+    at, words = group_ticks(labels, 0.0 if n <= 12 else 0.04)
     if n <= 6:
         words = [w.removeprefix("group ") for w in words] if len(words) > 2 else words
     ax.set_xticks(at, words)
@@ -309,7 +300,8 @@ def plot_merges(result: Any) -> Figure:
     known = heights[np.isfinite(heights)]
     low = float(min(known.min(initial=0.0), 0.0)) - 0.6
     high = float(max(known.max(initial=0.0), THRESHOLD + 1.0))
-    beyond = high + 0.12 * (high - low) if high <= 12 else high * 2.2
+    straight = high - low <= _STRAIGHT
+    low, beyond = (low, high + 0.12 * (high - low)) if straight else (1.5 * low, 2.2 * high)
     x = np.concatenate([np.full(n, low), np.where(np.isfinite(heights), heights, beyond)])
     y = np.concatenate([np.argsort(order) + 0.5, np.zeros(n - 1)])
     made = np.arange(n - 1) < n - result.n_clusters
@@ -379,19 +371,20 @@ def _merge_axes(
 ) -> None:
     low, beyond, high = ends
     n = len(order)
-    ticks = [t for t in (-8.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0) if low <= t]
-    if high > 12:
-        ax.set_xscale("symlog", linthresh=4, linscale=1.2)
-        ticks = [t for t in ticks if -10 < t <= 4]
-        ticks += [10.0**k for k in range(1, int(np.ceil(np.log10(beyond))) + 1)]
     limit = beyond if infinite else high
-    ticks = [t for t in ticks if t <= (high if infinite else limit * 1.02)]
+    if high - low <= _STRAIGHT:
+        ax.set_xlim(low, limit + 0.04 * (limit - low))
+        ticks = np.asarray(MaxNLocator(6).tick_values(low, high))
+    else:
+        ax.set_xscale("symlog", linthresh=4, linscale=1.2)
+        ax.set_xlim(low, limit * 1.4)
+        ticks = np.array([-1e6, -1e4, -1e2, -10, -4, 0, 4, 10, 1e2, 1e3, 1e4, 1e5, 1e6])
+    ticks = ticks[(ticks >= low) & (ticks <= high)]
     words = [f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in ticks]
     if infinite:
-        ticks, words = [*ticks, beyond], [*words, "no pair to\ncompare"]
+        ticks, words = np.append(ticks, beyond), [*words, "no pair to\ncompare"]
     ax.set_xticks(ticks, words)
     ax.minorticks_off()
-    ax.set_xlim(low, limit + 0.05 * (limit - low) if high <= 12 else limit * 1.3)
     labels = np.asarray(result.labels)[order]
     if n <= NAMES_IN_LIST:
         names = [
@@ -401,298 +394,7 @@ def _merge_axes(
         ax.set_yticks(np.arange(n) + 0.5, names, fontsize=9 if n <= 40 else 8)
         ax.set_ylabel("site \N{MIDDLE DOT} group")
     else:
-        ax.set_yticks(*_group_ticks(labels, 0.04))
+        ax.set_yticks(*group_ticks(labels, 0.04))
     ax.set_ylim(n, 0)
     ax.set_xlabel("mean z between the two parts that meet")
     _bare(ax)
-
-
-# --------------------------------------------------------------------------- power
-
-
-def power_counts(result: Any) -> tuple[int, int, int]:
-    """Pairs that could have been told apart, that hardly could, and that could not be compared.
-
-    The first have a chance of 80 % or more of being told apart if each one's model were of no use
-    to the other.
-    """
-    usable = np.isfinite(pairs(result.z))
-    strong = usable & (pairs(result.power) >= ENOUGH_POWER)
-    return int(strong.sum()), int((usable & ~strong).sum()), int((~usable).sum())
-
-
-def plot_detectable(result: Any) -> Figure:
-    """Draw which differences the pairs of sites could have shown.
-
-    Parameters
-    ----------
-    result : MetaClusteringResult
-        With at least one pair that could be compared.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    usable = np.isfinite(pairs(result.z)) & np.isfinite(pairs(result.detectable))
-    shown = np.clip(pairs(result.detectable)[usable], 1e-3, 30.0)
-    strong = pairs(result.power)[usable] >= ENOUGH_POWER
-    ends = float(shown.min(initial=30.0)), float(shown.max(initial=1e-3))
-    bins = np.geomspace(min(ends[0], 0.05) * 0.9, max(ends[1], 1.0) * 1.1, 29)
-    with style():
-        fig = Figure(figsize=(WIDTH, 3.5))
-        fig.set_layout_engine("constrained")
-        top, ax = fig.subplots(2, 1, height_ratios=(0.16, 1))
-        _power_bar(top, power_counts(result))
-        ax.hist(
-            [shown[strong], shown[~strong]],
-            bins=bins.tolist(),
-            stacked=True,
-            color=[BLUE, ORANGE],
-            hatch=["", "////"],
-            edgecolor=PAPER,
-            linewidth=0.5,
-        )
-        if result.margin > 0:
-            ax.axvline(result.margin, color=INK, linestyle=":", linewidth=1.2)
-            ax.annotate(
-                "margin",
-                (result.margin, 1),
-                xycoords=("data", "axes fraction"),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="top",
-                fontsize=8.5,
-            )
-        ax.set_xscale("log")
-        some = [
-            t
-            for t in (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-            if bins[0] <= t <= bins[-1]
-        ]
-        ax.set_xticks(some, [_share(t) for t in some])
-        ax.minorticks_off()
-        ax.set_yticks(_whole_ticks(int(ax.get_ylim()[1])))
-        ax.set_ylabel("pairs of sites")
-        ax.set_xlabel(
-            "difference that would be seen with a chance of 80 %, share of the response variance"
-        )
-        _bare(ax, grid=False)
-        ax.grid(axis="y")
-    return fig
-
-
-def _power_bar(ax: Axes, counts: tuple[int, int, int]) -> None:
-    total = max(sum(counts), 1)
-    looks: tuple[dict[str, Any], ...] = (
-        {"facecolor": BLUE},
-        {"facecolor": ORANGE, "hatch": "////"},
-        {"facecolor": RULE, "hatch": "xxxx"},
-    )
-    words = ("would be told apart", "too few rows to tell", "not comparable")
-    left = 0.0
-    for count, look, name in zip(counts, looks, words, strict=True):
-        share = count / total
-        ax.barh(0, share, left=left, height=0.8, edgecolor=PAPER, linewidth=0.6, **look)
-        if share > 0.28 or (share > 0.12 and count == total):
-            box = {"facecolor": look["facecolor"], "edgecolor": "none", "pad": 1.5}
-            colour = "#ffffff" if look["facecolor"] == BLUE else "#000000"
-            colour = INK if look["facecolor"] == RULE else colour
-            text = f"{count:,} {'pair' if count == 1 else 'pairs'}: {name}"
-            ax.text(
-                left + share / 2,
-                0,
-                text,
-                ha="center",
-                va="center",
-                fontsize=8.5,
-                color=colour,
-                bbox=box,
-            )
-        left += share
-    ax.set_xlim(0, 1)
-    ax.set_xticks([])
-    ax.set_yticks([])
-    _bare(ax, grid=False)
-
-
-def _share(value: float, _: object = None) -> str:
-    text = f"{100 * value:.3g} %"
-    return text.replace("-", "\N{MINUS SIGN}")
-
-
-# --------------------------------------------------------------------------- gain
-
-
-def gains(result: Any) -> list[str]:
-    """Differences of losses that are known for at least one site, in the order they are told."""
-    asked = [key for key in GAINS if key in result.gain]
-    if result.n_clusters == 1:
-        asked = [key for key in asked if key != "group_minus_all"]  # the group is all sites
-    return [key for key in asked if np.isfinite(result.gain[key]).any()]
-
-
-def plot_gain(result: Any) -> Figure:
-    """Draw what working together saves at each site, with 95 % intervals.
-
-    Parameters
-    ----------
-    result : MetaClusteringResult
-        With `gain`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    keys = gains(result)
-    order = site_order(result)
-    n = len(order)
-    named = n <= NAMES_IN_LIST
-    with style():
-        fig = Figure(figsize=(WIDTH, (0.2 * n + 1.5) if named else 8.0))
-        fig.set_layout_engine("constrained", w_pad=0.12)
-        axes = fig.subplots(1, len(keys), sharey=True, squeeze=False)[0]
-        for ax, key in zip(axes, keys, strict=True):
-            unit = np.asarray(result.target_variance, dtype=float)[order]
-            value = np.asarray(result.gain[key], dtype=float)[order] / unit
-            error = np.asarray(result.gain[f"{key}_error"], dtype=float)[order] / unit
-            _dots(ax, value, error, named)
-            mean, its_error = result.overall_gain(key)
-            if np.isfinite(mean):
-                ax.axvspan(
-                    mean - _Z95 * its_error,
-                    mean + _Z95 * its_error,
-                    color=BLUE,
-                    alpha=0.14,
-                    linewidth=0,
-                )
-                ax.axvline(mean, color=BLUE, linewidth=1.4)
-            ax.axvline(0, color=INK, linewidth=0.9)
-            ax.set_xlim(*_gain_limits(value, error, mean, its_error))
-            ax.set_title(GAINS[key])
-            ax.xaxis.set_major_formatter(FuncFormatter(_share))
-            ax.locator_params(axis="x", nbins=4)
-            _bare(ax)
-        axes[0].set_ylim(n, 0)
-        if named:
-            names = [label(result.sites[i], 24) for i in order]
-            axes[0].set_yticks(np.arange(n) + 0.5, names, fontsize=9 if n <= 40 else 8)
-        else:
-            axes[0].set_yticks(*_group_ticks(np.asarray(result.labels)[order], 0.04))
-        fig.supxlabel(
-            "loss saved, share of the response variance (right of 0: better)", fontsize=9.5
-        )
-    return fig
-
-
-def _dots(ax: Axes, value: FloatArray, error: FloatArray, named: bool) -> None:
-    at = np.arange(len(value)) + 0.5
-    low, high = value - _Z95 * error, value + _Z95 * error
-    kinds: tuple[tuple[Any, str, str, str], ...] = (
-        (low > 0, "o", BLUE, BLUE),
-        (high < 0, "s", ORANGE, ORANGE),
-        (~((low > 0) | (high < 0)), "o", PAPER, MUTED),
-    )
-    for which, marker, face, edge in kinds:
-        some = which & np.isfinite(value)
-        ax.hlines(at[some], low[some], high[some], color=edge, linewidth=1.4 if named else 0.5)
-        ax.plot(
-            value[some],
-            at[some],
-            linestyle="none",
-            marker=marker,
-            markersize=5.5 if named else 2.5,
-            markerfacecolor=face,
-            markeredgecolor=edge,
-            zorder=3,
-        )
-
-
-def _gain_limits(
-    value: FloatArray, error: FloatArray, mean: float, its_error: float
-) -> tuple[float, float]:
-    """Range that holds nearly all intervals, zero and the overall interval."""
-    known = np.isfinite(value) & np.isfinite(error)
-    low, high = value[known] - _Z95 * error[known], value[known] + _Z95 * error[known]
-    cut = 0.0 if known.sum() <= 20 else 0.02
-    ends = (
-        [0.0, float(np.quantile(low, cut)), float(np.quantile(high, 1 - cut))]
-        if known.any()
-        else [0.0]
-    )
-    if np.isfinite(mean) and np.isfinite(its_error):
-        ends += [mean - _Z95 * its_error, mean + _Z95 * its_error]
-    width = max(ends) - min(ends) or 0.02
-    return min(ends) - 0.05 * width, max(ends) + 0.05 * width
-
-
-# --------------------------------------------------------------------------- number of groups
-
-
-def plot_spectrum(result: Any) -> Figure:
-    """Draw the eigenvalues of the normalised similarity, with the gap after the K-th.
-
-    Parameters
-    ----------
-    result : MetaClusteringResult
-        Of a run with ``rule="spectral"``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    k = result.n_clusters
-    values = np.asarray(result.eigenvalues, dtype=float)[: max(12, k + 2)]
-    at = np.arange(1, len(values) + 1)
-    with style():
-        fig, ax = _canvas(2.7)
-        if k < len(values):
-            ax.axhspan(values[k], values[k - 1], color=RULE, alpha=0.7, linewidth=0)
-            middle = (values[k] + values[k - 1]) / 2
-            words = f"gap {values[k - 1] - values[k]:.2f}"
-            ax.text(len(values) + 0.45, middle, words, ha="right", va="center", fontsize=8.5)
-        for inside, face in ((at <= k, BLUE), (at > k, PAPER)):
-            ax.vlines(
-                at[inside],
-                min(0.0, values.min(initial=0.0)),
-                values[inside],
-                color=MUTED,
-                linewidth=1,
-            )
-            edge = BLUE if face == BLUE else MUTED
-            ax.plot(at[inside], values[inside], "o", markerfacecolor=face, markeredgecolor=edge)
-        ax.set_xticks(at)
-        ax.set_xlim(0.5, len(values) + 0.5)
-        ax.set_xlabel("eigenvalue, in order of size")
-        ax.set_ylabel("eigenvalue")
-        _bare(ax, grid=False)
-        ax.grid(axis="y")
-    return fig
-
-
-def plot_held_out_loss(result: Any) -> Figure:
-    """Draw the held-out loss by number of groups.
-
-    Parameters
-    ----------
-    result : MetaClusteringResult
-        Of a run with ``n_clusters="cv"``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    losses = np.asarray(result.cv_losses, dtype=float)
-    at = np.arange(1, len(losses) + 1)
-    chosen = at == result.n_clusters
-    with style():
-        fig, ax = _canvas(2.6)
-        ax.plot(at, losses, color=MUTED, linewidth=1.2)
-        ax.plot(at[~chosen], losses[~chosen], "o", markerfacecolor=PAPER, markeredgecolor=MUTED)
-        ax.plot(at[chosen], losses[chosen], "o", color=BLUE, markersize=8)
-        step = max(1, len(losses) // 12)
-        ax.set_xticks(at[::step])
-        ax.set_xlabel("number of groups")
-        ax.set_ylabel("held-out loss")
-        _bare(ax, grid=False)
-        ax.grid(axis="y")
-    return fig

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from consilience.engines.federation import Run
 from consilience.methods.meta_clustering.result import THRESHOLD, MetaClusteringResult
-from consilience.report import figures, figures_meta
+from consilience.report import figures, figures_meta, figures_meta_gain, meta_evidence
+from consilience.report.meta_evidence import Z95, contrast, percent, response, site_name, tested
 from consilience.report.sections import (
-    DASH,
     Block,
     Headline,
     MethodReport,
@@ -25,13 +24,6 @@ from consilience.report.sections import (
 
 SPELLED_OUT = 12
 """Sites up to which a sentence names the members of each group."""
-FEWEST = 10
-_Z95 = 1.96
-GAIN_WORDS = {
-    "own_minus_group": "the model of the group instead of the site's own",
-    "group_minus_all": "the model of all sites instead of the group's",
-    "all_minus_shifted": "an intercept of the site, shrunken, on top of the model of all sites",
-}
 
 
 class MetaClusteringReport(MethodReport):
@@ -41,7 +33,9 @@ class MetaClusteringReport(MethodReport):
         """Say what was found, and never more than the rows can tell."""
         result = _result(run)
         text, tone = _verdict(result)
-        more = [result.power_sentence(), result.gain_sentence()]
+        more = [result.power_sentence()]
+        if result.status != "no-signal":
+            more.append(result.gain_sentence())
         if result.left_out:
             count = plural(len(result.left_out), "site has", "sites have")
             more.append(f"{count} no group: {listed(sorted(result.left_out))} (why: see below).")
@@ -51,16 +45,17 @@ class MetaClusteringReport(MethodReport):
         """Sites compared, groups, rows, power, gain."""
         result = _result(run)
         facts = [
-            ("sites compared", f"{len(result.sites):,}"),
+            *([("sites compared", f"{len(result.sites):,}")] if result.left_out else []),
             ("groups", f"{result.n_clusters:,}"),
             ("rows of these sites", f"{int(result.n_records.sum()):,}"),
         ]
-        if _tested(result):
-            able = figures_meta.power_counts(result)
+        if tested(result):
+            able = figures_meta_gain.power_counts(result)
             facts.append(("pairs that could be told apart", f"{able[0]:,} of {sum(able):,}"))
-        if "own_minus_group" in figures_meta.gains(result):
+        gained = "own_minus_group" in figures_meta_gain.gains(result)
+        if gained and result.status != "no-signal":
             facts.append(
-                ("saved by the group's model", _percent(result.overall_gain("own_minus_group")[0]))
+                ("saved by the group's model", percent(result.overall_gain("own_minus_group")[0]))
             )
         return facts
 
@@ -71,18 +66,18 @@ class MetaClusteringReport(MethodReport):
         if len(result.sites) > 1:
             if result.rule == "spectral":
                 blocks += _spectral(result)
-            elif _tested(result):
+            elif tested(result):
                 blocks += [_tests(result), _merges(result)]
             if len(result.cv_losses):
                 blocks.append(_held_out(result))
             if result.rule != "spectral":
-                blocks.append(_power(result))
+                blocks.append(meta_evidence.power(result))
             if result.stability_runs > 0:
-                blocks.append(_stability(result))
-        if figures_meta.gains(result):
-            blocks.append(_gain(result))
-        blocks.append(_comparability(result))
-        blocks.append(_candidates(result))
+                blocks.append(meta_evidence.stability(result))
+        if figures_meta_gain.gains(result):
+            blocks.append(meta_evidence.gain(result))
+        blocks.append(meta_evidence.comparability(result))
+        blocks.append(meta_evidence.candidates(result))
         return blocks
 
     def handling(self, run: Run) -> Sequence[str]:
@@ -93,7 +88,7 @@ class MetaClusteringReport(MethodReport):
             for site, why in sorted(result.left_out.items())
         ]
         if result.refused_candidates:
-            sites = [_name(site) for site in sorted(result.refused_candidates)]
+            sites = [site_name(site) for site in sorted(result.refused_candidates)]
             words.append(
                 f"Candidates that a rule or a failure shut out: at {listed(sites)} (the evidence "
                 "names them)."
@@ -111,25 +106,6 @@ def _result(run: Run) -> MetaClusteringResult:
     return run.result
 
 
-def _percent(value: float, decimals: int = 1) -> str:
-    if not np.isfinite(value):
-        return DASH
-    return f"{100 * value:z.{decimals}f} %".replace("-", "\N{MINUS SIGN}")
-
-
-def _name(site: str) -> str:
-    return figures.short(site, 60)
-
-
-def _tested(result: MetaClusteringResult) -> bool:
-    """Whether at least one pair of sites was compared by the default rule."""
-    return result.rule != "spectral" and bool(np.isfinite(figures_meta.pairs(result.z)).any())
-
-
-def _response(result: MetaClusteringResult) -> str:
-    return figures.short(result.target, 60) if result.target else "the response"
-
-
 # --------------------------------------------------------------------------- headline
 
 
@@ -139,11 +115,11 @@ def _verdict(result: MetaClusteringResult) -> tuple[str, Tone]:
     if result.status == "groups":
         return _verdict_groups(result)
     if result.status == "one-site":
-        found = f"Only {_name(result.sites[0])}" if n else "No site"
+        found = f"Only {site_name(result.sites[0])}" if n else "No site"
         return f"{found} could be used, so nobody was compared with anybody.", "caution"
     if result.status == "no-signal":
         text = (
-            f"Nothing to compare: over the {n} sites, models predict {_response(result)} no better "
+            f"Nothing to compare: over the {n} sites, models predict {response(result)} no better "
             "than a constant."
         )
         if result.n_clusters > 1:
@@ -160,7 +136,7 @@ def _verdict(result: MetaClusteringResult) -> tuple[str, Tone]:
         return f"One group: the spectral rule did not divide the {n} sites.", "caution"
     if result.chosen_by == "given":
         return f"One group, as the study asked: the {n} sites were not divided.", "plain"
-    strong, weak, apart = figures_meta.power_counts(result)
+    strong, weak, apart = figures_meta_gain.power_counts(result)
     if weak + apart > strong:
         return f"{text}, though many pairs had too few rows to show a difference.", "caution"
     return f"{text}.", "plain"
@@ -183,19 +159,23 @@ def _verdict_groups(result: MetaClusteringResult) -> tuple[str, Tone]:
             return f"{made}, as the study asked; {against}.", "caution"
         return f"{made}, as the study asked.", "plain"
     mean, error = _overall(result, "group_minus_all")
-    if mean - _Z95 * error > 0:
+    if mean - Z95 * error > 0:
         return (
             f"{made}. On held-out rows, however, the model of all sites predicts better than that "
             "of the groups.",
             "caution",
         )
-    how = ", chosen by held-out loss" if result.chosen_by == "cv" else ""
-    return f"{made}{how}.", "good"
+    if result.chosen_by == "cv":
+        against = _cut_against_rule(result)
+        if against:
+            return f"{made}, chosen by held-out loss; {against}.", "caution"
+        return f"{made}, chosen by held-out loss.", "good"
+    return f"{made}.", "good"
 
 
 def _sizes(result: MetaClusteringResult) -> str:
     if len(result.sites) <= SPELLED_OUT:
-        return "; ".join(listed([_name(s) for s in members]) for members in result.groups)
+        return "; ".join(listed([site_name(s) for s in members]) for members in result.groups)
     sizes = [f"{len(members):,}" for members in result.groups]
     return f"{listed(sizes, 8)} sites"
 
@@ -213,7 +193,7 @@ def _cut_against_rule(result: MetaClusteringResult) -> str:
 
 
 def _overall(result: MetaClusteringResult, key: str) -> tuple[float, float]:
-    if key not in figures_meta.gains(result):
+    if key not in figures_meta_gain.gains(result):
         return float("nan"), float("nan")
     return result.overall_gain(key)
 
@@ -225,22 +205,22 @@ def _by_site(result: MetaClusteringResult) -> Block:
     order = figures_meta.site_order(result)
     explained = result.explained
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = _Z95 * result.own_loss_error / result.target_variance
+        error = Z95 * result.own_loss_error / result.target_variance
         gain = np.asarray(result.gain.get("own_minus_group", np.full(len(order), np.nan)))
         gain_error = np.asarray(
             result.gain.get("own_minus_group_error", np.full(len(order), np.nan))
         )
-        gain, gain_error = gain / result.target_variance, _Z95 * gain_error / result.target_variance
-    with_gain = "own_minus_group" in figures_meta.gains(result)
+        gain, gain_error = gain / result.target_variance, Z95 * gain_error / result.target_variance
+    with_gain = "own_minus_group" in figures_meta_gain.gains(result)
     rows = tuple(
         (
-            _name(result.sites[i]),
+            site_name(result.sites[i]),
             str(int(result.labels[i])),
             f"{int(result.n_records[i]):,}",
             figures.short(result.chosen[i], 40),
-            _percent(explained[i]),
-            _percent(error[i]),
-            *((_percent(gain[i]), _percent(gain_error[i])) if with_gain else ()),
+            percent(explained[i]),
+            percent(error[i]),
+            *((percent(gain[i]), percent(gain_error[i])) if with_gain else ()),
         )
         for i in order
     )
@@ -251,17 +231,17 @@ def _by_site(result: MetaClusteringResult) -> Block:
     text = []
     if result.status == "groups" and len(order) <= SPELLED_OUT:
         text = [
-            f"Group {g}: {listed([_name(s) for s in members])}."
+            f"Group {g}: {listed([site_name(s) for s in members])}."
             for g, members in enumerate(result.groups)
         ]
     note = (
         f"Explained: share of the {'loss of the best constant' if result.levels else 'variance'} "
-        f"of {_response(result)} at the site that its own method explains, cross-fitted; below 0 "
+        f"of {response(result)} at the site that its own method explains, cross-fitted; below 0 "
         "it is worse than a constant. \N{PLUS-MINUS SIGN} is half of a 95 % interval."
     )
     tables = [Table("Every site", head, rows, note)]
     if result.left_out:
-        out = tuple((_name(site), why) for site, why in sorted(result.left_out.items()))
+        out = tuple((site_name(site), why) for site, why in sorted(result.left_out.items()))
         tables.append(Table("Sites without a group", ("site", "why"), out))
     return Block("Who belongs where", tuple(text), tables=tuple(tables))
 
@@ -274,7 +254,7 @@ def _tests(result: MetaClusteringResult) -> Block:
     text = [
         "Every site's model was tried on every other site's rows. z says how much worse the two "
         f"do on each other's rows than each one's own method, beyond a margin of "
-        f"{_percent(result.margin, 0)} of the response variance, in standard errors: around 0 and "
+        f"{percent(result.margin, 0)} of the response variance, in standard errors: around 0 and "
         f"below, one relationship will do; above {THRESHOLD}, two single sites are kept apart.",
         f"{above:,} of {plural(len(known), 'pair')} that could be compared lie above {THRESHOLD}. "
         "With many pairs some do so by chance, which is why groups are judged by means over "
@@ -288,22 +268,9 @@ def _tests(result: MetaClusteringResult) -> Block:
         figures_meta.plot_pairwise_tests(result),
         f"Test of each pair of sites; frames are groups. {words}",
         f"Map of {plural(len(known), 'test')} between {plural(len(result.sites), 'site')} ordered "
-        f"by group; {_contrast(result, result.z, 'z', '{:.1f}')}.",
+        f"by group; {contrast(result, result.z, 'z', '{:.1f}')}.",
     )
     return Block("Which sites differ", tuple(text), picture=picture)
-
-
-def _contrast(result: MetaClusteringResult, values: np.ndarray, what: str, form: str) -> str:
-    """Median of a matrix within and between groups, for those who cannot see the map."""
-    labels = np.asarray(result.labels)
-    same = figures_meta.pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
-    shown = figures_meta.pairs(values)
-    parts = []
-    for where, which in (("within", same), ("between", ~same)):
-        known = shown[which & np.isfinite(shown)]
-        if len(known):
-            parts.append(f"median {what} {where} groups {form.format(float(np.median(known)))}")
-    return ", ".join(parts) or "no pair is known"
 
 
 def _merges(result: MetaClusteringResult) -> Block:
@@ -380,15 +347,13 @@ def _relocated(result: MetaClusteringResult) -> bool:
 
 def _held_out(result: MetaClusteringResult) -> Block:
     text = (
-        "Half of each site's rows made the sequence of merges; the other half tried the averaged "
-        f"models of each cut. The loss is smallest with {plural(result.n_clusters, 'group')}."
-        if result.chosen_by == "cv"
-        else "Loss of the averaged models on rows that did not make the sequence of merges.",
+        "Each fold of the rows was predicted by the averaged models of groups that were found "
+        f"without it, for every number of groups. The loss is smallest with {result.n_clusters}.",
     )
     best = float(np.nanmin(result.cv_losses))
     picture = Picture(
         "held-out-loss",
-        figures_meta.plot_held_out_loss(result),
+        figures_meta_gain.plot_held_out_loss(result),
         "Held-out loss by number of groups.",
         f"Line over {plural(len(result.cv_losses), 'number')} of groups; smallest loss {best:.4g}.",
     )
@@ -417,7 +382,7 @@ def _spectral(result: MetaClusteringResult) -> list[Block]:
                     figures_meta.plot_dissimilarity(result),
                     "Dissimilarity of each pair of sites; frames are groups.",
                     f"Map ordered by group; "
-                    f"{_contrast(result, result.dissimilarity, 'dissimilarity', '{:.3g}')}.",
+                    f"{contrast(result, result.dissimilarity, 'dissimilarity', '{:.3g}')}.",
                 ),
             )
         )
@@ -442,7 +407,7 @@ def _spectral(result: MetaClusteringResult) -> list[Block]:
                 ),
                 picture=Picture(
                     "spectrum",
-                    figures_meta.plot_spectrum(result),
+                    figures_meta_gain.plot_spectrum(result),
                     "Eigenvalues of the normalised similarity; the band is the gap after the last "
                     "one counted.",
                     f"Eigenvalues from {values[0]:.2f} down to {values[-1]:.2f}{gap}.",
@@ -450,284 +415,6 @@ def _spectral(result: MetaClusteringResult) -> list[Block]:
             )
         )
     return blocks
-
-
-# --------------------------------------------------------------------------- how sure
-
-
-def _power(result: MetaClusteringResult) -> Block:
-    title = "What could have been seen"
-    if not _tested(result):
-        return Block(title, warning="No pair of sites could be compared, so nothing could be seen.")
-    strong, weak, apart = figures_meta.power_counts(result)
-    total = strong + weak + apart
-    text = [
-        "A pair that was not told apart may be alike, or may have too few rows to show it. For "
-        "each pair: would it have been told apart, with a chance of 80 % or more, if each one's "
-        "model were of no use to the other?",
-        f"Yes for {strong:,} of {plural(total, 'pair')}, no for {weak:,}"
-        f"{f'; {apart:,} could not be compared' if apart else ''}.",
-    ]
-    warning = ""
-    if strong < weak + apart and result.status != "groups":
-        warning = (
-            "For most pairs, not being told apart is no evidence of being alike: more rows, or "
-            "better predictors, are needed."
-        )
-    usable = np.isfinite(figures_meta.pairs(result.z))
-    middle = float(np.median(figures_meta.pairs(result.detectable)[usable]))
-    picture = Picture(
-        "detectable",
-        figures_meta.plot_detectable(result),
-        "Smallest difference that each pair would have shown with a chance of 80 %: plain blue "
-        "where that is less than the whole use of the models, hatched orange where it is not. The "
-        "bar on top counts the same pairs.",
-        f"Histogram of {plural(int(usable.sum()), 'pair')}, median {_percent(middle)} of the "
-        f"response variance; {strong} could be told apart, {weak} hardly.",
-    )
-    return Block(title, tuple(text), warning, picture, folded=(_power_table(result),))
-
-
-def _power_table(result: MetaClusteringResult) -> Table:
-    order = figures_meta.site_order(result)
-    n = len(order)
-    off = ~np.eye(n, dtype=bool) & np.isfinite(result.z)
-    rows = []
-    for i in order:
-        mine = off[i]
-        able = int((result.power[i][mine] >= figures_meta.ENOUGH_POWER).sum())
-        values = result.detectable[i][mine]
-        rows.append(
-            (
-                _name(result.sites[i]),
-                f"{int(mine.sum()):,}",
-                f"{able:,}",
-                _percent(float(np.median(values))) if len(values) else DASH,
-                _percent(float(values.min())) if len(values) else DASH,
-            )
-        )
-    head = (
-        "site",
-        "partners compared",
-        "could be told apart",
-        "median difference seen",
-        "smallest",
-    )
-    return Table("What each site could have shown", head, tuple(rows))
-
-
-def _stability(result: MetaClusteringResult) -> Block:
-    shown = figures_meta.pairs(result.together)
-    labels = np.asarray(result.labels)
-    same = figures_meta.pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
-    known = np.isfinite(shown)
-    text = [
-        f"{plural(result.stability_runs, 'time')}, every site drew 80 % of its rows, secretly, and "
-        "the whole grouping was done again.",
-        f"{_contrast(result, result.together, 'share together', '{:.0%}').capitalize()}.",
-    ]
-    doubtful = int((known & (shown > 0.2) & (shown < 0.8)).sum())
-    warning = ""
-    if doubtful and known.any():
-        text.append(
-            f"{plural(doubtful, 'pair')} of {int(known.sum()):,} fell together in between 20 % and "
-            "80 % of resamples: these cannot be relied upon."
-        )
-    apart = known & same & (shown < 0.5)
-    if apart.any():
-        warning = f"{plural(int(apart.sum()), 'pair')} of one group fell apart in most resamples."
-    picture = Picture(
-        "together",
-        figures_meta.plot_together(result),
-        "Share of resamples in which two sites fell into one group; frames are the groups found on "
-        "all rows.",
-        f"Map ordered by group; {_contrast(result, result.together, 'share', '{:.0%}')}.",
-    )
-    return Block("Would the groups be found again?", tuple(text), warning, picture)
-
-
-def _gain(result: MetaClusteringResult) -> Block:
-    keys = figures_meta.gains(result)
-    rows = []
-    for key in keys:
-        mean, error = result.overall_gain(key)
-        low, high = mean - _Z95 * error, mean + _Z95 * error
-        unit = result.target_variance
-        known = np.isfinite(result.gain[key]) & np.isfinite(result.gain[f"{key}_error"])
-        lower = (result.gain[key] - _Z95 * result.gain[f"{key}_error"])[known] / unit[known]
-        upper = (result.gain[key] + _Z95 * result.gain[f"{key}_error"])[known] / unit[known]
-        rows.append(
-            (
-                GAIN_WORDS[key],
-                _percent(mean),
-                f"{_percent(low)} to {_percent(high)}",
-                f"{int((lower > 0).sum()):,}",
-                f"{int((upper < 0).sum()):,}",
-                f"{int(known.sum()):,}",
-            )
-        )
-    text = [
-        "Losses are on rows that took no part in the grouping that they judge: the rows were cut "
-        "in folds, and sites were grouped, and models fitted, without the fold that was then "
-        "predicted. Groups found on all rows would show gains that are not there.",
-        "Intervals take the fitted models and the groups as given: they hold the chance in the "
-        "rows predicted, not that in the rows fitted, and are too narrow to that extent.",
-    ]
-    if "all_minus_shifted" in keys and np.isfinite(result.shift_spread):
-        text.append(
-            f"The sites' intercepts vary around the model of all sites with a standard deviation "
-            f"of {number(result.shift_spread)} (in units of {_response(result)})."
-        )
-    mean, error = result.overall_gain(keys[0])
-    picture = Picture(
-        "gain",
-        figures_meta.plot_gain(result),
-        "Loss saved at each site with its 95 % interval: filled blue better, orange square worse, "
-        "open no clear difference. Blue line and band: all sites, weighted by rows.",
-        f"Dots with intervals for {plural(len(result.sites), 'site')}; {GAIN_WORDS[keys[0]]} saves "
-        f"{_percent(mean)} overall ({_percent(mean - _Z95 * error)} to "
-        f"{_percent(mean + _Z95 * error)}). The table below has the overall figures.",
-    )
-    head = (
-        "what was tried",
-        "loss saved",
-        "95 % interval",
-        "sites clearly better",
-        "clearly worse",
-        "sites",
-    )
-    note = "Shares of the response variance; of many sites, 1 in 40 is clearly better by chance."
-    table = Table("Over all sites, weighted by rows", head, tuple(rows), note)
-    losses = _loss_table(result)
-    return Block(
-        "What working together gains",
-        tuple(text),
-        picture=picture,
-        tables=(table,),
-        folded=(losses,) if losses.rows else (),
-    )
-
-
-def _loss_table(result: MetaClusteringResult) -> Table:
-    keys = [key for key in ("own", "group", "all", "shifted") if key in result.gain]
-    words = {
-        "own": "own model",
-        "group": "group's model",
-        "all": "model of all",
-        "shifted": "with the site's intercept",
-    }
-    rows = tuple(
-        (
-            _name(result.sites[i]),
-            *(_percent(float(result.gain[k][i] / result.target_variance[i])) for k in keys),
-        )
-        for i in (figures_meta.site_order(result) if keys else ())
-    )
-    return Table(
-        "Loss of each model on held-out rows",
-        ("site", *(words[k] for k in keys)),
-        rows,
-        "Shares of the loss of the best constant prediction at the site: 100 % is of no use.",
-    )
-
-
-# --------------------------------------------------------------------------- material
-
-
-def _comparability(result: MetaClusteringResult) -> Block:
-    title = "Who could be compared with whom"
-    n = len(result.sites)
-    if n < 2 or result.rule == "spectral":
-        return Block(title, ("No pair was tested.",))
-    off = ~np.eye(n, dtype=bool)
-    usable = np.isfinite(result.z) & off
-    partners = usable.sum(axis=1)
-    total, known = n * (n - 1) // 2, int(usable.sum()) // 2
-    effective = np.where(off, np.asarray(result.effective, dtype=float), np.nan)
-    text = [
-        "Rows of two sites are weighted so that their predictors look alike; the effective number "
-        "of rows is what these weights leave. A pair with fewer than 20 on either side is not "
-        "compared.",
-        "All pairs could be compared."
-        if known == total
-        else f"{known:,} of {plural(total, 'pair')} could be compared.",
-    ]
-    if np.isfinite(effective).any():
-        share = (effective / np.asarray(result.n_records, dtype=float)[None, :])[
-            np.isfinite(effective)
-        ]
-        text.append(
-            f"The weights leave {_percent(float(np.median(share)), 0)} of a site's rows in the "
-            f"median comparison and {_percent(float(share.min()), 0)} in the least."
-        )
-    few = np.lexsort((np.arange(n), partners))[:FEWEST]
-    rows = tuple(
-        (
-            _name(result.sites[i]),
-            f"{int(result.n_records[i]):,}",
-            f"{int(partners[i]):,} of {n - 1:,}",
-            *_smallest(effective[:, i]),
-        )
-        for i in few
-    )
-    head = ("site", "rows", "partners compared", "least effective rows", "median")
-    caption = "Sites with the fewest partners" if n > FEWEST else "Partners and effective rows"
-    table = Table(caption, head, rows, "Effective rows: of the site's own rows, over its partners.")
-    warning = ""
-    alone = [_name(result.sites[i]) for i in np.flatnonzero(partners == 0)]
-    if alone:
-        verb = "was" if len(alone) == 1 else "were"
-        warning = f"{listed(alone)} {verb} compared with nobody: a group of one says nothing there."
-    tables, folded = ((), (table,)) if known == total else ((table,), ())
-    return Block(title, tuple(text), warning, tables=tables, folded=folded)
-
-
-def _smallest(values: np.ndarray) -> tuple[str, str]:
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return DASH, DASH
-    return f"{known.min():,.0f}", f"{np.median(known):,.0f}"
-
-
-def _candidates(result: MetaClusteringResult) -> Block:
-    names = [figures.short(c, 40) for c in result.candidates]
-    count = Counter(figures.short(c, 40) for c in result.chosen if c)
-    chosen = [f"{name} at {plural(k, 'site')}" for name, k in count.most_common()]
-    text = [
-        f"Each site tried {plural(len(names), 'candidate')} ({listed(names)}) on one half of its "
-        "rows, kept the one with the smallest loss on the other half and fitted it again on all "
-        "rows."
-        if len(names) > 1
-        else f"Every site fitted the same method ({listed(names)}); there was nothing to choose.",
-    ]
-    if chosen:
-        text.append(f"Chosen: {listed(chosen)}.")
-    tables: list[Table] = []
-    folded: list[Table] = []
-    losses = np.asarray(result.candidate_losses, dtype=float)
-    if losses.ndim == 2 and losses.shape == (len(result.sites), len(names)) and len(names):
-        unit = np.asarray(result.target_variance, dtype=float)
-        rows = tuple(
-            (
-                _name(result.sites[i]),
-                figures.short(result.chosen[i], 40),
-                *(_percent(float(v / unit[i])) if unit[i] > 0 else DASH for v in losses[i]),
-            )
-            for i in figures_meta.site_order(result)
-        )
-        note = (
-            "Shares of the loss of the best constant prediction: 100 % is of no use. "
-            f"{DASH}: not tried, or it failed."
-        )
-        folded.append(
-            Table("Loss on the half that did not train", ("site", "chose", *names), rows, note)
-        )
-    if result.refused_candidates:
-        refused = tuple(
-            (_name(site), why) for site, why in sorted(result.refused_candidates.items())
-        )
-        tables.append(Table("Candidates left out, by site", ("site", "what and why"), refused))
-    return Block("What the sites fitted", tuple(text), tables=tuple(tables), folded=tuple(folded))
 
 
 # --------------------------------------------------------------------------- limits
