@@ -12,12 +12,11 @@ from consilience.cli.run import Plan, execute, tell
 from consilience.cli.runs import RUNS
 
 FOLDER = Path("consilience-demo")
-LABEL = "cultivar"
 
 
 @dataclass(frozen=True)
 class Demo:
-    """One demonstration: a method on the wines at three sites.
+    """One demonstration: a method on tables that come with scikit-learn.
 
     Attributes
     ----------
@@ -26,11 +25,47 @@ class Demo:
     parameters : str
         The lines of ``[parameters]``.
     standardize : str
+    tables : str
+        "wines" or "clinics".
     """
 
     about: str
     parameters: str = ""
     standardize: str = "none"
+    tables: str = "wines"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables of a demonstration.
+
+    Attributes
+    ----------
+    last : str
+        The last column, which is no feature.
+    remark : str
+        What the study file says of it.
+    target : bool
+        Whether it is the study's target.
+    """
+
+    last: str
+    remark: str
+    target: bool = False
+
+
+TABLES = {
+    "wines": Tables(
+        "cultivar",
+        "# The tables also hold the cultivar of each wine. No role names it, so the study does not "
+        "use it.",
+    ),
+    "clinics": Tables(
+        "progression",
+        "# Patients were given to the clinics at random; at elm the score counts downwards.",
+        target=True,
+    ),
+}
 
 
 DEMOS: dict[str, Demo] = {
@@ -38,6 +73,11 @@ DEMOS: dict[str, Demo] = {
         "Which kinds of wine occur at three merchants who do not pool their tables?",
         "n_clusters = 3\n",
         "pooled",
+    ),
+    "meta-clustering": Demo(
+        "Six clinics score the progression of diabetes. Do they all mean the same by it?",
+        'candidates = ["linear", "lasso"]\n',
+        tables="clinics",
     ),
     "mean-and-sd": Demo("What is the average wine of three merchants?"),
 }
@@ -54,11 +94,11 @@ seed = 20240229
 [parameters]
 {parameters}
 [data]
-# The tables also hold the {label} of each wine. No role names it, so the study does not use it.
+{remark}
 features = [
 {features}
 ]
-
+{target}
 [preparation]
 missing = "refuse"
 standardize = "{standardize}"
@@ -91,11 +131,12 @@ def demo(
     ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
 ) -> None:
-    """Write a small study with three sites, and run it.
+    """Write a small study with a few sites, and run it.
 
-    The data are 178 wines of three cultivars that come with scikit-learn; each site has half of one
-    cultivar and a quarter of the others, and the policy "strict". A file that is already there and
-    holds something else is never replaced.
+    The data come with scikit-learn: 178 wines of three cultivars at three merchants, of whom each
+    has half of one cultivar and a quarter of the others; for meta-clustering 442 patients at six
+    clinics. All sites have the policy "strict". A file that is already there and holds something
+    else is never replaced.
     """
     from consilience.exceptions import ParameterError
     from consilience.wire.files import atomic_write
@@ -124,18 +165,20 @@ def demo(
 
 def demo_files(method: str) -> dict[str, str]:
     """Return the files of a demonstration by their names in its folder."""
-    from consilience.datasets.load import load_demo_sites
+    from consilience.datasets.load import load_demo_clinics, load_demo_sites
 
     chosen = DEMOS[method]
-    tables = load_demo_sites()
-    features = [name for name in next(iter(tables.values())).columns if name != LABEL]
+    about = TABLES[chosen.tables]
+    tables = load_demo_sites() if chosen.tables == "wines" else load_demo_clinics()
+    features = [name for name in next(iter(tables.values())).columns if name != about.last]
     files = {
         f"{method}.toml": STUDY.format(
             about=chosen.about,
             file=f"{method}.toml",
             method=method,
             parameters=chosen.parameters,
-            label=LABEL,
+            remark=about.remark,
+            target=f'target = "{about.last}"\n' if about.target else "",
             features="\n".join(f'  "{name}",' for name in features),
             standardize=chosen.standardize,
             sites=", ".join(f'"{site}"' for site in tables),

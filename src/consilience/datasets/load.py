@@ -111,3 +111,20 @@ def load_demo_sites(random_state: int = 0) -> dict[str, pd.DataFrame]:
         names=("north", "centre", "south"),
         random_state=random_state,
     )
+
+
+def load_demo_clinics(random_state: int = 0) -> dict[str, pd.DataFrame]:
+    """Load the diabetes patients at six clinics, drawn at random; one of them is made to differ.
+
+    At the clinic "elm" the score of progression counts downwards (350 minus the score), as if its
+    form asked for improvement. Nothing else differs: what is to be found is known.
+    """
+    from consilience.datasets.partition import partition
+
+    clinics = partition(
+        load_demo("diabetes"),
+        names=("aspen", "birch", "cedar", "elm", "fir", "hazel"),
+        random_state=random_state,
+    )
+    clinics["elm"] = clinics["elm"].assign(progression=350.0 - clinics["elm"]["progression"])
+    return clinics

@@ -100,7 +100,11 @@ class Driver:
     def _answer(self, ask: Ask) -> Replies:
         self._round += 1
         messages = self._addressed(ask)
-        encoded = {site: encode_message(m) for site, m in messages.items()}
+        # A message that goes to all sites is one object: models of many sites are encoded once.
+        bytes_of = {
+            id(m): encode_message(m) for m in {id(m): m for m in messages.values()}.values()
+        }
+        encoded = {site: bytes_of[id(m)] for site, m in messages.items()}
         sealed = digest(b"".join(digest(encoded[s]).encode() for s in sorted(encoded)))
         to = tuple(sorted(messages))
         self._journal.ask(self._round, JournaledAsk(ask.step, to, ask.wait, sealed))

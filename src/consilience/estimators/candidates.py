@@ -27,6 +27,8 @@ Settings = dict[str, Any]
 
 OBJECT = "object:"
 _LINEAR_FOLDS, _OTHER_FOLDS = 10, 5
+_PATH: Settings = {"alphas": 30, "eps": 1e-2, "tol": 1e-3, "max_iter": 2000}
+"""A coarse path: each site fits it dozens of times, and its finest penalties are never chosen."""
 
 
 def as_text(candidate: Any) -> str:
@@ -223,7 +225,7 @@ def _lasso(task: Task) -> Any:
     from sklearn.linear_model import LassoCV, LogisticRegressionCV
 
     if task == "regression":
-        return _scaled(LassoCV(cv=5, alphas=50, max_iter=5000))
+        return _scaled(LassoCV(cv=5, **_PATH))
     return _scaled(
         LogisticRegressionCV(
             Cs=7,
@@ -240,7 +242,7 @@ def _elastic_net(task: Task) -> Any:
     from sklearn.linear_model import ElasticNetCV, LogisticRegressionCV
 
     if task == "regression":
-        return _scaled(ElasticNetCV(l1_ratio=[0.5], cv=5, alphas=50, max_iter=5000))
+        return _scaled(ElasticNetCV(l1_ratio=[0.5], cv=5, **_PATH))
     return _scaled(
         LogisticRegressionCV(
             Cs=7,

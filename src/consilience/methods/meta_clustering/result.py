@@ -162,7 +162,12 @@ class MetaClusteringResult(Result):
 
     def summary(self) -> str:
         """Answer in a few sentences."""
-        said = [self.answer(), self.power_sentence(), self.gain_sentence()]
+        said = [
+            self.answer(),
+            self.power_sentence(),
+            self.stability_sentence(),
+            self.gain_sentence(),
+        ]
         if self.left_out:
             reasons = "; ".join(f"{site}: {why}" for site, why in self.left_out.items())
             said.append(f"Not placed: {reasons}.")
@@ -203,20 +208,32 @@ class MetaClusteringResult(Result):
         pairs = int(above.sum())
         if self.rule != "pairwise" or not pairs or self.status in ("one-site", "no-signal"):
             return ""
+        unknown = int((above & ~self.comparable).sum())
+        text = f"{unknown} of {pairs} pairs of sites could not be compared. " if unknown else ""
         usable = above & self.comparable & np.isfinite(self.detectable)
-        n_usable = int(usable.sum())
-        strong = int((usable & (self.power >= ENOUGH_POWER)).sum())
-        text = ""
-        if n_usable < pairs:
-            text = f"{pairs - n_usable} of {pairs} pairs of sites could not be compared. "
-        if n_usable:
-            middle = float(np.nanmedian(self.detectable[usable]))
+        if self.n_clusters == 1 and usable.any():
+            strong = int((usable & (self.power >= ENOUGH_POWER)).sum())
+            middle = float(np.median(self.detectable[usable]))
             text += (
                 f"{strong} of {pairs} pairs would have been told apart with a chance of at least "
                 f"80% if each one's model were of no use to the other; the median pair could show "
                 f"an excess loss of {middle:.2f} of the response variance."
             )
         return text.strip()
+
+    def stability_sentence(self) -> str:
+        """How often resamples put sites together and apart as here."""
+        pairs = np.triu(np.isfinite(self.together), 1)
+        if not self.stability_runs or not pairs.any():
+            return ""
+        same = (self.labels[:, None] == self.labels[None, :]) & pairs
+        other = pairs & ~same
+        parts = []
+        if same.any():
+            parts.append(f"sites of one group fall together in {self.together[same].mean():.0%}")
+        if other.any():
+            parts.append(f"sites of different groups in {self.together[other].mean():.0%}")
+        return f"Over {self.stability_runs} resamples of 80% of the rows, {' and '.join(parts)}."
 
     def gain_sentence(self) -> str:
         """What working together gains, on rows that took no part in the grouping."""
@@ -240,6 +257,8 @@ class MetaClusteringResult(Result):
                 continue
             low, high = mean - 1.96 * error, mean + 1.96 * error
             verdict = "gains" if low > 0 else ("loses" if high < 0 else "makes no clear difference")
+            if key == "all_minus_shifted" and self.n_clusters > 1 and low <= 0:
+                continue
             parts.append(
                 f"{better} against {worse} {verdict} ({mean:+.1%} of the response variance, 95% "
                 f"interval {low:+.1%} to {high:+.1%})"

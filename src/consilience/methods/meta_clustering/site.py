@@ -1,10 +1,10 @@
 """What a site does: select and fit, try everybody's models, compare ways of predicting.
 
 The rows are looked at in several *views*: all of them; for each fold of the gain all but that fold;
-and resamples of 80 % for stability. Which rows they hold, and the draws of forests, come from the
-site's secret stream and are kept in its state, since models and losses of many known sets of rows would be
-equations in these rows. Where a policy protects no record (``min_records = 1``) they come from the
-public stream, so that a simulation can be repeated.
+and resamples of 80 % for stability. Which rows these hold, and the draws of forests, come from the
+site's secret stream and are kept in its state: models and losses of many known sets of rows would
+be equations in these rows. Where a policy protects no record (``min_records = 1``) they come from
+the public stream, so that a simulation can be repeated.
 """
 
 from __future__ import annotations
