@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from consilience import Columns, Federation, MetaClustering, load_run
 from consilience import report as room
 from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
@@ -19,7 +22,7 @@ from consilience.methods.meta_clustering.result import (
     MetaClusteringResult,
 )
 from consilience.numerics.meta_clustering import cluster
-from consilience.numerics.site_comparison import detectable, power
+from consilience.numerics.site_comparison import LONE_THRESHOLD, detectable, power
 from consilience.report import figures_meta, figures_meta_gain, html, meta_evidence
 from consilience.report.methods import meta_clustering as words
 from consilience.report.sections import Block, Headline, Table
@@ -159,7 +162,19 @@ def spectral(n_sites: int = 8, **changes: Any) -> MetaClusteringResult:
     return dataclasses.replace(base, **given)
 
 
+def newcomers() -> MetaClusteringResult:
+    """Two more sites placed into earlier groups, one of them tested in one direction only."""
+    base = result_of(8, 2)
+    least = base.detectable.copy()
+    least[7, :] = least[:, 7] = np.nan
+    able = np.where(np.isnan(least), 0.0, base.power)
+    return dataclasses.replace(
+        base, merges={}, detectable=least, power=able, gain={}, stability_runs=0
+    )
+
+
 CASES = {
+    "newcomers": newcomers,
     "groups": result_of,
     "no-groups": lambda: result_of(8, 1),
     "too-few-rows": few_rows,
@@ -378,6 +393,15 @@ def test_merges_of_parts_without_a_pair_are_drawn_at_the_edge() -> None:
     assert "nothing is known of whether they belong together" in text.replace("\n", " ")
 
 
+def test_newcomers_are_placed_without_merges() -> None:
+    result = newcomers()
+    found = blocks(result)
+    assert "How the groups came about" not in found
+    assert "newcomer joined" in spoken(found["Which sites differ"])
+    kinds = figures_meta_gain.power_kinds(result)
+    assert np.bincount(kinds, minlength=4).tolist() == [16, 9, 0, 3]
+
+
 def test_sites_stand_by_group_and_then_as_they_merged() -> None:
     result = result_of(12, 3)
     order = figures_meta.site_order(result)
@@ -448,7 +472,7 @@ def test_limits_are_those_of_the_run() -> None:
 
 
 def test_report_and_result_have_the_same_bounds() -> None:
-    assert figures_meta.THRESHOLD == THRESHOLD
+    assert LONE_THRESHOLD == THRESHOLD  # what the figures draw, and what the words say
     assert figures_meta_gain.ENOUGH_POWER == ENOUGH_POWER
 
 
@@ -518,3 +542,60 @@ def test_same_result_same_drawing() -> None:
         result = result_of(n_sites, 2, unknown=0.1)
         for plot in PLOTS:
             assert drawn(plot(result)) == drawn(plot(result)), plot.__name__
+
+
+# --- a real run -----------------------------------------------------------------------------
+
+
+def simulated(n_sites: int = 6, n: int = 90) -> dict[str, pd.DataFrame]:
+    rng = np.random.default_rng(3)
+    tables = {}
+    for i in range(n_sites):
+        x = rng.normal(size=(n, 3))
+        y = x @ [1.0, 2.0 if i % 2 else -2.0, 1.0] + rng.normal(size=n)
+        tables[f"clinic-{i}"] = pd.DataFrame(x, columns=["a", "b", "$c$"]).assign(**{"<b>y</b>": y})
+    tables["clinic-5"] = tables["clinic-5"].iloc[:7]
+    return tables
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "meta"
+    federation = Federation.local(
+        simulated(), columns=Columns(features=("a", "b", "$c$"), target="<b>y</b>"), quorum=3
+    )
+    federation.run(
+        MetaClustering(candidates=("linear", "ridge"), gain_folds=2, stability_runs=2),
+        seed=1,
+        out=path,
+    )
+    return path
+
+
+def test_report_of_a_real_run(directory: Path) -> None:
+    run = load_run(directory)
+    text = html.render(run)
+    assert html.render(run) == text
+    plain = re.sub(
+        r"\s+", " ", re.sub(r"<[^>]+>", " ", re.sub(r"<svg.*?</svg>", "", text, flags=re.S))
+    )
+    assert "5 sites fall into 2 groups" in plain
+    assert "clinic-5 has no group" in plain
+    assert "it has too few rows" in plain
+    for title in blocks(run.result):  # type: ignore[arg-type]
+        assert title.replace("'", "&#39;") in text
+    for site in run.info.sites:
+        sent = sum(
+            line.bytes
+            for line in run.transcript
+            if line.site == site and line.direction == "from-site"
+        )
+        assert f"{sent:,}" in plain
+    assert "<b>y</b>" not in text
+
+
+def test_report_of_a_real_run_holds_no_record(directory: Path) -> None:
+    text = re.sub(r"<svg.*?</svg>", "", html.render(load_run(directory)), flags=re.S)
+    shown = {float(x) for x in re.findall(r"-?\d+\.\d{4,}", text)}
+    values = np.concatenate([t.to_numpy().ravel() for t in simulated().values()])
+    assert not shown.intersection(np.round(values, 4))

@@ -72,7 +72,9 @@ def power_kinds(result: Any) -> IntArray:
     same = pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
     able = pairs(result.power) >= ENOUGH_POWER
     kinds = np.where(same, np.where(able, 1, 2), 0)
-    return np.where(np.isfinite(pairs(result.z)), kinds, 3)
+    # newcomers may have been compared in one direction, which says nothing of power
+    known = np.isfinite(pairs(result.z)) & ~(same & np.isnan(pairs(result.detectable)))
+    return np.where(known, kinds, 3)
 
 
 def plot_detectable(result: Any) -> Figure:

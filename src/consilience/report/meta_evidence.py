@@ -68,7 +68,7 @@ def power(result: MetaClusteringResult) -> Block:
     divided, strong, weak, unknown = np.bincount(kinds, minlength=4).tolist()
     within = strong + weak
     if not within:
-        return Block(title, ("No two sites that could be compared share a group.",))
+        return Block(title, ("No two sites that were fully compared share a group.",))
     text = [
         "Two sites in one group may be alike, or may have too few rows to show that they are not. "
         "For each such pair: would it have been told apart, with a chance of 80 % or more, if each "
@@ -76,8 +76,8 @@ def power(result: MetaClusteringResult) -> Block:
         f"Yes for {strong:,} of {plural(within, 'pair')} in one group, no for {weak:,}; "
         f"{divided:,} {'pair is' if divided == 1 else 'pairs are'} in different groups and "
         f"{unknown:,} could not be compared.",
-        "This goes by the standard errors that were found. Errors grow with the difference, so for "
-        "pairs that look alike the figures are on the hopeful side.",
+        "Two sites that differ have a larger standard error than two that do not; the figures "
+        "allow for that to first order.",
     ]
     warning = ""
     if weak >= strong:

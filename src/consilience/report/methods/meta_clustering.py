@@ -67,7 +67,9 @@ class MetaClusteringReport(MethodReport):
             if result.rule == "spectral":
                 blocks += _spectral(result)
             elif tested(result):
-                blocks += [_tests(result), _merges(result)]
+                blocks.append(_tests(result))
+                if "ids" in result.merges:
+                    blocks.append(_merges(result))
             if len(result.cv_losses):
                 blocks.append(_held_out(result))
             if result.rule != "spectral":
@@ -260,6 +262,12 @@ def _tests(result: MetaClusteringResult) -> Block:
         "With many pairs some do so by chance, which is why groups are judged by means over "
         "pairs.",
     ]
+    if "ids" not in result.merges:
+        text.append(
+            "The groups are those of the run that this one follows. A newcomer joined the group of "
+            f"smallest mean z if that was at most {THRESHOLD}; the others were grouped among "
+            "themselves."
+        )
     words = "Blue: compatible; orange: told apart; white: on the threshold for two single sites."
     if missing:
         words += " Hatched: could not be compared."
