@@ -47,7 +47,7 @@ POWER_WORDS = (
     "in different groups",
     "in one group, and a difference would show",
     "in one group, too few rows to tell",
-    "could not be compared",
+    "could not be compared both ways",
 )
 """What may be known of a pair."""
 
@@ -121,7 +121,7 @@ def plot_detectable(result: Any) -> Figure:
                 fontsize=8.5,
             )
         ax.set_xscale("log")
-        ax.set_xlim(min(bins[0], result.margin or 1.0) * 0.8, bins[-1])
+        ax.set_xlim(min(bins[0], result.margin or 1.0) * 0.65, bins[-1])
         ends = ax.get_xlim()
         some = [
             t

@@ -75,7 +75,7 @@ def power(result: MetaClusteringResult) -> Block:
         "one's model were of no use to the other?",
         f"Yes for {strong:,} of {plural(within, 'pair')} in one group, no for {weak:,}; "
         f"{divided:,} {'pair is' if divided == 1 else 'pairs are'} in different groups and "
-        f"{unknown:,} could not be compared.",
+        f"{unknown:,} could not be compared both ways.",
         "Two sites that differ have a larger standard error than two that do not; the figures "
         "allow for that to first order.",
     ]

@@ -35,7 +35,7 @@ class MetaClusteringReport(MethodReport):
         text, tone = _verdict(result)
         more = [result.power_sentence()]
         if result.status != "no-signal":
-            more.append(result.gain_sentence())
+            more += [result.stability_sentence(), result.gain_sentence()]
         if result.left_out:
             count = plural(len(result.left_out), "site has", "sites have")
             more.append(f"{count} no group: {listed(sorted(result.left_out))} (why: see below).")
@@ -49,7 +49,7 @@ class MetaClusteringReport(MethodReport):
             ("groups", f"{result.n_clusters:,}"),
             ("rows of these sites", f"{int(result.n_records.sum()):,}"),
         ]
-        if tested(result):
+        if tested(result) and result.n_clusters == 1:
             able = figures_meta_gain.power_counts(result)
             facts.append(("pairs that could be told apart", f"{able[0]:,} of {sum(able):,}"))
         gained = "own_minus_group" in figures_meta_gain.gains(result)
@@ -167,6 +167,8 @@ def _verdict_groups(result: MetaClusteringResult) -> tuple[str, Tone]:
             "of the groups.",
             "caution",
         )
+    if not _found_again(result):
+        return f"{made}, but resamples of the rows seldom repeat these groups.", "caution"
     if result.chosen_by == "cv":
         against = _cut_against_rule(result)
         if against:
@@ -192,6 +194,18 @@ def _cut_against_rule(result: MetaClusteringResult) -> str:
     if np.any(heights[made:] <= thresholds[made:]):
         return "the tests do not tell all of these groups apart"
     return ""
+
+
+def _found_again(result: MetaClusteringResult) -> bool:
+    """Whether resamples mostly keep groups together and apart; also where that is not known."""
+    labels = np.asarray(result.labels)
+    same = figures_meta.pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
+    share = figures_meta.pairs(result.together)
+    known = np.isfinite(share)
+    within, between = share[known & same], share[known & ~same]
+    if result.stability_runs == 0:
+        return True
+    return not (len(within) and within.mean() < 0.5) and not (len(between) and between.mean() > 0.5)
 
 
 def _overall(result: MetaClusteringResult, key: str) -> tuple[float, float]:
