@@ -670,6 +670,33 @@ def test_a_candidate_brings_no_fit() -> None:
     assert not hasattr(again, "coef_")
 
 
+@pytest.mark.parametrize("model", [RandomForestRegressor(2), SVR(), PoissonRegressor()])
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_built_at_home_holds_no_fitted_trees(model: Any) -> None:
+    """A candidate is built in the site's own process: nothing made of raw memory, and little."""
+    model = BaggingRegressor(model, n_estimators=2).fit(X, np.exp(Y / 10))
+    data = archive.write_archive(model, fitted=True)
+    assert archive.archive_fault(data) is None
+    text = base64.b64encode(data).decode()
+    if isinstance(model.estimator, SVR):
+        assert not hasattr(e.decode_spec(text), "estimators_")
+    else:
+        with pytest.raises(WireError, match="is not on the list"):
+            e.decode_spec(text)
+
+
+def test_large_texts_are_not_unpacked() -> None:
+    wide = scaled(Ridge()).set_params(ridge__alpha=np.random.default_rng(0).normal(size=700_000))
+    with pytest.raises(WireError, match="unpacks to more than 4 MB"):
+        e.encode_spec(wide)
+
+
+def test_columns_of_an_archive_are_those_of_its_fit() -> None:
+    model = scaled(Ridge(), PolynomialFeatures(2)).fit(X, Y)
+    with pytest.raises(WireError, match="not fitted on 3 columns"):
+        e.encode(model, n_features=3, classes=None)
+
+
 @pytest.mark.parametrize("text", ["", "?", "AAAA", "é", "A" * (3 << 20)])
 def test_texts_that_are_no_candidate(text: str) -> None:
     with pytest.raises(WireError, match="text of an estimator"):

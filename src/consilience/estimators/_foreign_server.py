@@ -1,6 +1,6 @@
 """Child side of ``foreign_models``: evaluates trees and archives of others, bounded.
 
-One server lives as long as the process that started it. It has loaded what evaluation needs, and
+One server lives as long as the process that started it. It loads what evaluation needs once, and
 forks for every batch: the fork has limits of memory and processor time, and an alarm for each model
 that the operating system answers by ending it. A model that ends the fork is named, and another
 fork goes on with the next one. Without fork (``--once``) a fresh process does the same for a batch.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import importlib
 import os
 import select
 import signal
@@ -206,30 +207,39 @@ def _reason(status: int, seconds: float) -> str:
 _REPLY = 1
 
 
-def _preload() -> None:
-    """Load what evaluation needs, so that forks need not."""
-    import importlib
+def _prepare(forms: set[str]) -> None:
+    """Load what evaluation of some forms needs, so that forks need not."""
+    missing = forms - _PREPARED
+    if "trees" in missing:
+        from consilience.numerics.trees import predict_trees
 
-    for module in ("ensemble", "linear_model", "neural_network", "pipeline", "preprocessing"):
-        importlib.import_module(f"sklearn.{module}")
-    importlib.import_module("skops.io")
+        predict_trees(_STUMP, np.zeros((1, 1)))
+    if "skops" in missing:
+        for module in (
+            "sklearn.ensemble",
+            "sklearn.neural_network",
+            "sklearn.pipeline",
+            "skops.io",
+        ):
+            importlib.import_module(module)
+    if missing:
+        _PREPARED.update(missing)
+        gc.collect()
+        gc.freeze()
 
-    from consilience.numerics.trees import predict_trees
 
-    stump = {
-        "form": "trees",
-        "columns": 1,
-        "splits": np.ones(1, dtype=np.int32),
-        "feature": np.zeros(1, dtype=np.int16),
-        "threshold": np.zeros(1),
-        "children": np.array([[-1, -2]], dtype=np.int16),
-        "value": np.zeros((2, 1)),
-        "start": np.zeros(1),
-        "link": "mean",
-    }
-    predict_trees(stump, np.zeros((1, 1)))
-    gc.collect()
-    gc.freeze()
+_PREPARED: set[str] = set()
+_STUMP = {
+    "form": "trees",
+    "columns": 1,
+    "splits": np.ones(1, dtype=np.int32),
+    "feature": np.zeros(1, dtype=np.int16),
+    "threshold": np.zeros(1),
+    "children": np.array([[-1, -2]], dtype=np.int16),
+    "value": np.zeros((2, 1)),
+    "start": np.zeros(1),
+    "link": "mean",
+}
 
 
 def _private_reply() -> BinaryIO:
@@ -261,8 +271,8 @@ def _write(target: BinaryIO, data: bytes) -> None:
 def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     target = _private_reply()
-    _preload()
     while (request := _read_frame(sys.stdin.buffer)) is not None:
+        _prepare({portable["form"] for portable in request["models"]})
         _write(target, frame(serve_batch(request)))
 
 
@@ -272,6 +282,7 @@ def _once() -> None:
     request = _read_frame(sys.stdin.buffer)
     if request is None:
         return
+    _prepare({portable["form"] for portable in request["models"]})
     nowhere = open(os.devnull, "w", encoding="ascii")  # noqa: SIM115 - open to the end
     for portable in request["models"]:
         faulthandler.dump_traceback_later(request["seconds"], exit=True, file=nowhere)

@@ -215,6 +215,9 @@ class _Server:
                 except (OSError, EOFError, WireError):
                     self._stop(0.0)
                     continue
+                except BaseException:
+                    self._stop(0.0)  # its answer must not be taken for that to a later question
+                    raise
                 if isinstance(reply, tuple) and len(reply) == len(models):
                     return list(reply)
                 self._stop(0.0)
@@ -227,14 +230,18 @@ class _Server:
             raise EOFError
         out, back = process.stdin.fileno(), process.stdout.fileno()
         rest, pieces, needed = memoryview(data), bytearray(), -1
+        waiting = select.poll()
+        waiting.register(back, select.POLLIN)
+        waiting.register(out, select.POLLOUT)
         while needed < 0 or len(pieces) < needed:
-            left = until - time.monotonic()
-            readable, writable, _ = select.select([back], [out] if rest else [], [], max(0.0, left))
-            if left <= 0 or not (readable or writable):
+            ready = dict(waiting.poll(max(0.0, until - time.monotonic()) * 1000))
+            if not ready:
                 raise EOFError
-            if writable:
-                rest = rest[os.write(out, rest[: 1 << 20]) :]
-            if readable:
+            if out in ready:
+                rest = rest[os.write(out, rest[: 1 << 16]) :]
+                if not rest:
+                    waiting.unregister(out)
+            if back in ready:
                 piece = os.read(back, 1 << 20)
                 if not piece:
                     raise EOFError
@@ -275,9 +282,11 @@ class _Server:
             process.wait()
 
     def close(self) -> None:
-        """End the child at the end of this process."""
-        with self._lock:
-            self._stop(2.0)
+        """End the child at the end of this process, even one that a thread still waits for."""
+        held = self._lock.acquire(timeout=1.0)
+        self._stop(2.0)
+        if held:
+            self._lock.release()
 
     def leave(self) -> None:
         """Let go of a child that belongs to the process from which this one was forked."""

@@ -101,6 +101,8 @@ def encode(fitted: Any, *, n_features: int, classes: Sequence[Any] | None) -> Po
         raise WireError(f"a {name} is a classifier where a regressor is asked for")
     portable = encode_linear(fitted) or encode_trees(fitted)
     if portable is None:
+        if getattr(fitted, "n_features_in_", n_features) != n_features:
+            raise WireError(f"a {name} was not fitted on {n_features} columns")
         data = write_archive(fitted, fitted=True)
         portable = {"form": "skops", "data": data, "columns": n_features}
     if positions is not None:
@@ -235,7 +237,7 @@ def decode_spec(text: str) -> Any:
         data = base64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
         raise WireError("the text of an estimator is damaged") from None
-    fault = archive_fault(data)
+    fault = archive_fault(data, fitted=False)
     if fault is not None:
         raise WireError(f"the text of an estimator was refused: {fault}")
     try:

@@ -25,6 +25,10 @@ MAX_RATIO = 200
 MAX_SCHEMA = 16 << 20
 MAX_DEPTH = 160
 MAX_HEADER = 10_000
+MAX_SPEC = 1 << 22
+
+_FITTED = ("TreeNode", "LossNode")
+"""Ways of building objects that only fitted estimators need."""
 
 _SCHEMA = "schema.json"
 _ARRAY = re.compile(r"[A-Za-z0-9_.-]{1,64}\.npy")
@@ -62,12 +66,14 @@ _UNNEEDED = frozenset(
         "memory",
         "mse_path_",
         "n_jobs",
+        "inlier_mask_",
         "named_estimators_",
         "oob_decision_function_",
         "oob_improvement_",
         "oob_prediction_",
         "oob_score_",
         "oob_scores_",
+        "outliers_",
         "random_state",
         "scores_",
         "train_score_",
@@ -104,7 +110,7 @@ def write_archive(estimator: Any, *, fitted: bool) -> bytes:
     if fitted:
         _strip(schema, files)
     data = _packed(schema, files)
-    fault = archive_fault(data)
+    fault = archive_fault(data, fitted=fitted)
     if fault is not None:
         raise WireError(f"a {name} does not cross the wire: {fault}")
     return data
@@ -177,14 +183,22 @@ def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
 # --------------------------------------------------------------------------- suspicion
 
 
-def archive_fault(data: bytes) -> str | None:
-    """What is wrong with an archive, in one phrase; nothing in it is built or imported."""
+def archive_fault(data: bytes, *, fitted: bool = True) -> str | None:
+    """What is wrong with an archive, in one phrase; nothing in it is built or imported.
+
+    Parameters
+    ----------
+    data : bytes
+    fitted : bool
+        False for an estimator with settings only, which is built in the site's own process: small,
+        and without objects that are made of memory as it is.
+    """
     if len(data) > MAX_BYTES:
         return f"its archive is larger than {MAX_BYTES >> 20} MB"
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = {entry.filename: entry for entry in archive.infolist()}
-            fault = _entries_fault(archive.infolist(), len(data))
+            fault = _entries_fault(archive.infolist(), len(data), fitted)
             if fault is not None:
                 return fault
             shapes = {}
@@ -200,10 +214,12 @@ def archive_fault(data: bytes) -> str | None:
         return "its archive is damaged"
     except Exception as error:  # noqa: BLE001 - zlib.error, struct.error: whatever cannot be read
         return f"its archive cannot be read ({type(error).__name__})"
-    return _schema_fault(schema, {name: entry.file_size for name, entry in entries.items()})
+    loaders = {k: v for k, v in LOADERS.items() if fitted or k not in _FITTED}
+    sizes = {name: entry.file_size for name, entry in entries.items()}
+    return _schema_fault(schema, sizes, loaders)
 
 
-def _entries_fault(entries: list[zipfile.ZipInfo], n_bytes: int) -> str | None:
+def _entries_fault(entries: list[zipfile.ZipInfo], n_bytes: int, fitted: bool) -> str | None:
     names = {entry.filename for entry in entries}
     if len(entries) > MAX_ENTRIES:
         return "its archive has too many entries"
@@ -216,8 +232,9 @@ def _entries_fault(entries: list[zipfile.ZipInfo], n_bytes: int) -> str | None:
         if entry.flag_bits & 0x1 or not deflated:
             return "its archive is packed in a way that is not read"
     unpacked = sum(entry.file_size for entry in entries)
-    if unpacked > MAX_UNPACKED:
-        return f"its archive unpacks to more than {MAX_UNPACKED >> 20} MB"
+    largest = MAX_UNPACKED if fitted else MAX_SPEC
+    if unpacked > largest:
+        return f"its archive unpacks to more than {largest >> 20} MB"
     if sum(entry.compress_size for entry in entries) > n_bytes:
         return "its archive is damaged"
     # Small archives may be as regular as they like.
@@ -249,7 +266,9 @@ def _header(stream: Any) -> tuple[tuple[int, ...], Any, int]:
     return shape, dtype, stream.tell()
 
 
-def _schema_fault(text: bytes, sizes: dict[str, int]) -> str | None:
+def _schema_fault(
+    text: bytes, sizes: dict[str, int], loaders: dict[str, frozenset[str]]
+) -> str | None:
     brackets = np.frombuffer(_TEXTS.sub(b"", text), dtype=np.uint8)
     opening = (brackets == ord("[")) | (brackets == ord("{"))
     closing = (brackets == ord("]")) | (brackets == ord("}"))
@@ -264,7 +283,7 @@ def _schema_fault(text: bytes, sizes: dict[str, int]) -> str | None:
         return "its archive is not one of an estimator"
     read = 0
     for node in _nodes(schema):
-        fault = _node_fault(node, sizes)
+        fault = _node_fault(node, sizes, loaders)
         if fault is not None:
             return fault
         read += sizes.get(node.get("file", ""), 0)
@@ -273,7 +292,9 @@ def _schema_fault(text: bytes, sizes: dict[str, int]) -> str | None:
     return None
 
 
-def _node_fault(node: dict[str, Any], sizes: dict[str, int]) -> str | None:
+def _node_fault(
+    node: dict[str, Any], sizes: dict[str, int], loaders: dict[str, frozenset[str]]
+) -> str | None:
     """Whether a map of the schema names a type off the list, or an array that there is not."""
     if not isinstance(node.get("file", ""), str) or ("file" in node and node["file"] not in sizes):
         return "it names an array that there is not"
@@ -285,7 +306,7 @@ def _node_fault(node: dict[str, Any], sizes: dict[str, int]) -> str | None:
         # Names in the refusal come from elsewhere: only a short and plain one is repeated.
         shown = f"{module}.{kind}"[:80]
         shown = shown if re.fullmatch(r"[\w.]+", shown) else "of its parts"
-        if f"{module}.{kind}" not in LOADERS.get(loader, frozenset()):  # type: ignore[arg-type]
+        if f"{module}.{kind}" not in loaders.get(loader, frozenset()):  # type: ignore[arg-type]
             return f"type {shown} is not on the list"
         if loader == "DTypeNode" and _plain_array(node.get("content")) is False:
             return "type of an array is not on the list"
