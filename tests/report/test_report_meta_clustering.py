@@ -459,6 +459,9 @@ def test_candidates_with_losses_and_refusals() -> None:
     text = spoken(block)
     assert "linear at 5 sites and random-forest at 3 sites" in text
     assert "it carries training rows" in text
+    handled = " ".join(REPORT.handling(run_of(result)))
+    assert "s001" in handled
+    assert "not compared with itself" in handled
     losses = block.folded[0]
     assert losses.head == ("site", "chose", "linear", "random-forest")
     row = next(r for r in losses.rows if r[0] == "s000")

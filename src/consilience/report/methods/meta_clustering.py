@@ -89,6 +89,12 @@ class MetaClusteringReport(MethodReport):
             f"{figures.short(site, 60)} has no group: {why}."
             for site, why in sorted(result.left_out.items())
         ]
+        if result.exchange == "models" and len(result.sites) > 1:
+            words.append(
+                "One gap in each row of excess losses is no withholding: a site's own model is not "
+                "compared with itself. A candidate that could not be tried leaves a gap in the "
+                "losses on halves."
+            )
         if result.refused_candidates:
             sites = [site_name(site) for site in sorted(result.refused_candidates)]
             words.append(
