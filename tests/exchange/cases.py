@@ -107,11 +107,11 @@ CASES: dict[str, Case] = {
         EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret
     ),
     "meta-clustering": Case(
-        MetaClustering(candidates=("linear", "ridge"), gain_folds=2, stability_runs=1), predicting
+        MetaClustering(candidates="linear", gain_folds=2, stability_runs=1), predicting
     ),
     "meta-clustering by held-out loss": Case(
         MetaClustering(
-            candidates="random-forest(n_estimators=5)",
+            candidates=("decision-tree", "linear"),
             n_clusters="cv",
             prediction="pooled",
             gain_folds=2,

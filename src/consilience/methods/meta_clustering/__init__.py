@@ -54,7 +54,6 @@ its rows, rounded to about the influence of one record. It knows no prediction f
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -62,7 +61,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.estimators.candidates import as_text, label
+from consilience.estimators.candidates import as_text
 from consilience.estimators.collaborative_predictor import CollaborativePredictor
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.methods.base import Ask, CoordinatorContext, Exchange, Method, Replies, register
@@ -72,17 +71,10 @@ from consilience.methods.meta_clustering.decide import (
     Decision,
     Seen,
     decide,
-    detection,
     pooled_covariance,
-    shrunken,
     spectral_decision,
-    status_of,
-    togetherness,
-    untested,
 )
 from consilience.methods.meta_clustering.messages import (
-    MAX_CANDIDATES,
-    MAX_VIEWS,
     Cuts,
     Groups,
     Losses,
@@ -91,11 +83,25 @@ from consilience.methods.meta_clustering.messages import (
     SelectRequest,
     Settings,
 )
+from consilience.methods.meta_clustering.outcome import (
+    build_result,
+    given_number,
+    group_by_reference,
+)
+from consilience.methods.meta_clustering.parameters import check_parameters
+from consilience.methods.meta_clustering.partners import (
+    N_REFERENCE,
+    Partners,
+    intercepts,
+    members_of,
+    placeable,
+    reference_points,
+    seen_by,
+)
 from consilience.methods.meta_clustering.result import MetaClusteringResult
 from consilience.methods.phases import site_moments
 from consilience.methods.phases.site_moments import SiteMoments
 from consilience.numerics.meta_clustering import cluster
-from consilience.numerics.site_comparison import Pooled, reference_dissimilarity
 from consilience.wire.disclosure import relayed
 from consilience.wire.estimators import check
 from consilience.wire.message import Disclosure
@@ -103,64 +109,11 @@ from consilience.wire.message import Disclosure
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-N_REFERENCE = 300
 WHY = {
     "too-few-rows": "it has too few rows",
     "constant-response": "its response takes one value only",
     "no-candidate": "none of the candidates could be used there",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Partners:
-    """Sites whose models are in play, in name order.
-
-    Attributes
-    ----------
-    sites : tuple of str
-    replies : dict of str to Selected
-    sizes : (L,) int array
-    variance, own : (L,) arrays
-        Mean loss of the best constant, and of the site's own method, cross-fitted.
-    means : (L, p) array
-    pooled : Pooled
-    models : tuple of tuple of models
-        By site, by view; empty where models do not travel.
-    position : (L,) int array
-        Place of each site among the owners of the models that were sent round.
-    n_owners : int
-    """
-
-    sites: tuple[str, ...]
-    replies: dict[str, Selected]
-    sizes: IntArray
-    variance: FloatArray
-    own: FloatArray
-    means: FloatArray
-    pooled: Pooled
-    models: tuple[tuple[dict[str, Any], ...], ...]
-    position: IntArray
-    n_owners: int
-
-    def only(self, kept: Sequence[int]) -> Partners:
-        """Those that can be placed; `position` tells where they were among all owners."""
-        rows = list(kept)
-        return dataclasses.replace(
-            self,
-            sites=tuple(self.sites[i] for i in rows),
-            sizes=self.sizes[rows],
-            variance=self.variance[rows],
-            own=self.own[rows],
-            means=self.means[rows],
-            models=tuple(self.models[i] for i in rows),
-            position=self.position[rows],
-        )
-
-    def spread(self, labels: IntArray) -> IntArray:
-        """Labels (..., L) of these sites among all owners, -1 for the others."""
-        wide = np.full((*labels.shape[:-1], self.n_owners), -1, dtype=np.int64)
-        wide[..., self.position] = labels
-        return wide
 
 
 @register
@@ -256,7 +209,7 @@ class MetaClustering(Method):
     predictor: ClassVar = CollaborativePredictor
 
     def __post_init__(self) -> None:
-        given = self.candidates
+        given: Any = self.candidates
         single = isinstance(given, str) or not hasattr(given, "__iter__") or hasattr(given, "fit")
         texts = tuple(
             as_text(c) for c in ((given,) if single or isinstance(given, dict) else given)
@@ -265,90 +218,7 @@ class MetaClustering(Method):
 
     def validate(self) -> None:
         """Check parameters; raise `ParameterError`."""
-        count, twice = len(self.candidates), len({label(c) for c in self.candidates})
-        k, most = self.n_clusters, self.max_clusters
-        checks: tuple[tuple[str, bool, str, Any], ...] = (
-            (
-                "candidates",
-                1 <= count <= MAX_CANDIDATES and twice == count,
-                f"1 to {MAX_CANDIDATES} different methods",
-                [label(c) for c in self.candidates],
-            ),
-            ("rule", self.rule in ("pairwise", "spectral"), "'pairwise' or 'spectral'", self.rule),
-            (
-                "n_clusters",
-                k in ("auto", "cv") or _whole(k, 1),
-                "'auto', 'cv' or a whole number of at least 1",
-                k,
-            ),
-            ("max_clusters", most is None or _whole(most, 1), "a whole number of at least 1", most),
-            (
-                "margin",
-                _number(self.margin) and 0 <= float(self.margin) < 1,
-                "in [0, 1)",
-                self.margin,
-            ),
-            (
-                "scale",
-                self.scale == "self-tuning" or (_number(self.scale) and float(self.scale) > 0),
-                "'self-tuning' or a number above 0",
-                self.scale,
-            ),
-            (
-                "exchange",
-                self.exchange in ("models", "reference"),
-                "'models' or 'reference'",
-                self.exchange,
-            ),
-            (
-                "loss",
-                self.loss in ("auto", "squared", "brier", "log"),
-                "'auto', 'squared', 'brier' or 'log'",
-                self.loss,
-            ),
-            ("standardize", isinstance(self.standardize, bool), "true or false", self.standardize),
-            (
-                "prediction",
-                self.prediction in ("unpooled", "pooled"),
-                "'unpooled' or 'pooled'",
-                self.prediction,
-            ),
-            (
-                "gain_folds",
-                _whole(self.gain_folds, 0) and 1 != self.gain_folds <= 10,
-                "0, or a whole number from 2 to 10",
-                self.gain_folds,
-            ),
-            (
-                "stability_runs",
-                _whole(self.stability_runs, 0) and self.stability_runs < MAX_VIEWS - 10,
-                f"a whole number from 0 to {MAX_VIEWS - 11}",
-                self.stability_runs,
-            ),
-        )
-        for name, fine, allowed, value in checks:
-            if not fine:
-                raise ParameterError.of(name, allowed, value)
-        self._check_together()
-
-    def _check_together(self) -> None:
-        """Parameters that do not go together."""
-        if self.exchange == "reference" and self.rule != "spectral":
-            raise ParameterError(
-                "exchange = 'reference' needs rule = 'spectral': predictions on reference points "
-                "have no standard errors, which the pairwise rule tests with"
-            )
-        if self.exchange == "reference" and (
-            self.n_clusters == "cv" or self.prediction == "pooled"
-        ):
-            raise ParameterError(
-                "exchange = 'reference' goes with neither n_clusters = 'cv' nor prediction = "
-                "'pooled': models do not travel, so nothing can be predicted together"
-            )
-        if self.n_clusters == "cv" and not self.gain_folds:
-            raise ParameterError(
-                "n_clusters = 'cv' needs held-out rows: set gain_folds to 2 or more"
-            )
+        check_parameters(self)
 
     # ------------------------------------------------------------------ the exchange
 
@@ -358,29 +228,32 @@ class MetaClustering(Method):
         if isinstance(ctx.follows, MetaClusteringResult):
             return (yield from joining.follow(self, ctx, s, ctx.follows))
         moments = yield from site_moments.site_moments(ctx)
-        reference = self._reference(ctx, moments) if self.exchange == "reference" else None
+        reference = reference_points(ctx.rng, moments) if self.exchange == "reference" else None
         partners, left_out, refused = yield from self.select(ctx, s, moments, reference)
         if self.exchange == "reference":
-            return self._by_reference(ctx, s, partners, left_out, refused)
+            return group_by_reference(self, ctx, s, partners, left_out, refused)
         replies = yield from self.try_models(ctx, s, partners, left_out)
         main_seen = seen_by(replies, partners.sites, 0)
         kept = placeable(partners.sites, replies, main_seen, left_out, self.rule)
         seen = [seen_by(replies, partners.sites, v).only(kept) for v in range(s.n_views)]
         partners = partners.only(kept)
-        groupings = [self._decide(ctx, view, partners, self._given(ctx, partners)) for view in seen]
+        groupings = [
+            self._decide(ctx, view, partners, given_number(self, ctx, partners)) for view in seen
+        ]
         cv_losses = np.empty(0)
         if self.n_clusters == "cv":
             cv_losses = yield from self._score(ctx, partners, groupings[1 : 1 + s.gain_folds])
             chosen = int(np.nanargmin(cv_losses)) + 1
             groupings = [self._decide(ctx, view, partners, chosen) for view in seen]
         labels = groupings[0].labels
-        shifts, spread = _shifts(replies, partners.sites, s.gain_folds)
+        shifts, spread = intercepts(replies, partners.sites, s.gain_folds)
         members = members_of(partners, labels)
         if self.prediction == "pooled":
             members = yield from pooling.refit(ctx, s, partners, labels, members)
         held = [g.labels for g in groupings[1 : 1 + s.gain_folds]]
         gain = yield from self._use(ctx, s, partners, labels, held, shifts, members)
-        return self.result(
+        return build_result(
+            self,
             ctx,
             s,
             partners,
@@ -594,17 +467,6 @@ class MetaClustering(Method):
             exchange=self.exchange,
         )
 
-    def _given(self, ctx: CoordinatorContext, partners: Partners) -> int | None:
-        """Number of groups where it was given, as far as there are sites for it."""
-        if isinstance(self.n_clusters, str):
-            return None
-        if self.n_clusters > len(partners.sites):
-            ctx.note(
-                f"{self.n_clusters} groups were asked for and {len(partners.sites)} sites could be "
-                "placed: every site is its own group."
-            )
-        return min(self.n_clusters, len(partners.sites))
-
     def _decide(
         self,
         ctx: CoordinatorContext,
@@ -643,216 +505,6 @@ class MetaClustering(Method):
         known = np.isfinite(reply.variance.value).all() and np.isfinite(reply.own.value[0])
         return None if known else "one row dominates its losses"
 
-    def _reference(self, ctx: CoordinatorContext, moments: SiteMoments) -> FloatArray:
-        """Points from a normal distribution with the pooled moments."""
-        sites = [s for s in moments.n if moments.n[s]]
-        if not sites:
-            raise QuorumError("no site has enough rows")
-        n = np.array([moments.n[s] for s in sites], dtype=float)[:, None]
-        means = np.stack([moments.means[s] for s in sites])
-        spreads = np.stack([moments.spreads[s] for s in sites])
-        with np.errstate(invalid="ignore"):
-            known = np.isfinite(means)
-            rows = np.maximum((n * known).sum(axis=0), 1)
-            mean = (n * np.nan_to_num(means)).sum(axis=0) / rows
-            between = np.where(known, (np.nan_to_num(means) - mean) ** 2, 0.0)
-            variance = (n * (np.nan_to_num(spreads) + between)).sum(axis=0) / rows
-        return np.asarray(
-            mean + np.sqrt(variance) * ctx.rng.standard_normal((N_REFERENCE, means.shape[1]))
-        )
-
-    def _by_reference(
-        self,
-        ctx: CoordinatorContext,
-        s: Settings,
-        partners: Partners,
-        left_out: dict[str, str],
-        refused: dict[str, str],
-    ) -> MetaClusteringResult:
-        """Group by predictions on common points."""
-        n_sites = len(partners.sites)
-        unknown = np.full((n_sites, n_sites), np.nan)
-        tests = untested(n_sites)
-        groupings = []
-        for view in range(s.n_views):
-            predictions = np.stack(
-                [partners.replies[x].predictions.value[view] for x in partners.sites]
-            )
-            v = reference_dissimilarity(predictions)
-            groupings.append(
-                spectral_decision(
-                    v, tests, self.scale, self._given(ctx, partners), self.max_clusters, ctx.rng
-                )
-            )
-        return self.result(
-            ctx,
-            s,
-            partners,
-            groupings[0],
-            Seen(unknown, unknown, unknown, unknown),
-            left_out=left_out,
-            refused=refused,
-            together=[g.labels for g in groupings[1:]],
-        )
-
-    def result(
-        self,
-        ctx: CoordinatorContext,
-        s: Settings,
-        partners: Partners,
-        main: Decision,
-        seen: Seen,
-        *,
-        left_out: dict[str, str],
-        refused: dict[str, str],
-        cv_losses: FloatArray | None = None,
-        together: Sequence[IntArray] = (),
-        gain: dict[str, FloatArray] | None = None,
-        shift_spread: float = float("nan"),
-    ) -> MetaClusteringResult:
-        """Put the result together."""
-        replies = [partners.replies[x] for x in partners.sites]
-        own = partners.own
-        error = np.sqrt([float(r.own_error.value[0]) for r in replies])
-        strength, least = detection(main.tests, partners.variance, own)
-        status = status_of(
-            main.n_clusters, strength, partners.variance, own, error, partners.sizes, rule=self.rule
-        )
-        if self.exchange == "models":
-            models = tuple(plain(own[0]) for own in partners.models)
-        else:
-            models = ()
-        n_sites = len(partners.sites)
-        return MetaClusteringResult(
-            sites=partners.sites,
-            labels=main.labels,
-            left_out=left_out,
-            n_clusters=main.n_clusters,
-            status=status,
-            chosen_by={"auto": "rule", "cv": "cv"}.get(str(self.n_clusters), "given"),
-            rule=self.rule,
-            exchange=self.exchange,
-            loss=s.loss,
-            margin=self.margin,
-            feature_names=ctx.feature_names,
-            target=ctx.columns.target or "",
-            levels=s.levels,
-            n_records=partners.sizes,
-            candidates=tuple(label(c) for c in s.candidates),
-            chosen=tuple(label(s.candidates[int(r.chosen.value[0])]) for r in replies),
-            candidate_losses=np.stack([np.asarray(r.losses.value) for r in replies]),
-            refused_candidates=refused,
-            target_variance=partners.variance,
-            own_loss=own,
-            own_loss_error=error,
-            excess=seen.excess,
-            excess_variance=seen.variance,
-            effective=seen.effective,
-            difference=main.tests.difference,
-            standard_error=main.tests.standard_error,
-            z=main.tests.z,
-            power=strength,
-            detectable=least,
-            merges=main.merges,
-            dissimilarity=main.dissimilarity,
-            eigenvalues=main.eigenvalues,
-            cv_losses=np.empty(0) if cv_losses is None else cv_losses,
-            together=togetherness(list(together), n_sites),
-            stability_runs=len(together),
-            gain=gain or {},
-            shift_spread=shift_spread,
-            means=partners.means,
-            inverse=partners.pooled.inverse,
-            trace=float(partners.pooled.trace),
-            standardize=self.standardize,
-            models=models,
-        )
-
-
-# --------------------------------------------------------------------------- pieces
-
-
-def seen_by(replies: dict[str, Losses], sites: Sequence[str], view: int) -> Seen:
-    """Matrices of one view over all owners; NaN in the columns of sites that did not answer."""
-    n_sites = len(sites)
-    parts = {}
-    for name in ("excess", "variance", "effective", "raw"):
-        matrix = np.full((n_sites, n_sites), np.nan)
-        for j, site in enumerate(sites):
-            if site in replies:
-                matrix[:, j] = np.asarray(getattr(replies[site], name).value)[view]
-        parts[name] = matrix
-    return Seen(**parts)
-
-
-def placeable(
-    sites: tuple[str, ...],
-    replies: dict[str, Losses],
-    seen: Seen,
-    left_out: dict[str, str],
-    rule: str,
-) -> list[int]:
-    """Sites that can be placed: with an answer, and comparable with somebody.
-
-    Where no pair at all can be compared, all sites stay, each alone.
-    """
-    answered = [i for i, site in enumerate(sites) if site in replies]
-    if rule == "spectral" or len(answered) < 2:
-        return answered
-    enough = np.nan_to_num(seen.effective) >= at_site.MIN_ROWS
-    usable = enough & np.isfinite(seen.excess) & np.isfinite(seen.variance)
-    pairs = usable & usable.T
-    met = [i for i in answered if any(pairs[i, j] for j in answered if j != i)]
-    if not met:
-        return answered
-    for i in answered:
-        if i not in met:
-            left_out[sites[i]] = (
-                "no other site can be compared with it: too few rows where their predictors "
-                "overlap, or one row dominates the losses"
-            )
-    return met
-
-
-def members_of(partners: Partners, labels: IntArray) -> dict[str, tuple[tuple[Any, ...], IntArray]]:
-    """Models of each site's group, with their rows."""
-    found = {}
-    for i, site in enumerate(partners.sites):
-        group = np.flatnonzero(labels == labels[i])
-        models = tuple(partners.models[g][0] for g in group)
-        found[site] = (models, partners.sizes[group])
-    return found
-
-
-def _shifts(
-    replies: dict[str, Losses], sites: Sequence[str], n_folds: int
-) -> tuple[FloatArray, float]:
-    """Shrunken intercepts (folds, L), and their spread."""
-    shifts = np.zeros((n_folds, len(sites)))
-    spreads = []
-    for w in range(n_folds):
-        mean = np.array([float(np.ravel(replies[x].shift.value[w])[0]) for x in sites])
-        variance = np.array([float(np.ravel(replies[x].shift_error.value[w])[0]) for x in sites])
-        shifts[w], spread = shrunken(mean, variance)
-        spreads.append(spread)
-    return shifts, float(np.sqrt(np.mean(np.square(spreads)))) if spreads else float("nan")
-
-
-def plain(model: dict[str, Any]) -> dict[str, Any]:
-    """A model as results can keep it: bytes as an array."""
-    return {
-        key: np.frombuffer(value, dtype=np.uint8) if isinstance(value, bytes) else value
-        for key, value in model.items()
-    }
-
 
 def _listed(reasons: dict[str, str]) -> str:
     return "; ".join(f"{site} ({why})" for site, why in reasons.items())
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.estimators.candidates import label
 from consilience.exceptions import StudyError
 from consilience.methods.base import Ask, CoordinatorContext, Replies
 from consilience.methods.meta_clustering.decide import Seen, detection, tests_of
 from consilience.methods.meta_clustering.messages import Settings
+from consilience.methods.meta_clustering.partners import Partners, plain, seen_by
 from consilience.methods.meta_clustering.result import THRESHOLD, MetaClusteringResult
 from consilience.methods.phases import site_moments
 from consilience.numerics.meta_clustering import cluster, join, join_similar, similarity
@@ -29,7 +31,7 @@ from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
 if TYPE_CHECKING:
-    from consilience.methods.meta_clustering import MetaClustering, Partners
+    from consilience.methods.meta_clustering import MetaClustering
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -53,7 +55,7 @@ def follow(
     wide = _all_partners(earlier, partners, new)
     replies = yield from method.try_models(ctx, s, wide, left_out, to=partners.sites)
     new = tuple(x for x in new if x in replies)
-    seen = _seen(replies, wide.sites)
+    seen = seen_by(replies, wide.sites, 0)
     z, tests = _tests(seen, wide, method.margin)
     kept = [i for i, x in enumerate(wide.sites) if x in earlier.sites or x in new]
     z = z[np.ix_(kept, kept)]
@@ -120,12 +122,6 @@ def _travelling(model: dict[str, Any]) -> dict[str, Any]:
     if model.get("form") == "skops":
         return {**model, "data": np.asarray(model["data"], dtype=np.uint8).tobytes()}
     return dict(model)
-
-
-def _seen(replies: dict[str, Any], sites: tuple[str, ...]) -> Seen:
-    from consilience.methods.meta_clustering import seen_by
-
-    return seen_by(replies, sites, 0)
 
 
 def _tests(seen: Seen, wide: Partners, margin: float) -> tuple[FloatArray, PairwiseTests]:
@@ -195,9 +191,6 @@ def _extended(
     refused: dict[str, str],
 ) -> MetaClusteringResult:
     """The earlier result with the newcomers in it."""
-    from consilience.estimators.candidates import label
-    from consilience.methods.meta_clustering import plain
-
     n_old = len(earlier.sites)
     new = wide.sites[n_old:]
     seen = seen.only(kept)

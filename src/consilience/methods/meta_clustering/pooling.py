@@ -9,7 +9,7 @@ for each record.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from consilience.estimators.candidates import build
 from consilience.methods.base import Ask, CoordinatorContext, Replies
 from consilience.methods.meta_clustering.messages import PoolRequest, Settings
-
-if TYPE_CHECKING:
-    from consilience.methods.meta_clustering import Partners
+from consilience.methods.meta_clustering.partners import Partners
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

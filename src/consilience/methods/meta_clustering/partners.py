@@ -1,0 +1,173 @@
+"""Sites whose models are in play, and what the coordinator reads off their replies."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import QuorumError
+from consilience.methods.meta_clustering.decide import Seen, shrunken
+from consilience.methods.meta_clustering.messages import Losses, Selected
+from consilience.methods.meta_clustering.site import MIN_ROWS
+from consilience.methods.phases.site_moments import SiteMoments
+from consilience.numerics.site_comparison import Pooled
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+N_REFERENCE = 300
+"""Points on which models are compared where they do not travel."""
+
+
+@dataclass(frozen=True, eq=False)
+class Partners:
+    """Sites whose models are in play, in name order.
+
+    Attributes
+    ----------
+    sites : tuple of str
+    replies : dict of str to Selected
+    sizes : (L,) int array
+    variance, own : (L,) arrays
+        Mean loss of the best constant, and of the site's own method, cross-fitted.
+    means : (L, p) array
+    pooled : Pooled
+    models : tuple of tuple of models
+        By site, by view; empty where models do not travel.
+    position : (L,) int array
+        Place of each site among the owners of the models that were sent round.
+    n_owners : int
+    """
+
+    sites: tuple[str, ...]
+    replies: dict[str, Selected]
+    sizes: IntArray
+    variance: FloatArray
+    own: FloatArray
+    means: FloatArray
+    pooled: Pooled
+    models: tuple[tuple[dict[str, Any], ...], ...]
+    position: IntArray
+    n_owners: int
+
+    def only(self, kept: Sequence[int]) -> Partners:
+        """Those that can be placed; `position` tells where they were among all owners."""
+        rows = list(kept)
+        return dataclasses.replace(
+            self,
+            sites=tuple(self.sites[i] for i in rows),
+            sizes=self.sizes[rows],
+            variance=self.variance[rows],
+            own=self.own[rows],
+            means=self.means[rows],
+            models=tuple(self.models[i] for i in rows),
+            position=self.position[rows],
+        )
+
+    def spread(self, labels: IntArray) -> IntArray:
+        """Labels (..., L) of these sites among all owners, -1 for the others."""
+        wide = np.full((*labels.shape[:-1], self.n_owners), -1, dtype=np.int64)
+        wide[..., self.position] = labels
+        return wide
+
+
+def reference_points(rng: np.random.Generator, moments: SiteMoments) -> FloatArray:
+    """Points from a normal distribution with the pooled moments, (N_REFERENCE, p).
+
+    Raises
+    ------
+    QuorumError
+        No site has enough rows.
+    """
+    sites = [s for s in moments.n if moments.n[s]]
+    if not sites:
+        raise QuorumError("no site has enough rows")
+    n = np.array([moments.n[s] for s in sites], dtype=float)[:, None]
+    means = np.stack([moments.means[s] for s in sites])
+    spreads = np.stack([moments.spreads[s] for s in sites])
+    with np.errstate(invalid="ignore"):
+        known = np.isfinite(means)
+        rows = np.maximum((n * known).sum(axis=0), 1)
+        mean = (n * np.nan_to_num(means)).sum(axis=0) / rows
+        between = np.where(known, (np.nan_to_num(means) - mean) ** 2, 0.0)
+        variance = (n * (np.nan_to_num(spreads) + between)).sum(axis=0) / rows
+    return np.asarray(mean + np.sqrt(variance) * rng.standard_normal((N_REFERENCE, means.shape[1])))
+
+
+def seen_by(replies: dict[str, Losses], sites: Sequence[str], view: int) -> Seen:
+    """Matrices of one view over all owners; NaN in the columns of sites that did not answer."""
+    n_sites = len(sites)
+    parts = {}
+    for name in ("excess", "variance", "effective", "raw"):
+        matrix = np.full((n_sites, n_sites), np.nan)
+        for j, site in enumerate(sites):
+            if site in replies:
+                matrix[:, j] = np.asarray(getattr(replies[site], name).value)[view]
+        parts[name] = matrix
+    return Seen(**parts)
+
+
+def placeable(
+    sites: tuple[str, ...],
+    replies: dict[str, Losses],
+    seen: Seen,
+    left_out: dict[str, str],
+    rule: str,
+) -> list[int]:
+    """Sites that can be placed: with an answer, and comparable with somebody.
+
+    Where no pair at all can be compared, all sites stay, each alone.
+    """
+    answered = [i for i, site in enumerate(sites) if site in replies]
+    if rule == "spectral" or len(answered) < 2:
+        return answered
+    enough = np.nan_to_num(seen.effective) >= MIN_ROWS
+    usable = enough & np.isfinite(seen.excess) & np.isfinite(seen.variance)
+    pairs = usable & usable.T
+    met = [i for i in answered if any(pairs[i, j] for j in answered if j != i)]
+    if not met:
+        return answered
+    for i in answered:
+        if i not in met:
+            left_out[sites[i]] = (
+                "no other site can be compared with it: too few rows where their predictors "
+                "overlap, or one row dominates the losses"
+            )
+    return met
+
+
+def members_of(partners: Partners, labels: IntArray) -> dict[str, tuple[tuple[Any, ...], IntArray]]:
+    """Models of each site's group, with their rows."""
+    found = {}
+    for i, site in enumerate(partners.sites):
+        group = np.flatnonzero(labels == labels[i])
+        models = tuple(partners.models[g][0] for g in group)
+        found[site] = (models, partners.sizes[group])
+    return found
+
+
+def intercepts(
+    replies: dict[str, Losses], sites: Sequence[str], n_folds: int
+) -> tuple[FloatArray, float]:
+    """Shrunken intercepts (folds, L), and their spread."""
+    shifts = np.zeros((n_folds, len(sites)))
+    spreads = []
+    for w in range(n_folds):
+        mean = np.array([float(np.ravel(replies[x].shift.value[w])[0]) for x in sites])
+        variance = np.array([float(np.ravel(replies[x].shift_error.value[w])[0]) for x in sites])
+        shifts[w], spread = shrunken(mean, variance)
+        spreads.append(spread)
+    return shifts, float(np.sqrt(np.mean(np.square(spreads)))) if spreads else float("nan")
+
+
+def plain(model: dict[str, Any]) -> dict[str, Any]:
+    """A model as results can keep it: bytes as an array."""
+    return {
+        key: np.frombuffer(value, dtype=np.uint8) if isinstance(value, bytes) else value
+        for key, value in model.items()
+    }
