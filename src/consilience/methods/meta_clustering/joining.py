@@ -18,8 +18,13 @@ from consilience.exceptions import StudyError
 from consilience.methods.base import Ask, CoordinatorContext, Replies
 from consilience.methods.meta_clustering.decide import Seen, detection, tests_of
 from consilience.methods.meta_clustering.messages import Settings
-from consilience.methods.meta_clustering.partners import Partners, plain, seen_by
-from consilience.methods.meta_clustering.result import THRESHOLD, MetaClusteringResult
+from consilience.methods.meta_clustering.partners import Partners, seen_by
+from consilience.methods.meta_clustering.result import (
+    THRESHOLD,
+    MetaClusteringResult,
+    plain,
+    travelling,
+)
 from consilience.methods.phases import site_moments
 from consilience.numerics.meta_clustering import cluster, join, join_similar, similarity
 from consilience.numerics.site_comparison import (
@@ -110,18 +115,11 @@ def _all_partners(
         n_owners=len(earlier.sites) + len(new),
         models=tuple(
             [
-                *((_travelling(m),) for m in earlier.models),
+                *((travelling(m),) for m in earlier.models),
                 *((partners.replies[x].models.value[0],) for x in new),
             ]
         ),
     )
-
-
-def _travelling(model: dict[str, Any]) -> dict[str, Any]:
-    """A model as it travels: the bytes of an estimator as bytes."""
-    if model.get("form") == "skops":
-        return {**model, "data": np.asarray(model["data"], dtype=np.uint8).tobytes()}
-    return dict(model)
 
 
 def _tests(seen: Seen, wide: Partners, margin: float) -> tuple[FloatArray, PairwiseTests]:

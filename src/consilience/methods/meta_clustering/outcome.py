@@ -20,8 +20,8 @@ from consilience.methods.meta_clustering.decide import (
     untested,
 )
 from consilience.methods.meta_clustering.messages import Settings
-from consilience.methods.meta_clustering.partners import Partners, plain
-from consilience.methods.meta_clustering.result import MetaClusteringResult
+from consilience.methods.meta_clustering.partners import Partners
+from consilience.methods.meta_clustering.result import MetaClusteringResult, plain
 from consilience.numerics.site_comparison import reference_dissimilarity
 
 if TYPE_CHECKING:

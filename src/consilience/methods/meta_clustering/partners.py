@@ -163,11 +163,3 @@ def intercepts(
         shifts[w], spread = shrunken(mean, variance)
         spreads.append(spread)
     return shifts, float(np.sqrt(np.mean(np.square(spreads)))) if spreads else float("nan")
-
-
-def plain(model: dict[str, Any]) -> dict[str, Any]:
-    """A model as results can keep it: bytes as an array."""
-    return {
-        key: np.frombuffer(value, dtype=np.uint8) if isinstance(value, bytes) else value
-        for key, value in model.items()
-    }

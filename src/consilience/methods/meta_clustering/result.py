@@ -321,8 +321,23 @@ class MetaClusteringResult(Result):
         if not len(members) or not self.models:
             raise ParameterError.of("group", "a group of sites that exchanged models", group)
         return CollaborativePredictor(
-            [self.models[i] for i in members],
+            [travelling(self.models[i]) for i in members],
             self.n_records[members],
             feature_names=self.feature_names,
             levels=self.levels,
         )
+
+
+def plain(model: dict[str, Any]) -> dict[str, Any]:
+    """A model as results can keep it: bytes as an array."""
+    return {
+        key: np.frombuffer(value, dtype=np.uint8) if isinstance(value, bytes) else value
+        for key, value in model.items()
+    }
+
+
+def travelling(model: dict[str, Any]) -> dict[str, Any]:
+    """A model as it travels: the bytes of an estimator as bytes."""
+    if model.get("form") == "skops":
+        return {**model, "data": np.asarray(model["data"], dtype=np.uint8).tobytes()}
+    return dict(model)
