@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from consilience.methods.meta_clustering.result import ENOUGH_POWER
 from consilience.methods.phases.site_moments import SiteMoments
@@ -25,7 +26,6 @@ from consilience.numerics.site_comparison import (
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-_SIGNAL = 1.645
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,26 +218,41 @@ def detection(
 def status_of(
     n_clusters: int,
     strength: FloatArray,
-    variance: FloatArray,
-    own_loss: FloatArray,
-    own_error: FloatArray,
+    useful: Sequence[tuple[FloatArray, FloatArray]],
     sizes: IntArray,
     *,
     rule: str,
+    given: bool,
 ) -> str:
     """Say what the grouping means.
 
+    Parameters
+    ----------
+    n_clusters : int
+    strength : (L, L) array
+        Power of each pair.
+    useful : sequence of pairs of (L,) arrays
+        By how much ways of predicting beat a constant at each site, with standard errors; NaN where
+        it is not known.
+    sizes : (L,) int array
+    rule : str
+    given : bool
+        K was given, so more than one group is no finding.
+
     Notes
     -----
-    "no-signal": over all sites, the cross-fitted methods do not beat a constant (one-sided 5 %).
+    "no-signal": over all sites, no way of predicting beats a constant (one-sided 5 %, split among
+    the ways).
     "too-few-rows": one group, but fewer than half of the pairs had 80 % power.
     """
-    n_sites = len(variance)
+    n_sites = len(sizes)
     if n_sites == 1:
         return "one-site"
-    gain = float((sizes * (variance - own_loss)).sum())
-    error = float(np.sqrt((sizes.astype(float) ** 2 * own_error**2).sum()))
-    if not gain > _SIGNAL * error:
+    if n_clusters > 1 and not given:
+        # Also where no model beats a constant: sites may differ in their constants.
+        return "groups"
+    least = float(ndtri(1 - 0.05 / max(1, len(useful))))
+    if not any(_beyond(sizes, value, error) > least for value, error in useful):
         return "no-signal"
     if n_clusters > 1:
         return "groups"
@@ -245,6 +260,14 @@ def status_of(
         return "no-groups"
     pairs = np.triu_indices(n_sites, 1)
     return "no-groups" if (strength[pairs] >= ENOUGH_POWER).mean() >= 0.5 else "too-few-rows"
+
+
+def _beyond(sizes: IntArray, value: FloatArray, error: FloatArray) -> float:
+    """Standardised mean over all rows of what is known."""
+    known = np.isfinite(value) & np.isfinite(error)
+    n = sizes[known].astype(float)
+    spread = float(np.sqrt((n**2 * error[known] ** 2).sum()))
+    return float((n * value[known]).sum() / spread) if spread > 0 else 0.0
 
 
 def togetherness(labels: Sequence[IntArray], n_sites: int) -> FloatArray:

@@ -203,6 +203,7 @@ def _extended(
     replies = [partners.replies[x] for x in new]
     own = wide.own
     error = np.sqrt([float(r.own_error.value[0]) for r in replies])
+    useful = np.sqrt([float(r.useful_error.value[0]) for r in replies])
     names = [label(c) for c in method.candidates]
     variance = wide.variance
     strength, least = detection(_restricted(tests, cells), variance, own)
@@ -222,6 +223,7 @@ def _extended(
         target_variance=variance,
         own_loss=own,
         own_loss_error=np.concatenate([earlier.own_loss_error, error]),
+        explained_error=np.concatenate([earlier.explained_error, useful / variance[n_old:]]),
         excess=grown(earlier.excess, seen.excess),
         excess_variance=grown(earlier.excess_variance, seen.variance),
         effective=grown(earlier.effective, seen.effective),

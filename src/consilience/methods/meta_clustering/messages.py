@@ -124,6 +124,12 @@ class Selected:
     own_error: Released = sends(
         Disclosure.AGGREGATE, ("v",), gaps=True, doc="squared standard errors of these"
     )
+    useful: Released = sends(
+        Disclosure.AGGREGATE, (1,), gaps=True, doc="loss of the best constant minus the own loss"
+    )
+    useful_error: Released = sends(
+        Disclosure.AGGREGATE, (1,), gaps=True, doc="its squared standard error, paired by record"
+    )
 
 
 @message("meta-clustering/models", version=1)

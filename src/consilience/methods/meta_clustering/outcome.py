@@ -114,8 +114,18 @@ def build_result(
     own = partners.own
     error = np.sqrt([float(r.own_error.value[0]) for r in replies])
     strength, least = detection(main.tests, partners.variance, own)
+    useful = np.array([float(r.useful.value[0]) for r in replies])
+    useful_error = np.sqrt([float(r.useful_error.value[0]) for r in replies])
+    ways = [(useful, useful_error)]
+    if gain:
+        ways.append((gain["constant_minus_all"], gain["constant_minus_all_error"]))
     status = status_of(
-        main.n_clusters, strength, partners.variance, own, error, partners.sizes, rule=method.rule
+        main.n_clusters,
+        strength,
+        ways,
+        partners.sizes,
+        rule=method.rule,
+        given=not isinstance(method.n_clusters, str),
     )
     models = tuple(plain(own[0]) for own in partners.models) if method.exchange == "models" else ()
     n_sites = len(partners.sites)
@@ -141,6 +151,7 @@ def build_result(
         target_variance=partners.variance,
         own_loss=own,
         own_loss_error=error,
+        explained_error=useful_error / partners.variance,
         excess=seen.excess,
         excess_variance=seen.variance,
         effective=seen.effective,

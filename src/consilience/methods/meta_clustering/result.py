@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,11 +87,14 @@ class MetaClusteringResult(Result):
     stability_runs : int
     gain : dict of str to (L,) array
         Mean losses on rows that took no part in the grouping: ``own``, ``group``, ``all`` and
-        ``shifted`` (all sites' average with a shrunken intercept of the site), and differences
-        ``own_minus_group``, ``own_minus_all``, ``group_minus_all``, ``all_minus_shifted`` with
-        standard errors (``..._error``). Empty where it was not asked for.
+        ``shifted`` (all sites' average with a shrunken intercept of the site), ``constant`` (the
+        site's mean), and differences ``own_minus_group``, ``own_minus_all``, ``group_minus_all``,
+        ``all_minus_shifted``, ``constant_minus_all`` with standard errors (``..._error``). Empty
+        where it was not asked for.
     shift_spread : float
         Standard deviation of the sites' intercepts around the average of all models.
+    explained_error : (L,) array
+        Standard error of `explained`, by the paired losses.
     means, inverse, trace, standardize, models
         What a later run needs: means of each site (L, p), S*^{-1}, tr(S*^{-1} S), and the models.
     """
@@ -138,6 +141,7 @@ class MetaClusteringResult(Result):
     trace: float
     standardize: bool
     models: tuple[dict[str, Any], ...]
+    explained_error: FloatArray = field(default_factory=lambda: np.empty(0))
 
     # ------------------------------------------------------------------ reading
 
@@ -180,9 +184,9 @@ class MetaClusteringResult(Result):
             return f"Only {self.sites[0]} could be used: there is nobody to compare it with."
         if self.status == "no-signal":
             return (
-                f"No signal: at none of the {n} sites do the predictors say anything about "
-                f"{self.target or 'the response'} that a constant does not, so nothing can be "
-                "compared."
+                f"No signal: over the {n} sites, no model predicts "
+                f"{self.target or 'the response'} better than a constant, so there is nothing to "
+                "compare."
             )
         if self.status == "too-few-rows":
             return (

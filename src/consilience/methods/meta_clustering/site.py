@@ -71,6 +71,8 @@ GAINS = (
     "own_minus_all",
     "group_minus_all",
     "all_minus_shifted",
+    "constant",
+    "constant_minus_all",
 )
 
 
@@ -178,7 +180,8 @@ def select_step(
             return _nothing("no-candidate", s, data.n_rows, found.refused), {}
         chosen.append(found)
     own = [weighted_means(found.own_losses, limits=site.limits) for found in chosen]
-    constant = constant_prediction(rows.y, s.n_outputs)
+    constant = record_losses(s.loss, rows.y, constant_prediction(rows.y, s.n_outputs))
+    useful = weighted_means((constant - chosen[0].own_losses)[:, None], limits=site.limits)
     reply = Selected(
         status="ok",
         refused=tuple(chosen[0].refused.items()),
@@ -186,12 +189,12 @@ def select_step(
         chosen=_summary(tuple(found.chosen for found in chosen), data.n_rows),
         models=_models(chosen, s),
         predictions=_predictions(chosen, reference, s, data.n_rows),
-        variance=weighted_means(
-            record_losses(s.loss, rows.y, constant)[:, None], limits=site.limits
-        ).mean,
+        variance=weighted_means(constant[:, None], limits=site.limits).mean,
         losses=weighted_means(chosen[0].half_losses, limits=site.limits).mean,
         own=stacked([item.mean for item in own]),
         own_error=stacked([item.variance for item in own]),
+        useful=useful.mean,
+        useful_error=useful.variance,
     )
     kept = {"seed": seed, "own": tuple(found.own_losses for found in chosen)}
     return reply, kept
@@ -266,6 +269,8 @@ def _nothing(status: str, s: Settings, n: int, refused: dict[str, str]) -> Selec
         losses=_gaps(len(s.candidates)),
         own=_gaps(s.n_views),
         own_error=_gaps(s.n_views),
+        useful=_gaps(1),
+        useful_error=_gaps(1),
     )
 
 
@@ -299,7 +304,7 @@ def exchange(
             [record_losses(s.loss, rows.y[view.rows], f[view.rows]) for f in found[v]], axis=1
         )
         d = losses - state["own"][v][:, None]
-        d[:, me] = np.nan
+        d[:, me] = 0.0  # a site is not compared with itself
         excess.append(weighted_means(d, weights[view.rows], limits=site.limits))
         raw.append(weighted_means(losses, limits=site.limits).mean)
         if len(view.held):
@@ -415,7 +420,9 @@ def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tup
         )
         site.output("predictor", predictor)
     parts = []
-    for w, held in enumerate(_held(data.n_rows, s, state)):
+    parts_of = [v for v in views(data.n_rows, s, int(state["seed"])) if len(v.held)]
+    for w, view in enumerate(parts_of):
+        held = view.held
         predictions = np.asarray(state["held"][w])
         cut = np.asarray(message.held_labels.value)[w]
         everyone = _weighted(predictions, state["sizes"])
@@ -424,11 +431,14 @@ def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tup
             _group_average(predictions, cut, me, state["sizes"]),
             everyone,
             everyone + message.shifts.value[w],
+            np.tile(constant_prediction(rows.y[view.rows], s.n_outputs)[:1], (len(held), 1)),
         )
-        own, group, all_, shifted = (record_losses(s.loss, rows.y[held], way) for way in ways)
+        own, group, all_, shifted, constant = (
+            record_losses(s.loss, rows.y[held], way) for way in ways
+        )
         if s.levels:
             shifted = np.full(len(own), np.nan)
-        gains = (own - group, own - all_, group - all_, all_ - shifted)
+        gains = (own - group, own - all_, group - all_, all_ - shifted, constant, constant - all_)
         parts.append(np.stack((own, group, all_, shifted, *gains), axis=1))
     if not parts:
         return Gains(means=_gaps(len(GAINS)), errors=_gaps(len(GAINS))), {}
