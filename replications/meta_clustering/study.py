@@ -85,8 +85,12 @@ def squared_error(y: FloatArray, prediction: FloatArray) -> float:
     return float(np.square(y - prediction).mean())
 
 
-def mean_and_error(values: Iterable[float]) -> tuple[float, float]:
-    """Mean and its Monte Carlo standard error; of a share, where the values are 0 and 1.
+SHARES = frozenset({"exact", "group_exact", "one_cluster", "right_number", "too_few_rows"})
+"""Figures that are 0 or 1 in every replicate."""
+
+
+def mean_and_error(values: Iterable[float], *, share: bool = False) -> tuple[float, float]:
+    """Mean and its Monte Carlo standard error.
 
     The error of a share counts half a success and half a failure more, so that it is not 0 at the
     ends.
@@ -94,9 +98,9 @@ def mean_and_error(values: Iterable[float]) -> tuple[float, float]:
     known = np.array([v for v in values if not np.isnan(v)], dtype=float)
     if known.size == 0:
         return float("nan"), float("nan")
-    if np.isin(known, (0.0, 1.0)).all():
-        share = (known.sum() + 0.5) / (known.size + 1.0)
-        return float(known.mean()), float(np.sqrt(share * (1 - share) / known.size))
+    if share:
+        inner = (known.sum() + 0.5) / (known.size + 1.0)
+        return float(known.mean()), float(np.sqrt(inner * (1 - inner) / known.size))
     if known.size == 1:
         return float(known[0]), float("nan")
     return float(known.mean()), float(known.std(ddof=1) / np.sqrt(known.size))
@@ -106,7 +110,7 @@ def figures(sets: Sequence[Mapping[str, float]], digits: int = 4) -> dict[str, s
     """Mean and standard error of every figure over replicates."""
     row = {}
     for name in sets[0]:
-        value, error = mean_and_error([one[name] for one in sets])
+        value, error = mean_and_error([one[name] for one in sets], share=name in SHARES)
         row[name] = "" if np.isnan(value) else f"{value:.{digits}f}"
         row[f"{name}_se"] = "" if np.isnan(error) else f"{error:.{digits}f}"
     return row
