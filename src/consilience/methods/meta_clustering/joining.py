@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from consilience.estimators.candidates import label
 from consilience.exceptions import StudyError
 from consilience.methods.base import Ask, CoordinatorContext, Replies
-from consilience.methods.meta_clustering.decide import Seen, detection, tests_of
+from consilience.methods.meta_clustering.decide import Seen, detection, status_of, tests_of
 from consilience.methods.meta_clustering.messages import Settings
 from consilience.methods.meta_clustering.partners import Partners, seen_by
 from consilience.methods.meta_clustering.result import (
@@ -146,7 +146,9 @@ def _labels(
         own = np.diagonal(raw).copy()
         own[:n_old] = np.where(np.isnan(own[:n_old]), earlier.own_loss, own[:n_old])
         v = source_dissimilarity(raw, own)
-        v = np.where(np.isnan(v), np.where(np.isnan(v.T), np.nan, v.T), v)
+        # Where an earlier site did not take part, one direction stands for both.
+        apart = np.abs(raw - own[None, :])
+        v = np.where(np.isnan(v), 2 * np.where(np.isnan(apart), apart.T, apart), v)
         v[:n_old, :n_old] = earlier.dissimilarity
         found = join_similar(similarity(v, method.scale)[n_old:, :n_old], earlier.labels)  # type: ignore[arg-type]
         return np.concatenate([earlier.labels, found])
@@ -208,13 +210,20 @@ def _extended(
     variance = wide.variance
     strength, least = detection(_restricted(tests, cells), variance, own)
     z = grown(earlier.z, z)
+    strength = grown(earlier.power, strength)
+    explained_error = np.concatenate([earlier.explained_error, useful / variance[n_old:]])
+    status = earlier.status
+    if labels.max() > 0 or status == "one-site":
+        ways = [(variance - own, explained_error * variance)]
+        n_clusters = int(labels.max()) + 1
+        status = status_of(n_clusters, strength, ways, wide.sizes, rule=earlier.rule, given=False)
     return dataclasses.replace(
         earlier,
         sites=wide.sites,
         labels=labels,
         left_out={**{k: v for k, v in earlier.left_out.items() if k not in new}, **left_out},
         n_clusters=int(labels.max()) + 1,
-        status="groups" if labels.max() > 0 else earlier.status,
+        status=status,
         n_records=wide.sizes,
         candidates=tuple(names) if earlier.candidates != tuple(names) else earlier.candidates,
         chosen=(*earlier.chosen, *(names[int(r.chosen.value[0])] for r in replies)),
@@ -223,14 +232,14 @@ def _extended(
         target_variance=variance,
         own_loss=own,
         own_loss_error=np.concatenate([earlier.own_loss_error, error]),
-        explained_error=np.concatenate([earlier.explained_error, useful / variance[n_old:]]),
+        explained_error=explained_error,
         excess=grown(earlier.excess, seen.excess),
         excess_variance=grown(earlier.excess_variance, seen.variance),
         effective=grown(earlier.effective, seen.effective),
         difference=grown(earlier.difference, tests.difference[cells]),
         standard_error=grown(earlier.standard_error, tests.standard_error[cells]),
         z=z,
-        power=grown(earlier.power, strength),
+        power=strength,
         detectable=grown(earlier.detectable, least),
         merges={},
         dissimilarity=np.empty((0, 0)),

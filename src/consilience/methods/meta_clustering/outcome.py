@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,31 +110,13 @@ def build_result(
     left_out, refused, cv_losses, together, gain, shift_spread
         As the fields of the result; ``together`` holds the labels of each resample.
     """
-    replies = [partners.replies[x] for x in partners.sites]
-    own = partners.own
-    error = np.sqrt([float(r.own_error.value[0]) for r in replies])
-    strength, least = detection(main.tests, partners.variance, own)
-    useful = np.array([float(r.useful.value[0]) for r in replies])
-    useful_error = np.sqrt([float(r.useful_error.value[0]) for r in replies])
-    ways = [(useful, useful_error)]
-    if gain:
-        ways.append((gain["constant_minus_all"], gain["constant_minus_all_error"]))
-    status = status_of(
-        main.n_clusters,
-        strength,
-        ways,
-        partners.sizes,
-        rule=method.rule,
-        given=not isinstance(method.n_clusters, str),
-    )
-    models = tuple(plain(own[0]) for own in partners.models) if method.exchange == "models" else ()
     n_sites = len(partners.sites)
+    sent = method.exchange == "models"
     return MetaClusteringResult(
         sites=partners.sites,
         labels=main.labels,
         left_out=left_out,
         n_clusters=main.n_clusters,
-        status=status,
         chosen_by={"auto": "rule", "cv": "cv"}.get(str(method.n_clusters), "given"),
         rule=method.rule,
         exchange=method.exchange,
@@ -145,21 +127,15 @@ def build_result(
         levels=s.levels,
         n_records=partners.sizes,
         candidates=tuple(label(c) for c in s.candidates),
-        chosen=tuple(label(s.candidates[int(r.chosen.value[0])]) for r in replies),
-        candidate_losses=np.stack([np.asarray(r.losses.value) for r in replies]),
         refused_candidates=refused,
         target_variance=partners.variance,
-        own_loss=own,
-        own_loss_error=error,
-        explained_error=useful_error / partners.variance,
+        own_loss=partners.own,
         excess=seen.excess,
         excess_variance=seen.variance,
         effective=seen.effective,
         difference=main.tests.difference,
         standard_error=main.tests.standard_error,
         z=main.tests.z,
-        power=strength,
-        detectable=least,
         merges=main.merges,
         dissimilarity=main.dissimilarity,
         eigenvalues=main.eigenvalues,
@@ -172,5 +148,40 @@ def build_result(
         inverse=partners.pooled.inverse,
         trace=float(partners.pooled.trace),
         standardize=method.standardize,
-        models=models,
+        models=tuple(plain(own[0]) for own in partners.models) if sent else (),
+        **_judged(method, s, partners, main, gain or {}),
     )
+
+
+def _judged(
+    method: MetaClustering,
+    s: Settings,
+    partners: Partners,
+    main: Decision,
+    gain: dict[str, FloatArray],
+) -> dict[str, Any]:
+    """What sites chose, how useful it is, what could have been seen, and what that means."""
+    replies = [partners.replies[x] for x in partners.sites]
+    strength, least = detection(main.tests, partners.variance, partners.own)
+    useful = np.array([float(r.useful.value[0]) for r in replies])
+    error = np.sqrt([float(r.useful_error.value[0]) for r in replies])
+    ways = [(useful, error)]
+    if gain:
+        ways.append((gain["constant_minus_all"], gain["constant_minus_all_error"]))
+    status = status_of(
+        main.n_clusters,
+        strength,
+        ways,
+        partners.sizes,
+        rule=method.rule,
+        given=not isinstance(method.n_clusters, str),
+    )
+    return {
+        "status": status,
+        "power": strength,
+        "detectable": least,
+        "chosen": tuple(label(s.candidates[int(r.chosen.value[0])]) for r in replies),
+        "candidate_losses": np.stack([np.asarray(r.losses.value) for r in replies]),
+        "own_loss_error": np.sqrt([float(r.own_error.value[0]) for r in replies]),
+        "explained_error": error / partners.variance,
+    }
