@@ -248,6 +248,7 @@ def _extended(
         together=np.full(z.shape, np.nan),
         stability_runs=0,
         gain={},
+        gain_folds=0,
         means=wide.means,
         models=(*earlier.models, *(plain(own_models[0]) for own_models in wide.models[n_old:])),
     )

@@ -143,6 +143,7 @@ def build_result(
         together=togetherness(list(together), n_sites),
         stability_runs=len(together),
         gain=gain or {},
+        gain_folds=s.gain_folds if gain else 0,
         shift_spread=shift_spread,
         means=partners.means,
         inverse=partners.pooled.inverse,

@@ -95,6 +95,8 @@ class MetaClusteringResult(Result):
         Standard deviation of the sites' intercepts around the average of all models.
     explained_error : (L,) array
         Standard error of `explained`, by the paired losses.
+    gain_folds : int
+        Folds of the gain: its models saw all rows but one fold.
     means, inverse, trace, standardize, models
         What a later run needs: means of each site (L, p), S*^{-1}, tr(S*^{-1} S), and the models.
     """
@@ -142,6 +144,7 @@ class MetaClusteringResult(Result):
     standardize: bool
     models: tuple[dict[str, Any], ...]
     explained_error: FloatArray = field(default_factory=lambda: np.empty(0))
+    gain_folds: int = 0
 
     # ------------------------------------------------------------------ reading
 
@@ -267,7 +270,12 @@ class MetaClusteringResult(Result):
                 f"{better} against {worse} {verdict} ({mean:+.1%} of the response variance, 95% "
                 f"interval {low:+.1%} to {high:+.1%})"
             )
-        return f"On held-out rows, {'; '.join(parts)}." if parts else ""
+        saw = (
+            f" (with models of {1 - 1 / self.gain_folds:.0%} of the rows)"
+            if self.gain_folds
+            else ""
+        )
+        return f"On held-out rows{saw}, {'; '.join(parts)}." if parts else ""
 
     def overall_gain(self, key: str) -> tuple[float, float]:
         """Difference of losses over all sites and its standard error.

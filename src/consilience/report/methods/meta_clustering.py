@@ -226,8 +226,10 @@ def _overall(result: MetaClusteringResult, key: str) -> tuple[float, float]:
 def _by_site(result: MetaClusteringResult) -> Block:
     order = figures_meta.site_order(result)
     explained = result.explained
+    # Against the constant, record by record: the losses of both are high for the same rows.
+    known = len(result.explained_error) == len(order)
+    error = Z95 * result.explained_error if known else np.full(len(order), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = Z95 * result.own_loss_error / result.target_variance
         gain = np.asarray(result.gain.get("own_minus_group", np.full(len(order), np.nan)))
         gain_error = np.asarray(
             result.gain.get("own_minus_group_error", np.full(len(order), np.nan))
