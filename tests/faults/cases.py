@@ -27,6 +27,7 @@ from consilience.methods.base import (
 )
 from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.methods.meta_clustering import MetaClustering
 from consilience.methods.result import Result
 from consilience.wire.message import Disclosure, message, sends
 
@@ -114,6 +115,11 @@ CASES: dict[str, Case] = {
         # Without stability pairs nothing is drawn from the secret streams.
         lambda: EnsembleClustering(n_clusters=2, n_init=2, stability_pairs=0)
     ),
+    "meta-clustering": Case(
+        # Linear models on all rows: nothing depends on the secret streams.
+        lambda: MetaClustering(candidates="linear", gain_folds=0, stability_runs=0),
+        columns=Columns(features=FEATURES, target="y"),
+    ),
     "secret-draws": Case(SecretDraws, draws_secrets=True),
 }
 
@@ -127,6 +133,7 @@ def loader(site: str) -> Loader:
         rng = np.random.default_rng(position)
         x = rng.normal(size=(n, 3)) + 4.0 * (rng.random(n) < 0.5)[:, None]
         x[:, 2] = rng.random(n) < 0.5
-        return SiteData(x, FEATURES, np.arange(n), n_read=n, content_hash=f"case-{site}")
+        y = x @ np.array([1.0, -0.5, 0.25]) + rng.normal(size=n)
+        return SiteData(x, FEATURES, np.arange(n), target=y, n_read=n, content_hash=f"case-{site}")
 
     return load
