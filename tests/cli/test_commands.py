@@ -370,3 +370,11 @@ def test_a_closed_pipe_is_quiet(space: Workspace) -> None:
         said = process.stderr.read()  # type: ignore[union-attr]
     assert b"Traceback" not in said
     assert b"Error" not in said
+
+
+def test_lines_of_progress_name_few_of_many_sites() -> None:
+    from consilience.cli.progress import shortened
+
+    assert shortened(["b", "a"]) == "a, b"
+    many = [f"s{i}" for i in range(9)]
+    assert shortened([*many, "odd (refused)"]) == "odd (refused), s0, s1, s2, s3, s4 and 4 more"

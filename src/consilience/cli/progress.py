@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 from consilience.cli.console import clean, complain, on_terminal
+
+MANY = 6
+"""Sites that a line names; of more it names those that did not answer, and the first."""
+
+
+def shortened(answered: Sequence[str]) -> str:
+    """Name the sites that answered, or some of them where there are many."""
+    if len(answered) <= MANY:
+        return ", ".join(sorted(answered))
+    odd = sorted(site for site in answered if site.endswith(")"))
+    plain = sorted(site for site in answered if not site.endswith(")"))
+    shown = [*odd, *plain[: max(1, MANY - len(odd))]]
+    rest = len(answered) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
 class Progress:
@@ -87,7 +102,7 @@ class Progress:
         if not self._round:
             return
         if self._answered:
-            who = ", ".join(sorted(self._answered))
+            who = shortened(self._answered)
             self._print(f"{self._about}: {len(self._answered)} of {self._asked} sites ({who})")
         else:
             self._print(f"{self._about}: already answered")
@@ -104,5 +119,5 @@ class Progress:
         if new or self._task is None:
             self._task = self._live.add_task(clean(self._about), total=self._asked, who="")
         self._live.update(
-            self._task, completed=len(self._answered), who=clean(", ".join(self._answered))
+            self._task, completed=len(self._answered), who=clean(shortened(self._answered))
         )
