@@ -61,7 +61,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.estimators.candidates import as_text
+from consilience.estimators.candidates import as_text, build
 from consilience.estimators.collaborative_predictor import CollaborativePredictor
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.methods.base import Ask, CoordinatorContext, Exchange, Method, Replies, register
@@ -73,6 +73,12 @@ from consilience.methods.meta_clustering.decide import (
     decide,
     pooled_covariance,
     spectral_decision,
+)
+from consilience.methods.meta_clustering.faults import (
+    has_nothing,
+    losses_fit,
+    selection_fault,
+    spoken,
 )
 from consilience.methods.meta_clustering.messages import (
     Cuts,
@@ -90,7 +96,6 @@ from consilience.methods.meta_clustering.outcome import (
 )
 from consilience.methods.meta_clustering.parameters import check_parameters
 from consilience.methods.meta_clustering.partners import (
-    N_REFERENCE,
     Partners,
     intercepts,
     members_of,
@@ -103,17 +108,10 @@ from consilience.methods.phases import site_moments
 from consilience.methods.phases.site_moments import SiteMoments
 from consilience.numerics.meta_clustering import cluster
 from consilience.wire.disclosure import relayed
-from consilience.wire.estimators import check
 from consilience.wire.message import Disclosure
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-WHY = {
-    "too-few-rows": "it has too few rows",
-    "constant-response": "its response takes one value only",
-    "no-candidate": "none of the candidates could be used there",
-}
 
 
 @register
@@ -292,15 +290,16 @@ class MetaClustering(Method):
         usable: dict[str, Selected] = {}
         faults = 0
         for site, reply in replies.items():
-            said = [f"{name}: {reason}" for name, reason in reply.refused]
+            said = "; ".join(f"{name}: {reason}" for name, reason in spoken(reply.refused))
             if said:
-                refused[site] = "; ".join(said)
-            fault = WHY.get(reply.status) or self._fault(reply, s, p)
+                refused[site] = said
+            fault = selection_fault(reply, s, p, moments.n[site])
             if fault is None:
                 usable[site] = reply
             else:
-                left_out[site] = fault
-                faults += reply.status == "ok"
+                because = f" ({said})" if reply.status == "no-candidate" and said else ""
+                left_out[site] = fault + because
+                faults += not has_nothing(fault)
         if len(replies) - faults < ctx.quorum or not usable:
             raise QuorumError(
                 f"{len(usable)} sites have a model that can be used, and the study needs "
@@ -355,14 +354,18 @@ class MetaClustering(Method):
         )
         asked = yield Ask("exchange", request, to=partners.sites if to is None else to)
         # Sites that said that they have nothing to compare do not count against the quorum.
-        needed = max(1, ctx.quorum - sum(why in WHY.values() for why in left_out.values()))
+        needed = max(1, ctx.quorum - sum(has_nothing(why) for why in left_out.values()))
         replies = ctx.require(asked, at_least=needed)
         for site, missing in asked.missing.items():
             left_out[site] = f"it did not answer ({missing.reason})"
         complaints: dict[str, list[str]] = {}
-        for reply in replies.values():
-            for owner, reason in reply.failed:
-                complaints.setdefault(str(owner), []).append(str(reason))
+        for site, reply in list(replies.items()):
+            if not losses_fit(reply, s, len(partners.sites)):
+                left_out[site] = "its losses do not fit what was asked for"
+                del replies[site]
+                continue
+            for owner, reason in dict(spoken(reply.failed)).items():
+                complaints.setdefault(owner, []).append(reason)
         for owner, reasons in complaints.items():
             # One site's word is not enough to shut another out; its pair is not compared, though.
             if owner in partners.sites and 2 * len(reasons) >= len(replies):
@@ -395,6 +398,8 @@ class MetaClustering(Method):
         for i, site in enumerate(partners.sites):
             if site in replies:
                 losses = np.asarray(replies[site].losses.value)
+                if losses.shape != total.shape:
+                    continue
                 known = np.isfinite(losses)
                 total += np.where(known, losses, 0.0) * partners.sizes[i]
                 rows += known * partners.sizes[i]
@@ -427,9 +432,10 @@ class MetaClustering(Method):
             for i, site in enumerate(partners.sites)
         }
         asked = yield Ask("use", messages, to=partners.sites)
-        replies = ctx.require(asked, at_least=0)
+        said = ctx.require(asked, at_least=0)
         if not s.gain_folds:
             return {}
+        replies = {x: r for x, r in said.items() if len(r.means.value) == len(at_site.GAINS)}
         gain: dict[str, FloatArray] = {}
         for g, name in enumerate(at_site.GAINS):
             for key, part in ((name, "means"), (f"{name}_error", "errors")):
@@ -437,7 +443,9 @@ class MetaClustering(Method):
                 for i, site in enumerate(partners.sites):
                     if site in replies:
                         values[i] = getattr(replies[site], part).value[g]
-                gain[key] = np.sqrt(values) if part == "errors" else values
+                if part == "errors":
+                    values = np.sqrt(np.where(values >= 0, values, np.nan))
+                gain[key] = values
         return gain
 
     # ------------------------------------------------------------------ inside
@@ -456,6 +464,14 @@ class MetaClustering(Method):
                 "declared levels: use brier or log" if levels else "no declared levels: use squared"
             )
             raise ParameterError(f"loss {self.loss!r} does not fit the target, which has {has}")
+        for candidate in self.candidates:
+            # Here rather than at every site, of which none could say more than that it refuses.
+            build(
+                candidate,
+                "classification" if levels else "regression",
+                min_records=1,
+                seed=0,
+            )
         reference = self.exchange == "reference"
         return Settings(
             candidates=self.candidates,
@@ -486,24 +502,6 @@ class MetaClustering(Method):
             max_clusters=self.max_clusters,
             rng=ctx.rng,
         )
-
-    def _fault(self, reply: Selected, s: Settings, p: int) -> str | None:
-        """What is wrong with a site's models, if anything."""
-        if self.exchange == "reference":
-            made = reply.predictions.value
-            fits = len(made) == s.n_views and all(
-                isinstance(f, np.ndarray) and f.shape == (N_REFERENCE, s.n_outputs) for f in made
-            )
-            return None if fits else "its predictions do not fit the reference points"
-        models = reply.models.value
-        if len(models) != s.n_views:
-            return "it sent another number of models than was asked for"
-        for model in models:
-            fault = check(model, n_features=p, n_outputs=s.n_outputs)
-            if fault is not None:
-                return f"its model was not accepted: {fault}"
-        known = np.isfinite(reply.variance.value).all() and np.isfinite(reply.own.value[0])
-        return None if known else "one row dominates its losses"
 
 
 def _listed(reasons: dict[str, str]) -> str:

@@ -223,6 +223,7 @@ def status_of(
     *,
     rule: str,
     given: bool,
+    comparable: NDArray[np.bool_] | None = None,
 ) -> str:
     """Say what the grouping means.
 
@@ -238,16 +239,22 @@ def status_of(
     rule : str
     given : bool
         K was given, so more than one group is no finding.
+    comparable : (L, L) bool array, optional
+        Pairs that could be compared; all unless given.
 
     Notes
     -----
     "no-signal": over all sites, no way of predicting beats a constant (one-sided 5 %, split among
     the ways).
-    "too-few-rows": one group, but fewer than half of the pairs had 80 % power.
+    "too-few-rows": one group, but fewer than half of the pairs had 80 % power; or no pair could be
+    compared at all.
     """
     n_sites = len(sizes)
     if n_sites == 1:
         return "one-site"
+    pairs = np.triu_indices(n_sites, 1)
+    if rule == "pairwise" and comparable is not None and not comparable[pairs].any():
+        return "too-few-rows"
     if n_clusters > 1 and not given:
         # Also where no model beats a constant: sites may differ in their constants.
         return "groups"
@@ -258,7 +265,6 @@ def status_of(
         return "groups"
     if rule == "spectral":
         return "no-groups"
-    pairs = np.triu_indices(n_sites, 1)
     return "no-groups" if (strength[pairs] >= ENOUGH_POWER).mean() >= 0.5 else "too-few-rows"
 
 

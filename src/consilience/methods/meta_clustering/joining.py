@@ -18,7 +18,7 @@ from consilience.exceptions import StudyError
 from consilience.methods.base import Ask, CoordinatorContext, Replies
 from consilience.methods.meta_clustering.decide import Seen, detection, status_of, tests_of
 from consilience.methods.meta_clustering.messages import Settings
-from consilience.methods.meta_clustering.partners import Partners, seen_by
+from consilience.methods.meta_clustering.partners import NOT_COMPARABLE, Partners, seen_by
 from consilience.methods.meta_clustering.result import (
     THRESHOLD,
     MetaClusteringResult,
@@ -62,6 +62,8 @@ def follow(
     new = tuple(x for x in new if x in replies)
     seen = seen_by(replies, wide.sites, 0)
     z, tests = _tests(seen, wide, method.margin)
+    if earlier.rule == "pairwise":
+        new = _comparable(new, wide.sites, z, left_out)
     kept = [i for i, x in enumerate(wide.sites) if x in earlier.sites or x in new]
     z = z[np.ix_(kept, kept)]
     n_old = len(earlier.sites)
@@ -135,6 +137,15 @@ def _tests(seen: Seen, wide: Partners, margin: float) -> tuple[FloatArray, Pairw
     z = np.where(tests.comparable, tests.z, one_way)
     np.fill_diagonal(z, 0.0)
     return z, tests
+
+
+def _comparable(
+    new: tuple[str, ...], sites: tuple[str, ...], z: FloatArray, left_out: dict[str, str]
+) -> tuple[str, ...]:
+    """Newcomers that can be compared with anybody; the others are left out."""
+    alone = {x for i, x in enumerate(sites) if np.isfinite(z[i]).sum() < 2}
+    left_out |= {x: NOT_COMPARABLE for x in new if x in alone}
+    return tuple(x for x in new if x not in alone)
 
 
 def _labels(
@@ -212,18 +223,14 @@ def _extended(
     z = grown(earlier.z, z)
     strength = grown(earlier.power, strength)
     explained_error = np.concatenate([earlier.explained_error, useful / variance[n_old:]])
-    status = earlier.status
-    if labels.max() > 0 or status == "one-site":
-        ways = [(variance - own, explained_error * variance)]
-        n_clusters = int(labels.max()) + 1
-        status = status_of(n_clusters, strength, ways, wide.sizes, rule=earlier.rule, given=False)
+    ways = [(variance - own, explained_error * variance)]
     return dataclasses.replace(
         earlier,
         sites=wide.sites,
         labels=labels,
         left_out={**{k: v for k, v in earlier.left_out.items() if k not in new}, **left_out},
         n_clusters=int(labels.max()) + 1,
-        status=status,
+        status=_status(earlier, labels, strength, ways, wide.sizes, z),
         n_records=wide.sizes,
         candidates=tuple(names) if earlier.candidates != tuple(names) else earlier.candidates,
         chosen=(*earlier.chosen, *(names[int(r.chosen.value[0])] for r in replies)),
@@ -251,6 +258,23 @@ def _extended(
         gain_folds=0,
         means=wide.means,
         models=(*earlier.models, *(plain(own_models[0]) for own_models in wide.models[n_old:])),
+    )
+
+
+def _status(
+    earlier: MetaClusteringResult,
+    labels: IntArray,
+    strength: FloatArray,
+    ways: list[tuple[FloatArray, FloatArray]],
+    sizes: IntArray,
+    z: FloatArray,
+) -> str:
+    """As it was, unless there are groups now, or more than one site."""
+    if labels.max() == 0 and earlier.status != "one-site":
+        return earlier.status
+    n_clusters, known = int(labels.max()) + 1, np.isfinite(z)
+    return status_of(
+        n_clusters, strength, ways, sizes, rule=earlier.rule, given=False, comparable=known
     )
 
 

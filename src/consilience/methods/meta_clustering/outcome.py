@@ -176,6 +176,7 @@ def _judged(
         partners.sizes,
         rule=method.rule,
         given=not isinstance(method.n_clusters, str),
+        comparable=main.tests.comparable,
     )
     return {
         "status": status,

@@ -20,6 +20,10 @@ from consilience.numerics.site_comparison import Pooled
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+NOT_COMPARABLE = (
+    "no other site can be compared with it: too few rows where their predictors overlap, or one "
+    "row dominates the losses"
+)
 N_REFERENCE = 300
 """Points on which models are compared where they do not travel."""
 
@@ -134,10 +138,7 @@ def placeable(
         return answered
     for i in answered:
         if i not in met:
-            left_out[sites[i]] = (
-                "no other site can be compared with it: too few rows where their predictors "
-                "overlap, or one row dominates the losses"
-            )
+            left_out[sites[i]] = NOT_COMPARABLE
     return met
 
 

@@ -42,17 +42,14 @@ def refit(
         replies = ctx.require((yield Ask(step, request, to=to)), at_least=0)
         for g in groups:
             sites = [x for x, k in zip(partners.sites, labels, strict=True) if k == g]
-            if any(x not in replies for x in sites):
+            given = [replies.get(x) for x in sites]
+            model = _model(ctx, s, best[g], given, partners.sizes[labels == g])
+            if model is None:
                 ctx.note(
                     f"Group {g} has no pooled refit, since not all of its sites sent what it "
-                    "needs: its models are averaged instead."
+                    "needs, or the refit failed: its models are averaged instead."
                 )
                 continue
-            if what == "moments":
-                model = _least_squares([replies[x].products.value for x in sites])
-            else:
-                rows = np.concatenate([replies[x].rows.value for x in sites])
-                model = _fit(s, best[g], rows, ctx)
             size = np.array([partners.sizes[labels == g].sum()], dtype=np.int64)
             members = {**members, **{x: ((model,), size) for x in sites}}
     return members
@@ -71,6 +68,29 @@ def _best(partners: Partners, group: NDArray[np.bool_]) -> int:
 def _needs(s: Settings, candidate: int) -> str:
     plain = s.candidates[candidate] == "linear" and not s.levels and not s.standardize
     return "moments" if plain else "rows"
+
+
+def _model(
+    ctx: CoordinatorContext, s: Settings, candidate: int, replies: list[Any], sizes: IntArray
+) -> dict[str, Any] | None:
+    """One refit; None where a site sent nothing, or nothing that fits."""
+    if any(reply is None for reply in replies):
+        return None
+    p = len(ctx.feature_names)
+    if _needs(s, candidate) == "moments":
+        parts = [np.asarray(reply.products.value) for reply in replies]
+        fine = all(
+            part.shape == (p + 2, p + 2) and part[0, 0] == n
+            for part, n in zip(parts, sizes, strict=True)
+        )
+        return _least_squares(parts) if fine else None
+    parts = [np.asarray(reply.rows.value) for reply in replies]
+    if any(part.shape != (n, p + 1) for part, n in zip(parts, sizes, strict=True)):
+        return None
+    try:
+        return _fit(s, candidate, np.concatenate(parts), ctx)
+    except Exception:  # noqa: BLE001  whatever is wrong with the rows, there is another way
+        return None
 
 
 def _least_squares(products: list[FloatArray]) -> dict[str, Any]:

@@ -167,6 +167,13 @@ class MetaClusteringResult(Result):
         """Pairs that could be compared, (L, L)."""
         return np.isfinite(self.z)
 
+    @property
+    def nobody_comparable(self) -> bool:
+        """Whether there are pairs of sites, and none of them could be compared."""
+        above = np.triu_indices(len(self.sites), 1)
+        tested = self.rule == "pairwise" and len(above[0]) > 0
+        return bool(tested and not self.comparable[above].any())
+
     def summary(self) -> str:
         """Answer in a few sentences."""
         said = [
@@ -190,6 +197,11 @@ class MetaClusteringResult(Result):
                 f"No signal: over the {n} sites, no model predicts "
                 f"{self.target or 'the response'} better than a constant, so there is nothing to "
                 "compare."
+            )
+        if self.status == "too-few-rows" and self.nobody_comparable:
+            return (
+                f"No two of the {n} sites can be compared: too few of their rows lie where their "
+                "predictors overlap, or one row dominates the losses."
             )
         if self.status == "too-few-rows":
             return (
