@@ -26,6 +26,7 @@ Task = Literal["regression", "classification"]
 Settings = dict[str, Any]
 
 OBJECT = "object:"
+_SHOWN = 150
 _LINEAR_FOLDS, _OTHER_FOLDS = 10, 5
 _PATH: Settings = {"alphas": 30, "eps": 1e-2, "tol": 1e-3, "max_iter": 2000}
 """A coarse path: each site fits it dozens of times, and its finest penalties are never chosen."""
@@ -46,7 +47,9 @@ def as_text(candidate: Any) -> str:
         Not a candidate, or an estimator of a type that does not travel.
     """
     if isinstance(candidate, str):
-        if not candidate.startswith(OBJECT):
+        if candidate.startswith(OBJECT):
+            _decoded(candidate)
+        else:
             _parse(candidate)
         return candidate
     if isinstance(candidate, Mapping):
@@ -56,7 +59,8 @@ def as_text(candidate: Any) -> str:
         text = f"{name}({inner})" if inner else str(name)
         _parse(text)
         return text
-    if not (hasattr(candidate, "fit") and hasattr(candidate, "get_params")):
+    methods = hasattr(candidate, "fit") and hasattr(candidate, "get_params")
+    if not methods or isinstance(candidate, type):
         raise ParameterError.of("candidates", "names or scikit-learn estimators", candidate)
     from consilience.exceptions import WireError
     from consilience.wire.estimators import encode_spec
@@ -67,7 +71,9 @@ def as_text(candidate: Any) -> str:
         raise ParameterError(
             f"candidate {type(candidate).__name__} does not travel: {error}"
         ) from None
-    return f"{OBJECT}{type(candidate).__name__}:{encoded}"
+    # Two pipelines differ in what is in them: the name has the settings that were changed.
+    shown = " ".join(repr(candidate).replace(":", "=").split())
+    return f"{OBJECT}{shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + '...'}:{encoded}"
 
 
 def label(text: str) -> str:
@@ -101,9 +107,7 @@ def build(text: str, task: Task, *, min_records: int, seed: int) -> Any:
         Unknown name or setting, or a classifier where the response is numeric (or the reverse).
     """
     if text.startswith(OBJECT):
-        from consilience.wire.estimators import decode_spec
-
-        estimator = decode_spec(text[len(OBJECT) :].split(":", 1)[1])
+        estimator = _decoded(text)
     else:
         name, settings = _parse(text)
         estimator = NAMES[name](task)
@@ -127,23 +131,38 @@ def folds(text: str) -> int:
     return _LINEAR_FOLDS if _parse(text)[0] in ("linear", "ridge", "lasso", "elastic-net") else 5
 
 
+def _decoded(text: str) -> Any:
+    """Estimator of the text form of an object."""
+    from consilience.exceptions import WireError
+    from consilience.wire.estimators import decode_spec
+
+    try:
+        return decode_spec(text[len(OBJECT) :].partition(":")[2])
+    except WireError as error:
+        raise ParameterError(
+            f"candidate {label(text)[:_SHOWN]!r} cannot be read: {error}"
+        ) from None
+
+
 def _parse(text: str) -> tuple[str, Settings]:
     """Split ``name(key=literal, ...)``; only literals are read."""
     allowed = f"one of {', '.join(sorted(NAMES))}, or such a name with settings in brackets"
+    shown = text if len(text) <= 2 * _SHOWN else text[: 2 * _SHOWN] + "..."
     name, bracket, rest = text.strip().partition("(")
     if name.strip() not in NAMES:
-        raise ParameterError.of("candidates", allowed, text)
+        raise ParameterError.of("candidates", allowed, shown)
     if not bracket:
         return name.strip(), {}
     try:
         call = ast.parse(f"f({rest}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or not rest.rstrip().endswith(")"):
+        plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
+        if not isinstance(call, ast.Call) or not plain or not rest.rstrip().endswith(")"):
             raise ValueError
         settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
         if "None" in settings:
             raise ValueError
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ParameterError.of("candidates", allowed, text) from None
+        raise ParameterError.of("candidates", allowed, shown) from None
     return name.strip(), settings
 
 
