@@ -598,7 +598,8 @@ def weighted_means(
     d = np.asarray(values, dtype=float)
     h = np.ones_like(d) if weights is None else np.broadcast_to(weights, d.shape).astype(float)
     total = h.sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    # Losses that overflow are not finite: they are withheld below, without a warning.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         mean = (h * d).sum(axis=0) / total
         parts = (h**2) * (d - mean) ** 2
         variance = parts.sum(axis=0) / total**2
