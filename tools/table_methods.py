@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tools import measured_bounds
 from tools.stale_results import ReplicationError, stale_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -242,6 +243,32 @@ def speed() -> Iterator[str]:
     yield f"| growth, as a power of | reported | {powers} | |"
 
 
+def meta_speed() -> Iterator[str]:
+    """Yield figures of the benchmark of meta clustering, if there is one."""
+    path = ROOT / "benchmarks/results/meta_clustering.json"
+    if not path.is_file():
+        yield "Not measured yet."
+        return
+    found = json.loads(path.read_text(encoding="utf-8"))
+    columns = {
+        "candidate": "candidate",
+        "sites": "sites",
+        "rows_per_site": "rows a site",
+        "whole_run_seconds": "whole run",
+        "exchange_seconds": "exchange step",
+        "double_loop_seconds": "double loop",
+        "ratio": "ratio",
+        "bytes_from_a_site": "bytes from a site",
+        "bytes_to_a_site": "bytes to a site",
+        "peak_gigabytes": "peak GB",
+    }
+    yield f"| {' | '.join(columns.values())} |"
+    yield "|---" * len(columns) + "|"
+    for case in (*found["linear"], *found["random_forest"]):
+        cells = (f"{case[c]:,}" if "bytes" in c else str(case[c]) for c in columns)
+        yield f"| {' | '.join(cells)} |"
+
+
 def _large(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         case
@@ -283,7 +310,7 @@ Passes = Callable[[Any], bool]
 
 
 def _tables(n: int) -> dict[str, Any]:
-    """Three sites of two separated groups and three columns; the first has n rows."""
+    """Three sites of two separated groups, three columns, a response; the first has n rows."""
     import numpy as np
 
     found = {}
@@ -291,7 +318,8 @@ def _tables(n: int) -> dict[str, Any]:
         rng = np.random.default_rng(i)
         rows = n if i == 0 else 120
         x = rng.normal(size=(rows, 3)) + 4.0 * (np.arange(rows) % 2)[:, None]
-        found[site] = {f"x{j}": x[:, j] for j in range(3)}
+        y = x @ np.array([1.0, -1.0, 0.5]) + rng.normal(size=rows)
+        found[site] = {**{f"x{j}": x[:, j] for j in range(3)}, "y": y}
     return found
 
 
@@ -303,6 +331,7 @@ def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
             ("counts its rows", lambda run: run.result.counted["small"] != "none"),
             ("sends a model", lambda run: "small" in run.result.owners),
         ),
+        "meta-clustering": (("is placed", lambda run: "small" in run.result.sites),),
     }
 
 
@@ -340,16 +369,29 @@ def _smallest(name: str, preset: str, passes: Iterable[Passes]) -> list[str]:
 
 
 def _run(name: str, preset: str, n: int) -> Any:
-    from consilience import Columns, EnsembleClustering, Federation, MeanAndSD, Preparation
+    from consilience import (
+        Columns,
+        EnsembleClustering,
+        Federation,
+        MeanAndSD,
+        MetaClustering,
+        Preparation,
+    )
 
+    linear = MetaClustering(candidates=("linear",), gain_folds=0, stability_runs=0)
     methods = {
-        "mean-and-sd": (MeanAndSD(), "none"),
-        "ensemble-clustering": (EnsembleClustering(n_clusters=2, stability_pairs=0), "pooled"),
+        "mean-and-sd": (MeanAndSD(), "none", None),
+        "ensemble-clustering": (
+            EnsembleClustering(n_clusters=2, stability_pairs=0),
+            "pooled",
+            None,
+        ),
+        "meta-clustering": (linear, "none", "y"),
     }
-    method, standardize = methods[name]
+    method, standardize, target = methods[name]
     federation = Federation.local(
         _tables(n),
-        columns=Columns(features=("x0", "x1", "x2")),
+        columns=Columns(features=("x0", "x1", "x2"), target=target),
         preparation=Preparation(standardize=standardize),  # type: ignore[arg-type]
         policy=preset,
     )
@@ -426,7 +468,22 @@ SIZES = f"""\
 Found by running it: three sites, three columns, two well separated groups of equal size, two
 classes asked for; two sites have 120 rows, the third has the number in the table. Other data need
 more rows: a site passes when its *smallest* cell does. `strict` and `consortium` have the same
-`min_records`.
+`min_records`. Meta clustering: linear models of a linear response; the other candidates are in
+[its guide](docs/guide/meta-clustering.md#candidates).
+"""
+META = """\
+## Meta clustering: measured against wanted
+
+Designs of the source (Ye, Ghanadan and Ding, JCGS 2022) and of our own; each table's page says what
+its figures are. "source": the source's value, where it gives one, for comparison. A range is over
+all lines that a bound speaks of. What the rule for pairs does is measured in
+[its proof](docs/proofs/pairwise-test.md).
+"""
+META_SPEED = """\
+### Speed and bytes of the exchange of models
+
+From `benchmarks/meta_clustering.py`: one view of the rows, seconds on one thread with other jobs
+beside it. "double loop": over pairs of sites, with scikit-learn's own prediction.
 """
 
 
@@ -456,6 +513,12 @@ def page() -> str:
         "",
         SENT,
         *sent(),
+        "",
+        META,
+        *measured_bounds.lines(ROOT, "meta_clustering"),
+        "",
+        META_SPEED,
+        *meta_speed(),
         "",
         COMMANDS,
         *(("Computed by earlier code, to be run again:", "", *stale, "") if stale else ()),

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from consilience.methods import BUILT_IN
-from tools import table_methods
+from tools import measured_bounds, table_methods
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "METHODS.md").read_text(encoding="utf-8")
@@ -66,3 +66,43 @@ def test_one_smallest_site_is_as_written() -> None:
 def test_measured_figures_are_those_of_the_tracked_files() -> None:
     for line in (*table_methods.measured("ensemble_clustering"), *table_methods.weights()):
         assert line in PAGE, "replications have changed: run make docs-table"
+
+
+def test_figures_of_the_exchange_of_models_are_those_of_the_benchmark() -> None:
+    for line in table_methods.meta_speed():
+        assert line in PAGE, "the benchmark has been run again: run make docs-table"
+
+
+def test_every_bound_of_meta_clustering_is_on_the_page() -> None:
+    """Its case and what is wanted; what was measured changes with every run of a replication."""
+    written = PAGE.splitlines()
+    lines = list(measured_bounds.lines(ROOT, "meta_clustering"))[2:]
+    assert len(lines) > 20
+    for line in lines:
+        start = "|".join(line.split("|")[:6])
+        assert any(row.startswith(start) for row in written), start
+
+
+def test_bounds_find_the_lines_that_they_speak_of() -> None:
+    found = [
+        {"d": str(d), "how": "sign", "exact": f"{1 - d / 100}", "replicates": "20"}
+        for d in range(4)
+    ]
+
+    def cells(**wanted: str) -> tuple[str, ...]:
+        return measured_bounds._cells({"figure": "exact", **wanted}, found)[3:]
+
+    assert cells(d="0", at_least="0.95") == ("at least 0.95", "1", "", "20", "met")
+    assert cells(d="every d from 1", at_least="0.98")[1:] == (
+        "0.97 to 0.99",
+        "",
+        "20",
+        "**missed**",
+    )
+    assert cells(d="0 and 1", how="each", at_most="1")[1] == "0.99 to 1"
+    assert cells(d="4 sets together", at_least="0.98")[1:] == ("0.985", "", "20", "met")
+    assert cells(d="7", at_least="0.5")[-1] == "not measured"
+    assert cells(d="2.0")[-1] == "" and cells(d="2.0")[1] == "0.98"
+    for row in found:
+        row["replicates"] = "3"
+    assert cells(d="0", at_least="0.95")[-1] == "too few data sets yet"

@@ -1,0 +1,99 @@
+"""Bounds of the replications of meta clustering beside what was measured, as lines of a table.
+
+A line of ``expected.csv`` names a figure of ``result.csv``, where it holds (one value in a column;
+"each", "every d" or nothing for all of them; "every d from 1"; "3 and 5"), the source's value if it
+has one, and our bounds. "300 data sets together" takes the mean of the lines by their replicates.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+Row = dict[str, str]
+NOT_KEYS = ("figure", "source", "at_least", "at_most")
+TOGETHER = "together"
+ENOUGH = 10
+"""Data sets below which a bound counts as neither met nor missed."""
+
+
+def lines(root: Path, paper: str) -> Iterator[str]:
+    """Yield the table of all replications of a paper."""
+    yield "| table | case | figure | source | wanted | measured | standard error | data sets | |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for listing in sorted(root.glob(f"replications/{paper}/*/expected.csv")):
+        found = rows_of(listing.parent / "result.csv")
+        place = listing.parent.relative_to(root).as_posix()
+        for wanted in rows_of(listing):
+            cells = (f"[{listing.parent.name}]({place}/README.md)", *_cells(wanted, found))
+            yield f"| {' | '.join(cells)} |"
+
+
+def rows_of(path: Path) -> list[Row]:
+    """Lines of a table; none where there is no file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _cells(wanted: Row, found: list[Row]) -> tuple[str, ...]:
+    keys = {k: v for k, v in wanted.items() if k not in NOT_KEYS and v}
+    case = ", ".join(f"{k} {v}" for k, v in keys.items())
+    source = wanted.get("source") or ""
+    low, high = wanted.get("at_least") or "", wanted.get("at_most") or ""
+    bound = f"{low} to {high}" if low and high else f"at least {low}" if low else ""
+    bound = bound or (f"at most {high}" if high else "")
+    head = (case, wanted["figure"], source, bound)
+    rows = [row for row in found if matches(keys, row)]
+    rows = [row for row in rows if row.get(wanted["figure"])]
+    if not rows:
+        return (*head, "", "", "", "not measured")
+    values, error = _values(rows, wanted["figure"], together=TOGETHER in " ".join(keys.values()))
+    shown = _span([f"{v:.4g}" for v in (min(values), max(values))])
+    sets = _span([str(v) for v in _extremes([int(r["replicates"]) for r in rows])])
+    met = min(values) >= float(low or "-inf") and max(values) <= float(high or "inf")
+    verdict = ("met" if met else "**missed**") if bound else ""
+    if verdict and min(int(r["replicates"]) for r in rows) < ENOUGH:
+        verdict = "too few data sets yet"
+    return (*head, shown, error, sets, verdict)
+
+
+def _values(rows: list[Row], figure: str, *, together: bool) -> tuple[list[float], str]:
+    """Figures of the lines, and the standard error where there is one line."""
+    values = [float(row[figure]) for row in rows]
+    if together:
+        weights = [int(row["replicates"]) for row in rows]
+        mean = sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
+        return [mean], ""
+    errors = [row.get(f"{figure}_se") or "" for row in rows]
+    return values, errors[0] if len(errors) == 1 else ""
+
+
+def matches(keys: Row, row: Row) -> bool:
+    """Whether a line of the results is one that a bound speaks of."""
+    return all(_fits(wanted, row[key]) for key, wanted in keys.items() if key in row)
+
+
+def _fits(wanted: str, value: str) -> bool:
+    if wanted == value or wanted == "each" or TOGETHER in wanted:
+        return True
+    every = re.fullmatch(r"every \w+(?: from (\d+))?", wanted)
+    if every:
+        return int(value) >= int(every[1] or 0)
+    if " and " in wanted:
+        return value in wanted.split(" and ")
+    try:
+        return float(wanted) == float(value)
+    except ValueError:
+        return False
+
+
+def _extremes(values: list[int]) -> tuple[int, int]:
+    return min(values), max(values)
+
+
+def _span(ends: list[str]) -> str:
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
