@@ -27,6 +27,7 @@ Settings = dict[str, Any]
 
 OBJECT = "object:"
 _SHOWN = 150
+_LINEAR = ("Linear", "Lasso", "Ridge", "ElasticNet", "Logistic", "Huber")
 _LINEAR_FOLDS, _OTHER_FOLDS = 10, 5
 _PATH: Settings = {"alphas": 30, "eps": 1e-2, "tol": 1e-3, "max_iter": 2000}
 """A coarse path: each site fits it dozens of times, and its finest penalties are never chosen."""
@@ -125,9 +126,7 @@ def build(text: str, task: Task, *, min_records: int, seed: int) -> Any:
 def folds(text: str) -> int:
     """Folds of cross-fitting: 10 for linear methods, 5 for the others."""
     if text.startswith(OBJECT):
-        return (
-            _LINEAR_FOLDS if ("Linear" in label(text) or "Lasso" in label(text)) else _OTHER_FOLDS
-        )
+        return _LINEAR_FOLDS if any(word in label(text) for word in _LINEAR) else _OTHER_FOLDS
     return _LINEAR_FOLDS if _parse(text)[0] in ("linear", "ridge", "lasso", "elastic-net") else 5
 
 
@@ -159,7 +158,7 @@ def _parse(text: str) -> tuple[str, Settings]:
         if not isinstance(call, ast.Call) or not plain or not rest.rstrip().endswith(")"):
             raise ValueError
         settings = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-        if "None" in settings:
+        if "None" in settings or len(settings) < len(call.keywords):
             raise ValueError
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ParameterError.of("candidates", allowed, shown) from None
@@ -261,7 +260,8 @@ def _elastic_net(task: Task) -> Any:
     from sklearn.linear_model import ElasticNetCV, LogisticRegressionCV
 
     if task == "regression":
-        return _scaled(ElasticNetCV(l1_ratio=[0.5], cv=5, **_PATH))
+        # Its squared penalty means another thing in other units of the response.
+        return _unit_free(ElasticNetCV(l1_ratio=[0.5], cv=5, **_PATH))
     return _scaled(
         LogisticRegressionCV(
             Cs=7,

@@ -625,7 +625,7 @@ def _coarse(
     """Round D to the influence of one record, Q and the number of records to three digits."""
     influence = np.sqrt(np.nan_to_num(variance) / np.maximum(np.nan_to_num(effective), 1.0))
     steps = _step_above(influence)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         rounded_mean = np.where(steps > 0, np.round(mean / steps) * steps, mean)
     blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), _three_digits(variance))
     return rounded_mean, blunt, _three_digits(effective)
