@@ -179,8 +179,10 @@ class CollaborativePredictor:
             names = _decoded(arrays["names"], arrays["name_lengths"])
             levels = _decoded(arrays["levels"], arrays["level_lengths"])
             sizes = arrays["sizes"]
-        except (KeyError, UnicodeDecodeError, WireError):
+        except (KeyError, ValueError, WireError):
             raise DataError("these arrays do not hold a predictor") from None
+        if not isinstance(models, tuple) or not all(isinstance(m, dict) for m in models):
+            raise DataError("these arrays do not hold a predictor")
         return cls(
             models,
             sizes,
@@ -200,4 +202,6 @@ def _encoded(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 def _decoded(data: NDArray[Any], lengths: NDArray[Any]) -> list[str]:
     raw = np.asarray(data, dtype=np.uint8).tobytes()
     bounds = np.cumsum([0, *np.asarray(lengths, dtype=np.int64)])
+    if (np.diff(bounds) < 0).any() or bounds[-1] != len(raw):
+        raise ValueError("lengths of texts that are not there")
     return [raw[i:j].decode("utf-8") for i, j in pairwise(bounds)]

@@ -632,18 +632,21 @@ def _coarse(
 
 
 def _step_above(x: FloatArray) -> FloatArray:
-    """Smallest of 1, 2, 5 times a power of ten that is at least x; 0 for 0."""
-    safe = np.where(x > 0, x, 1.0)
+    """Smallest of 1, 2, 5 times a power of ten that is at least x; 0 for 0, 1 for infinity."""
+    safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
     power = 10.0 ** np.floor(np.log10(safe))
     lead = safe / power
     step = np.where(lead <= 1, 1.0, np.where(lead <= 2, 2.0, np.where(lead <= 5, 5.0, 10.0)))
-    return np.asarray(np.where(x > 0, step * power, 0.0))
+    with np.errstate(over="ignore"):
+        return np.asarray(np.where(x > 0, step * power, 0.0))
 
 
 def _three_digits(x: FloatArray) -> FloatArray:
     safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
     unit = 10.0 ** (np.floor(np.log10(safe)) - 2)
-    return np.asarray(np.where(np.isfinite(x) & (x > 0), np.round(safe / unit) * unit, x))
+    with np.errstate(over="ignore"):
+        shown = np.round(safe / unit) * unit
+    return np.asarray(np.where(np.isfinite(x) & (x > 0), shown, x))
 
 
 def stacked(parts: Sequence[Released]) -> Released:
