@@ -51,12 +51,12 @@ def follow(
     moments = yield from site_moments.site_moments(ctx)
     partners, left_out, refused = yield from method.select(ctx, s, moments, None)
     new = tuple(x for x in partners.sites if x not in earlier.sites)
+    if not new and not any(x not in earlier.sites for x in left_out):
+        raise StudyError(
+            "all sites of this run took part in the run that it follows: name a new one"
+        )
     if not new:
-        if not left_out:
-            raise StudyError(
-                "all sites of this run took part in the run that it follows: name a new one"
-            )
-        return dataclasses.replace(earlier, left_out={**earlier.left_out, **left_out})
+        return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
     wide = _all_partners(earlier, partners, new)
     replies = yield from method.try_models(ctx, s, wide, left_out, to=partners.sites)
     new = tuple(x for x in new if x in replies)
@@ -64,6 +64,8 @@ def follow(
     z, tests = _tests(seen, wide, method.margin)
     if earlier.rule == "pairwise":
         new = _comparable(new, wide.sites, z, left_out)
+    if not new:
+        return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
     kept = [i for i, x in enumerate(wide.sites) if x in earlier.sites or x in new]
     z = z[np.ix_(kept, kept)]
     n_old = len(earlier.sites)
@@ -148,6 +150,14 @@ def _comparable(
     return tuple(x for x in new if x not in alone)
 
 
+def _not_placed(
+    earlier: MetaClusteringResult, left_out: dict[str, str], new: tuple[str, ...]
+) -> dict[str, str]:
+    """Sites without a group: an earlier one keeps its own, whatever happened in this run."""
+    placed = {*earlier.sites, *new}
+    return {x: why for x, why in {**earlier.left_out, **left_out}.items() if x not in placed}
+
+
 def _labels(
     method: MetaClustering, earlier: MetaClusteringResult, z: FloatArray, seen: Seen, n_old: int
 ) -> IntArray:
@@ -228,7 +238,7 @@ def _extended(
         earlier,
         sites=wide.sites,
         labels=labels,
-        left_out={**{k: v for k, v in earlier.left_out.items() if k not in new}, **left_out},
+        left_out=_not_placed(earlier, left_out, new),
         n_clusters=int(labels.max()) + 1,
         status=_status(earlier, labels, strength, ways, wide.sizes, z),
         n_records=wide.sizes,
