@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -313,7 +314,9 @@ def nan_on_some_rows() -> dict[str, Any]:
     """A sound archive whose predictions are not finite far from the origin."""
     x = np.random.default_rng(0).normal(size=(50, 5))
     net = MLPRegressor(hidden_layer_sizes=(2,), activation="relu", max_iter=3, random_state=0)
-    net.fit(x, x[:, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net.fit(x, x[:, 0])
     net.coefs_[0][:] = 0.0
     net.coefs_[0][0, 0] = 1e200
     net.coefs_[1][:] = 1e200  # a product that overflows wherever the first column is positive
@@ -456,6 +459,120 @@ def test_odd_gains_fail_their_site_at_most() -> None:
     assert result.sites == ("s0", "s1", "s2", "s3")
     assert np.isfinite(result.gain["group"][:3]).all()
     assert np.isnan(result.gain["group"][3])
+
+
+@pytest.mark.parametrize(
+    "losses", [np.ones(7), np.zeros((0,)), -np.ones(4)], ids=["others", "none", "negative"]
+)
+def test_odd_held_out_losses_count_for_nothing(losses: np.ndarray) -> None:
+    tables = draw([0, 0, 1, 0], 80)
+    run = with_altered(
+        tables, "s3", altered_field(losses=losses), step="score", quorum=3, n_clusters="cv"
+    )
+    assert partition(run.result.labels) == {frozenset({0, 1, 3}), frozenset({2})}
+    if len(losses) != 4:
+        assert run.result.cv_losses.shape == (4,)
+        assert np.isfinite(run.result.cv_losses).all()
+
+
+@pytest.mark.parametrize(
+    "products",
+    [np.eye(3), np.zeros((7, 7)), np.eye(7), np.full((7, 7), 1e300)],
+    ids=["other columns", "zero", "other rows", "huge"],
+)
+def test_odd_products_leave_the_average(products: np.ndarray) -> None:
+    tables = draw([0, 0, 1, 0], 80)
+    run = with_altered(
+        tables,
+        "s3",
+        altered_field(products=products),
+        step="pool-moments",
+        quorum=3,
+        prediction="pooled",
+    )
+    assert any("Group 0 has no pooled refit" in note for note in run.notes)
+    assert len(run.site("s0").predictor.models) == 3
+    assert len(run.site("s2").predictor.models) == 1
+
+
+@pytest.mark.parametrize(
+    "rows", [np.ones((80, 3)), np.ones((5, 6)), np.zeros((0, 6))], ids=["columns", "few", "none"]
+)
+def test_odd_rows_leave_the_average(rows: np.ndarray) -> None:
+    run = with_altered(
+        draw([0, 0, 0], 80),
+        "s2",
+        altered_field(rows=rows),
+        step="pool-rows",
+        policy="simulation",
+        candidates="decision-tree",
+        prediction="pooled",
+    )
+    assert any("no pooled refit" in note for note in run.notes)
+    assert len(run.site("s0").predictor.models) == 3
+
+
+@pytest.mark.parametrize(
+    "made",
+    [(), (np.ones((300, 1)),), (np.ones((2, 1)),) * 2, (np.ones((300, 2)),) * 2, 7, ("a", "b")],
+    ids=["none", "too few", "other points", "other outputs", "number", "texts"],
+)
+def test_odd_predictions_by_reference(made: Any) -> None:
+    tables = draw([0, 0, 0, 1, 1, 1], 80, noise=0.3)
+    run = with_altered(
+        tables,
+        "s2",
+        altered_field(predictions=made),
+        quorum=5,
+        exchange="reference",
+        rule="spectral",
+        gain_folds=0,
+    )
+    assert run.result.left_out == {"s2": "its predictions do not fit the reference points"}
+    assert len(run.result.sites) == 5
+
+
+def test_a_newcomer_that_nobody_can_be_compared_with() -> None:
+    tables = draw([0, 0, 0, 0], 100)
+    tables["s3"][["x0", "x1"]] += 40.0
+    first = study({s: tables[s] for s in ("s0", "s1")})
+    both = study({s: tables[s] for s in ("s0", "s1", "s2", "s3")}, follows=first).result
+    assert both.sites == ("s0", "s1", "s2")
+    assert both.labels.tolist() == [0, 0, 0]
+    assert "no other site can be compared with it" in both.left_out["s3"]
+    alone = study({"s3": tables["s3"]}, follows=first).result
+    assert alone.sites == ("s0", "s1")
+    assert alone.status == first.result.status
+    assert "s3" in alone.left_out
+
+
+def test_a_broken_newcomer() -> None:
+    tables = draw([0, 0, 0, 0], 100)
+    first = study({s: tables[s] for s in ("s0", "s1")})
+    tables["s3"] = tables["s3"].iloc[:4]
+    again = study({s: tables[s] for s in ("s2", "s3")}, follows=first).result
+    assert again.sites == ("s0", "s1", "s2")
+    assert again.left_out == {"s3": "it has too few rows"}
+    # A site that has its group keeps it, even if it brings hardly a row this time.
+    tables["s0"] = tables["s0"].iloc[:4]
+    again = study({s: tables[s] for s in ("s0", "s1", "s2")}, follows=first).result
+    assert again.sites == ("s0", "s1", "s2")
+    assert again.left_out == {}
+
+
+def test_the_only_partner_has_too_few_rows() -> None:
+    result = study(draw([0, 0], [100, 4]), "strict", gain_folds=2).result
+    assert result.status == "one-site"
+    assert "Only s0 could be used" in result.summary()
+    assert "s1: it has too few rows" in result.summary()
+
+
+@pytest.mark.parametrize("offset", [1e6, -1e9])
+def test_a_far_level_of_the_response(offset: float) -> None:
+    tables = draw([0, 0, 1], 100)
+    first = study(tables, "strict").result
+    again = study({s: t.assign(y=t["y"] + offset) for s, t in tables.items()}, "strict").result
+    assert again.labels.tolist() == first.labels.tolist()
 
 
 # --------------------------------------------------------------------------- parameters
