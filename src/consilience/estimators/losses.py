@@ -38,7 +38,8 @@ def record_losses(loss: str, y: FloatArray, prediction: FloatArray) -> FloatArra
         Unknown loss.
     """
     if loss == "squared":
-        return np.asarray((y - prediction[:, 0]) ** 2)
+        with np.errstate(over="ignore", invalid="ignore"):  # wild models have infinite losses
+            return np.asarray((y - prediction[:, 0]) ** 2)
     codes = np.asarray(y, dtype=np.int64)
     rows = np.arange(len(codes))
     if loss == "brier":
