@@ -190,11 +190,18 @@ def _check_task(estimator: Any, task: Task, name: str) -> None:
         )
 
 
+_LARGEST = {"n_estimators": 1000, "max_iter": 10_000, "n_alphas": 1000, "alphas": 1000, "cv": 20}
+"""A site fits each candidate dozens of times, and has other work."""
+
+
 def _adapted(estimator: Any, min_records: int, seed: int) -> Any:
     """Set draws, leaves and neighbourhoods of an estimator and of all its parts."""
     changes: Settings = {}
     for key, value in estimator.get_params(deep=True).items():
         last = key.rsplit("__", 1)[-1]
+        most = _LARGEST.get(last)
+        if most is not None and isinstance(value, int | float) and not 0 <= value <= most:
+            raise ParameterError.of(f"{last} of a candidate", f"at most {most}", value)
         if last == "random_state":
             changes[key] = seed
         elif last in ("min_samples_leaf", "n_neighbors"):

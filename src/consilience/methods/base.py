@@ -204,6 +204,8 @@ class SiteContext(Protocol):
         Numbers of the site's policy.
     preset : str
         Name of the policy's preset.
+    per_record : bool
+        Whether the policy lets values for each record leave.
     """
 
     site: str
@@ -211,6 +213,7 @@ class SiteContext(Protocol):
     secret_rng: np.random.Generator
     limits: Limits
     preset: str
+    per_record: bool
 
     def stream(self, *key: str | int) -> np.random.Generator:
         """Public stream by key (for agents: id, round and step), without the site."""

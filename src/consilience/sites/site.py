@@ -65,6 +65,7 @@ class StepContext:
     secret_rng: np.random.Generator
     limits: Limits
     preset: str
+    per_record: bool
     seed: int
     step: str
     round: int
@@ -209,6 +210,7 @@ def _context(work: Work) -> StepContext:
         secret_rng=np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy))),
         limits=work.policy.limits,
         preset=work.policy.preset,
+        per_record=work.policy.per_record,
         seed=r.seed,
         step=r.step,
         round=r.round,

@@ -590,10 +590,13 @@ def weighted_means(
     -----
     Many such means of one set of records are equations in its rows. So, where records are protected
     at all, D is rounded to about the amount by which one record moves it (a standard deviation over
-    the effective number of records), Q and the number to three digits: this is a small part of
-    D's own standard error, and too coarse to solve for a row. Where one record makes most of Q,
-    which is a sum of fourth powers of residuals, Q is rounded up to 1, 2 or 5 times a power of ten:
-    pairs are then told apart a little less easily, and the record's share does not show.
+    the effective number of records), Q to three digits and the number to two: this is a small part
+    of D's own standard error. It keeps single means from telling a row; it does not keep thousands
+    of means under made-up models from doing so, whose number the methods must bound.
+
+    Where one record makes most of Q, which is a sum of fourth powers of residuals, Q is rounded up
+    to 1, 2 or 5 times a power of ten: pairs are then told apart a little less easily, and the
+    record's share does not show.
     """
     d = np.asarray(values, dtype=float)
     h = np.ones_like(d) if weights is None else np.broadcast_to(weights, d.shape).astype(float)
@@ -604,7 +607,9 @@ def weighted_means(
         parts = (h**2) * (d - mean) ** 2
         variance = parts.sum(axis=0) / total**2
         effective = total**2 / (h**2).sum(axis=0)
-    sums = aggregate(h * d), aggregate(h)
+    # Records with next to no weight are not what a cell rests on.
+    felt = np.where(h >= 0.1 * h.max(axis=0, initial=0.0), h, 0.0)
+    sums = aggregate(felt * d), aggregate(felt)
     unsafe = ~(np.isfinite(mean) & np.isfinite(variance) & np.isfinite(effective))
     for part in sums:
         unsafe = unsafe | np.isnan(part.withhold_unsafe(limits).value)
@@ -622,13 +627,14 @@ def weighted_means(
 def _coarse(
     mean: FloatArray, variance: FloatArray, effective: FloatArray, dominated: NDArray[np.bool_]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Round D to the influence of one record, Q and the number of records to three digits."""
+    """Round D to the influence of one record, Q to three digits, the number of records to two."""
     influence = np.sqrt(np.nan_to_num(variance) / np.maximum(np.nan_to_num(effective), 1.0))
     steps = _step_above(influence)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         rounded_mean = np.where(steps > 0, np.round(mean / steps) * steps, mean)
-    blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), _three_digits(variance))
-    return rounded_mean, blunt, _three_digits(effective)
+    blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), _digits(variance, 3))
+    # Two digits: a count of the rows on one side of a line would tell where a row lies.
+    return rounded_mean, blunt, _digits(effective, 2)
 
 
 def _step_above(x: FloatArray) -> FloatArray:
@@ -641,12 +647,10 @@ def _step_above(x: FloatArray) -> FloatArray:
         return np.asarray(np.where(x > 0, step * power, 0.0))
 
 
-def _three_digits(x: FloatArray) -> FloatArray:
+def _digits(x: FloatArray, digits: int) -> FloatArray:
     safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
-    unit = 10.0 ** (np.floor(np.log10(safe)) - 2)
-    with np.errstate(over="ignore"):
-        shown = np.round(safe / unit) * unit
-    return np.asarray(np.where(np.isfinite(x) & (x > 0), shown, x))
+    unit = 10.0 ** (np.floor(np.log10(safe)) - (digits - 1))
+    return np.asarray(np.where(np.isfinite(x) & (x > 0), np.round(safe / unit) * unit, x))
 
 
 def stacked(parts: Sequence[Released]) -> Released:

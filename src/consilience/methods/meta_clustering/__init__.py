@@ -97,6 +97,7 @@ from consilience.methods.meta_clustering.outcome import (
 from consilience.methods.meta_clustering.parameters import check_parameters
 from consilience.methods.meta_clustering.partners import (
     Partners,
+    by_held_out_loss,
     intercepts,
     members_of,
     placeable,
@@ -240,8 +241,8 @@ class MetaClustering(Method):
         ]
         cv_losses = np.empty(0)
         if self.n_clusters == "cv":
-            cv_losses = yield from self._score(ctx, partners, groupings[1 : 1 + s.gain_folds])
-            chosen = int(np.nanargmin(cv_losses)) + 1
+            folds = groupings[1 : 1 + s.gain_folds]
+            chosen, cv_losses = yield from self._score(ctx, partners, folds)
             groupings = [self._decide(ctx, view, partners, chosen) for view in seen]
         labels = groupings[0].labels
         shifts, spread = intercepts(replies, partners.sites, s.gain_folds)
@@ -368,7 +369,7 @@ class MetaClustering(Method):
                 complaints.setdefault(owner, []).append(reason)
         for owner, reasons in complaints.items():
             # One site's word is not enough to shut another out; its pair is not compared, though.
-            if owner in partners.sites and 2 * len(reasons) >= len(replies):
+            if owner in partners.sites and len(reasons) >= max(2, len(replies) / 2):
                 left_out[owner] = f"its model could not be used: {reasons[0]}"
                 replies.pop(owner, None)
         if len(replies) < needed:
@@ -380,9 +381,9 @@ class MetaClustering(Method):
 
     def _score(
         self, ctx: CoordinatorContext, partners: Partners, folds: Sequence[Decision]
-    ) -> Generator[Ask, Replies, FloatArray]:
-        """Held-out loss of 1, 2, ... groups."""
-        most = min(len(partners.sites), self.max_clusters or 10)
+    ) -> Generator[Ask, Replies, tuple[int, FloatArray]]:
+        """Number of groups by held-out loss, and that loss for 1, 2, ... groups."""
+        most = min(len(partners.sites), self.max_clusters or 10, at_site.MAX_CUTS)
         cuts = np.zeros((len(folds), most, len(partners.sites)), dtype=np.int64)
         for w, fold in enumerate(folds):
             for k in range(1, most + 1):
@@ -394,18 +395,10 @@ class MetaClustering(Method):
                 cuts[w, k - 1] = found
         message = Cuts(labels=relayed(partners.spread(cuts), Disclosure.AGGREGATE))
         replies = ctx.require((yield Ask("score", message, to=partners.sites)), at_least=1)
-        total, rows = np.zeros(most), np.zeros(most)
-        for i, site in enumerate(partners.sites):
-            if site in replies:
-                losses = np.asarray(replies[site].losses.value)
-                if losses.shape != total.shape:
-                    continue
-                known = np.isfinite(losses)
-                total += np.where(known, losses, 0.0) * partners.sizes[i]
-                rows += known * partners.sizes[i]
-        if not rows.any():
+        found_losses = by_held_out_loss(replies, partners, most)
+        if np.isnan(found_losses[1]).all():
             raise QuorumError("no site could tell its held-out losses: choose n_clusters = 'auto'")
-        return np.asarray(np.where(rows > 0, total / np.maximum(rows, 1), np.nan))
+        return found_losses
 
     def _use(
         self,
@@ -481,6 +474,7 @@ class MetaClustering(Method):
             gain_folds=0 if reference else self.gain_folds,
             stability_runs=self.stability_runs,
             exchange=self.exchange,
+            prediction=self.prediction,
         )
 
     def _decide(

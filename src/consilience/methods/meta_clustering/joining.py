@@ -64,6 +64,7 @@ def follow(
     z, tests = _tests(seen, wide, method.margin)
     if earlier.rule == "pairwise":
         new = _comparable(new, wide.sites, z, left_out)
+        new = _tellable(new, wide.sites, z, tests, earlier, left_out)
     if not new:
         return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
     kept = [i for i, x in enumerate(wide.sites) if x in earlier.sites or x in new]
@@ -78,7 +79,7 @@ def follow(
     if absent:
         ctx.note(
             f"{', '.join(absent)} did not take part: the models of newcomers were not tried there, "
-            "and their pairs rest on one direction only."
+            "and their pairs rest on one direction only, which is provisional."
         )
     return _extended(
         earlier, method, partners, wide, labels, z, seen, tests, kept, left_out, refused
@@ -158,6 +159,35 @@ def _not_placed(
     return {x: why for x, why in {**earlier.left_out, **left_out}.items() if x not in placed}
 
 
+def _tellable(
+    new: tuple[str, ...],
+    sites: tuple[str, ...],
+    z: FloatArray,
+    tests: PairwiseTests,
+    earlier: MetaClusteringResult,
+    left_out: dict[str, str],
+) -> tuple[str, ...]:
+    """Newcomers that can be placed.
+
+    In one direction alone the errors of two fits do not cancel: a model of few rows does worse
+    than one of many though both have one function. So a newcomer that no earlier site has tried
+    may join a group, but is not said to differ from all of them.
+    """
+    kept = []
+    n_old = len(earlier.sites)
+    for site in new:
+        i = sites.index(site)
+        alone = join(z[i : i + 1, :n_old], earlier.labels, THRESHOLD)[0] < 0
+        if alone and not tests.comparable[i, :n_old].any():
+            left_out[site] = (
+                "it fits no group by its own rows alone, which cannot tell: let sites of the "
+                "earlier run take part and try its model"
+            )
+        else:
+            kept.append(site)
+    return tuple(kept)
+
+
 def _labels(
     method: MetaClustering, earlier: MetaClusteringResult, z: FloatArray, seen: Seen, n_old: int
 ) -> IntArray:
@@ -171,6 +201,7 @@ def _labels(
         apart = np.abs(raw - own[None, :])
         v = np.where(np.isnan(v), 2 * np.where(np.isnan(apart), apart.T, apart), v)
         v[:n_old, :n_old] = earlier.dissimilarity
+        # The source's rule has no threshold: whoever comes joins the most similar group.
         found = join_similar(similarity(v, method.scale)[n_old:, :n_old], earlier.labels)  # type: ignore[arg-type]
         return np.concatenate([earlier.labels, found])
     found = join(z[n_old:, :n_old], earlier.labels, THRESHOLD)

@@ -10,7 +10,7 @@ from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Disclosure, message, sends
 
-MAX_VIEWS = 110
+MAX_RUNS = 99
 MAX_CANDIDATES = 20
 """Each view of the rows and each candidate tells a little more of them, whoever asks and why."""
 
@@ -33,6 +33,8 @@ class Settings:
         Views of the rows beside the main one.
     exchange : str
         "models" or "reference".
+    prediction : str
+        "unpooled" or "pooled".
     """
 
     candidates: tuple[str, ...]
@@ -42,6 +44,7 @@ class Settings:
     gain_folds: int
     stability_runs: int
     exchange: str
+    prediction: str
 
     @property
     def n_outputs(self) -> int:
@@ -59,15 +62,30 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """Read it back, at a site; `DisclosureError` for more views than a site answers for."""
+        """Read it back, at a site.
+
+        Raises
+        ------
+        DisclosureError
+            More views of the rows, or more candidates, than a site answers for. The coordinator
+            checks its parameters too, but a site does not rely on that.
+        """
         raw = json.loads(text)
         for name in ("candidates", "levels"):
             raw[name] = tuple(raw[name])
         settings = cls(**raw)
-        if settings.n_views > MAX_VIEWS or len(settings.candidates) > MAX_CANDIDATES:
+        folds, runs = settings.gain_folds, settings.stability_runs
+        fine = _whole(folds, 10) and folds != 1 and _whole(runs, MAX_RUNS)
+        fine &= 1 <= len(settings.candidates) <= MAX_CANDIDATES
+        fine &= settings.exchange in ("models", "reference")
+        if not fine:
             sentence = "more views of the rows, or more candidates, than a site answers for"
             raise DisclosureError(sentence, public=sentence)
         return settings
+
+
+def _whole(value: Any, most: int) -> bool:
+    return type(value) is int and 0 <= value <= most
 
 
 @message("meta-clustering/select-request", version=1)
@@ -207,6 +225,12 @@ class CutLosses:
 
     losses: Released = sends(
         Disclosure.AGGREGATE, ("k",), gaps=True, doc="mean loss by number of groups"
+    )
+    against_one: Released = sends(
+        Disclosure.AGGREGATE, ("k",), gaps=True, doc="loss of one group minus these"
+    )
+    against_one_error: Released = sends(
+        Disclosure.AGGREGATE, ("k",), gaps=True, doc="squared standard errors of these"
     )
 
 

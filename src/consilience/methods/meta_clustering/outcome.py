@@ -178,6 +178,9 @@ def _judged(
         given=not isinstance(method.n_clusters, str),
         comparable=main.tests.comparable,
     )
+    apart = np.triu(np.isfinite(main.tests.z), 1)
+    if method.rule == "pairwise" and status == "groups" and not apart.any():
+        status = "too-few-rows"  # nobody could be compared with anybody: every site stands alone
     return {
         "status": status,
         "power": strength,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from consilience.estimators.candidates import label
 from consilience.exceptions import ParameterError
-from consilience.methods.meta_clustering.messages import MAX_CANDIDATES, MAX_VIEWS
+from consilience.methods.meta_clustering.messages import MAX_CANDIDATES, MAX_RUNS
 
 if TYPE_CHECKING:
     from consilience.methods.meta_clustering import MetaClustering
@@ -60,8 +60,8 @@ def _numbers(method: MetaClustering) -> tuple[tuple[str, bool, str], ...]:
         ),
         (
             "stability_runs",
-            _whole(runs, 0) and runs < MAX_VIEWS - 10,
-            f"a whole number from 0 to {MAX_VIEWS - 11}",
+            _whole(runs, 0) and runs <= MAX_RUNS,
+            f"a whole number from 0 to {MAX_RUNS}",
         ),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import QuorumError
 from consilience.methods.meta_clustering.decide import Seen, shrunken
-from consilience.methods.meta_clustering.messages import Losses, Selected
+from consilience.methods.meta_clustering.messages import CutLosses, Losses, Selected
 from consilience.methods.meta_clustering.site import MIN_ROWS
 from consilience.methods.phases.site_moments import SiteMoments
 from consilience.numerics.site_comparison import Pooled
@@ -164,3 +164,39 @@ def intercepts(
         shifts[w], spread = shrunken(mean, variance)
         spreads.append(spread)
     return shifts, float(np.sqrt(np.mean(np.square(spreads)))) if spreads else float("nan")
+
+
+def by_held_out_loss(
+    replies: Mapping[str, CutLosses], partners: Partners, most: int
+) -> tuple[int, FloatArray]:
+    """Choose the number of groups by the loss of the groups' averages on held-out rows.
+
+    Returns
+    -------
+    chosen : int
+        The number with the smallest loss, where it beats one group by more than 1.645 of the
+        difference's standard errors; else 1.
+    losses : (most,) array
+        Mean loss for 1, 2, ... groups; NaN where no site told it.
+    """
+    total, gain, spread, rows = (np.zeros(most) for _ in range(4))
+    for i, site in enumerate(partners.sites):
+        if site not in replies:
+            continue
+        reply, n = replies[site], float(partners.sizes[i])
+        parts = [
+            np.asarray(part.value)
+            for part in (reply.losses, reply.against_one, reply.against_one_error)
+        ]
+        if any(part.shape != (most,) for part in parts):
+            continue
+        known = np.isfinite(parts).all(axis=0)
+        total += np.where(known, parts[0], 0.0) * n
+        gain += np.where(known, parts[1], 0.0) * n
+        spread += np.where(known, parts[2], 0.0) * n**2
+        rows += known * n
+    losses = np.where(rows > 0, total / np.maximum(rows, 1), np.nan)
+    if np.isnan(losses).all():
+        return 1, losses
+    best = int(np.nanargmin(losses))
+    return (best + 1 if gain[best] > 1.645 * np.sqrt(spread[best]) else 1), losses

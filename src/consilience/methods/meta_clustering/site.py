@@ -1,16 +1,12 @@
 """What a site does: select and fit, try everybody's models, compare ways of predicting.
 
 The rows are looked at in several *views*: all of them; for each fold of the gain all but that fold;
-and resamples of 80 % for stability. Which rows these hold, and the draws of forests, come from the
-site's secret stream and are kept in its state: models and losses of many known sets of rows would
-be equations in these rows. Where a policy protects no record (``min_records = 1``) they come from
-the public stream, so that a simulation can be repeated.
+and resamples of 80 % for stability (``rows``). Models of others are tried on them (``trial``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +14,9 @@ from numpy.typing import NDArray
 
 from consilience.estimators.candidates import build, label
 from consilience.estimators.collaborative_predictor import CollaborativePredictor
-from consilience.estimators.foreign_models import predict_all
 from consilience.estimators.local_selection import Selection, predict, select
 from consilience.estimators.losses import constant_prediction, record_losses
-from consilience.exceptions import ConsilienceError, DataError
+from consilience.exceptions import ConsilienceError, DataError, DisclosureError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.meta_clustering.messages import (
     CutLosses,
@@ -37,8 +32,20 @@ from consilience.methods.meta_clustering.messages import (
     SelectRequest,
     Settings,
 )
+from consilience.methods.meta_clustering.rows import (
+    View,
+    drawing_seed,
+    rows_of,
+    shown_views,
+    without_thin,
+)
+from consilience.methods.meta_clustering.trial import (
+    TOO_MANY,
+    all_predictions,
+    check_owners,
+    weights_of,
+)
 from consilience.numerics.random import stream
-from consilience.numerics.site_comparison import Pooled, overlap_weights_all
 from consilience.wire.disclosure import (
     Evidence,
     Limits,
@@ -54,14 +61,23 @@ from consilience.wire.disclosure import (
     stacked,
     weighted_means,
 )
-from consilience.wire.estimators import encode, is_memorising, leaves, n_parameters, type_name
+from consilience.wire.estimators import (
+    encode,
+    is_memorising,
+    leaves,
+    n_parameters,
+    row_values,
+    type_name,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 MIN_ROWS = 20
 """A pair with an effective number of rows below this is not compared, so neither is the site."""
-RESAMPLE_SHARE = 0.8
+MAX_REFERENCE = 300
+MAX_CUTS = 20
+PART = ", on a part of the rows: gain_folds and stability_runs ask for fits on parts"
 GAINS = (
     "own",
     "group",
@@ -74,73 +90,6 @@ GAINS = (
     "constant",
     "constant_minus_all",
 )
-
-
-@dataclass(frozen=True)
-class View:
-    """Rows that take part in one analysis, and those held out of it."""
-
-    rows: IntArray
-    held: IntArray
-
-
-def views(n: int, settings: Settings, seed: int) -> list[View]:
-    """Main view, folds, resamples."""
-    everything = np.arange(n, dtype=np.int64)
-    found = [View(everything, everything[:0])]
-    if settings.gain_folds:
-        order = stream(seed, "folds").permutation(n)
-        for part in np.array_split(order, settings.gain_folds):
-            found.append(View(np.setdiff1d(everything, part), np.sort(part)))
-    size = int(RESAMPLE_SHARE * n)
-    for i in range(settings.stability_runs):
-        chosen = stream(seed, "resample", i).permutation(n)[:size]
-        found.append(View(np.sort(chosen), everything[:0]))
-    return found
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Columns and response as numbers, and what standardised them."""
-
-    x: FloatArray
-    y: FloatArray
-    standards: FloatArray | None
-
-
-def rows_of(data: SiteData, settings: Settings) -> Rows:
-    """Take the rows as the study wants them.
-
-    Raises
-    ------
-    DataError
-        No response, or one that does not fit the declared levels.
-    """
-    if data.target is None:
-        raise DataError("the study names no target column")
-    if settings.levels:
-        positions = {level: i for i, level in enumerate(settings.levels)}
-        try:
-            y = np.array([positions[str(value)] for value in data.target], dtype=float)
-        except KeyError:
-            raise DataError("the target holds values outside its declared levels") from None
-    else:
-        y = np.asarray(data.target, dtype=float)
-    if not settings.standardize:
-        return Rows(data.features, y, None)
-    both = np.column_stack([data.features, y])
-    centre, scale = both.mean(axis=0), both.std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
-    if settings.levels:
-        centre[-1], scale[-1] = 0.0, 1.0
-    scaled = (both - centre) / scale
-    return Rows(scaled[:, :-1], scaled[:, -1], np.stack([centre, scale]))
-
-
-def _seed(site: SiteContext) -> int:
-    """Seed of folds, resamples and estimators: secret wherever records are protected."""
-    source = site.secret_rng if site.limits.min_records > 1 else site.rng
-    return int(source.integers(2**63 - 1))
 
 
 # --------------------------------------------------------------------------- select
@@ -157,27 +106,38 @@ def select_step(
     rows = rows_of(data, s)
     if len(np.unique(rows.y)) < 2:
         return _nothing("constant-response", s, data.n_rows, {}), {}
-    seed = _seed(site)
+    if s.levels and s.levels not in data.levels.values():
+        raise DataError("the levels of the response are not those that were declared")
+    seed = drawing_seed(data, site)
     reference = np.asarray(message.reference.value, dtype=float)
-    known = _known_refusals(s)
+    if len(reference) > MAX_REFERENCE:
+        raise DisclosureError("more reference points than a site answers for", public=TOO_MANY)
+    refused = _known_refusals(s, site)
     chosen: list[Selection] = []
-    all_views = views(data.n_rows, s, seed)
-    for v, view in enumerate(all_views):
+    protected = site.limits.min_records > 1
+    for v, view in enumerate(shown_views(data, s, {"seed": seed}, site)):
+        x = rows.x[view.rows]
+        thin: list[str] = []
+        if protected:
+            x, thin = without_thin(x, data.feature_names, site.limits)
         found = select(
-            rows.x[view.rows],
+            x,
             rows.y[view.rows],
             candidates=s.candidates,
             loss=s.loss,
             n_outputs=s.n_outputs,
             min_records=site.limits.min_records,
-            # Only means over all rows, or over one half, leave the main view: it can be public.
-            rng=site.rng if v == 0 else stream(seed, "select", v),
+            rng=stream(seed, "select", v) if v or protected else site.rng,
             draws=stream(seed, "draws", v),
             accept=lambda fitted, x: _accepted(fitted, x, s, site.limits),
-            known=known,
+            known=refused,
         )
         if found.chosen < 0:
             return _nothing("no-candidate", s, data.n_rows, found.refused), {}
+        for name in thin if v == 0 else ():
+            found.refused[f"column {name}"] = (
+                "too few rows differ in it, so its models leave it out"
+            )
         chosen.append(found)
     own = [weighted_means(found.own_losses, limits=site.limits) for found in chosen]
     constant = record_losses(s.loss, rows.y, constant_prediction(rows.y, s.n_outputs))
@@ -196,27 +156,33 @@ def select_step(
         useful=useful.mean,
         useful_error=useful.variance,
     )
-    kept = {"seed": seed, "own": tuple(found.own_losses for found in chosen)}
-    return reply, kept
+    own_losses = tuple(found.own_losses for found in chosen)
+    return reply, {"seed": seed, "own": own_losses, "settings": message.settings}
 
 
-def _known_refusals(s: Settings) -> dict[str, str]:
-    """Candidates that need not be fitted to know that they cannot travel."""
+def _known_refusals(s: Settings, site: SiteContext) -> dict[str, str]:
+    """Candidates that need not be fitted to know that they cannot be used here."""
     refused = {}
-    if s.exchange == "models":
-        for text in s.candidates:
-            task = "classification" if s.levels else "regression"
-            name = type_name(build(text, task, min_records=1, seed=0))  # type: ignore[arg-type]
-            if is_memorising(name):
-                refused[label(text)] = (
-                    "it carries training rows and does not travel; exchange = 'reference' uses it"
-                )
+    task: Any = "classification" if s.levels else "regression"
+    for text in s.candidates:
+        made = build(text, task, min_records=site.limits.min_records, seed=0)
+        if s.exchange == "models" and is_memorising(type_name(made)):
+            refused[label(text)] = (
+                "it carries training rows and does not travel; exchange = 'reference' uses it"
+            )
+        elif site.limits.min_records > 1 and (fault := row_values(made)) is not None:
+            refused[label(text)] = fault
+        elif s.exchange == "reference" and is_memorising(type_name(made)) and not site.per_record:
+            refused[label(text)] = (
+                "its predictions follow single rows, which this site's policy does not allow: "
+                "policies that allow values for each record do"
+            )
     return refused
 
 
 def _accepted(fitted: Any, x: FloatArray, s: Settings, limits: Limits) -> tuple[Any, str | None]:
     """Form in which a fitted model travels, with its evidence; or what is against it."""
-    if s.exchange != "models":
+    if s.exchange != "models" and (limits.min_records <= 1 or is_memorising(type_name(fitted))):
         return None, None
     classes = range(len(s.levels)) if s.levels else None
     try:
@@ -288,16 +254,16 @@ def exchange(
     message: Models, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Losses, State]:
     """Try everybody's models on the rows of every view."""
-    s = Settings.from_json(message.settings)
+    s = Settings.from_json(state["settings"])
+    if message.settings != state["settings"]:
+        raise ProtocolError("the exchange goes on with the settings of the selection")
     rows = rows_of(data, s)
     owners = message.owners
-    all_views = views(data.n_rows, s, int(state["seed"]))
-    found, failed = _all_predictions(message.models.value, rows.x, s, owners)
+    check_owners(message, s, data.n_rows, site)
+    all_views = shown_views(data, s, state, site)
+    found, failed = all_predictions(message.models.value, rows.x, s, owners)
     me = owners.index(site.site)
-    pooled = Pooled(np.array(message.inverse.value), float(message.trace.value), 0.0)
-    weights = overlap_weights_all(
-        rows.x, me, np.asarray(message.means.value), np.asarray(message.sizes.value), pooled
-    )
+    weights = weights_of(message, rows.x, me, site.limits)
     excess, raw, shifts, held = [], [], [], []
     for v, view in enumerate(all_views):
         losses = np.stack(
@@ -307,7 +273,7 @@ def exchange(
         d[:, me] = 0.0  # a site is not compared with itself
         excess.append(weighted_means(d, weights[view.rows], limits=site.limits))
         raw.append(weighted_means(losses, limits=site.limits).mean)
-        if len(view.held):
+        if 1 <= v <= s.gain_folds:
             held.append(np.stack([f[view.held] for f in found[v]], axis=1))
             shifts.append(_shift(rows.y, found[v], view.rows, message.sizes.value, s, site.limits))
     reply = Losses(
@@ -321,35 +287,12 @@ def exchange(
     )
     kept = {
         "seed": state["seed"],
-        "settings": message.settings,
+        "settings": state["settings"],
         "owners": owners,
         "sizes": np.asarray(message.sizes.value),
         "held": tuple(held),
     }
     return reply, kept
-
-
-def _all_predictions(
-    models: Sequence[Sequence[dict[str, Any]]],
-    x: FloatArray,
-    s: Settings,
-    owners: Sequence[str],
-) -> tuple[list[list[FloatArray]], dict[str, str]]:
-    """Predictions of every model on all rows, NaN for models that failed, and why they failed."""
-    flat = [m for by_owner in models for m in by_owner]
-    answers = predict_all(flat, x, n_features=x.shape[1], n_outputs=s.n_outputs)
-    failed: dict[str, str] = {}
-    found: list[list[FloatArray]] = []
-    for v in range(len(models)):
-        part: list[FloatArray] = []
-        for i, owner in enumerate(owners):
-            answer = answers[v * len(owners) + i]
-            if isinstance(answer, str):
-                failed.setdefault(owner, answer)
-                answer = np.full((len(x), s.n_outputs), np.nan)
-            part.append(answer)
-        found.append(part)
-    return found, failed
 
 
 def _shift(
@@ -390,17 +333,28 @@ def score(
     labels = np.asarray(message.labels.value)
     me = state["owners"].index(site.site)
     parts = []
-    for w, held in enumerate(_held(data.n_rows, s, state)):
+    if labels.shape[0] != s.gain_folds or labels.shape[1] > MAX_CUTS:
+        raise DisclosureError("more groupings than a site compares", public=TOO_MANY)
+    for w, view in _folds(data, s, state, site):
         predictions = np.asarray(state["held"][w])
         losses = [
             record_losses(
-                s.loss, rows.y[held], _group_average(predictions, cut, me, state["sizes"])
+                s.loss, rows.y[view.held], _group_average(predictions, cut, me, state["sizes"])
             )
             for cut in labels[w]
         ]
         parts.append(np.stack(losses, axis=1))
-    found = weighted_means(np.concatenate(parts), limits=site.limits)
-    return CutLosses(losses=found.mean), state
+    if not parts:
+        gaps = _gaps(labels.shape[1])
+        return CutLosses(losses=gaps, against_one=gaps, against_one_error=gaps), state
+    joined = np.concatenate(parts)
+    beside = weighted_means(joined[:, :1] - joined, limits=site.limits)
+    reply = CutLosses(
+        losses=weighted_means(joined, limits=site.limits).mean,
+        against_one=beside.mean,
+        against_one_error=beside.variance,
+    )
+    return reply, state
 
 
 @step("use")
@@ -420,8 +374,7 @@ def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tup
         )
         site.output("predictor", predictor)
     parts = []
-    parts_of = [v for v in views(data.n_rows, s, int(state["seed"])) if len(v.held)]
-    for w, view in enumerate(parts_of):
+    for w, view in _folds(data, s, state, site):
         held = view.held
         predictions = np.asarray(state["held"][w])
         cut = np.asarray(message.held_labels.value)[w]
@@ -446,8 +399,10 @@ def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tup
     return Gains(means=found.mean, errors=found.variance), {}
 
 
-def _held(n: int, s: Settings, state: State) -> list[IntArray]:
-    return [view.held for view in views(n, s, int(state["seed"])) if len(view.held)]
+def _folds(data: SiteData, s: Settings, state: State, site: SiteContext) -> list[tuple[int, View]]:
+    """Folds in which this site holds rows out, by their number."""
+    found = shown_views(data, s, state, site)[1 : 1 + s.gain_folds]
+    return [(w, view) for w, view in enumerate(found) if len(view.held)]
 
 
 def _group_average(
@@ -466,6 +421,7 @@ def pool_moments(
     message: PoolRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[PoolMoments, State]:
     """Cross-products of a constant, the columns and the response: a pooled linear fit's all."""
+    _check_pooling(state)
     y = np.asarray(data.target, dtype=float)
     columns = np.column_stack([np.ones(data.n_rows), data.features, y])
     return PoolMoments(products=cross_products(columns)), state
@@ -476,7 +432,13 @@ def pool_rows(
     message: PoolRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[PoolRows, State]:
     """The rows themselves, where the site's policy allows values for each record."""
+    _check_pooling(state)
     levels = {level: i for i, level in enumerate(message.levels)}
     target = data.target if data.target is not None else np.empty(0)
     y = [levels[str(value)] for value in target] if levels else np.asarray(target, dtype=float)
     return PoolRows(rows=per_record(np.column_stack([data.features, y]))), state
+
+
+def _check_pooling(state: State) -> None:
+    if Settings.from_json(state["settings"]).prediction != "pooled":
+        raise ProtocolError("a refit is for studies with prediction = 'pooled'")

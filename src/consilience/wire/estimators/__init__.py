@@ -34,7 +34,7 @@ from consilience.wire.estimators.archive import (
     read_archive,
     write_archive,
 )
-from consilience.wire.estimators.inspection import leaves, type_name, unwrapped
+from consilience.wire.estimators.inspection import leaves, row_values, type_name, unwrapped
 from consilience.wire.estimators.linear import encode_linear, linear_columns, linear_fault
 from consilience.wire.estimators.tree_arrays import encode_trees, trees_columns, trees_fault
 from consilience.wire.estimators.types import MEMORISING, is_memorising
@@ -51,6 +51,7 @@ __all__ = [
     "is_memorising",
     "leaves",
     "n_parameters",
+    "row_values",
     "type_name",
 ]
 

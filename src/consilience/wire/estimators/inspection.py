@@ -153,3 +153,66 @@ def _each(parts: Any) -> Iterator[Any]:
             yield from _each(part)
         elif not isinstance(part, str | int | slice) and part is not None:
             yield part
+
+
+_ROW_LOSSES = ("absolute_error", "quantile", "huber", "median", "lad", "pinball")
+_ROW_TYPES = {
+    "GaussianNB": "class",
+    "BernoulliNB": "class",
+    "MultinomialNB": "class",
+    "ComplementNB": "class",
+    "CategoricalNB": "class",
+    "LinearDiscriminantAnalysis": "class",
+    "QuadraticDiscriminantAnalysis": "class",
+    "NearestCentroid": "class",
+    "MinMaxScaler": "column",
+    "MaxAbsScaler": "column",
+    "RobustScaler": "column",
+    "QuantileTransformer": "column",
+    "SplineTransformer": "column",
+    "KBinsDiscretizer": "column",
+    "OneHotEncoder": "column",
+    "OrdinalEncoder": "column",
+    "TargetEncoder": "column",
+}
+
+
+def row_values(estimator: Any) -> str | None:
+    """Say why a fit of an estimator would hold values of single rows, though it carries no rows.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Unfitted: its settings are looked at, and those of its parts.
+
+    Returns
+    -------
+    str or None
+        One phrase; None where nothing of the kind is known.
+
+    Notes
+    -----
+    Medians and quantiles are values of rows, as are the ends of a column's range; class parameters
+    and categories may rest on one row. None of this shows in counts of leaves or of parameters.
+    """
+    settings = estimator.get_params(deep=True)
+    for part in (estimator, *settings.values()):
+        kind = _ROW_TYPES.get(type(part).__name__) if hasattr(part, "fit") else None
+        if kind == "class":
+            return f"{type(part).__name__} holds parameters of classes that may have one row only"
+        if kind == "column":
+            return f"{type(part).__name__} holds single values of a column"
+    for name, value in settings.items():
+        last = name.rsplit("__", 1)[-1]
+        if last in ("criterion", "loss") and value in _ROW_LOSSES:
+            return f"its fitted values under {last} = {value!r} are responses of single rows"
+        if last == "strategy" and value in ("median", "quantile", "most_frequent"):
+            return f"{last} = {value!r} keeps the value of one row"
+        if last == "weights" and not (value is None or value == "uniform" or _numbers(value)):
+            return "weights by distance make a prediction the response of the nearest row"
+    return None
+
+
+def _numbers(value: Any) -> bool:
+    """Whether weights are given as numbers, as voting has them."""
+    return isinstance(value, list | tuple) and all(isinstance(w, int | float) for w in value)

@@ -1,0 +1,96 @@
+"""Foreign models at a site: which are tried, with which weights, and what they predict.
+
+Every foreign model, with its weights, is a question on the same rows. A site answers a bounded
+number of them in a run, and rounds what it says (``wire.disclosure.weighted_means``); it cannot
+tell a partner's model from one that a coordinator made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.foreign_models import predict_all
+from consilience.exceptions import DisclosureError, ProtocolError
+from consilience.methods.base import SiteContext
+from consilience.methods.meta_clustering.messages import Models, Settings
+from consilience.numerics.site_comparison import Pooled, overlap_weights_all
+from consilience.wire.disclosure import Limits
+
+FloatArray = NDArray[np.float64]
+
+MODELS_PER_ROW = 20
+"""Models, over all views, that a site tries at most for each of its rows (but 200 always)."""
+LOW_WEIGHT = 0.1
+TOO_MANY = "more questions on the same rows than a site answers"
+
+
+def check_owners(message: Models, s: Settings, n: int, site: SiteContext) -> None:
+    """Every site once, and not more models than the rows can answer for.
+
+    Raises
+    ------
+    ProtocolError
+        Owners are repeated, or this site is not among them.
+    DisclosureError
+        Each model is a question on the same rows; enough of them would tell the rows.
+    """
+    owners = message.owners
+    models = message.models.value
+    fits = len(set(owners)) == len(owners) and site.site in owners and len(models) == s.n_views
+    if not fits or any(len(by_owner) != len(owners) for by_owner in models):
+        raise ProtocolError("every site has one model in each view, and this site is one of them")
+    asked = len(owners) * s.n_views
+    if site.limits.min_records > 1 and asked > max(200, MODELS_PER_ROW * n):
+        raise DisclosureError("more models than a site answers for", public=TOO_MANY)
+
+
+def weights_of(message: Models, x: FloatArray, me: int, limits: Limits) -> FloatArray:
+    """Overlap weights of all rows for every owner, (n, L).
+
+    Size and means of this site are its own, whatever the message says. Where a few rows only would
+    have next to no weight they get a tenth of the largest: the others would tell of them.
+    """
+    means, sizes = np.array(message.means.value), np.array(message.sizes.value)
+    means[me], sizes[me] = x.mean(axis=0), len(x)
+    if (sizes < 1).any() or not np.isfinite(means).all():
+        raise ProtocolError("sizes are at least 1 and means are finite")
+    pooled = Pooled(np.array(message.inverse.value), float(message.trace.value), 0.0)
+    weights = overlap_weights_all(x, me, means, sizes, pooled)
+    if limits.min_records > 1:
+        floor = LOW_WEIGHT * weights.max(axis=0)
+        low = weights < floor
+        few = (low.sum(axis=0) > 0) & (low.sum(axis=0) < limits.min_records)
+        weights = np.where(low & few, floor, weights)
+    return weights
+
+
+def all_predictions(
+    models: Sequence[Sequence[dict[str, Any]]],
+    x: FloatArray,
+    s: Settings,
+    owners: Sequence[str],
+) -> tuple[list[list[FloatArray]], dict[str, str]]:
+    """Predictions of every model on all rows, NaN for models that failed, and why they failed.
+
+    An owner of whom one model failed is not tried again, so that a hostile one costs little time.
+    """
+    nothing = np.full((len(x), s.n_outputs), np.nan)
+    failed: dict[str, str] = {}
+    found: list[list[FloatArray]] = []
+    for by_owner in models:
+        tried = [i for i, owner in enumerate(owners) if owner not in failed]
+        answers = predict_all(
+            [by_owner[i] for i in tried], x, n_features=x.shape[1], n_outputs=s.n_outputs
+        )
+        part = [nothing] * len(owners)
+        for i, answer in zip(tried, answers, strict=True):
+            if isinstance(answer, str):
+                failed[owners[i]] = answer
+            else:
+                part[i] = answer
+        found.append(part)
+    return found, failed
