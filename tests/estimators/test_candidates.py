@@ -192,3 +192,11 @@ def test_task_and_estimator_fit() -> None:
         made(as_text(LogisticRegression()))
     with pytest.raises(ParameterError, match="gives no probabilities"):
         made(as_text(LinearSVC()), "classification")
+
+
+@pytest.mark.parametrize(
+    "text", ["random-forest(n_estimators=1000000000)", "mlp(max_iter=20000)", "lasso(cv=101)"]
+)
+def test_settings_that_would_keep_a_site_busy(text: str) -> None:
+    with pytest.raises(ParameterError, match="at most"):
+        made(text)

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from consilience import Columns, Federation, MetaClustering, Run
 from consilience.estimators.collaborative_predictor import CollaborativePredictor
-from consilience.exceptions import DataError, ParameterError, StudyError
+from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.methods.meta_clustering.result import MetaClusteringResult
 from consilience.numerics.random import stream
 from consilience.testing.fakes import members, scripted, with_fixed_secrets
@@ -382,7 +382,7 @@ def test_memorising_candidates_do_not_travel() -> None:
     assert np.isnan(run.result.candidate_losses[:, :3]).all()
 
 
-@pytest.mark.parametrize("policy", ["simulation", "strict"])
+@pytest.mark.parametrize("policy", ["simulation", "consortium"])
 def test_memorising_candidates_by_reference(policy: str) -> None:
     """Sign flips, which the spectral rule finds from about five sites up."""
     slopes = np.array([[2.0, -2.0, 1.0], [-2.0, 2.0, -1.0]])
@@ -399,6 +399,17 @@ def test_memorising_candidates_by_reference(policy: str) -> None:
     assert MetaClusteringResult.from_files(result.to_files()).n_clusters == 2
     with pytest.raises(ParameterError, match="exchanged models"):
         result.to_estimator()
+
+
+def test_memorising_candidates_need_consent_to_answer_on_points_of_others() -> None:
+    """Strict sites leave them out and say why; a study of nothing else stops in one sentence."""
+    tables = draw([0, 0, 0], 100, p=3)
+    kinds = {"exchange": "reference", "rule": "spectral"}
+    result = study(tables, "strict", candidates=("knn", "linear"), **kinds).result
+    assert set(result.chosen) == {"linear"}
+    assert "follow single rows" in result.refused_candidates["s0"]
+    with pytest.raises(QuorumError, match="follow single rows"):
+        study(tables, "strict", candidates=("knn", "svr"), **kinds)
 
 
 # --------------------------------------------------------------------------- classification
@@ -532,6 +543,7 @@ def test_pooled_refit_where_rows_may_not_leave() -> None:
 def test_newcomers(rule: str, policy: str) -> None:
     """One is like the larger group, one like the smaller, one (pairwise rule) like nobody."""
     slopes = np.random.default_rng(5).normal(size=(3, P))
+    slopes[2] = -slopes[0] - slopes[1]
     everyone = draw([0, 0, 0, 1, 1, 0, 1, 2], 120, slopes=slopes)
     names = list(everyone)
     if rule == "spectral":
@@ -562,12 +574,24 @@ def test_newcomers(rule: str, policy: str) -> None:
 
 
 def test_two_newcomers_like_each_other_and_nobody_else() -> None:
-    slopes = np.random.default_rng(5).normal(size=(3, P))
-    everyone = draw([0, 0, 2, 2], 150, slopes=slopes)
+    slopes = np.array([[1.0, -2, 1, 0, 0.5]])
+    everyone = draw([0, 0, 1, 1], 150, slopes=np.vstack([slopes, -slopes]))
     first = study({s: everyone[s] for s in ("s0", "s1")})
-    again = study({s: everyone[s] for s in ("s2", "s3")}, follows=first).result
-    assert again.labels.tolist() == [0, 0, 1, 1]
-    assert again.status == "groups"
+    for newcomers in (everyone, {s: everyone[s] for s in ("s2", "s3")}):
+        again = study(newcomers, follows=first).result
+        assert again.labels.tolist() == [0, 0, 1, 1]
+        assert again.status == "groups"
+
+
+def test_a_newcomer_alone_that_is_a_little_different_is_not_judged() -> None:
+    """Its own rows say that the group's models are not quite right; that can be their own noise."""
+    slopes = np.array([[1.0, -2, 1, 0, 0.5], [1.0, -2, 1, 0.9, 0.5]])
+    everyone = draw([0, 0, 1], 150, slopes=slopes)
+    first = study({s: everyone[s] for s in ("s0", "s1")})
+    alone = study({"s2": everyone["s2"]}, follows=first).result
+    assert alone.sites == ("s0", "s1")
+    assert "let sites of the earlier run take part" in alone.left_out["s2"]
+    assert study(everyone, follows=first).result.labels.tolist() == [0, 0, 1]
 
 
 def test_newcomer_to_a_single_site() -> None:

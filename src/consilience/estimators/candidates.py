@@ -200,7 +200,7 @@ def _adapted(estimator: Any, min_records: int, seed: int) -> Any:
     for key, value in estimator.get_params(deep=True).items():
         last = key.rsplit("__", 1)[-1]
         most = _LARGEST.get(last)
-        if most is not None and isinstance(value, int | float) and not 0 <= value <= most:
+        if most is not None and isinstance(value, int | float) and value > most:
             raise ParameterError.of(f"{last} of a candidate", f"at most {most}", value)
         if last == "random_state":
             changes[key] = seed

@@ -43,7 +43,7 @@ class Result:
         }
         text = json.dumps(tree, indent=1, sort_keys=True, allow_nan=True) + "\n"
         buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # type: ignore[arg-type]
+        np.savez(buffer, **dict(sorted(arrays.items())))  # type: ignore[arg-type]
         return {"result.json": text.encode(), "result.npz": buffer.getvalue()}
 
     @classmethod

@@ -64,7 +64,7 @@ def follow(
     z, tests = _tests(seen, wide, method.margin)
     if earlier.rule == "pairwise":
         new = _comparable(new, wide.sites, z, left_out)
-        new = _tellable(new, wide.sites, z, tests, earlier, left_out)
+        new = _tellable(new, wide, seen, tests, earlier, method.margin, left_out)
     if not new:
         return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
     kept = [i for i, x in enumerate(wide.sites) if x in earlier.sites or x in new]
@@ -161,30 +161,39 @@ def _not_placed(
 
 def _tellable(
     new: tuple[str, ...],
-    sites: tuple[str, ...],
-    z: FloatArray,
+    wide: Partners,
+    seen: Seen,
     tests: PairwiseTests,
     earlier: MetaClusteringResult,
+    margin: float,
     left_out: dict[str, str],
 ) -> tuple[str, ...]:
     """Newcomers that can be placed.
 
     In one direction alone the errors of two fits do not cancel: a model of few rows does worse
     than one of many though both have one function. So a newcomer that no earlier site has tried
-    may join a group, but is not said to differ from all of them.
+    is said to differ from all of them only if their models lose half of what its own is good for.
     """
     kept = []
     n_old = len(earlier.sites)
+    plain, _ = _tests(seen, wide, margin)
+    useful = np.maximum(wide.variance - wide.own, 0.0) / np.where(
+        wide.variance > 0, wide.variance, 1.0
+    )
     for site in new:
-        i = sites.index(site)
-        alone = join(z[i : i + 1, :n_old], earlier.labels, THRESHOLD)[0] < 0
-        if alone and not tests.comparable[i, :n_old].any():
+        i = wide.sites.index(site)
+        clear, _ = _tests(seen, wide, margin + 0.5 * float(useful[i]))
+        tried = tests.comparable[i, :n_old].any()
+        rows = slice(i, i + 1)
+        joins = join(plain[rows, :n_old], earlier.labels, THRESHOLD)[0] >= 0
+        differs = join(clear[rows, :n_old], earlier.labels, THRESHOLD)[0] < 0
+        if tried or joins or differs:
+            kept.append(site)
+        else:
             left_out[site] = (
                 "it fits no group by its own rows alone, which cannot tell: let sites of the "
                 "earlier run take part and try its model"
             )
-        else:
-            kept.append(site)
     return tuple(kept)
 
 
