@@ -42,14 +42,19 @@ Computational and Graphical Statistics, 2022): select, exchange, cluster. Depart
   points drawn from the pooled moments instead, for the spectral rule only, since they have no
   standard errors.
 * Classification by the Brier or log loss; gain, power, stability and "no signal" are ours.
-* Folds, resamples and draws of forests are secret at sites that protect records.
+* At sites that protect records, halves, folds, resamples and the draws of forests follow from a
+  digest of the rows, which nobody else has (``rows``).
 
 Absence: a site that does not answer at first, or whose model cannot be used, is left out and named,
 down to the quorum; one that is missing later is not placed, or has no predictor and no gain.
 
 Leakage: the coordinator and all sites know each site's model in every view, its rows and the means
-of its columns; the coordinator knows also its within-site covariance, the losses of all models on
-its rows, rounded to about the influence of one record. It knows no prediction for any row.
+of its columns; the coordinator knows also its within-site covariance, and the losses of all models
+on its rows, rounded to about the influence of one record. An honest exchange tells no prediction
+for any row. A coordinator that makes up models, means or weights asks statistical questions of its
+own choice: a site bounds their number (20 for each row in a run, ``trial``) and rounds the answers,
+but nothing proves to it that a model is a partner's. Against such a coordinator only the limits on
+runs and studies help (docs/proofs/foreign-models.md).
 """
 
 from __future__ import annotations
@@ -78,6 +83,7 @@ from consilience.methods.meta_clustering.faults import (
     has_nothing,
     losses_fit,
     selection_fault,
+    serves_itself,
     spoken,
 )
 from consilience.methods.meta_clustering.messages import (
@@ -201,8 +207,8 @@ class MetaClustering(Method):
     }
     leakage: ClassVar[str] = (
         "Each site's models, size and column means are known to all; its within-site covariance "
-        "and the rounded losses of all models on its rows to the coordinator; no prediction for "
-        "any row."
+        "and the rounded losses of all models on its rows to the coordinator. A coordinator that "
+        "makes up models can ask a bounded number of questions about the rows."
     )
     Result: ClassVar = MetaClusteringResult
     predictor: ClassVar = CollaborativePredictor
@@ -363,6 +369,11 @@ class MetaClustering(Method):
         for site, reply in list(replies.items()):
             if not losses_fit(reply, s, len(partners.sites)):
                 left_out[site] = "its losses do not fit what was asked for"
+                del replies[site]
+                continue
+            place = partners.sites.index(site)
+            if not serves_itself(reply, place, float(partners.variance[place])):
+                left_out[site] = "its model is far off on the rows that it was fitted on"
                 del replies[site]
                 continue
             for owner, reason in dict(spoken(reply.failed)).items():

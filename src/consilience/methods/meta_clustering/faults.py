@@ -15,6 +15,7 @@ from consilience.methods.meta_clustering.partners import N_REFERENCE
 from consilience.wire.estimators import check
 
 _LONGEST = 200
+_FAR_OFF = 10.0
 
 WHY = {
     "too-few-rows": "it has too few rows",
@@ -109,6 +110,14 @@ def losses_fit(reply: Losses, s: Settings, n_owners: int) -> bool:
     )
     squares = (reply.variance, reply.effective, reply.raw, reply.shift_error)
     return shapes and not any(_negative(item.value) for item in squares)
+
+
+def serves_itself(reply: Losses, place: int, variance: float) -> bool:
+    """Whether a site's model, as it travelled, is any good for the rows that it was fitted on.
+
+    A fit does no worse on them than a constant, about; one that is far off was damaged on its way.
+    """
+    return not float(reply.raw.value[0, place]) > _FAR_OFF * variance
 
 
 def _negative(values: NDArray[Any]) -> bool:

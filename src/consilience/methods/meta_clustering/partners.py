@@ -128,10 +128,14 @@ def placeable(
     Where no pair at all can be compared, all sites stay, each alone.
     """
     answered = [i for i, site in enumerate(sites) if site in replies]
-    if rule == "spectral" or len(answered) < 2:
+    if len(answered) < 2:
         return answered
-    enough = np.nan_to_num(seen.effective) >= MIN_ROWS
-    usable = enough & np.isfinite(seen.excess) & np.isfinite(seen.variance)
+    if rule == "spectral":
+        own = np.isfinite(np.diagonal(seen.raw))
+        usable = np.isfinite(seen.raw) & own[:, None] & own[None, :]
+    else:
+        enough = np.nan_to_num(seen.effective) >= MIN_ROWS
+        usable = enough & np.isfinite(seen.excess) & np.isfinite(seen.variance)
     pairs = usable & usable.T
     met = [i for i in answered if any(pairs[i, j] for j in answered if j != i)]
     if not met:

@@ -133,7 +133,9 @@ def select_step(
             known=refused,
         )
         if found.chosen < 0:
-            return _nothing("no-candidate", s, data.n_rows, found.refused), {}
+            where = PART if v else ""
+            said = {name: f"{why}{where}" for name, why in found.refused.items()}
+            return _nothing("no-candidate", s, data.n_rows, said), {}
         for name in thin if v == 0 else ():
             found.refused[f"column {name}"] = (
                 "too few rows differ in it, so its models leave it out"
