@@ -567,6 +567,43 @@ def test_the_only_partner_has_too_few_rows() -> None:
     assert "s1: it has too few rows" in result.summary()
 
 
+def test_views_that_are_too_small_for_a_model_are_named() -> None:
+    """Sixty rows are enough for 26 coefficients, half of them are not."""
+    tables = draw([0, 0], 60, p=25)
+    assert study(tables, "strict").result.sites == ("s0", "s1")
+    with pytest.raises(QuorumError, match="gain_folds and stability_runs"):
+        study(tables, "strict", gain_folds=2)
+
+
+@pytest.mark.parametrize("value", [1e3, 1e100, 1e153, 1e300])
+@pytest.mark.parametrize(
+    "settings", [{}, {"n_clusters": "cv"}, {"rule": "spectral"}], ids=["rule", "cv", "spectral"]
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_model_that_is_wild_is_not_that_of_its_rows(
+    value: float, settings: dict[str, Any]
+) -> None:
+    """Sound in form, absurd in content, up to predictions whose squares are infinite."""
+    tables = draw([0, 0, 1, 0], 80)
+    run = with_altered(tables, "s3", model_instead(linear(value=value)), quorum=3, **settings)
+    assert run.result.sites == ("s0", "s1", "s2")
+    assert "s3" in run.result.left_out
+    if value < 1e100:
+        assert "far off on the rows that it was fitted on" in run.result.left_out["s3"]
+    if settings != {"rule": "spectral"}:  # which cannot tell groups of three sites
+        assert partition(run.result.labels) == {frozenset({0, 1}), frozenset({2})}
+        assert np.isfinite(run.result.gain["group"]).all()
+    assert run.result.summary()
+
+
+def test_levels_that_are_not_declared_at_the_site() -> None:
+    tables = classes([0, 0], 100)
+    tables["s1"]["y"] = "zebra"
+    with pytest.raises(StudyError, match="outside the declared levels at s1") as caught:
+        study(tables, levels=("a", "b"))
+    assert "zebra" not in str(caught.value)
+
+
 @pytest.mark.parametrize("offset", [1e6, -1e9])
 def test_a_far_level_of_the_response(offset: float) -> None:
     tables = draw([0, 0, 1], 100)
