@@ -252,11 +252,17 @@ class MetaClustering(Method):
             groupings = [self._decide(ctx, view, partners, chosen) for view in seen]
         labels = groupings[0].labels
         shifts, spread = intercepts(replies, partners.sites, s.gain_folds)
+        all_placed = len(partners.sites) == partners.n_owners
+        if not all_placed:
+            # Intercepts are residuals under all models, and some of these are left out by now.
+            shifts, spread = np.zeros_like(shifts), float("nan")
         members = members_of(partners, labels)
         if self.prediction == "pooled":
             members = yield from pooling.refit(ctx, s, partners, labels, members)
         held = [g.labels for g in groupings[1 : 1 + s.gain_folds]]
         gain = yield from self._use(ctx, s, partners, labels, held, shifts, members)
+        if not all_placed:
+            gain = {k: v * np.nan if "shifted" in k else v for k, v in gain.items()}
         return build_result(
             self,
             ctx,

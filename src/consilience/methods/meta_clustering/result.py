@@ -256,7 +256,7 @@ class MetaClusteringResult(Result):
 
     def gain_sentence(self) -> str:
         """What working together gains, on rows that took no part in the grouping."""
-        if not self.gain:
+        if not self.gain or self.status == "one-site" or self.nobody_comparable:
             return ""
         parts = []
         against = "group_minus_all" if self.n_clusters > 1 else ""

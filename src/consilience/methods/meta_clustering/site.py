@@ -376,11 +376,13 @@ def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tup
         )
         site.output("predictor", predictor)
     parts = []
+    # Models of sites that have no place among the groups are nobody's alternative.
+    placed = np.where(np.asarray(message.labels.value) >= 0, state["sizes"], 0)
     for w, view in _folds(data, s, state, site):
         held = view.held
         predictions = np.asarray(state["held"][w])
         cut = np.asarray(message.held_labels.value)[w]
-        everyone = _weighted(predictions, state["sizes"])
+        everyone = _weighted(predictions, placed)
         ways = (
             predictions[:, me],
             _group_average(predictions, cut, me, state["sizes"]),
