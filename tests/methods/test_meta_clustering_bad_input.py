@@ -175,6 +175,11 @@ def test_disjoint_predictors() -> None:
         result = study(tables, policy, gain_folds=2, stability_runs=1).result
         assert result.sites == ("s0", "s1")
         assert "no other site can be compared with it" in result.left_out["s2"]
+        # Its model, far off where the others are, is not counted among "all sites".
+        two = study({s: tables[s] for s in ("s0", "s1")}, policy, gain_folds=2).result
+        np.testing.assert_allclose(result.gain["all"], two.gain["all"], rtol=0.2)
+        assert np.isnan(result.gain["shifted"]).all()
+        assert "intercept" not in result.summary()
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -188,6 +193,7 @@ def test_nobody_is_comparable(size: int) -> None:
     text = result.summary()
     assert "could not be compared" in text
     assert "fall into" not in text, "that is no finding: " + text
+    assert "On held-out rows" not in text
 
 
 def test_extreme_values() -> None:
