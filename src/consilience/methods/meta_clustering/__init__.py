@@ -80,6 +80,7 @@ from consilience.methods.meta_clustering.decide import (
     spectral_decision,
 )
 from consilience.methods.meta_clustering.faults import (
+    by_reason,
     has_nothing,
     losses_fit,
     selection_fault,
@@ -316,11 +317,10 @@ class MetaClustering(Method):
         if len(replies) - faults < ctx.quorum or not usable:
             raise QuorumError(
                 f"{len(usable)} sites have a model that can be used, and the study needs "
-                f"{max(1, ctx.quorum)}. "
-                + "; ".join(f"{site}: {why}" for site, why in left_out.items())
+                f"{max(1, ctx.quorum)}. " + by_reason(left_out)
             )
         if refused:
-            ctx.note(f"Candidates that were left out, by site: {_listed(refused)}.")
+            ctx.note(f"Candidates that were left out, by site: {by_reason(refused)}.")
         return self.partners(usable, moments), left_out, refused
 
     def partners(self, usable: dict[str, Selected], moments: SiteMoments) -> Partners:
@@ -392,7 +392,7 @@ class MetaClustering(Method):
         if len(replies) < needed:
             raise QuorumError(
                 f"{len(replies)} sites are left and the study needs {needed}. "
-                + "; ".join(f"{site}: {why}" for site, why in left_out.items())
+                + by_reason(left_out)
             )
         return dict(replies)
 
@@ -513,7 +513,3 @@ class MetaClustering(Method):
             max_clusters=self.max_clusters,
             rng=ctx.rng,
         )
-
-
-def _listed(reasons: dict[str, str]) -> str:
-    return "; ".join(f"{site} ({why})" for site, why in reasons.items())

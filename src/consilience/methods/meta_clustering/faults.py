@@ -5,6 +5,7 @@ A reply that does not fit the study costs its site its place, and nobody else an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from consilience.methods.meta_clustering.partners import N_REFERENCE
 from consilience.wire.estimators import check
 
 _LONGEST = 200
+_NAMED = 10
 _FAR_OFF = 10.0
 
 WHY = {
@@ -31,6 +33,16 @@ WITHHELD = (
 def has_nothing(reason: str) -> bool:
     """Whether a site was left out for what it said itself: no fault, and no matter of quorum."""
     return reason.startswith((*WHY.values(), WITHHELD))
+
+
+def by_reason(reasons: Mapping[str, str]) -> str:
+    """Sites with their reasons, each reason once: hundreds of sites can have the same."""
+    said = []
+    for reason in dict.fromkeys(reasons.values()):
+        sites = [site for site, why in reasons.items() if why == reason]
+        more = f" and {len(sites) - _NAMED} more" if len(sites) > _NAMED else ""
+        said.append(f"{', '.join(sites[:_NAMED])}{more}: {reason}")
+    return "; ".join(said)
 
 
 def spoken(pairs: Any) -> list[tuple[str, str]]:
