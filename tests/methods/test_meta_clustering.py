@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,14 @@ from sklearn.preprocessing import StandardScaler
 
 from consilience import Columns, Federation, MetaClustering, Run
 from consilience.estimators.collaborative_predictor import CollaborativePredictor
-from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
+from consilience.exceptions import (
+    DataError,
+    DisclosureError,
+    ParameterError,
+    QuorumError,
+    StudyError,
+)
+from consilience.methods.meta_clustering.messages import Settings
 from consilience.methods.meta_clustering.result import MetaClusteringResult
 from consilience.numerics.random import stream
 from consilience.testing.fakes import members, scripted, with_fixed_secrets
@@ -749,3 +757,55 @@ def test_five_hundred_sites() -> None:
     assert len(labels) == 500
     assert (labels[np.argsort([int(s[1:]) for s in result.sites])][:300] == labels[0]).mean() > 0.97
     assert result.n_clusters <= 6
+
+
+def test_draws_of_a_strict_site_follow_from_its_rows() -> None:
+    """Another run asks nothing new: the same rows give the same folds, whatever the seed."""
+    tables = draw([0, 0, 1], 80)
+    first, again = (study(tables, "strict", seed=seed, gain_folds=2).result for seed in (1, 2))
+    np.testing.assert_array_equal(first.excess, again.excess)
+    np.testing.assert_array_equal(first.gain["own"], again.gain["own"])
+    public = [study(tables, seed=seed).result.excess for seed in (1, 2)]
+    assert not np.array_equal(*public)
+
+
+def test_columns_in_which_few_rows_differ_stay_out_of_the_models() -> None:
+    tables = draw([0, 0], 100, p=3)
+    tables["s1"]["x0"] = np.where(np.arange(100) < 9, 1.0, 0.0)
+    result = study(tables, "strict").result
+    assert result.models[1]["coef"][0, 0] == 0.0
+    assert "column x0: too few rows differ in it" in result.refused_candidates["s1"]
+    tables["s1"]["x0"] = np.where(np.arange(100) < 10, 1.0, 0.0)
+    assert study(tables, "strict").result.models[1]["coef"][0, 0] != 0.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stability_runs": 100},
+        {"gain_folds": 11},
+        {"gain_folds": 1},
+        {"gain_folds": -1},
+        {"stability_runs": 2.0},
+        {"candidates": ["linear"] * 21},
+        {"candidates": []},
+        {"exchange": "rows"},
+    ],
+    ids=str,
+)
+def test_a_site_bounds_what_it_is_asked(changes: dict[str, Any]) -> None:
+    """Whatever the coordinator has checked."""
+    settings = Settings(
+        candidates=("linear",),
+        loss="squared",
+        levels=(),
+        standardize=False,
+        gain_folds=2,
+        stability_runs=3,
+        exchange="models",
+        prediction="unpooled",
+    )
+    assert Settings.from_json(settings.to_json()) == settings
+    asked = json.dumps({**json.loads(settings.to_json()), **changes})
+    with pytest.raises(DisclosureError, match="than a site answers for"):
+        Settings.from_json(asked)

@@ -222,6 +222,17 @@ def test_candidates_that_fail_are_named() -> None:
     assert "it failed to fit" in run.result.refused_candidates["s0"]
 
 
+def test_a_reason_of_many_sites_is_said_once() -> None:
+    tables = draw([0] * 13, 60, p=3)
+    run = study(tables, candidates=("knn", "linear"))
+    note = next(note for note in run.notes if "left out" in note)
+    assert note.count("it carries training rows") == 1
+    assert "s0, s1, s10, " in note
+    assert "and 3 more: knn" in note
+    with pytest.raises(QuorumError, match=r"and 3 more: it has too few rows$"):
+        study({s: t.iloc[:15] for s, t in tables.items()})
+
+
 # --------------------------------------------------------------------------- models from one site
 
 
@@ -454,7 +465,7 @@ def test_odd_losses_fail_their_site_at_most(name: str) -> None:
     ).result
     at = dict(zip(result.sites, result.labels, strict=True))
     assert at["s0"] == at["s1"] != at["s2"]
-    assert np.isfinite(result.gain["shifted"][:3]).all()
+    assert np.isfinite(result.gain["all"][:3]).all()
     assert result.summary()
 
 
