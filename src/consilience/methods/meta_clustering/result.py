@@ -334,6 +334,10 @@ class MetaClusteringResult(Result):
     def to_estimator(self, group: int = 0) -> CollaborativePredictor:
         """Average of the models of a group, weighted by their rows.
 
+        It expects columns as the models saw them: scaled by ``run.scaling`` where the preparation
+        scaled by pooled moments. With ``standardize=True`` every model has its own site's units,
+        and only the predictors that sites keep know them.
+
         Raises
         ------
         ParameterError

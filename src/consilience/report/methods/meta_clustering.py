@@ -133,6 +133,8 @@ def _verdict(result: MetaClusteringResult) -> tuple[str, Tone]:
         if result.n_clusters > 1:
             text += f" The {result.n_clusters} groups formed all the same differ in level at most."
         return text, "caution"
+    if result.nobody_comparable:
+        return result.answer(), "caution"
     if result.status == "too-few-rows":
         return (
             f"Too few rows to tell: the {n} sites were not told apart, but most pairs of them "
