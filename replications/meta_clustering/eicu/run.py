@@ -6,6 +6,7 @@ Needs the data of ``examples/eicu`` in the folder that ``CONSILIENCE_DATA`` name
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def groups(table: Table, chosen: argparse.Namespace) -> None:
             (("linear",), True),
         ):
             line = f"{how}; {'+'.join(candidates)}{'; surgical' if surgical else ''}"
-            if chosen.only not in line:
+            if not re.search(chosen.only, line):
                 continue
             sets = replicate(one, how, candidates, surgical, replicates=replicates, chosen=chosen)
             head = {
