@@ -57,7 +57,9 @@ from consilience.methods.meta_clustering.messages import (
 )
 from consilience.methods.phases.site_moments import Request
 from consilience.numerics.random import stream
+from consilience.sites.site import Site
 from consilience.wire.disclosure import relayed
+from consilience.wire.envelope import Request as Envelope
 from consilience.wire.message import Disclosure
 from tests.methods.test_meta_clustering import draw
 from tests.methods.test_meta_clustering_bad_input import altered_field, with_altered
@@ -411,6 +413,35 @@ def test_open_the_bound_holds_for_the_run() -> None:
         return told
 
     assert hostile(table, twice) <= PER_ROW * 60
+
+
+@still_open("two exchanges may follow one selection")
+def test_open_the_bound_holds_whatever_a_question_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counting questions in the state between steps would not help: states may fork."""
+    plain, followed = Site.begin, []
+
+    def again(self: Site, data: bytes) -> Any:
+        asked = Envelope.from_bytes(data)
+        if asked.step == "exchange":
+            followed.append((asked.after_round, asked.after_attempt))
+            after_round, after_attempt = followed[0]
+            data = dataclasses.replace(
+                asked, after_round=after_round, after_attempt=after_attempt
+            ).to_bytes()
+        return plain(self, data)
+
+    monkeypatch.setattr(Site, "begin", again)
+    models = tuple(constant(2, c) for c in np.linspace(-3, 3, 1000))
+    message = models_message(settings(), 2, (models,))
+
+    def twice() -> Questions:
+        first = yield from exchanging(message)
+        second = (yield Ask("exchange", message))["s"]
+        return sum(isinstance(reply, Losses) for reply in (first, second)) * 1000
+
+    assert hostile(rows(60), twice) <= PER_ROW * 60
 
 
 def reconstruction(n: int, seed: int) -> float:
