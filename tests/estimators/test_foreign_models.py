@@ -220,7 +220,7 @@ def test_models_that_do_not_fit() -> None:
         "type os.system is not on the list",
         "it is of no form that is known",
         "its predictions are not finite",
-        "its predictions are not finite",
+        "its coefficients are not finite, or beyond all measure",
     ]
 
 

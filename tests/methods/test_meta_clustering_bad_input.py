@@ -82,7 +82,7 @@ def test_a_rare_level(policy: str) -> None:
     result = study(tables, policy, levels=("a", "b"), candidates=("linear", "decision-tree")).result
     if policy == "strict":
         assert list(result.left_out) == ["s2"]
-        assert "too few rows have one of the values" in result.left_out["s2"]
+        assert "too few of its rows have one of the levels" in result.left_out["s2"]
         assert result.sites == ("s0", "s1")
     else:
         assert result.sites == ("s0", "s1", "s2")

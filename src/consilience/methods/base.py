@@ -245,6 +245,9 @@ class Step:
     price : callable or None
         For steps that draw noise: ``message -> epsilon``, charged to the site's budget before the
         step runs.
+    once : bool
+        A site answers one message of this step in a run, whatever line of questions it comes in;
+        the same message again gets an answer.
     """
 
     name: str
@@ -253,6 +256,7 @@ class Step:
     reply: type
     transform: Transform | None = None
     price: Price | None = None
+    once: bool = False
 
     def __call__(
         self, message: Any, data: SiteData, state: State, site: SiteContext
@@ -262,7 +266,11 @@ class Step:
 
 
 def step(
-    name: str, *, transform: Transform | None = None, price: Price | None = None
+    name: str,
+    *,
+    transform: Transform | None = None,
+    price: Price | None = None,
+    once: bool = False,
 ) -> Callable[[StepFunction], Step]:
     """Declare a step; its annotations are checked when the module is imported.
 
@@ -283,7 +291,7 @@ def step(
             raise ProtocolError(f"step {name!r} must annotate its message and tuple[Reply, State]")
         message_type(hints["message"])
         message_type(returned[0])
-        return Step(name, function, hints["message"], returned[0], transform, price)
+        return Step(name, function, hints["message"], returned[0], transform, price, once)
 
     return declare
 

@@ -136,6 +136,7 @@ def _answered(work: Work) -> Outcome:
             f"step {step.name!r} was asked with another message",
             public="the step was asked with a message that is not its own",
         )
+    asked = _asked_once(step, request, work.series)
     context = _context(work)
     reply, state = step(message, work.data, dict(prior.state), context)
     if type(reply) is not step.reply:
@@ -160,7 +161,25 @@ def _answered(work: Work) -> Outcome:
     files = {}
     if context.outputs:
         files = outputs.encode_outputs(context.outputs, work.earlier_outputs, work.data)
-    return Outcome(record, files, (), reviewed.content, reviewed.series)
+    return Outcome(record, files, (), reviewed.content, {**reviewed.series, **asked})
+
+
+def _asked_once(step: Step, request: Request, known: dict[str, Any]) -> dict[str, Any]:
+    """What is remembered of a step that is answered once in a run.
+
+    Raises
+    ------
+    DisclosureError
+        Another message of this step was answered before, in this line of questions or in another.
+    """
+    if not step.once:
+        return {}
+    name = f"once {step.name}"
+    sealed = digest(request.message)
+    if known.get(name, {"message": sealed})["message"] != sealed:
+        sentence = f"step {step.name!r} is answered once in a run: start another run"
+        raise DisclosureError(sentence, public=sentence)
+    return {name: {"message": sealed}}
 
 
 def _refused(work: Work, reason: str, error: Exception) -> Outcome:

@@ -590,9 +590,10 @@ def weighted_means(
     -----
     Many such means of one set of records are equations in its rows. So, where records are protected
     at all, D is rounded to about the amount by which one record moves it (a standard deviation over
-    the effective number of records), Q to three digits and the number to two: this is a small part
-    of D's own standard error. It keeps single means from telling a row; it does not keep thousands
-    of means under made-up models from doing so, whose number the methods must bound.
+    the effective number of records), and to a fifth of its standard error at least; Q to two
+    digits; the number down to 1, 1.5, 2, 3, 5 or 7 times a power of ten. It keeps single means from
+    telling a row; it does not keep thousands of means under made-up models from doing so, whose
+    number the methods must bound.
 
     Where one record makes most of Q, which is a sum of fourth powers of residuals, Q is rounded up
     to 1, 2 or 5 times a power of ten: pairs are then told apart a little less easily, and the
@@ -627,14 +628,15 @@ def weighted_means(
 def _coarse(
     mean: FloatArray, variance: FloatArray, effective: FloatArray, dominated: NDArray[np.bool_]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Round D to the influence of one record, Q to three digits, the number of records to two."""
-    influence = np.sqrt(np.nan_to_num(variance) / np.maximum(np.nan_to_num(effective), 1.0))
-    steps = _step_above(influence)
+    """Round D to the influence of one record or a fifth of its error, Q and the number coarsely."""
+    error = np.sqrt(np.nan_to_num(variance))
+    influence = error / np.sqrt(np.maximum(np.nan_to_num(effective), 1.0))
+    steps = _step_above(np.maximum(influence, error / 5))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         rounded_mean = np.where(steps > 0, np.round(mean / steps) * steps, mean)
-    blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), _digits(variance, 3))
-    # Two digits: a count of the rows on one side of a line would tell where a row lies.
-    return rounded_mean, blunt, _digits(effective, 2)
+    blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), _digits(variance, 2))
+    # A count of the rows on one side of a line would tell where a row lies.
+    return rounded_mean, blunt, _on_grid(effective)
 
 
 def _step_above(x: FloatArray) -> FloatArray:
@@ -645,6 +647,18 @@ def _step_above(x: FloatArray) -> FloatArray:
     step = np.where(lead <= 1, 1.0, np.where(lead <= 2, 2.0, np.where(lead <= 5, 5.0, 10.0)))
     with np.errstate(over="ignore"):
         return np.asarray(np.where(x > 0, step * power, 0.0))
+
+
+_GRID = np.array([1.0, 1.5, 2.0, 3.0, 5.0, 7.0])
+
+
+def _on_grid(x: FloatArray) -> FloatArray:
+    """Largest of 1, 1.5, 2, 3, 5, 7 times a power of ten that is not above x."""
+    safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
+    power = 10.0 ** np.floor(np.log10(safe) + 1e-12)
+    lead = safe / power * (1 + 1e-12)
+    place = np.searchsorted(_GRID, lead, side="right") - 1
+    return np.asarray(np.where(np.isfinite(x) & (x > 0), _GRID[np.maximum(place, 0)] * power, x))
 
 
 def _digits(x: FloatArray, digits: int) -> FloatArray:

@@ -108,7 +108,7 @@ class Selected:
     status: str = sends(
         Disclosure.PUBLIC,
         kind="str",
-        doc="ok, too-few-rows, constant-response or no-candidate",
+        doc="ok, too-few-rows, constant-response, rare-level or no-candidate",
     )
     refused: tuple[Any, ...] = sends(
         Disclosure.PUBLIC,

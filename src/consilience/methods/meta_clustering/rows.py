@@ -65,7 +65,11 @@ def shown_views(data: SiteData, s: Settings, state: State, site: SiteContext) ->
     """Views as this site shows them."""
     protected = site.limits.min_records > 1
     least = max(site.limits.min_records, data.features.shape[1] + 2) if protected else 1
-    return views(data.n_rows, s, int(state["seed"]), least)
+    found = views(data.n_rows, s, int(state["seed"]), least)
+    if not s.levels:
+        return found
+    y = rows_of(data, s).y
+    return [v if not has_rare_level(y[v.rows], s, site.limits) else found[0] for v in found]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +108,17 @@ def rows_of(data: SiteData, settings: Settings) -> Rows:
         centre[-1], scale[-1] = 0.0, 1.0
     scaled = (both - centre) / scale
     return Rows(scaled[:, :-1], scaled[:, -1], np.stack([centre, scale]))
+
+
+def has_rare_level(y: FloatArray, s: Settings, limits: Limits) -> bool:
+    """Whether some level of the response is there, but in too few rows.
+
+    A classifier that is pulled to such rows tells of them.
+    """
+    if not s.levels or limits.min_records <= 1:
+        return False
+    counts = np.bincount(y.astype(np.int64), minlength=len(s.levels))
+    return bool(((counts > 0) & (counts < limits.min_records)).any())
 
 
 def drawing_seed(data: SiteData, site: SiteContext) -> int:

@@ -35,6 +35,7 @@ from consilience.methods.meta_clustering.messages import (
 from consilience.methods.meta_clustering.rows import (
     View,
     drawing_seed,
+    has_rare_level,
     rows_of,
     shown_views,
     without_thin,
@@ -44,6 +45,7 @@ from consilience.methods.meta_clustering.trial import (
     all_predictions,
     check_owners,
     weights_of,
+    within_reach,
 )
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import (
@@ -95,17 +97,16 @@ GAINS = (
 # --------------------------------------------------------------------------- select
 
 
-@step("select")
+@step("select", once=True)
 def select_step(
     message: SelectRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Selected, State]:
     """Choose, fit and cross-fit in every view."""
     s = Settings.from_json(message.settings)
-    if data.n_rows < max(MIN_ROWS, 2 * site.limits.min_records):
-        return _nothing("too-few-rows", s, 0, {}), {}
-    rows = rows_of(data, s)
-    if len(np.unique(rows.y)) < 2:
-        return _nothing("constant-response", s, data.n_rows, {}), {}
+    rows = rows_of(data, s) if _enough(data, site) else None
+    status = "too-few-rows" if rows is None else _unfit(rows.y, s, site.limits)
+    if rows is None or status:
+        return _nothing(status, s, data.n_rows if rows is not None else 0, {}), {}
     if s.levels and s.levels not in data.levels.values():
         raise DataError("the levels of the response are not those that were declared")
     seed = drawing_seed(data, site)
@@ -160,6 +161,17 @@ def select_step(
     )
     own_losses = tuple(found.own_losses for found in chosen)
     return reply, {"seed": seed, "own": own_losses, "settings": message.settings}
+
+
+def _enough(data: SiteData, site: SiteContext) -> bool:
+    return data.n_rows >= max(MIN_ROWS, 2 * site.limits.min_records)
+
+
+def _unfit(y: FloatArray, s: Settings, limits: Limits) -> str:
+    """Why a response has nothing to compare; "" where it has."""
+    if len(np.unique(y)) < 2:
+        return "constant-response"
+    return "rare-level" if has_rare_level(y, s, limits) else ""
 
 
 def _known_refusals(s: Settings, site: SiteContext) -> dict[str, str]:
@@ -251,7 +263,7 @@ def _gaps(*shape: int) -> Released:
 # --------------------------------------------------------------------------- exchange
 
 
-@step("exchange")
+@step("exchange", once=True)
 def exchange(
     message: Models, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Losses, State]:
@@ -266,6 +278,8 @@ def exchange(
     found, failed = all_predictions(message.models.value, rows.x, s, owners)
     me = owners.index(site.site)
     weights = weights_of(message, rows.x, me, site.limits)
+    if site.limits.min_records > 1 and not s.levels:
+        found = [within_reach(part, rows.y) for part in found]
     excess, raw, shifts, held = [], [], [], []
     for v, view in enumerate(all_views):
         losses = np.stack(
@@ -325,7 +339,7 @@ def _weighted(predictions: FloatArray, sizes: NDArray[Any]) -> FloatArray:
 # --------------------------------------------------------------------------- score and use
 
 
-@step("score")
+@step("score", once=True)
 def score(
     message: Cuts, data: SiteData, state: State, site: SiteContext
 ) -> tuple[CutLosses, State]:
@@ -359,7 +373,7 @@ def score(
     return reply, state
 
 
-@step("use")
+@step("use", once=True)
 def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tuple[Gains, State]:
     """Keep the group's predictor; compare ways of predicting on held-out rows."""
     s = Settings.from_json(state["settings"])

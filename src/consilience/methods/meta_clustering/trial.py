@@ -51,8 +51,9 @@ def check_owners(message: Models, s: Settings, n: int, site: SiteContext) -> Non
 def weights_of(message: Models, x: FloatArray, me: int, limits: Limits) -> FloatArray:
     """Overlap weights of all rows for every owner, (n, L).
 
-    Size and means of this site are its own, whatever the message says. Where a few rows only would
-    have next to no weight they get a tenth of the largest: the others would tell of them.
+    Size and means of this site are its own, whatever the message says. Where records are protected
+    every row has a tenth of the largest weight at least: made-up means could otherwise cut the rows
+    in two wherever they like.
     """
     means, sizes = np.array(message.means.value), np.array(message.sizes.value)
     means[me], sizes[me] = x.mean(axis=0), len(x)
@@ -61,10 +62,7 @@ def weights_of(message: Models, x: FloatArray, me: int, limits: Limits) -> Float
     pooled = Pooled(np.array(message.inverse.value), float(message.trace.value), 0.0)
     weights = overlap_weights_all(x, me, means, sizes, pooled)
     if limits.min_records > 1:
-        floor = LOW_WEIGHT * weights.max(axis=0)
-        low = weights < floor
-        few = (low.sum(axis=0) > 0) & (low.sum(axis=0) < limits.min_records)
-        weights = np.where(low & few, floor, weights)
+        weights = np.maximum(weights, LOW_WEIGHT * weights.max(axis=0))
     return weights
 
 
@@ -94,3 +92,14 @@ def all_predictions(
                 part[i] = answer
         found.append(part)
     return found, failed
+
+
+def within_reach(predictions: Sequence[FloatArray], y: FloatArray) -> list[FloatArray]:
+    """Predictions cut to the response's own range and as much again on either side.
+
+    A made-up model with huge values at some rows would count these rows by its loss. No honest one
+    is further off.
+    """
+    low, high = float(y.min()), float(y.max())
+    span = high - low
+    return [np.clip(f, low - span, high + span) for f in predictions]

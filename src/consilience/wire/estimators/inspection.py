@@ -165,6 +165,11 @@ _ROW_TYPES = {
     "LinearDiscriminantAnalysis": "class",
     "QuadraticDiscriminantAnalysis": "class",
     "NearestCentroid": "class",
+    "QuantileRegressor": "fit",
+    "TheilSenRegressor": "fit",
+    "HuberRegressor": "fit",
+    "RANSACRegressor": "fit",
+    "SimpleImputer": "column",
     "MinMaxScaler": "column",
     "MaxAbsScaler": "column",
     "RobustScaler": "column",
@@ -200,6 +205,8 @@ def row_values(estimator: Any) -> str | None:
         kind = _ROW_TYPES.get(type(part).__name__) if hasattr(part, "fit") else None
         if kind == "class":
             return f"{type(part).__name__} holds parameters of classes that may have one row only"
+        if kind == "fit":
+            return f"{type(part).__name__} fits a few rows exactly"
         if kind == "column":
             return f"{type(part).__name__} holds single values of a column"
     for name, value in settings.items():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.wire.estimators.types import LINEAR, LOGISTIC, qualified
+from consilience.wire.estimators.types import LARGEST, LINEAR, LOGISTIC, qualified
 
 FloatArray = NDArray[np.float64]
 Portable = dict[str, Any]
@@ -117,8 +117,9 @@ def linear_fault(portable: Portable, n_features: int) -> str | None:
         return "its coefficients and intercepts do not fit together"
     if link == "logistic" and len(coef) != 1:  # type: ignore[arg-type]
         return "its coefficients do not fit its link"
-    if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):  # type: ignore[arg-type]
-        return "its coefficients are not finite"
+    # Not "not finite at some rows", which would tell of the rows: too large for any.
+    if not (np.abs(coef) <= LARGEST).all() or not (np.abs(intercept) <= LARGEST).all():  # type: ignore[arg-type]
+        return "its coefficients are not finite, or beyond all measure"
     return None
 
 

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.wire.estimators.types import BOOSTING, FORESTS, SINGLE_TREES, qualified
+from consilience.wire.estimators.types import (
+    BOOSTING,
+    FORESTS,
+    LARGEST,
+    SINGLE_TREES,
+    qualified,
+)
 
 IntArray = NDArray[np.int64]
 Portable = dict[str, Any]
@@ -114,8 +120,8 @@ def trees_fault(portable: Portable, n_features: int) -> str | None:
         if not isinstance(part, np.ndarray) or part.dtype.kind != kind or part.ndim != ndim:
             return "its arrays are not those of trees"
     for key in ("threshold", "value", "start"):
-        if portable[key].dtype != np.float64 or not np.isfinite(portable[key]).all():
-            return "its thresholds or values are not finite"
+        if portable[key].dtype != np.float64 or not (np.abs(portable[key]) <= LARGEST).all():
+            return "its thresholds or values are not finite, or beyond all measure"
     return _structure_fault(portable, n_features) or _output_fault(portable)
 
 

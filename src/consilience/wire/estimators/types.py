@@ -246,3 +246,6 @@ LOADERS: dict[str, frozenset[str]] = {
 
 TRUSTED = sorted(frozenset().union(*LOADERS.values()))
 """Every type that may be built from an archive, for the reader's own check."""
+
+LARGEST = 1e100
+"""Largest number in a linear or tree model: sums of such numbers over any rows are finite."""
