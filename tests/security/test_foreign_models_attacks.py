@@ -361,24 +361,20 @@ def exact_values(counts: np.ndarray, thresholds: np.ndarray, values: np.ndarray)
     return int(sum(np.abs(found - v).min(initial=np.inf) < 1e-6 for v in values))
 
 
-# Values of the column "age" (on a grid of .1) that come out exactly with the models of one
-# exchange: 40 of 60, and 176 of 200, as this was written.
+# Read as counts, effective numbers tell 3 of 60 values of the column "age" (on a grid of .1) and 8
+# of 200, each where one of six numbers to a power of ten gives way to the next.
 
 
-@still_open("effective numbers below 100 are counts, in two digits")
 @pytest.mark.parametrize("n", [60, 200])
-def test_open_half_spaces_by_weights(n: int) -> None:
+def test_effective_numbers_are_not_counts_of_half_spaces(n: int) -> None:
     table, thresholds = ages(n), np.arange(20.05, 100, 0.1)
     reply, _ = by_weights(table, thresholds)
     counts = np.round(reply.effective.value[0][1:])
     assert exact_values(counts, thresholds, table["age"].to_numpy()) <= n / 20
 
 
-# 57 of 60, as this was written.
-
-
-@still_open("losses under a model with a huge leaf are counts of its rows")
-def test_open_half_spaces_by_trees() -> None:
+def test_losses_under_a_huge_leaf_are_not_counts() -> None:
+    """The leaf is cut to the response's reach: 0 values of 60 come out by the leaf's own size."""
     table, thresholds, high = ages(60), np.arange(20.05, 100, 0.1), 1e4
     models = [constant(2, 0), *(stump(2, t, 0.0, high) for t in thresholds)]
     reply = tried(table, models)
@@ -386,37 +382,68 @@ def test_open_half_spaces_by_trees() -> None:
     assert exact_values(np.round(counts), thresholds, table["age"].to_numpy()) <= 3
 
 
-@still_open("a model that overflows beyond a threshold fails, and it is said so")
-def test_open_the_largest_value_by_models_that_overflow() -> None:
+@still_open("numbers change from one threshold to the next only where a value lies between them")
+@pytest.mark.parametrize("n", [60, 200])
+def test_open_values_of_a_column_by_any_change(n: int) -> None:
+    """Rounding hides how many rows moved, not that some did: 59 of 60 values, and 167 of 200."""
+    table, thresholds = ages(n), np.arange(20.05, 100, 0.1)
+    reply = tried(table, [constant(2, 0), *(stump(2, t, 0.0, 1e4) for t in thresholds)])
+    told = np.stack([r.value[0][1:] for r in (reply.raw, reply.excess, reply.variance)], axis=1)
+    changes = (np.diff(np.nan_to_num(told, nan=-1.0), axis=0) != 0).any(axis=1)
+    assert exact_values(np.cumsum(np.r_[0, changes]), thresholds, table["age"].to_numpy()) <= n / 20
+
+
+@still_open("the ends of the response's range are where predictions are cut")
+def test_open_the_largest_response_by_models_that_are_cut() -> None:
+    """Two constants out of reach tell both ends, with an error below .02 sd in six draws."""
+    table = ages(60)
+    y = table["y"].to_numpy()
+    reply = tried(table, [constant(2, 0), constant(2, 1e6), constant(2, -1e6)])
+    far = np.sqrt(reply.raw.value[0][1:] - y.var())  # mean and variance are known from moments
+    high, low = y.mean() + far[0], y.mean() - far[1]
+    assert abs((2 * high + low) / 3 - y.max()) > 0.1 * y.std()
+
+
+def test_models_that_overflow_fail_whatever_the_rows_are() -> None:
     table, thresholds = ages(60), np.arange(70.05, 110, 0.1)
     largest = float(np.finfo(float).max)
     models = [constant(2, 0)]
     models += [{**constant(2, 0), "coef": np.array([[largest / t, 0.0]])} for t in thresholds]
     failed = {owner for owner, _ in tried(table, models).failed}
-    fine = [t for i, t in enumerate(thresholds) if f"o{i}" not in failed]
-    assert not fine or abs(min(fine) - 0.05 - table["age"].max()) > 1e-6
+    assert len(failed) == len(models) - 1
+    for model in models[1:]:
+        model["coef"] = model["coef"] * (1e100 / model["coef"].max())
+    assert not tried(table, models).failed
 
 
-@still_open("a run may select again, and ask as many models again")
-def test_open_the_bound_holds_for_the_run() -> None:
-    table = rows(60)
-    models = tuple(constant(2, c) for c in np.linspace(-3, 3, 1000))
-    message = models_message(settings(), 2, (models,))
+def thousand(low: float) -> Models:
+    models = tuple(constant(2, c) for c in np.linspace(low, low + 1, 1000))
+    return models_message(settings(), 2, (models,))
+
+
+def test_the_bound_holds_for_the_run() -> None:
+    def twice() -> Questions:
+        replies = []
+        for low in (0.0, 1.0):
+            assert isinstance((yield from selecting(settings())), Selected)
+            replies.append((yield Ask("exchange", thousand(low)))["s"])
+        return replies
+
+    first, second = hostile(rows(60), twice)
+    assert isinstance(first, Losses) and refused(second, "once in a run")
+
+
+def test_a_run_selects_once() -> None:
+    """Another selection would have twenty other candidates, and three hundred other points."""
 
     def twice() -> Questions:
-        told = 0
-        for _ in range(2):
-            selected = yield from selecting(settings())
-            if isinstance(selected, Selected):
-                reply = (yield Ask("exchange", message))["s"]
-                told += reply.raw.value.size if isinstance(reply, Losses) else 0
-        return told
+        yield from selecting(settings())
+        return (yield from selecting(settings(candidates=("tree",))))
 
-    assert hostile(table, twice) <= PER_ROW * 60
+    assert refused(hostile(rows(60), twice), "once in a run")
 
 
-@still_open("two exchanges may follow one selection")
-def test_open_the_bound_holds_whatever_a_question_follows(
+def test_the_bound_holds_whatever_a_question_follows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Counting questions in the state between steps would not help: states may fork."""
@@ -433,15 +460,14 @@ def test_open_the_bound_holds_whatever_a_question_follows(
         return plain(self, data)
 
     monkeypatch.setattr(Site, "begin", again)
-    models = tuple(constant(2, c) for c in np.linspace(-3, 3, 1000))
-    message = models_message(settings(), 2, (models,))
 
     def twice() -> Questions:
-        first = yield from exchanging(message)
-        second = (yield Ask("exchange", message))["s"]
-        return sum(isinstance(reply, Losses) for reply in (first, second)) * 1000
+        first = yield from exchanging(thousand(0.0))
+        return first, (yield Ask("exchange", thousand(1.0)))["s"]
 
-    assert hostile(rows(60), twice) <= PER_ROW * 60
+    first, second = hostile(rows(60), twice)
+    assert isinstance(first, Losses) and refused(second, "once in a run")
+    assert len(followed) == 2
 
 
 def reconstruction(n: int, seed: int) -> float:
@@ -471,8 +497,8 @@ def reconstruction(n: int, seed: int) -> float:
 
 
 def test_reconstruction_at_the_bound_is_not_better_than_stated() -> None:
-    """0.16 +- 0.01 of a standard deviation over five draws (docs/proofs/foreign-models.md)."""
-    assert reconstruction(60, 0) > 0.10
+    """0.19 +- 0.01 of a standard deviation over five draws (docs/proofs/foreign-models.md)."""
+    assert reconstruction(60, 0) > 0.15
 
 
 # --------------------------------------------------------------------------- secret draws
@@ -626,11 +652,12 @@ def test_fits_that_hold_single_values(candidate: Any) -> None:
     [GaussianNB(), LinearDiscriminantAnalysis(), QuadraticDiscriminantAnalysis()],
     ids=lambda c: type(c).__name__,
 )
-def test_parameters_of_classes_of_few_rows(candidate: Any) -> None:
+@pytest.mark.parametrize(("few", "status"), [(2, "rare-level"), (20, "no-candidate")])
+def test_parameters_of_classes_of_few_rows(candidate: Any, few: int, status: str) -> None:
     table = rows(200, 3)
-    table["y"] = np.where(np.arange(200) < 2, "rare", np.where(table["y"] > 0, "u", "v"))
+    table["y"] = np.where(np.arange(200) < few, "rare", np.where(table["y"] > 0, "u", "v"))
     reply = released(table, candidate, ("u", "v", "rare"))
-    assert reply.status == "no-candidate" and not reply.models.value
+    assert reply.status == status and not reply.models.value
 
 
 def fitted_exactly(reply: Selected, table: pd.DataFrame) -> int:
@@ -642,10 +669,10 @@ def fitted_exactly(reply: Selected, table: pd.DataFrame) -> int:
     return int((np.abs(model["intercept"] + x @ model["coef"][0] - y) < 1e-6).sum())
 
 
-# Rows fitted exactly with 200 rows of three columns: 1 (the quantile itself), 4, 4, 1.
+# Where they are let through, with 200 rows of three columns, they fit 1 (the quantile itself), 4, 4
+# and 1 rows exactly.
 
 
-@still_open("these fits go through rows, and row_values does not know them")
 @pytest.mark.parametrize(
     "candidate",
     [
@@ -656,39 +683,29 @@ def fitted_exactly(reply: Selected, table: pd.DataFrame) -> int:
     ],
     ids=["extreme quantile", "median", "Theil-Sen", "Huber"],
 )
-def test_open_fits_that_go_through_rows(candidate: Any) -> None:
+def test_fits_that_go_through_rows(candidate: Any) -> None:
     table = rows(200, 3)
-    assert fitted_exactly(released(table, candidate), table) == 0
+    reply = released(table, candidate)
+    assert reply.status == "no-candidate" and fitted_exactly(reply, table) == 0
 
 
-@still_open("an imputer can set one known value apart after the check of columns")
-def test_open_a_row_set_apart_inside_a_pipeline() -> None:
-    """Who knows one value of a person's row reads the response off the difference of two fits."""
-    from consilience.estimators.foreign_models import predict_all
-
+def test_a_row_set_apart_inside_a_pipeline() -> None:
+    """Imputers that are let through tell the response of a row with a known value to .0005."""
     table = rows(200, 3)
     known = float(table["a"][11])
     apart = SimpleImputer(missing_values=known, strategy="constant", fill_value=1e6)
     reply = released(table, make_pipeline(apart, LinearRegression()))
-    if reply.models.value:
-        x = table.to_numpy()[:, :-1]
-        (told,) = predict_all(reply.models.value, x, n_features=3, n_outputs=1)
-        assert not isinstance(told, str)
-        assert abs(told[11, 0] - table["y"][11]) > 0.05
+    assert reply.status == "no-candidate" and not reply.models.value
 
 
-@still_open("coefficients of a logistic fit are means of a class of few rows")
-def test_open_a_class_of_three_rows_by_a_logistic_fit() -> None:
+def test_no_model_of_a_class_of_three_rows_by_a_logistic_fit() -> None:
     """Under a heavy penalty the coefficients are C times the sum over the class, less the mean."""
     table = rows(200, 3)
-    x = table.to_numpy()[:, :-1]
     few = np.array([17, 90, 151])
     table["y"] = np.where(np.isin(np.arange(200), few), "b", "a")
     fit = LogisticRegression(C=1e-7, tol=1e-14, max_iter=10_000)
     reply = released(table, fit, ("a", "b"))
-    if reply.models.value:
-        told = reply.models.value[0]["coef"][0] / 1e-7 / 3 + x.mean(axis=0)
-        assert np.abs(told - x[few].mean(axis=0)).max() > 0.01
+    assert reply.status == "rare-level" and not reply.models.value
 
 
 def test_an_indicator_of_one_record_is_left_out_of_the_model() -> None:
