@@ -37,8 +37,10 @@ from sklearn.preprocessing import (
     MaxAbsScaler,
     MinMaxScaler,
     OneHotEncoder,
+    PolynomialFeatures,
     RobustScaler,
     SplineTransformer,
+    StandardScaler,
 )
 from sklearn.tree import DecisionTreeRegressor
 
@@ -60,6 +62,7 @@ from consilience.numerics.random import stream
 from consilience.sites.site import Site
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Request as Envelope
+from consilience.wire.estimators.archive import write_archive
 from consilience.wire.message import Disclosure
 from tests.methods.test_meta_clustering import draw
 from tests.methods.test_meta_clustering_bad_input import altered_field, with_altered
@@ -402,6 +405,23 @@ def test_open_the_largest_response_by_models_that_are_cut() -> None:
     far = np.sqrt(reply.raw.value[0][1:] - y.var())  # mean and variance are known from moments
     high, low = y.mean() + far[0], y.mean() - far[1]
     assert abs((2 * high + low) / 3 - y.max()) > 0.1 * y.std()
+
+
+@still_open("an archive that overflows beyond a threshold fails, and it is said so")
+def test_open_the_largest_value_by_archives_that_overflow() -> None:
+    """Linear and tree models are checked before rows are seen; numbers in archives are not."""
+    table, thresholds = ages(60), np.arange(80.05, 90, 0.1)
+    steps = make_pipeline(StandardScaler(), PolynomialFeatures(1), LinearRegression())
+    steps.fit(table[["age", "lab"]].to_numpy(), table["y"])
+    steps[0].mean_, steps[0].scale_ = np.zeros(2), np.ones(2)
+    models = [constant(2, 0)]
+    for t in thresholds:
+        steps[2].coef_ = np.array([0.0, float(np.finfo(float).max) / t, 0.0])
+        data = write_archive(steps, fitted=True)
+        models.append({"form": "skops", "data": data, "columns": 2})
+    failed = {owner for owner, _ in tried(table, models).failed}
+    fine = [t for i, t in enumerate(thresholds) if f"o{i}" not in failed]
+    assert not fine or abs(min(fine) - 0.05 - table["age"].max()) > 1e-6
 
 
 def test_models_that_overflow_fail_whatever_the_rows_are() -> None:
