@@ -95,11 +95,11 @@ def all_predictions(
 
 
 def within_reach(predictions: Sequence[FloatArray], y: FloatArray) -> list[FloatArray]:
-    """Predictions cut to the response's own range and as much again on either side.
+    """Predictions cut to a range around the mean that holds every possible response.
 
-    A made-up model with huge values at some rows would count these rows by its loss. No honest one
-    is further off.
+    A made-up model with huge values at some rows would count these rows by its loss. The range is
+    the widest that n rows of this mean and spread can have (Samuelson 1968), so it tells nothing
+    else of them; no honest model is further off.
     """
-    low, high = float(y.min()), float(y.max())
-    span = high - low
-    return [np.clip(f, low - span, high + span) for f in predictions]
+    half = float(y.std()) * float(np.sqrt(len(y)))
+    return [np.clip(f, y.mean() - half, y.mean() + half) for f in predictions]
