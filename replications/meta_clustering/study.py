@@ -20,6 +20,7 @@ from consilience import MetaClustering
 from consilience.engines.federation import Federation, Run
 from consilience.estimators.collaborative_predictor import CollaborativePredictor
 from consilience.methods.base import Columns, Preparation
+from consilience.methods.meta_clustering.result import travelling
 from consilience.testing.fakes import members, with_fixed_secrets
 from tools.stale_results import table_hash
 
@@ -65,7 +66,7 @@ def average_model(result: Any, sites: Iterable[str]) -> CollaborativePredictor:
     """Average of some sites' models, weighted by their rows."""
     place = [result.sites.index(site) for site in sites]
     return CollaborativePredictor(
-        [result.models[i] for i in place],
+        [travelling(result.models[i]) for i in place],
         np.asarray(result.n_records)[place],
         feature_names=result.feature_names,
     )

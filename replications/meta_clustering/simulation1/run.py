@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def main() -> None:
     for n_features in (5, 10, 20):
         for snr in RATIOS:
             for rule in ("pairwise", "spectral"):
-                if chosen.only not in f"p={n_features} snr={snr} {rule}":
+                if not re.search(chosen.only, f"p={n_features} snr={snr} {rule}"):
                     continue
                 if rule == "spectral" and not is_bound(n_features, snr):
                     continue

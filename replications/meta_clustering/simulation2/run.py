@@ -55,11 +55,13 @@ def one(n_methods: int, seed: int) -> dict[str, float]:
     }
     for group, i in FIRST.items():
         x, y = sites.features[i][N_ROWS:], sites.responses[i][N_ROWS:]
-        site = sites.names[i]
-        partners = [name for name, k in zip(sites.names, found, strict=True) if k == found[i]]
-        alone, together = (
-            squared_error(y, average_model(result, who).predict(x)) for who in ([site], partners)
+        members = [name for name, k in zip(sites.names, found, strict=True) if k == found[i]]
+        # One learner's own error depends on which method it happened to choose: the mean over the
+        # learners of its cluster, on the same new rows, is what a learner must expect alone.
+        alone = float(
+            np.mean([squared_error(y, average_model(result, [m]).predict(x)) for m in members])
         )
+        together = squared_error(y, average_model(result, members).predict(x))
         # in units of the variance of the response, which differs a millionfold by group
         unit = float(np.var(y))
         scores[f"{group}_alone"] = alone / unit
