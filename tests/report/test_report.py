@@ -19,7 +19,7 @@ from consilience import report as room
 from consilience.engines import rundir
 from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, RunError
-from consilience.report import figures, html, sections
+from consilience.report import drawing, figures, html, sections
 from consilience.report.methods.ensemble_clustering import EnsembleClusteringReport
 
 ANCHORS = ("question", "answer", "evidence", "left", "limits")
@@ -397,7 +397,7 @@ def test_figures_of_any_size_keep_their_labels_inside(run: Run, size: tuple[int,
 def test_colours_follow_the_page(run: Run) -> None:
     drawn = html.inline_svg(room.plot_votes(run.result), "x", "words")
     assert "var(--ink)" in drawn
-    for colour in (figures.INK, figures.MUTED, figures.RULE, figures.PAPER):
+    for colour in (drawing.INK, drawing.MUTED, drawing.RULE, drawing.PAPER):
         assert colour not in drawn
 
 

@@ -2,109 +2,38 @@
 
 Figures are made without ``pyplot``, so none stays open behind the reader's back: show one in a
 notebook by naming it, save it with ``figure.savefig("x.png")``.
-
-Colours are those of Okabe and Ito (2008), which people with any kind of colour blindness can tell
-apart; whatever a colour says is said by a number, a place or a hatch too.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from consilience.report import drawing
 from consilience.wire.transcript import Line
 
 FloatArray = NDArray[np.float64]
 
-# The report turns these four into the page's own colours, for light, dark and print.
-INK, MUTED, RULE, PAPER = "#1b1f24", "#5c6670", "#d5dae0", "#fefefe"
-BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
-CLASS_COLOURS = (
-    BLUE,
-    ORANGE,
-    GREEN,
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-    "#8c8c8c",
-    "#f0e442",
-)
 DISCLOSURE_COLOURS = {
     "public": "#8c8c8c",
-    "aggregate": BLUE,
-    "model": ORANGE,
+    "aggregate": drawing.BLUE,
+    "model": drawing.ORANGE,
     "per-record": "#d55e00",
-    "noised": GREEN,
+    "noised": drawing.GREEN,
 }
 _HATCHES = ("", "////", "....")
-_DIVERGING = LinearSegmentedColormap.from_list(
-    "below-above", ["#2166ac", "#92c5de", "#f7f7f7", "#fdb863", "#b35806"], N=21
-)
-_RISING = LinearSegmentedColormap.from_list("rising", ["#f7f9fb", "#9fc3df", "#0b4f8a"], N=21)
-
-WIDTH = 7.6
-_SETTINGS: Any = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "axes.titlesize": 10,
-    "axes.labelsize": 9.5,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "figure.facecolor": "none",
-    "grid.color": RULE,
-    "hatch.color": PAPER,
-    "hatch.linewidth": 0.8,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "consilience",
-    "text.color": INK,
-    "xtick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.color": MUTED,
-    "ytick.labelcolor": INK,
-}
-
-
-@contextmanager
-def style() -> Iterator[None]:
-    """Matplotlib settings of all figures, for as long as the block lasts."""
-    with matplotlib.rc_context(_SETTINGS):
-        yield
-
-
-def short(text: object, width: int = 30) -> str:
-    """Cut a name of another party to `width` letters, without control signs."""
-    clean = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", " ", str(text))
-    if len(clean) > width:
-        clean = clean[: width - 9] + "\N{HORIZONTAL ELLIPSIS}" + clean[-8:]
-    return clean
-
-
-def label(text: object, width: int = 30) -> str:
-    """Make a name fit to be drawn: short, and never read as mathematics."""
-    return short(text, width).replace("$", r"\$")
 
 
 def class_style(k: int) -> dict[str, Any]:
     """Colour and hatch of class `k`; colours return with another hatch."""
-    turn = k // len(CLASS_COLOURS)
+    turn = k // len(drawing.CLASS_COLOURS)
     return {
-        "facecolor": CLASS_COLOURS[k % len(CLASS_COLOURS)],
+        "facecolor": drawing.CLASS_COLOURS[k % len(drawing.CLASS_COLOURS)],
         "hatch": _HATCHES[turn % len(_HATCHES)],
     }
 
@@ -126,10 +55,10 @@ def plot_class_shares(result: Any) -> Figure:
     names = sorted(result.class_sizes_by_site)
     sizes = {name: np.asarray(result.class_sizes_by_site[name], dtype=float) for name in names}
     rows = [("all sites", np.asarray(result.class_sizes, dtype=float)), *sizes.items()]
-    with style():
+    with drawing.style():
         per_row = result.n_clusters if result.n_clusters <= 12 else 10
         legend_rows = -(-result.n_clusters // per_row)
-        fig, ax = _canvas(0.31 * len(rows) + 0.75 + 0.22 * legend_rows)
+        fig, ax = drawing.sheet(0.31 * len(rows) + 0.75 + 0.22 * legend_rows)
         left = np.zeros(len(rows))
         for k in range(result.n_clusters):
             share = np.array([row[k] / max(row.sum(), 1.0) for _, row in rows])
@@ -138,7 +67,7 @@ def plot_class_shares(result: Any) -> Figure:
                 share,
                 left=left,
                 height=0.74,
-                edgecolor=PAPER,
+                edgecolor=drawing.PAPER,
                 linewidth=0.8,
                 label=f"class {k}" if result.n_clusters <= 6 else str(k),
                 **class_style(k),
@@ -146,22 +75,22 @@ def plot_class_shares(result: Any) -> Figure:
             for i in np.flatnonzero(share > 0.045):
                 _in_cell(ax, float(left[i] + share[i] / 2), int(i), f"{share[i]:.0%}", k)
             left = left + share
-        ticks = [f"{label(name, 26)} ({int(row.sum()):,})" for name, row in rows]
+        ticks = [f"{drawing.label(name, 26)} ({int(row.sum()):,})" for name, row in rows]
         ax.set_yticks(range(len(rows)), ticks)
         ax.set_ylim(len(rows) - 0.5, -0.5)
-        ax.axhline(0.5, color=MUTED, linewidth=0.8)
+        ax.axhline(0.5, color=drawing.MUTED, linewidth=0.8)
         ax.set_xlim(0, 1)
         ax.set_xticks(np.linspace(0, 1, 6), [f"{v:.0%}" for v in np.linspace(0, 1, 6)])
         ax.set_xlabel("share of the site's rows (number of rows in brackets)")
-        _bare(ax)
+        drawing.bare(ax)
         fig.legend(loc="outside upper center", ncols=per_row, handlelength=1.2, columnspacing=1.2)
     return fig
 
 
 def _in_cell(ax: Axes, x: float, y: float, text: str, k: int) -> None:
-    dark = k % len(CLASS_COLOURS) in (0, 2, 5)
+    dark = k % len(drawing.CLASS_COLOURS) in (0, 2, 5)
     box = None
-    if k >= len(CLASS_COLOURS):
+    if k >= len(drawing.CLASS_COLOURS):
         box = {"facecolor": class_style(k)["facecolor"], "edgecolor": "none", "pad": 1.2}
     colour = "#ffffff" if dark else "#000000"
     ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color=colour, bbox=box)
@@ -199,22 +128,24 @@ def plot_class_profiles(result: Any) -> Figure:
     p, k = values.shape
     shown = np.abs(values[np.isfinite(values)])
     top = float(np.ceil(max(1.0, shown.max(initial=0.0)) * 2) / 2) if standard else 1.0
-    with style():
-        fig, ax = _canvas(0.3 * p + 1.0, width=min(WIDTH, 4.2 + 0.62 * k))
-        ax.set_facecolor(RULE)
-        mesh = ax.pcolormesh(values, cmap=_DIVERGING, vmin=-top, vmax=top, edgecolor=PAPER)
+    with drawing.style():
+        fig, ax = drawing.sheet(0.3 * p + 1.0, width=min(drawing.WIDTH, 4.2 + 0.62 * k))
+        ax.set_facecolor(drawing.RULE)
+        mesh = ax.pcolormesh(
+            values, cmap=drawing.DIVERGING, vmin=-top, vmax=top, edgecolor=drawing.PAPER
+        )
         for i, j in np.ndindex(p, k):
             v = values[i, j]
             known = bool(np.isfinite(v))
             strong = known and abs(v) > 0.78 * top
-            colour = "#ffffff" if strong else "#000000" if known else INK
+            colour = "#ffffff" if strong else "#000000" if known else drawing.INK
             text = f"{v:+z.1f}".replace("-", "\N{MINUS SIGN}") if known else "\N{EN DASH}"
             ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=8.5, color=colour)
-        ax.set_yticks(np.arange(p) + 0.5, [label(n, 34) for n in result.feature_names])
+        ax.set_yticks(np.arange(p) + 0.5, [drawing.label(n, 34) for n in result.feature_names])
         ax.set_ylim(p, 0)
         ax.set_xticks(np.arange(k) + 0.5, [_class_tick(j, k) for j in range(k)])
         ax.xaxis.tick_top()
-        _bare(ax, grid=False)
+        drawing.bare(ax, "")
         what = "standard deviations from the mean" if standard else "relative to the row's largest"
         bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.7, aspect=34, pad=0.02)
         bar.set_label(f"below (blue) or above (orange) the mean: {what}")
@@ -241,8 +172,8 @@ def plot_target_by_class(result: Any) -> Figure:
     names = sorted(result.target_means_by_site)
     k = result.n_clusters
     few = len(names) <= 6
-    with style():
-        fig, ax = _canvas(0.42 * k + (1.25 if few else 1.0))
+    with drawing.style():
+        fig, ax = drawing.sheet(0.42 * k + (1.25 if few else 1.0))
         for i, name in enumerate(names):
             ax.plot(
                 np.asarray(result.target_means_by_site[name], dtype=float),
@@ -250,9 +181,9 @@ def plot_target_by_class(result: Any) -> Figure:
                 linestyle="none",
                 marker="osv^Pd"[i] if few else "o",
                 markersize=6.5 if few else 3.5,
-                markerfacecolor=PAPER if few else "none",
-                markeredgecolor=MUTED,
-                label=label(name) if few else "one site" if i == 0 else None,
+                markerfacecolor=drawing.PAPER if few else "none",
+                markeredgecolor=drawing.MUTED,
+                label=drawing.label(name) if few else "one site" if i == 0 else None,
             )
         ax.plot(
             result.target_means,
@@ -261,13 +192,13 @@ def plot_target_by_class(result: Any) -> Figure:
             marker="|",
             markersize=15,
             markeredgewidth=3,
-            color=BLUE,
+            color=drawing.BLUE,
             label="all sites",
         )
         ax.set_yticks(range(k), [f"class {j}" for j in range(k)])
         ax.set_ylim(k - 0.5, -0.5)
-        ax.set_xlabel(f"mean of {label(result.target)}")
-        _bare(ax)
+        ax.set_xlabel(f"mean of {drawing.label(result.target)}")
+        drawing.bare(ax)
         fig.legend(loc="outside upper center", ncols=4 if len(names) == 6 else 6, handletextpad=0.3)
     return fig
 
@@ -294,19 +225,19 @@ def plot_stability(result: Any) -> Figure:
     """
     s = result.stability
     rows: list[tuple[str, float, float, float, str]] = [
-        ("all sites together", s["mean"], s["low"], s["high"], BLUE),
-        ("chance: columns permuted", s["null_mean"], s["null_low"], s["null_high"], MUTED),
+        ("all sites together", s["mean"], s["low"], s["high"], drawing.BLUE),
+        ("chance: columns permuted", s["null_mean"], s["null_low"], s["null_high"], drawing.MUTED),
     ]
     for name, key in (
         ("one site's classes, on all rows", "ported_mean"),
         ("each site alone, on its own rows", "alone_mean"),
     ):
         if key in s:
-            rows.append((name, s[key], s[key], s[key], ORANGE))
+            rows.append((name, s[key], s[key], s[key], drawing.ORANGE))
     lowest = min([0.0, *(row[2] for row in rows), *s["by_site"].values()])
-    with style():
-        fig, ax = _canvas(0.42 * len(rows) + 1.0)
-        ax.axvspan(s["null_low"], s["null_high"], color=RULE, alpha=0.6, linewidth=0)
+    with drawing.style():
+        fig, ax = drawing.sheet(0.42 * len(rows) + 1.0)
+        ax.axvspan(s["null_low"], s["null_high"], color=drawing.RULE, alpha=0.6, linewidth=0)
         for i, (_, mean, low, high, colour) in enumerate(rows):
             ax.plot([low, high], [i, i], color=colour, linewidth=3, solid_capstyle="butt")
             ax.plot([mean], [i], marker="o", color=colour, markersize=8)
@@ -319,12 +250,14 @@ def plot_stability(result: Any) -> Figure:
                 fontsize=9,
             )
         at = sorted(s["by_site"].values())
-        ax.plot(at, np.full(len(at), 0.24), "|", color=BLUE, markersize=6, markeredgewidth=1)
+        ax.plot(
+            at, np.full(len(at), 0.24), "|", color=drawing.BLUE, markersize=6, markeredgewidth=1
+        )
         ax.set_yticks(range(len(rows)), [row[0] for row in rows])
         ax.set_ylim(len(rows) - 0.55, -0.65)
         ax.set_xlim(lowest - 0.04, 1.03)
         ax.set_xlabel("agreement: 0 as good as guessing, 1 the same classes (adjusted Rand index)")
-        _bare(ax)
+        drawing.bare(ax)
     return fig
 
 
@@ -342,25 +275,25 @@ def plot_weights(result: Any) -> Figure:
     m = len(result.weights)
     agreement = np.asarray(result.agreement, dtype=float)
     low = float(np.floor(min(0.9, agreement.min(initial=1.0)) * 10) / 10)
-    with style():
-        fig = Figure(figsize=(WIDTH, min(0.3 if m <= 30 else 0.2, 14 / m) * m + 1.15))
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, min(0.3 if m <= 30 else 0.2, 14 / m) * m + 1.15))
         fig.set_layout_engine("constrained")
         left, right = fig.subplots(1, 2, width_ratios=(1, 1.25))
         at = np.arange(m) + 0.5
-        left.hlines(at, 0, result.weights, color=BLUE, linewidth=2)
-        left.plot(result.weights, at, "o", color=BLUE, markersize=5)
-        left.axvline(1 / np.sqrt(m), color=MUTED, linestyle="--", linewidth=1)
+        left.hlines(at, 0, result.weights, color=drawing.BLUE, linewidth=2)
+        left.plot(result.weights, at, "o", color=drawing.BLUE, markersize=5)
+        left.axvline(1 / np.sqrt(m), color=drawing.MUTED, linestyle="--", linewidth=1)
         left.set_xlim(0, max(1.12 * np.max(result.weights), 1.12 / np.sqrt(m)))
         left.set_xlabel("weight (dashed: all equal)")
         size = 9.5 if m <= 30 else 8 if m <= 70 else 5
-        names = [f"{i + 1}  {label(name, 22)}" for i, name in enumerate(result.model_names)]
+        names = [f"{i + 1}  {drawing.label(name, 22)}" for i, name in enumerate(result.model_names)]
         left.set_yticks(at, names, fontsize=size)
         mesh = right.pcolormesh(
             agreement,
-            cmap=_RISING,
+            cmap=drawing.RISING,
             vmin=low,
             vmax=1,
-            edgecolor=PAPER if m <= 20 else "none",
+            edgecolor=drawing.PAPER if m <= 20 else "none",
             rasterized=m > 60,
         )
         for i, j in np.ndindex(m, m) if m <= 10 else ():
@@ -374,7 +307,7 @@ def plot_weights(result: Any) -> Figure:
         right.set_xlabel("agreement of the models, by number")
         for ax in (left, right):
             ax.set_ylim(m, 0)
-            _bare(ax, grid=ax is left)
+            drawing.bare(ax, "x" if ax is left else "")
         tall = float(fig.get_figheight())
         bar = fig.colorbar(mesh, ax=right, shrink=min(1.0, 3 / tall), aspect=26, pad=0.02)
         bar.outline.set_visible(False)
@@ -398,20 +331,20 @@ def plot_votes(result: Any) -> Figure:
     cast = [v for v in result.votes.values() if v > 0]
     numbers = np.arange(1, most + 1)
     few = len(scores) <= 6
-    with style():
-        fig = Figure(figsize=(WIDTH, 3.3))
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, 3.3))
         fig.set_layout_engine("constrained")
         left, right = fig.subplots(1, 2, width_ratios=(1, 1.4))
         counts = np.array([cast.count(int(n)) for n in numbers])
-        left.bar(numbers, counts, color=BLUE, width=0.6)
-        left.set_yticks(_whole_ticks(int(counts.max(initial=1))))
+        left.bar(numbers, counts, color=drawing.BLUE, width=0.6)
+        left.set_yticks(drawing.whole_ticks(int(counts.max(initial=1))))
         left.set_ylabel("sites that vote for it")
         for i, (name, values) in enumerate(scores.items()):
             if not np.isfinite(values).any():
                 continue
             best, worst = np.nanmin(values), np.nanmax(values)
             height = (values - best) / (worst - best if worst > best else 1.0)
-            colour = CLASS_COLOURS[i] if few else MUTED
+            colour = drawing.CLASS_COLOURS[i] if few else drawing.MUTED
             right.plot(
                 np.arange(1, len(values) + 1),
                 height,
@@ -419,16 +352,16 @@ def plot_votes(result: Any) -> Figure:
                 marker="osv^Pd"[i] if few else "",
                 markersize=4,
                 linewidth=1.4 if few else 0.7,
-                label=label(name, 22) if few else None,
+                label=drawing.label(name, 22) if few else None,
             )
-            right.plot(result.votes[name] or np.nan, 0, "o", mfc="none", mec=INK, markersize=9)
+            right.plot(
+                result.votes[name] or np.nan, 0, "o", mfc="none", mec=drawing.INK, markersize=9
+            )
         right.set_ylabel("BIC: 0 best, 1 worst of the site")
         for ax in (left, right):
             ax.set_xticks(numbers)
             ax.set_xlabel("number of classes")
-            ax.spines["bottom"].set_visible(False)
-            ax.grid(axis="y")
-            ax.tick_params(length=0)
+            drawing.bare(ax, "y")
         if few:
             fig.legend(loc="outside upper right", fontsize=8.5, ncols=3)
     return fig
@@ -449,10 +382,17 @@ def plot_eigenvalues(result: Any) -> Figure:
     sizes = sizes / sizes[0] if len(sizes) and sizes[0] > 0 else sizes
     at = np.arange(1, len(sizes) + 1)
     inside = at <= result.n_clusters_by_eigenvalues
-    with style():
-        fig, ax = _canvas(2.5)
-        ax.bar(at[inside], sizes[inside], color=BLUE, width=0.6)
-        ax.bar(at[~inside], sizes[~inside], color=RULE, edgecolor=MUTED, width=0.6, hatch="//")
+    with drawing.style():
+        fig, ax = drawing.sheet(2.5)
+        ax.bar(at[inside], sizes[inside], color=drawing.BLUE, width=0.6)
+        ax.bar(
+            at[~inside],
+            sizes[~inside],
+            color=drawing.RULE,
+            edgecolor=drawing.MUTED,
+            width=0.6,
+            hatch="//",
+        )
         for x, value in zip(at.tolist(), sizes.tolist(), strict=True):
             text = f"{value:.2f}" if value >= 0.005 else "0"
             ax.text(x, value + 0.02, text, ha="center", fontsize=8.5)
@@ -460,9 +400,7 @@ def plot_eigenvalues(result: Any) -> Figure:
         ax.set_ylim(0, 1.12)
         ax.set_xlabel("eigenvalue, in order of size")
         ax.set_ylabel("size, the first = 1")
-        ax.spines["bottom"].set_visible(False)
-        ax.grid(axis="y")
-        ax.tick_params(length=0)
+        drawing.bare(ax, "y")
     return fig
 
 
@@ -494,14 +432,19 @@ def plot_disclosure(transcript: Iterable[Line]) -> Figure:
     sent = bytes_by_site(transcript)
     names = list(sent)
     used = [c for c in DISCLOSURE_COLOURS if any(c in row for row in sent.values())]
-    with style():
-        fig, ax = _canvas(0.29 * len(names) + 0.95)
+    with drawing.style():
+        fig, ax = drawing.sheet(0.29 * len(names) + 0.95)
         left = np.zeros(len(names))
         for kind in used:
             size = np.array([sent[n].get(kind, 0) for n in names]) / 1000
             hatch = {"model": "////", "per-record": "xxxx"}.get(kind, "")
             colour = DISCLOSURE_COLOURS[kind]
-            style_: Any = {"color": colour, "hatch": hatch, "edgecolor": PAPER, "linewidth": 0.6}
+            style_: Any = {
+                "color": colour,
+                "hatch": hatch,
+                "edgecolor": drawing.PAPER,
+                "linewidth": 0.6,
+            }
             ax.barh(range(len(names)), size, left=left, height=0.7, label=kind, **style_)
             left = left + size
         for i, total in enumerate(left):
@@ -513,33 +456,11 @@ def plot_disclosure(transcript: Iterable[Line]) -> Figure:
                 va="center",
                 fontsize=8.5,
             )
-        ax.set_yticks(range(len(names)), [label(n, 26) for n in names])
+        ax.set_yticks(range(len(names)), [drawing.label(n, 26) for n in names])
         ax.set_ylim(len(names) - 0.5, -0.5)
         ax.set_xlim(0, max(1.1 * left.max(initial=0.0), 0.1))
         ax.set_xlabel("kilobytes that left the site")
-        _bare(ax)
+        drawing.bare(ax)
         if used:
             fig.legend(loc="outside upper center", ncols=len(used), handlelength=1.2)
     return fig
-
-
-# --------------------------------------------------------------------------- inside
-
-
-def _canvas(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
-    fig = Figure(figsize=(width, height))
-    fig.set_layout_engine("constrained")
-    return fig, fig.subplots()
-
-
-def _bare(ax: Axes, *, grid: bool = True) -> None:
-    """Take away what carries no information."""
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    ax.tick_params(length=0)
-    if grid:
-        ax.grid(axis="x")
-
-
-def _whole_ticks(top: int) -> Sequence[int]:
-    return range(0, top + 1, max(1, -(-top // 6)))

@@ -20,21 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from consilience.numerics.site_comparison import LONE_THRESHOLD as THRESHOLD
-from consilience.report.figures import (
-    _DIVERGING,
-    _RISING,
-    BLUE,
-    INK,
-    MUTED,
-    ORANGE,
-    PAPER,
-    RULE,
-    WIDTH,
-    _bare,
-    _canvas,
-    label,
-    style,
-)
+from consilience.report import drawing
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -105,7 +91,9 @@ def plot_pairwise_tests(result: Any) -> Figure:
     """
     scale = Normalize(THRESHOLD - _SPAN, THRESHOLD + _SPAN)
     ticks = [-2.0, 0.0, THRESHOLD, 4.0]
-    return _map(result, result.z, _DIVERGING, scale, ticks, "z of the test of two sites", "{:z.1f}")
+    return _map(
+        result, result.z, drawing.DIVERGING, scale, ticks, "z of the test of two sites", "{:z.1f}"
+    )
 
 
 def plot_together(result: Any) -> Figure:
@@ -122,7 +110,7 @@ def plot_together(result: Any) -> Figure:
     """
     words = "share of resamples in one group"
     ticks = [0.0, 0.25, 0.5, 0.75, 1.0]
-    return _map(result, result.together, _RISING, Normalize(0, 1), ticks, words, "{:.0%}")
+    return _map(result, result.together, drawing.RISING, Normalize(0, 1), ticks, words, "{:.0%}")
 
 
 def plot_dissimilarity(result: Any) -> Figure:
@@ -143,7 +131,9 @@ def plot_dissimilarity(result: Any) -> Figure:
     top = float(np.quantile(known, 0.95)) if len(known) else 0.0
     top = top if top > 0 else 1.0
     words = "dissimilarity, in units of the loss"
-    return _map(result, result.dissimilarity, _RISING, Normalize(0, top), None, words, "{:.2g}")
+    return _map(
+        result, result.dissimilarity, drawing.RISING, Normalize(0, top), None, words, "{:.2g}"
+    )
 
 
 def _map(
@@ -161,14 +151,18 @@ def _map(
     np.fill_diagonal(shown, np.nan)
     named = n <= NAMES_IN_MAP
     side = float(np.clip(0.42 * n, 1.5, 5.0))
-    with style():
-        fig, ax = _canvas(side + 1.1 + (0.5 if named else 0), width=min(WIDTH, side + 3.3))
+    with drawing.style():
+        fig, ax = drawing.sheet(
+            side + 1.1 + (0.5 if named else 0), width=min(drawing.WIDTH, side + 3.3)
+        )
         _hatched(ax, shown)
-        drawing: Any
+        mesh: Any
         if named:
-            drawing = ax.pcolormesh(shown, cmap=colours, norm=scale, edgecolor=PAPER, linewidth=0.6)
+            mesh = ax.pcolormesh(
+                shown, cmap=colours, norm=scale, edgecolor=drawing.PAPER, linewidth=0.6
+            )
         else:
-            drawing = ax.imshow(
+            mesh = ax.imshow(
                 np.ma.masked_invalid(shown),
                 cmap=colours,
                 norm=scale,
@@ -183,9 +177,9 @@ def _map(
         ax.set_xlim(0, n)
         ax.set_ylim(n, 0)
         ax.set_aspect("equal")
-        _bare(ax, grid=False)
+        drawing.bare(ax, "")
         bar = fig.colorbar(
-            drawing,
+            mesh,
             ax=ax,
             location="bottom",
             shrink=0.8,
@@ -217,13 +211,23 @@ def _hatched(ax: Axes, shown: FloatArray) -> None:
     n = len(shown)
     if np.isnan(shown).sum() > n:
         ax.add_patch(
-            Rectangle((0, 0), n, n, facecolor=RULE, edgecolor=MUTED, hatch="////", linewidth=0)
+            Rectangle(
+                (0, 0),
+                n,
+                n,
+                facecolor=drawing.RULE,
+                edgecolor=drawing.MUTED,
+                hatch="////",
+                linewidth=0,
+            )
         )
     if n <= NAMES_IN_MAP:
         for i in range(n):
-            ax.add_patch(Rectangle((i, i), 1, 1, facecolor=RULE, edgecolor="none", linewidth=0))
+            ax.add_patch(
+                Rectangle((i, i), 1, 1, facecolor=drawing.RULE, edgecolor="none", linewidth=0)
+            )
     else:
-        ax.plot([0, n], [0, n], color=RULE, linewidth=max(0.6, 360 / n), zorder=1.5)
+        ax.plot([0, n], [0, n], color=drawing.RULE, linewidth=max(0.6, 360 / n), zorder=1.5)
 
 
 def _numbers(ax: Axes, shown: FloatArray, colours: Colormap, scale: Normalize, text: str) -> None:
@@ -254,7 +258,7 @@ def _borders(ax: Axes, labels: IntArray) -> None:
                 size,
                 size,
                 fill=False,
-                edgecolor=INK,
+                edgecolor=drawing.INK,
                 linewidth=1.8 if len(labels) <= 100 else 1.0,
                 zorder=5,
                 clip_on=False,
@@ -274,7 +278,9 @@ def _site_ticks(ax: Axes, result: Any, order: IntArray, named: bool) -> None:
         ax.set_yticks(at, words)
         return
     size = 9 if n <= 24 else 8
-    ax.set_yticks(np.arange(n) + 0.5, [label(result.sites[i], 26) for i in order], fontsize=size)
+    ax.set_yticks(
+        np.arange(n) + 0.5, [drawing.label(result.sites[i], 26) for i in order], fontsize=size
+    )
 
 
 # --------------------------------------------------------------------------- merges
@@ -306,12 +312,15 @@ def plot_merges(result: Any) -> Figure:
     y = np.concatenate([np.argsort(order) + 0.5, np.zeros(n - 1)])
     made = np.arange(n - 1) < n - result.n_clusters
     named = n <= NAMES_IN_LIST
-    with style():
-        fig, ax = _canvas((0.2 * n + 1.5) if named else 8.0)
+    with drawing.style():
+        fig, ax = drawing.sheet((0.2 * n + 1.5) if named else 8.0)
         for step, (a, b) in enumerate(ids):
             node = n + step
             y[node] = (y[a] + y[b]) / 2
-            line: Any = {"color": INK if made[step] else MUTED, "linewidth": 1.3 if named else 0.6}
+            line: Any = {
+                "color": drawing.INK if made[step] else drawing.MUTED,
+                "linewidth": 1.3 if named else 0.6,
+            }
             ax.plot(
                 [x[a], x[node], x[node], x[b]],
                 [y[a], y[a], y[b], y[b]],
@@ -320,12 +329,12 @@ def plot_merges(result: Any) -> Figure:
                 **line,
             )
         if named:
-            ax.hlines(y[n:], x[n:], thresholds, color=RULE, linewidth=1, zorder=1.2)
+            ax.hlines(y[n:], x[n:], thresholds, color=drawing.RULE, linewidth=1, zorder=1.2)
             ax.plot(
                 thresholds,
                 y[n:],
                 "|",
-                color=MUTED,
+                color=drawing.MUTED,
                 markersize=8,
                 zorder=2.5,
                 label="threshold of the merge",
@@ -335,7 +344,9 @@ def plot_merges(result: Any) -> Figure:
             (THRESHOLD, f"{THRESHOLD:g}: two single sites", "-"),
             (LARGE_GROUP_THRESHOLD, f"{LARGE_GROUP_THRESHOLD:g}: large groups", ":"),
         ):
-            ax.axvline(at, color=ORANGE, linestyle=dash, linewidth=1.2, zorder=1, label=text)
+            ax.axvline(
+                at, color=drawing.ORANGE, linestyle=dash, linewidth=1.2, zorder=1, label=text
+            )
         _merge_axes(ax, result, order, (low, beyond, high), bool(np.isinf(heights).any()))
         fig.legend(loc="outside upper center", ncols=3, fontsize=8.5, handletextpad=0.5)
     return fig
@@ -345,10 +356,10 @@ def _merge_marks(
     ax: Axes, x: FloatArray, y: FloatArray, made: Any, below: Any, size: float
 ) -> None:
     kinds = (
-        (made & below, "o", BLUE, BLUE, "merged"),
-        (made & ~below, "D", ORANGE, ORANGE, "merged, though above its threshold"),
-        (~made & ~below, "o", PAPER, MUTED, "not merged"),
-        (~made & below, "D", PAPER, BLUE, "not merged, though below its threshold"),
+        (made & below, "o", drawing.BLUE, drawing.BLUE, "merged"),
+        (made & ~below, "D", drawing.ORANGE, drawing.ORANGE, "merged, though above its threshold"),
+        (~made & ~below, "o", drawing.PAPER, drawing.MUTED, "not merged"),
+        (~made & below, "D", drawing.PAPER, drawing.BLUE, "not merged, though below its threshold"),
     )
     for which, marker, face, edge, words in kinds:
         if which.any():
@@ -388,7 +399,7 @@ def _merge_axes(
     labels = np.asarray(result.labels)[order]
     if n <= NAMES_IN_LIST:
         names = [
-            f"{label(result.sites[i], 24)} \N{MIDDLE DOT} {g}"
+            f"{drawing.label(result.sites[i], 24)} \N{MIDDLE DOT} {g}"
             for i, g in zip(order, labels, strict=True)
         ]
         ax.set_yticks(np.arange(n) + 0.5, names, fontsize=9 if n <= 40 else 8)
@@ -397,4 +408,4 @@ def _merge_axes(
         ax.set_yticks(*group_ticks(labels, 0.04))
     ax.set_ylim(n, 0)
     ax.set_xlabel("mean z between the two parts that meet")
-    _bare(ax)
+    drawing.bare(ax)

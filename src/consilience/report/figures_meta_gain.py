@@ -15,20 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from consilience.report.figures import (
-    BLUE,
-    INK,
-    MUTED,
-    ORANGE,
-    PAPER,
-    RULE,
-    WIDTH,
-    _bare,
-    _canvas,
-    _whole_ticks,
-    label,
-    style,
-)
+from consilience.report import drawing
 from consilience.report.figures_meta import NAMES_IN_LIST, group_ticks, pairs, site_order
 
 FloatArray = NDArray[np.float64]
@@ -94,8 +81,8 @@ def plot_detectable(result: Any) -> Figure:
     within = shown[(kinds == 1) | (kinds == 2)]
     low, high = float(within.min(initial=0.05)), float(within.max(initial=1.0))
     bins = np.geomspace(low * 0.9, high * 1.1, 29)
-    with style():
-        fig = Figure(figsize=(WIDTH, 3.7))
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, 3.7))
         fig.set_layout_engine("constrained")
         top, ax = fig.subplots(2, 1, height_ratios=(0.14, 1))
         _power_bar(top, np.bincount(kinds, minlength=len(POWER_WORDS)).tolist())
@@ -103,13 +90,13 @@ def plot_detectable(result: Any) -> Figure:
             [shown[kinds == 1], shown[kinds == 2]],
             bins=bins.tolist(),
             stacked=True,
-            color=[BLUE, ORANGE],
+            color=[drawing.BLUE, drawing.ORANGE],
             hatch=["", "////"],
-            edgecolor=PAPER,
+            edgecolor=drawing.PAPER,
             linewidth=0.5,
         )
         if result.margin > 0:
-            ax.axvline(result.margin, color=INK, linestyle=":", linewidth=1.2)
+            ax.axvline(result.margin, color=drawing.INK, linestyle=":", linewidth=1.2)
             ax.annotate(
                 "margin",
                 (result.margin, 1),
@@ -130,21 +117,20 @@ def plot_detectable(result: Any) -> Figure:
         ]
         ax.set_xticks(some, [_share(t) for t in some])
         ax.minorticks_off()
-        ax.set_yticks(_whole_ticks(int(ax.get_ylim()[1])))
+        ax.set_yticks(drawing.whole_ticks(int(ax.get_ylim()[1])))
         ax.set_ylabel("pairs within groups")
         ax.set_xlabel("difference seen with a chance of 80 %, share of the response variance")
-        _bare(ax, grid=False)
-        ax.grid(axis="y")
+        drawing.bare(ax, "y")
         fig.legend(loc="outside upper center", ncols=2, handlelength=1.4)
     return fig
 
 
 def _power_bar(ax: Axes, counts: Sequence[int]) -> None:
     looks: tuple[dict[str, Any], ...] = (
-        {"facecolor": MUTED},
-        {"facecolor": BLUE},
-        {"facecolor": ORANGE, "hatch": "////"},
-        {"facecolor": RULE, "hatch": "xxxx"},
+        {"facecolor": drawing.MUTED},
+        {"facecolor": drawing.BLUE},
+        {"facecolor": drawing.ORANGE, "hatch": "////"},
+        {"facecolor": drawing.RULE, "hatch": "xxxx"},
     )
     left = 0.0
     for count, look, words in zip(counts, looks, POWER_WORDS, strict=True):
@@ -152,12 +138,12 @@ def _power_bar(ax: Axes, counts: Sequence[int]) -> None:
             share = count / sum(counts)
             text = f"{count:,} {'pair' if count == 1 else 'pairs'}: {words}"
             place: dict[str, Any] = {"left": left, "height": 0.8, "label": text}
-            ax.barh(0, share, edgecolor=PAPER, linewidth=0.6, **place, **look)
+            ax.barh(0, share, edgecolor=drawing.PAPER, linewidth=0.6, **place, **look)
             left += share
     ax.set_xlim(0, 1)
     ax.set_xticks([])
     ax.set_yticks([])
-    _bare(ax, grid=False)
+    drawing.bare(ax, "")
 
 
 def _share(value: float, _: object = None) -> str:
@@ -192,8 +178,8 @@ def plot_gain(result: Any) -> Figure:
     order = site_order(result)
     n = len(order)
     named = n <= NAMES_IN_LIST
-    with style():
-        fig = Figure(figsize=(WIDTH, (0.2 * n + 1.5) if named else 8.0))
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, (0.2 * n + 1.5) if named else 8.0))
         fig.set_layout_engine("constrained", w_pad=0.12)
         axes = fig.subplots(1, len(keys), sharey=True, squeeze=False)[0]
         for ax, key in zip(axes, keys, strict=True):
@@ -206,20 +192,20 @@ def plot_gain(result: Any) -> Figure:
                 ax.axvspan(
                     mean - _Z95 * its_error,
                     mean + _Z95 * its_error,
-                    color=BLUE,
+                    color=drawing.BLUE,
                     alpha=0.14,
                     linewidth=0,
                 )
-                ax.axvline(mean, color=BLUE, linewidth=1.4)
-            ax.axvline(0, color=INK, linewidth=0.9)
+                ax.axvline(mean, color=drawing.BLUE, linewidth=1.4)
+            ax.axvline(0, color=drawing.INK, linewidth=0.9)
             ax.set_xlim(*_gain_limits(value, error, mean, its_error))
             ax.set_title(GAINS[key])
             ax.xaxis.set_major_formatter(FuncFormatter(_share))
             ax.locator_params(axis="x", nbins=4)
-            _bare(ax)
+            drawing.bare(ax)
         axes[0].set_ylim(n, 0)
         if named:
-            names = [label(result.sites[i], 24) for i in order]
+            names = [drawing.label(result.sites[i], 24) for i in order]
             axes[0].set_yticks(np.arange(n) + 0.5, names, fontsize=9 if n <= 40 else 8)
         else:
             axes[0].set_yticks(*group_ticks(np.asarray(result.labels)[order], 0.04))
@@ -233,9 +219,9 @@ def _dots(ax: Axes, value: FloatArray, error: FloatArray, named: bool) -> None:
     at = np.arange(len(value)) + 0.5
     low, high = value - _Z95 * error, value + _Z95 * error
     kinds: tuple[tuple[Any, str, str, str], ...] = (
-        (low > 0, "o", BLUE, BLUE),
-        (high < 0, "s", ORANGE, ORANGE),
-        (~((low > 0) | (high < 0)), "o", PAPER, MUTED),
+        (low > 0, "o", drawing.BLUE, drawing.BLUE),
+        (high < 0, "s", drawing.ORANGE, drawing.ORANGE),
+        (~((low > 0) | (high < 0)), "o", drawing.PAPER, drawing.MUTED),
     )
     for which, marker, face, edge in kinds:
         some = which & np.isfinite(value)
@@ -288,29 +274,28 @@ def plot_spectrum(result: Any) -> Figure:
     k = result.n_clusters
     values = np.asarray(result.eigenvalues, dtype=float)[: max(12, k + 2)]
     at = np.arange(1, len(values) + 1)
-    with style():
-        fig, ax = _canvas(2.7)
+    with drawing.style():
+        fig, ax = drawing.sheet(2.7)
         if k < len(values):
-            ax.axhspan(values[k], values[k - 1], color=RULE, alpha=0.7, linewidth=0)
+            ax.axhspan(values[k], values[k - 1], color=drawing.RULE, alpha=0.7, linewidth=0)
             middle = (values[k] + values[k - 1]) / 2
             words = f"gap {values[k - 1] - values[k]:.2f}"
             ax.text(len(values) + 0.45, middle, words, ha="right", va="center", fontsize=8.5)
-        for inside, face in ((at <= k, BLUE), (at > k, PAPER)):
+        for inside, face in ((at <= k, drawing.BLUE), (at > k, drawing.PAPER)):
             ax.vlines(
                 at[inside],
                 min(0.0, values.min(initial=0.0)),
                 values[inside],
-                color=MUTED,
+                color=drawing.MUTED,
                 linewidth=1,
             )
-            edge = BLUE if face == BLUE else MUTED
+            edge = drawing.BLUE if face == drawing.BLUE else drawing.MUTED
             ax.plot(at[inside], values[inside], "o", markerfacecolor=face, markeredgecolor=edge)
         ax.set_xticks(at)
         ax.set_xlim(0.5, len(values) + 0.5)
         ax.set_xlabel("eigenvalue, in order of size")
         ax.set_ylabel("eigenvalue")
-        _bare(ax, grid=False)
-        ax.grid(axis="y")
+        drawing.bare(ax, "y")
     return fig
 
 
@@ -329,15 +314,20 @@ def plot_held_out_loss(result: Any) -> Figure:
     losses = np.asarray(result.cv_losses, dtype=float)
     at = np.arange(1, len(losses) + 1)
     chosen = at == result.n_clusters
-    with style():
-        fig, ax = _canvas(2.6)
-        ax.plot(at, losses, color=MUTED, linewidth=1.2)
-        ax.plot(at[~chosen], losses[~chosen], "o", markerfacecolor=PAPER, markeredgecolor=MUTED)
-        ax.plot(at[chosen], losses[chosen], "o", color=BLUE, markersize=8)
+    with drawing.style():
+        fig, ax = drawing.sheet(2.6)
+        ax.plot(at, losses, color=drawing.MUTED, linewidth=1.2)
+        ax.plot(
+            at[~chosen],
+            losses[~chosen],
+            "o",
+            markerfacecolor=drawing.PAPER,
+            markeredgecolor=drawing.MUTED,
+        )
+        ax.plot(at[chosen], losses[chosen], "o", color=drawing.BLUE, markersize=8)
         step = max(1, len(losses) // 12)
         ax.set_xticks(at[::step])
         ax.set_xlabel("number of groups")
         ax.set_ylabel("held-out loss")
-        _bare(ax, grid=False)
-        ax.grid(axis="y")
+        drawing.bare(ax, "y")
     return fig

@@ -15,17 +15,17 @@ from matplotlib.figure import Figure
 
 from consilience.engines.federation import Run, load_run
 from consilience.exceptions import ParameterError
-from consilience.report import disclosure, figures, sections
+from consilience.report import disclosure, drawing, sections
 from consilience.wire.files import atomic_write
 
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _TEMPLATES = Path(__file__).parent / "templates"
 _COLOURS = {
-    figures.INK: "var(--ink)",
-    figures.MUTED: "var(--muted)",
-    figures.RULE: "var(--rule)",
-    figures.PAPER: "var(--paper)",
+    drawing.INK: "var(--ink)",
+    drawing.MUTED: "var(--muted)",
+    drawing.RULE: "var(--rule)",
+    drawing.PAPER: "var(--paper)",
 }
 
 
@@ -105,7 +105,7 @@ def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
         What the figure shows.
     """
     drawn = io.BytesIO()
-    with figures.style(), warnings.catch_warnings():
+    with drawing.style(), warnings.catch_warnings():
         # Letters are drawn by the browser, so it does not matter which ones Matplotlib's font has.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from consilience.methods.meta_clustering.result import MetaClusteringResult
-from consilience.report import figures, figures_meta, figures_meta_gain
+from consilience.report import drawing, figures_meta, figures_meta_gain
 from consilience.report.sections import DASH, Block, Picture, Table, listed, number, plural
 
 FEWEST = 10
@@ -30,7 +30,7 @@ def percent(value: float, decimals: int = 1) -> str:
 
 def site_name(site: str) -> str:
     """Name of a site, short enough for a table."""
-    return figures.short(site, 60)
+    return drawing.short(site, 60)
 
 
 def tested(result: MetaClusteringResult) -> bool:
@@ -40,7 +40,7 @@ def tested(result: MetaClusteringResult) -> bool:
 
 def response(result: MetaClusteringResult) -> str:
     """Name of the response."""
-    return figures.short(result.target, 60) if result.target else "the response"
+    return drawing.short(result.target, 60) if result.target else "the response"
 
 
 def contrast(result: MetaClusteringResult, values: np.ndarray, what: str, form: str) -> str:
@@ -313,8 +313,8 @@ def _smallest(values: np.ndarray) -> tuple[str, str]:
 
 def candidates(result: MetaClusteringResult) -> Block:
     """What the sites tried, chose and left out."""
-    names = [figures.short(c, 40) for c in result.candidates]
-    count = Counter(figures.short(c, 40) for c in result.chosen if c)
+    names = [drawing.short(c, 40) for c in result.candidates]
+    count = Counter(drawing.short(c, 40) for c in result.chosen if c)
     chosen = [f"{name} at {plural(k, 'site')}" for name, k in count.most_common()]
     text = [
         f"Each site tried {plural(len(names), 'candidate')} ({listed(names)}) on one half of its "
@@ -333,7 +333,7 @@ def candidates(result: MetaClusteringResult) -> Block:
         rows = tuple(
             (
                 site_name(result.sites[i]),
-                figures.short(result.chosen[i], 40),
+                drawing.short(result.chosen[i], 40),
                 *(percent(float(v / unit[i])) if unit[i] > 0 else DASH for v in losses[i]),
             )
             for i in figures_meta.site_order(result)

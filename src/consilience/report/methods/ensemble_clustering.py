@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.engines.federation import Run
 from consilience.methods.ensemble_clustering.result import EnsembleClusteringResult
-from consilience.report import figures
+from consilience.report import drawing, figures
 from consilience.report.sections import (
     Block,
     Headline,
@@ -215,7 +215,7 @@ def _gaps(result: EnsembleClusteringResult) -> bool:
 def _portraits(result: EnsembleClusteringResult, values: Any) -> list[str]:
     """One sentence a class: its most unusual columns."""
     words = []
-    names = [figures.short(name, 40) for name in result.feature_names]
+    names = [drawing.short(name, 40) for name in result.feature_names]
     for k in range(result.n_clusters):
         column = np.nan_to_num(values[:, k])
         most = [j for j in np.argsort(-np.abs(column), kind="stable")[:3] if abs(column[j]) >= 0.3]

@@ -8,7 +8,7 @@ import numpy as np
 
 from consilience.engines.federation import Run
 from consilience.methods.meta_clustering.result import THRESHOLD, MetaClusteringResult
-from consilience.report import figures, figures_meta, figures_meta_gain, meta_evidence
+from consilience.report import drawing, figures_meta, figures_meta_gain, meta_evidence
 from consilience.report.meta_evidence import Z95, contrast, percent, response, site_name, tested
 from consilience.report.sections import (
     Block,
@@ -86,7 +86,7 @@ class MetaClusteringReport(MethodReport):
         """Sites without a group and candidates that may not travel."""
         result = _result(run)
         words = [
-            f"{figures.short(site, 60)} has no group: {why}."
+            f"{drawing.short(site, 60)} has no group: {why}."
             for site, why in sorted(result.left_out.items())
         ]
         if result.exchange == "models" and len(result.sites) > 1:
@@ -243,7 +243,7 @@ def _by_site(result: MetaClusteringResult) -> Block:
             site_name(result.sites[i]),
             str(int(result.labels[i])),
             f"{int(result.n_records[i]):,}",
-            figures.short(result.chosen[i], 40),
+            drawing.short(result.chosen[i], 40),
             percent(explained[i]),
             percent(error[i]),
             *((percent(gain[i]), percent(gain_error[i])) if with_gain else ()),
