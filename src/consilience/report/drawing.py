@@ -35,6 +35,8 @@ DIVERGING = LinearSegmentedColormap.from_list(
 RISING = LinearSegmentedColormap.from_list("rising", ["#f7f9fb", "#9fc3df", "#0b4f8a"], N=21)
 
 WIDTH = 7.6
+Z95 = 1.96
+"""Half width of a 95 % interval, in standard errors."""
 _SETTINGS: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],

@@ -23,7 +23,6 @@ IntArray = NDArray[np.int64]
 
 ENOUGH_POWER = 0.8
 """Power from which a pair counts as able to show a difference; the result says the same."""
-_Z95 = 1.96
 GAINS = {
     "own_minus_group": "group's model\ninstead of own",
     "group_minus_all": "model of all sites\ninstead of group's",
@@ -190,8 +189,8 @@ def plot_gain(result: Any) -> Figure:
             mean, its_error = result.overall_gain(key)
             if np.isfinite(mean):
                 ax.axvspan(
-                    mean - _Z95 * its_error,
-                    mean + _Z95 * its_error,
+                    mean - drawing.Z95 * its_error,
+                    mean + drawing.Z95 * its_error,
                     color=drawing.BLUE,
                     alpha=0.14,
                     linewidth=0,
@@ -217,7 +216,7 @@ def plot_gain(result: Any) -> Figure:
 
 def _dots(ax: Axes, value: FloatArray, error: FloatArray, named: bool) -> None:
     at = np.arange(len(value)) + 0.5
-    low, high = value - _Z95 * error, value + _Z95 * error
+    low, high = value - drawing.Z95 * error, value + drawing.Z95 * error
     kinds: tuple[tuple[Any, str, str, str], ...] = (
         (low > 0, "o", drawing.BLUE, drawing.BLUE),
         (high < 0, "s", drawing.ORANGE, drawing.ORANGE),
@@ -243,7 +242,7 @@ def _gain_limits(
 ) -> tuple[float, float]:
     """Range that holds nearly all intervals, zero and the overall interval."""
     known = np.isfinite(value) & np.isfinite(error)
-    low, high = value[known] - _Z95 * error[known], value[known] + _Z95 * error[known]
+    low, high = value[known] - drawing.Z95 * error[known], value[known] + drawing.Z95 * error[known]
     cut = 0.0 if known.sum() <= 20 else 0.02
     ends = (
         [0.0, float(np.quantile(low, cut)), float(np.quantile(high, 1 - cut))]
@@ -251,7 +250,7 @@ def _gain_limits(
         else [0.0]
     )
     if np.isfinite(mean) and np.isfinite(its_error):
-        ends += [mean - _Z95 * its_error, mean + _Z95 * its_error]
+        ends += [mean - drawing.Z95 * its_error, mean + drawing.Z95 * its_error]
     width = max(ends) - min(ends) or 0.02
     return min(ends) - 0.05 * width, max(ends) + 0.05 * width
 

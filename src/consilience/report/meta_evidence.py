@@ -8,29 +8,26 @@ import numpy as np
 
 from consilience.methods.meta_clustering.result import MetaClusteringResult
 from consilience.report import drawing, figures_meta, figures_meta_gain
-from consilience.report.sections import DASH, Block, Picture, Table, listed, number, plural
+from consilience.report.drawing import Z95
+from consilience.report.sections import (
+    DASH,
+    Block,
+    Picture,
+    Table,
+    listed,
+    number,
+    percent,
+    plural,
+    site_name,
+)
 
 FEWEST = 10
 """Sites in the table of those with the fewest partners."""
-Z95 = 1.96
-"""Half width of a 95 % interval, in standard errors."""
 GAIN_WORDS = {
     "own_minus_group": "the model of the group instead of the site's own",
     "group_minus_all": "the model of all sites instead of the group's",
     "all_minus_shifted": "an intercept of the site, shrunken, on top of the model of all sites",
 }
-
-
-def percent(value: float, decimals: int = 1) -> str:
-    """Write a share as a percentage; a dash for what is not known."""
-    if not np.isfinite(value):
-        return DASH
-    return f"{100 * value:z.{decimals}f} %".replace("-", "\N{MINUS SIGN}")
-
-
-def site_name(site: str) -> str:
-    """Name of a site, short enough for a table."""
-    return drawing.short(site, 60)
 
 
 def tested(result: MetaClusteringResult) -> bool:

@@ -22,10 +22,11 @@ from matplotlib.figure import Figure
 import consilience
 from consilience.engines.federation import Run
 from consilience.methods.base import Method, get_method
+from consilience.report.drawing import short
 
 Tone = Literal["plain", "good", "caution"]
 DASH = "\N{EN DASH}"
-_NUMBER = re.compile(r"[+\-\u2212]?[\d,]*\.?\d+(e[+\-]?\d+)?\s?(%|B|kB)?|\u2013|")
+_NUMBER = re.compile(r"(< )?[+\-\u2212]?[\d,]*\.?\d+(e[+\-]?\d+)?\s?(%|B|kB)?|\u2013|")
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,27 @@ def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{k}: {_plain(v)}" for k, v in value.items())
     return str(value)
+
+
+def percent(value: float, decimals: int = 1) -> str:
+    """Write a share as a percentage; a dash for what is not known."""
+    if not math.isfinite(value):
+        return DASH
+    return f"{100 * value:z.{decimals}f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def p_value(p: float) -> str:
+    """Write a p-value with two digits that count; small ones only as small."""
+    if not math.isfinite(p):
+        return DASH
+    if p < 0.0001:
+        return "< 0.0001"
+    return f"{p:.4f}" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def site_name(site: str) -> str:
+    """Name of a site, short enough for a table."""
+    return short(site, 60)
 
 
 def size(n: int) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 from consilience.engines.federation import Run
 from consilience.methods.meta_clustering.result import THRESHOLD, MetaClusteringResult
 from consilience.report import drawing, figures_meta, figures_meta_gain, meta_evidence
-from consilience.report.meta_evidence import Z95, contrast, percent, response, site_name, tested
+from consilience.report.drawing import Z95
+from consilience.report.meta_evidence import contrast, response, tested
 from consilience.report.sections import (
     Block,
     Headline,
@@ -19,7 +20,9 @@ from consilience.report.sections import (
     Tone,
     listed,
     number,
+    percent,
     plural,
+    site_name,
 )
 
 SPELLED_OUT = 12
