@@ -2,8 +2,9 @@
 
 Layout of a message: a map ``{"m": name, "v": version, "f": {field: value}}``. A value is None,
 bool, int, float, str, bytes, a list (a tuple in Python), a map with text keys, or an array, which
-is the map ``{"$": "array", "d": dtype, "s": shape, "b": buffer}``. Nothing in it can be executed:
-there are no extension types and no object arrays. Whatever cannot be read raises
+is the map ``{"$": "array", "d": dtype, "s": shape, "b": buffer}``, or a value sealed for another
+site, ``{"$": "sealed", "f": sender, "t": recipient, "b": ciphertext}``. Nothing in it can be
+executed: there are no extension types and no object arrays. Whatever cannot be read raises
 :class:`~consilience.exceptions.WireError`.
 """
 
@@ -17,11 +18,14 @@ import numpy as np
 
 from consilience.exceptions import ProtocolError, WireError
 from consilience.wire.disclosure import Released, received
-from consilience.wire.message import Disclosure, check_shape, iterate_fields, message_type
+from consilience.wire.message import Disclosure, Sealed, check_shape, iterate_fields, message_type
 
 MAX_BYTES = 1 << 30
 MAX_DEPTH = 24
 MAX_ITEMS = 1_000_000
+MAX_SITE_NAME = 100
+SEAL_OVERHEAD = 16
+"""Bytes by which a sealed value is longer than what is in it."""
 _DTYPES = frozenset(("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8"))
 
 
@@ -148,6 +152,8 @@ def _to_wire(value: Any, depth: int) -> Any:
         return value.item()
     if isinstance(value, np.ndarray):
         return _array_to_wire(value)
+    if isinstance(value, Sealed):
+        return _sealed_to_wire(value)
     if isinstance(value, tuple | list):
         return [_to_wire(item, depth + 1) for item in value]
     if isinstance(value, dict):
@@ -170,6 +176,25 @@ def _array_to_wire(array: np.ndarray) -> dict[str, Any]:
     }
 
 
+def _sealed_to_wire(sealed: Sealed) -> dict[str, Any]:
+    raw = {"$": "sealed", "f": sealed.sender, "t": sealed.recipient, "b": sealed.data}
+    if not _is_sealed(raw):
+        raise ProtocolError("a sealed value lacks its sites or its ciphertext")
+    return raw
+
+
+def _sealed_from_wire(raw: dict[str, Any]) -> Sealed:
+    if set(raw) != {"$", "f", "t", "b"} or not _is_sealed(raw):
+        raise WireError("a malformed sealed value")
+    return Sealed(raw["f"], raw["t"], raw["b"])
+
+
+def _is_sealed(raw: dict[str, Any]) -> bool:
+    names = (raw["f"], raw["t"])
+    fine = all(isinstance(name, str) and 0 < len(name) <= MAX_SITE_NAME for name in names)
+    return fine and isinstance(raw["b"], bytes) and len(raw["b"]) > SEAL_OVERHEAD
+
+
 def _distinct(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     """Make a map of pairs; a repeated key would mean different things to different readers."""
     found = dict(pairs)
@@ -185,7 +210,7 @@ def _from_wire(raw: Any, depth: int) -> Any:
         return tuple(_from_wire(item, depth + 1) for item in raw)
     if isinstance(raw, dict):
         if "$" in raw:
-            return _array_from_wire(raw)
+            return _sealed_from_wire(raw) if raw["$"] == "sealed" else _array_from_wire(raw)
         if not all(isinstance(key, str) for key in raw):
             raise WireError("a map with keys that are not texts")
         return {key: _from_wire(item, depth + 1) for key, item in raw.items()}

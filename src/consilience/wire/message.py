@@ -9,6 +9,10 @@ A message is declared once and used by both ends::
 
 Fields that are not ``PUBLIC`` hold a :class:`~consilience.wire.disclosure.Released` value; the
 codec accepts nothing else. Names in a shape ("p") bind to one length within a message.
+
+The audience of a field says who reads it. Where it is a role (neither ``"coordinator"`` nor
+``"all"`` nor ``"site"``), the coordinator only passes the field on, and a :class:`Sealed` value may
+stand in its place (see ``wire.sealing``).
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ from consilience.exceptions import ProtocolError, WireError
 Kind = Literal["float", "int", "bool", "str", "any"]
 T = TypeVar("T")
 
+OPEN_AUDIENCES = ("coordinator", "all", "site")
+"""Audiences whose fields the coordinator reads; any other one is a role."""
+
 _NAME = re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)?/[a-z][a-z0-9-]*")
 _DTYPES = {"float": "f", "int": "iu", "bool": "b"}
 
@@ -44,6 +51,23 @@ class Disclosure(Enum):
     """A value for each record."""
     NOISED = "noised"
     """Values with noise of a stated epsilon."""
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A value that one site has encrypted for another; made and opened by ``wire.sealing``.
+
+    Attributes
+    ----------
+    sender, recipient : str
+        Sites, as whoever carries the value may read them. Opening proves them.
+    data : bytes
+        Ciphertext.
+    """
+
+    sender: str
+    recipient: str
+    data: bytes = dataclasses.field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -74,6 +98,11 @@ class FieldSpec:
     many: bool = False
     gaps: bool = False
     doc: str = ""
+
+    @property
+    def for_role(self) -> bool:
+        """Whether the audience is a role: the coordinator passes the field on unread."""
+        return self.audience not in OPEN_AUDIENCES
 
 
 def sends(
@@ -166,15 +195,22 @@ def check_shape(where: str, spec: FieldSpec, value: Any, dims: dict[str, int]) -
     where : str
         Message and field, for the error.
     value : Any
-        Plain value, after a Released one was opened.
+        Plain value, after a Released one was opened. Where the audience is a role, a `Sealed` may
+        stand for the whole of it, or for an item where there are `many`: what is inside is
+        checked by whoever opens it.
     dims : dict
         Lengths bound so far in this message; extended in place.
 
     Raises
     ------
     WireError
-        Wrong structure, dtype, shape, or a number that is not finite.
+        Wrong structure, dtype, shape, or a number that is not finite; a sealed value where the
+        coordinator, every site or no site in particular is meant to read.
     """
+    if isinstance(value, Sealed):
+        if not spec.for_role:
+            raise WireError(f"{where}: a sealed value in a field for {spec.audience!r}")
+        return
     if spec.many:
         if not isinstance(value, tuple):
             raise WireError(f"{where}: a tuple was declared")
@@ -182,6 +218,8 @@ def check_shape(where: str, spec: FieldSpec, value: Any, dims: dict[str, int]) -
         for item in value:
             check_shape(where, inner, item, {})
         return
+    if holds_sealed(value):
+        raise WireError(f"{where}: a sealed value inside another one")
     if isinstance(spec.shape, str):
         _check_leaves(where, spec, value)
         return
@@ -197,6 +235,15 @@ def check_shape(where: str, spec: FieldSpec, value: Any, dims: dict[str, int]) -
         raise WireError(f"{where}: dtype {value.dtype} where {spec.kind} was declared")
     _bind(where, spec.shape, value.shape, dims)
     _check_finite(where, spec, value)
+
+
+def holds_sealed(value: Any) -> bool:
+    """Whether a plain value is sealed, or holds a sealed one."""
+    if isinstance(value, dict):
+        return any(holds_sealed(item) for item in value.values())
+    if isinstance(value, tuple | list):
+        return any(holds_sealed(item) for item in value)
+    return isinstance(value, Sealed)
 
 
 def _bind(

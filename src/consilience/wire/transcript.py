@@ -1,8 +1,9 @@
 """The transcript: one line for each field of each message, chained by hashes, for a data steward.
 
 Each line holds run, round, step, site, direction, audience, field, class, shape, bytes, a salted
-digest of the content, the gate's verdict and epsilon, and ``chain``: the SHA-256 of the previous
-line's chain and this line. Changing, dropping or reordering a line breaks the chain from there on.
+digest of the content, the gate's verdict and epsilon, the rank of what the site has revealed of its
+columns so far ("3 of 6"), and ``chain``: the SHA-256 of the previous line's chain and this line.
+Changing, dropping or reordering a line breaks the chain from there on.
 The salt stays with the run's payloads: without it a digest cannot be tried against guessed values.
 
 When refused questions are asked again, a line says from which round on; what crossed before stays,
@@ -24,7 +25,7 @@ from consilience.exceptions import RunError
 from consilience.wire.codec import digest, pack, plain_fields
 from consilience.wire.envelope import Reply
 from consilience.wire.files import AppendLog
-from consilience.wire.message import iterate_fields
+from consilience.wire.message import Sealed, iterate_fields
 
 _START = "0" * 64
 _AGAIN = "asked-again"
@@ -48,6 +49,7 @@ class Line:
     verdict: str
     rule: str
     epsilon: float
+    revealed: str = ""
     chain: str = ""
 
 
@@ -111,6 +113,7 @@ class Transcript:
                     verdict=str(verdict.get("verdict", "sent")),
                     rule=str(verdict.get("rule", "")),
                     epsilon=float(verdict.get("epsilon", 0.0)),
+                    revealed=str(verdict.get("revealed", "")),
                 )
             )
 
@@ -201,6 +204,8 @@ class Transcript:
 
 def describe_shape(value: Any) -> str:
     """Short description of a plain value's structure, without any of its content."""
+    if isinstance(value, Sealed):
+        return "sealed"
     if isinstance(value, np.ndarray):
         return "x".join(str(n) for n in value.shape) or "scalar"
     if isinstance(value, tuple):
