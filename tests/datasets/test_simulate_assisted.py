@@ -130,6 +130,7 @@ def test_rows_and_tables():
     some = data.rows([3, 1])
     np.testing.assert_array_equal(some.y, data.y[[3, 1]])
     np.testing.assert_array_equal(some.columns["b"], data.columns["b"][[3, 1]])
+    np.testing.assert_array_equal(data.rows(slice(2, 5)).pooled, data.pooled[2:5])
     tables = data.tables()
     assert list(tables["a"].columns) == ["id", *data.names["a"], "y"]
     assert list(tables["b"].columns) == ["id", *data.names["b"]]

@@ -71,9 +71,9 @@ class SplitColumns:
         }
         return np.column_stack([held[name] for name in self.coefficients])
 
-    def rows(self, chosen: ArrayLike) -> SplitColumns:
-        """Return the same parties with some of the records, by place or by a bool array."""
-        where = np.asarray(chosen)
+    def rows(self, chosen: ArrayLike | slice) -> SplitColumns:
+        """Return the same parties with some of the records: places, a bool array or a slice."""
+        where = chosen if isinstance(chosen, slice) else np.asarray(chosen)
         return SplitColumns(
             {party: x[where] for party, x in self.columns.items()},
             self.names,
