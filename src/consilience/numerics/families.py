@@ -1,0 +1,266 @@
+"""Losses in a linear predictor, with score, weight, mean and deviance.
+
+Each family is a loss ``l(y, eta)`` with score ``s = dl/deta`` and weight ``w = d2l/deta2``, as
+additive-effect assisted learning asks for (Zhang, Yang and Ding 2025, *Journal of the Royal
+Statistical Society B*, section 2). Gamma and Tweedie have the log link.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, xlogy
+
+from consilience.exceptions import ParameterError
+
+FloatArray = NDArray[np.float64]
+
+NAMES = ("normal", "binomial", "poisson", "log-cosh", "pseudo-huber", "gamma", "tweedie")
+_OPTION = {"log-cosh": 0.3, "pseudo-huber": 1.0}
+_TOP = 500.0  # exponents are cut here: exp(500) is 1e217, sums of it stay finite
+
+
+def _exp(eta: FloatArray) -> FloatArray:
+    return np.exp(np.minimum(eta, _TOP))
+
+
+def _log_cosh(x: FloatArray) -> FloatArray:
+    size = np.abs(x)
+    return size + np.log1p(np.exp(-2 * size)) - math.log(2)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A loss in the linear predictor; made by :func:`family`.
+
+    Parameters
+    ----------
+    name : str
+        One of `NAMES`.
+    option : float
+        Slope of log-cosh (.3), bend of pseudo-Huber (1), power of Tweedie; 0 elsewhere.
+    mask : float
+        Probability with which each 0/1 response was flipped before it was passed on (binomial
+        only); the link is then ``mask + (1 - 2 mask) expit(eta)``.
+    """
+
+    name: str
+    option: float = 0.0
+    mask: float = 0.0
+
+    def check(self, y: FloatArray) -> str | None:
+        """Say in a phrase what a response must be and this one is not; None if it fits."""
+        if not np.all(np.isfinite(y)):
+            return "finite numbers"
+        if self.name == "binomial":
+            if not np.all((y == 0) | (y == 1)):
+                return "0 or 1"
+            if y.size and np.all(y == y[0]):
+                return "of both classes, 0 and 1"
+        elif self.name == "poisson":
+            if not np.all((y >= 0) & (y == np.floor(y))):
+                return "whole numbers of at least 0"
+            if not np.any(y):
+                return "above 0 in some record"
+        elif self.name == "gamma" and not np.all(y > 0):
+            return "above 0"
+        elif self.name == "tweedie":
+            if not np.all(y >= 0):
+                return "at least 0"
+            if not np.any(y):
+                return "above 0 in some record"
+        return None
+
+    def loss(self, y: FloatArray, eta: FloatArray) -> FloatArray:
+        """Loss of each record; minus the log likelihood up to terms in y alone."""
+        k = self.option
+        match self.name:
+            case "normal":
+                return 0.5 * (y - eta) ** 2
+            case "binomial" if self.mask == 0:
+                return np.logaddexp(0, eta) - y * eta
+            case "binomial":
+                return -np.log(np.where(y > 0.5, self._shown(eta), self._shown(-eta)))
+            case "poisson":
+                return _exp(eta) - y * eta
+            case "log-cosh":
+                return _log_cosh(k * (y - eta)) / k
+            case "pseudo-huber":
+                r = (y - eta) / k
+                return k * k * r * r / (np.sqrt(1 + r * r) + 1)
+            case "gamma":
+                return y * _exp(-eta) + eta
+            case _:
+                return y * _exp((1 - k) * eta) / (k - 1) + _exp((2 - k) * eta) / (2 - k)
+
+    def score(self, y: FloatArray, eta: FloatArray) -> FloatArray:
+        """First derivative of the loss in eta."""
+        k = self.option
+        match self.name:
+            case "normal":
+                return eta - y
+            case "binomial" if self.mask == 0:
+                return expit(eta) - y
+            case "binomial":
+                sign = np.where(y > 0.5, 1.0, -1.0)
+                slope = (1 - 2 * self.mask) * expit(eta) * expit(-eta)
+                return -sign * slope / self._shown(sign * eta)
+            case "poisson":
+                return _exp(eta) - y
+            case "log-cosh":
+                return -np.tanh(k * (y - eta))
+            case "pseudo-huber":
+                r = y - eta
+                return -r / np.sqrt(1 + (r / k) ** 2)
+            case "gamma":
+                return 1 - y * _exp(-eta)
+            case _:
+                return _exp((2 - k) * eta) - y * _exp((1 - k) * eta)
+
+    def weight(self, y: FloatArray, eta: FloatArray) -> FloatArray:
+        """Second derivative of the loss in eta; may be negative for a masked response."""
+        k = self.option
+        match self.name:
+            case "binomial" if self.mask > 0:
+                sign = np.where(y > 0.5, 1.0, -1.0)
+                p = expit(sign * eta)
+                slope = (1 - 2 * self.mask) * p * expit(-sign * eta)
+                ratio = slope / self._shown(sign * eta)
+                return ratio * (ratio - (1 - 2 * p))
+            case "log-cosh":
+                return k * (1 - np.tanh(k * (y - eta)) ** 2)
+            case "pseudo-huber":
+                return (1 + ((y - eta) / k) ** 2) ** -1.5
+            case "gamma":
+                return y * _exp(-eta)
+            case "tweedie":
+                return (k - 1) * y * _exp((1 - k) * eta) + (2 - k) * _exp((2 - k) * eta)
+            case _:
+                return self.expected_weight(eta)
+
+    def expected_weight(self, eta: FloatArray) -> FloatArray:
+        """Weight expected at eta; for log-cosh and pseudo-Huber the largest, at residual 0."""
+        k = self.option
+        match self.name:
+            case "binomial" if self.mask == 0:
+                return expit(eta) * expit(-eta)
+            case "binomial":
+                slope = (1 - 2 * self.mask) * expit(eta) * expit(-eta)
+                return slope**2 / (self._shown(eta) * self._shown(-eta))
+            case "poisson":
+                return _exp(eta)
+            case "log-cosh":
+                return np.full(np.shape(eta), k)
+            case "tweedie":
+                return _exp((2 - k) * eta)
+            case _:
+                return np.ones(np.shape(eta))
+
+    def safe_weight(self, y: FloatArray, eta: FloatArray) -> FloatArray:
+        """Positive weight for a step where Newton's overshoots.
+
+        For the two losses in the residual it is ``s/r``, which majorises the loss, so a full step
+        never raises it (Huber 1981, section 7.8).
+        """
+        r = y - eta
+        if self.name == "pseudo-huber":
+            return 1 / np.sqrt(1 + (r / self.option) ** 2)
+        if self.name == "log-cosh":
+            a = self.option
+            small = np.abs(a * r) < 1e-6
+            return np.where(small, a, np.tanh(a * r) / np.where(small, 1.0, r))
+        return self.expected_weight(eta)
+
+    def mean(self, eta: ArrayLike) -> FloatArray:
+        """Inverse link: mean of the response, of the true one where the response is masked."""
+        eta = np.asarray(eta, dtype=float)
+        if self.name == "binomial":
+            return np.asarray(expit(eta))
+        if self.name in ("poisson", "gamma", "tweedie"):
+            return _exp(eta)
+        return eta
+
+    def deviance(self, y: FloatArray, eta: FloatArray, weights: FloatArray | None = None) -> float:
+        """Twice the weighted sum of the loss above its least value at each y."""
+        gap = self.loss(y, eta) - self._least(y)
+        return 2 * float(np.sum(gap) if weights is None else np.dot(weights, gap))
+
+    def start(self, y: FloatArray, weights: FloatArray | None = None) -> float:
+        """Linear predictor of a model without covariates, kept finite (median for two losses)."""
+        if self.name in ("log-cosh", "pseudo-huber"):
+            return float(np.median(y if weights is None else y[weights > 0]))
+        average = float(np.average(y, weights=weights))
+        if self.name == "binomial":
+            share = (average - self.mask) / (1 - 2 * self.mask)
+            share = min(max(share, 0.01), 0.99)
+            return math.log(share / (1 - share))
+        if self.name in ("poisson", "gamma", "tweedie"):
+            return math.log(max(average, 1e-8))
+        return average
+
+    def _shown(self, eta: FloatArray) -> FloatArray:
+        """Probability that the masked response is 1."""
+        return np.asarray(self.mask + (1 - 2 * self.mask) * expit(eta))
+
+    def _least(self, y: FloatArray) -> FloatArray | float:
+        k = self.option
+        if self.name == "poisson":
+            return y - xlogy(y, y)
+        if self.name == "gamma":
+            return 1 + np.log(y)
+        if self.name == "tweedie":
+            return y ** (2 - k) / ((k - 1) * (2 - k))
+        return 0.0
+
+
+def family(name: str, *, power: float = 1.5, mask: float = 0.0) -> Family:
+    """Make a family.
+
+    Parameters
+    ----------
+    name : str
+        One of `NAMES`.
+    power : float
+        Tweedie only: power of the variance function, between 1 and 2.
+    mask : float
+        Binomial only: probability of a flip, at least 0 and below 1/2.
+
+    Raises
+    ------
+    ParameterError
+        An unknown name, or a number outside its range.
+    """
+    if name not in NAMES:
+        raise ParameterError.of("family", f"one of {', '.join(NAMES)}", name)
+    if name == "tweedie" and not 1 < power < 2:
+        raise ParameterError.of("power", "between 1 and 2", power)
+    if not 0 <= mask < 0.5:
+        raise ParameterError.of("mask", "at least 0 and below 0.5", mask)
+    if mask and name != "binomial":
+        raise ParameterError.of("mask", f"0 for the family {name}", mask)
+    return Family(name, power if name == "tweedie" else _OPTION.get(name, 0.0), mask)
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """Elastic net: ``alpha (l1_ratio |b|_1 + (1 - l1_ratio)/2 |b|_2^2)``, intercept free.
+
+    It is added to the weighted *mean* of the losses.
+    """
+
+    alpha: float = 0.0
+    l1_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.alpha >= 0 and math.isfinite(self.alpha)):
+            raise ParameterError.of("alpha", "a finite number of at least 0", self.alpha)
+        if not 0 <= self.l1_ratio <= 1:
+            raise ParameterError.of("l1_ratio", "between 0 and 1", self.l1_ratio)
+
+    def value(self, coef: FloatArray) -> float:
+        """Penalty at `coef`."""
+        lasso, ridge = self.alpha * self.l1_ratio, self.alpha * (1 - self.l1_ratio)
+        return lasso * float(np.sum(np.abs(coef))) + 0.5 * ridge * float(coef @ coef)
