@@ -284,6 +284,23 @@ def test_a_sealed_value_inside_a_sealed_one_is_refused(value: Any) -> None:
         open_message(sent, keyring("a"))
 
 
+def test_values_that_were_not_sealed_are_refused() -> None:
+    """Otherwise a coordinator that cannot read a predictor could send one of its own choice."""
+    assert "not sealed" in refused(asked(PREDICTOR), keyring("a"))
+    mixed = (sealed_fit().predictor.value, PREDICTOR)
+    for value in (mixed, (PREDICTOR,)):
+        sent = Several(received(value, Disclosure.PER_RECORD))
+        assert "not sealed" in refused(sent, keyring("a"))
+    for nothing in ((), (np.zeros(0),)):
+        sent = Several(received(nothing, Disclosure.PER_RECORD))
+        assert len(open_message(sent, keyring("a")).predictor.value) == len(nothing)
+    nest = Nest(received({"b": PREDICTOR}, Disclosure.PER_RECORD))
+    assert "not sealed" in refused(nest, keyring("a"))
+    sealed = seal_message(nest, keyring("b"), {"predictor": "a"})
+    opened = open_message(decode_message(encode_message(sealed)), keyring("a"))
+    assert np.array_equal(opened.predictor.value["b"], PREDICTOR)
+
+
 # --- introductions --------------------------------------------------------------------------
 
 

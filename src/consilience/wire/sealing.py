@@ -281,6 +281,9 @@ def seal_message(msg: M, keyring: Keyring, recipients: Mapping[str, str]) -> M:
 def open_message(msg: M, keyring: Keyring) -> M:
     """Decrypt the sealed fields of a message, all of which must be for this site.
 
+    What is for a role and not public must have been sealed: a coordinator cannot put values of its
+    own there. It can only leave a field empty.
+
     Parameters
     ----------
     msg : object
@@ -295,14 +298,16 @@ def open_message(msg: M, keyring: Keyring) -> M:
     Raises
     ------
     WireError
-        A value is for another site, was sealed for another field or run or by somebody else, is
-        damaged, or does not fit its declaration.
+        A value is for another site, was sealed for another field or run or by somebody else, was
+        not sealed, is damaged, or does not fit its declaration.
     """
     kind = message_type(type(msg))
     changes: dict[str, Any] = {}
     dims: dict[str, int] = {}
     for name, spec, content in iterate_fields(msg):
         value = _value(content)
+        if spec.for_role and spec.disclosure is not Disclosure.PUBLIC:
+            _came_sealed(name, spec, value)
         if isinstance(value, Sealed):
             value = _opened(name, value, keyring)
             changes[name] = _content(spec, value)
@@ -319,6 +324,15 @@ def open_message(msg: M, keyring: Keyring) -> M:
             sentence = f"what was sealed in field {name!r} does not fit its declaration"
             raise WireError(str(error), public=sentence) from None
     return _changed(msg, changes)
+
+
+def _came_sealed(name: str, spec: FieldSpec, value: Any) -> None:
+    items = value if spec.many and isinstance(value, tuple) else (value,)
+    for item in items:
+        empty = item is None or (isinstance(item, np.ndarray) and not item.size)
+        if not isinstance(item, Sealed) and not empty:
+            sentence = f"field {name!r} was not sealed by the site that it comes from"
+            raise WireError(sentence, public=sentence)
 
 
 def _opened(name: str, sealed: Sealed, keyring: Keyring) -> Any:
