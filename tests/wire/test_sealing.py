@@ -185,8 +185,8 @@ def refused(message: Any, reader: Keyring) -> str:
 
 def test_a_value_for_another_site_is_refused() -> None:
     sealed = sealed_fit().predictor.value
-    assert "another site" in refused(asked(sealed), keyring("c"))
-    assert "another site" in refused(asked(sealed), keyring("b"))
+    assert "is sealed for another site" in refused(asked(sealed), keyring("c"))
+    assert "is sealed for another site" in refused(asked(sealed), keyring("b"))
 
 
 @pytest.mark.parametrize("change", [{"recipient": "c"}, {"sender": "c"}])
