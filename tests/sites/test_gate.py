@@ -276,8 +276,168 @@ def test_every_rule_has_a_test_here() -> None:
         "estimator",
         "estimators",
         "per-record",
+        "projection",
+        "response",
+        "hashed-ids",
         "noised",
     }
+
+
+# --------------------------------------------------------------------------- revealed rank
+
+
+@message("test-gate/two-projections", version=1)
+class Two:
+    first: Any = sends(Disclosure.PER_RECORD, ("n", "k"))
+    second: Any = sends(Disclosure.NOISED, ("n", "m"))
+
+
+@message("test-gate/for-a-partner", version=1)
+class ForPartner:
+    value: Any = sends(Disclosure.PER_RECORD, "anything", audience="partner")
+    word: str = sends(Disclosure.PUBLIC, kind="str", audience="partner")
+
+
+CONSORTIUM = Policy.from_settings("consortium")
+NAMES = ("u", "v", "w")
+
+
+def projected(k: int = 1, seed: int = 0, **settings: Any) -> Released:
+    directions = np.random.default_rng(seed).normal(size=(3, k))
+    return d.projection(normal(40, 3), directions, names=NAMES, **settings)
+
+
+def test_a_projection_needs_consent_for_values_of_records() -> None:
+    assert not passes(projected(), Policy(max_revealed_rank="full"))
+    assert passes(projected(), Policy(max_revealed_rank="full", per_record=True))
+
+
+@pytest.mark.parametrize(
+    ("limit", "k", "good"),
+    [
+        ("default", 2, True),
+        ("default", 3, False),
+        ("full", 3, True),
+        ("full", 7, True),
+        (0, 1, False),
+        (1, 1, True),
+        (1, 2, False),
+        (3, 9, True),
+    ],
+)
+def test_directions_up_to_the_limit(limit: Any, k: int, good: bool) -> None:
+    policy = Policy(preset="consortium", max_revealed_rank=limit)
+    assert passes(projected(k), policy) is good
+    noised = Policy(preset="simulation", max_revealed_rank=limit)
+    made = projected(k, mechanism=Mechanism(1e-9))
+    assert passes(made, noised, epsilon_spent=1.0) is good, "noise does not lower the count"
+
+
+def test_noised_projections_need_consent_for_noise_and_a_paid_budget() -> None:
+    made = projected(mechanism=Mechanism(0.5))
+    assert not passes(made, CONSORTIUM, epsilon_spent=1.0)
+    assert not passes(made, SIMULATION)
+    assert passes(made, SIMULATION, epsilon_spent=0.5)
+
+
+def test_the_ledger_goes_on_from_what_is_known() -> None:
+    reviewed = review(Rows(value=projected(1)), CONSORTIUM, {})
+    assert reviewed.verdicts[0].revealed == "1 of 3"
+    assert reviewed.verdicts[0].rule == "projection"
+    again = review(Rows(value=projected(1)), CONSORTIUM, {}, revealed=reviewed.revealed)
+    assert again.verdicts[0].revealed == "1 of 3"
+    assert again.message == reviewed.message
+    other = review(Rows(value=projected(1, seed=1)), CONSORTIUM, {}, revealed=again.revealed)
+    assert other.verdicts[0].revealed == "2 of 3"
+    with pytest.raises(DisclosureError, match="more of its columns would be known"):
+        review(Rows(value=projected(1, seed=2)), CONSORTIUM, {}, revealed=other.revealed)
+    same = review(Aggregate(value=d.count(40)), CONSORTIUM, {}, revealed=other.revealed)
+    assert same.revealed is other.revealed
+    assert same.verdicts[0].revealed == ""
+
+
+def test_fields_of_a_message_add_up() -> None:
+    both = Two(first=projected(1), second=projected(1, seed=1, mechanism=Mechanism(0.1)))
+    policy = Policy(preset="simulation", max_revealed_rank=2)
+    reviewed = review(both, policy, {}, epsilon_spent=0.1)
+    assert [v.revealed for v in reviewed.verdicts] == ["1 of 3", "2 of 3"]
+    with pytest.raises(DisclosureError, match="'second'"):
+        review(both, Policy(preset="simulation", max_revealed_rank=1), {}, epsilon_spent=0.1)
+
+
+def test_what_is_not_counted_leaves_along_what_is_known() -> None:
+    x = normal(40, 3)
+    direction, hidden = np.array([1.0, 2.0, 3.0]), np.array([3.0, 0.0, -1.0])
+
+    def send(along: np.ndarray, **settings: Any) -> tuple[np.ndarray, Reviewed]:
+        made = Rows(value=d.projection(x, along, names=NAMES))
+        reviewed = review(made, CONSORTIUM, {}, **settings)
+        return decode_message(reviewed.message).value.value, reviewed
+
+    first, reviewed = send(direction)
+    second, after = send(direction + 1e-9 * hidden, revealed=reviewed.revealed)
+    assert after.verdicts[0].revealed == "1 of 3"
+    np.testing.assert_allclose(second, first * (second @ first) / (first @ first), rtol=1e-13)
+    centred = x - x.mean(axis=0)
+    difference = centred @ (direction + 1e-9 * hidden) - centred @ direction
+    correlation = np.corrcoef(difference, centred @ hidden)[0, 1]
+    assert correlation > 0.999, "without the rule the hidden direction would be told"
+
+
+def test_no_rows_go_with_a_reviewed_projection() -> None:
+    for released in (projected(), projected(seed=1)):
+        content: Any = review(Rows(value=released), CONSORTIUM, {}).content
+        assert content.value.evidence.rows is None
+
+
+def test_response_and_ids_have_consents_of_their_own() -> None:
+    response = d.response(np.ones(40))
+    hashes = d.hashed_ids(np.zeros((40, 16), dtype=np.uint8))
+    assert not passes(response, CONSORTIUM)
+    assert passes(response, Policy(share_response=True))
+    assert passes(hashes, CONSORTIUM)
+    assert not passes(hashes)
+    assert not passes(hashes, Policy(preset="consortium", share_ids=False))
+    assert not passes(d.per_record(np.ones(40)), Policy(share_response=True, share_ids=True))
+    with pytest.raises(DisclosureError, match="does not allow the response of each record"):
+        put(response, CONSORTIUM)
+    with pytest.raises(DisclosureError, match="does not allow hashed ids"):
+        put(hashes)
+
+
+def test_a_field_for_a_role_is_addressed_and_no_other_is() -> None:
+    response = d.response(np.ones(40))
+    with pytest.raises(DisclosureError, match="says not whose"):
+        review(ForPartner(value=response, word="x"), SIMULATION, {})
+    reviewed = review(ForPartner(value=d.addressed(response, "b"), word="x"), SIMULATION, {})
+    content: Any = reviewed.content
+    assert content.value.evidence.recipient == "b"
+    with pytest.raises(DisclosureError, match="would be read by others"):
+        review(Rows(value=d.addressed(response, "b")), SIMULATION, {})
+
+
+def test_an_addressed_projection_is_counted() -> None:
+    made = d.addressed(projected(2), "b")
+    reviewed = review(ForPartner(value=made, word="x"), CONSORTIUM, {})
+    content: Any = reviewed.content
+    assert reviewed.verdicts[0].revealed == "2 of 3"
+    assert content.value.evidence.recipient == "b"
+
+
+def test_sealing_comes_after_the_verdicts() -> None:
+    seen: list[Any] = []
+
+    def seal(content: Any) -> Any:
+        seen.append(content)
+        return Public(value="sealed")
+
+    reviewed = review(Rows(value=projected()), CONSORTIUM, {}, seal=seal)
+    assert decode_message(reviewed.message).value == "sealed"
+    assert reviewed.content is seen[0]
+    assert [v.field for v in reviewed.verdicts] == ["value"]
+    with pytest.raises(DisclosureError):
+        review(Rows(value=projected(3)), CONSORTIUM, {}, seal=seal)
+    assert len(seen) == 1, "nothing that is refused is sealed"
 
 
 # --------------------------------------------------------------------------- differencing

@@ -54,6 +54,13 @@ def test_settings_change_a_preset() -> None:
         ("max_message_bytes", 10),
         ("per_record", 1),
         ("noised", "yes"),
+        ("share_ids", 1),
+        ("share_response", "true"),
+        ("max_revealed_rank", -1),
+        ("max_revealed_rank", 1.0),
+        ("max_revealed_rank", True),
+        ("max_revealed_rank", "half"),
+        ("max_revealed_rank", None),
         ("data_id", "../x"),
         ("data_id", ""),
         ("data_id", "_approved"),
@@ -69,7 +76,14 @@ def test_values_outside_their_range(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("min_records", 1), ("max_share", 1.0), ("max_runs", None), ("data_id", "a" * 64)],
+    [
+        ("max_revealed_rank", 0),
+        ("max_revealed_rank", "full"),
+        ("min_records", 1),
+        ("max_share", 1.0),
+        ("max_runs", None),
+        ("data_id", "a" * 64),
+    ],
 )
 def test_values_at_the_edge_of_their_range(name: str, value: Any) -> None:
     assert getattr(Policy.from_settings({name: value}), name) == value
@@ -83,3 +97,24 @@ def test_unknown_settings() -> None:
 def test_a_policy_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Policy().min_records = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("preset", "ids", "response", "limits"),
+    [
+        ("strict", False, False, [0, 0, 0]),
+        ("consortium", True, False, [0, 0, 5]),
+        ("simulation", True, True, [0, 1, 6]),
+    ],
+)
+def test_presets_for_columns(preset: str, ids: bool, response: bool, limits: list[int]) -> None:
+    policy = Policy.from_settings(preset)
+    assert policy.allows(Disclosure.PER_RECORD, "hashed-ids") is ids
+    assert policy.allows(Disclosure.PER_RECORD, "response") is response
+    assert policy.allows(Disclosure.PER_RECORD, "projection") is policy.per_record
+    assert [policy.revealed_limit(rank) for rank in (0, 1, 6)] == limits
+
+
+@pytest.mark.parametrize(("limit", "allowed"), [("default", 5), ("full", 6), (0, 0), (9, 9)])
+def test_limit_of_revealed_directions(limit: Any, allowed: int) -> None:
+    assert Policy(max_revealed_rank=limit).revealed_limit(6) == allowed

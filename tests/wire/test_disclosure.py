@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import ProtocolError
+from consilience.wire import disclosure as d
 from consilience.wire.disclosure import (
     Evidence,
     Limits,
@@ -365,3 +366,126 @@ def test_a_bundle_of_estimators_keeps_each_evidence() -> None:
     assert evidence(joined).n_records == 30
     with pytest.raises(ProtocolError, match="one kind"):
         bundle([first, model(np.ones(2), kind="summary", n_records=40)])
+
+
+# --------------------------------------------------------------------------- columns of a site
+
+
+class _Shift:
+    """A mechanism whose noise is known."""
+
+    name, epsilon = "shift", 0.5
+
+    def release(self, values: np.ndarray) -> np.ndarray:
+        return values + 1.0
+
+
+def _columns() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    return rng.normal(3.0, 1.0, size=(30, 3)), rng.normal(size=(3, 2))
+
+
+def test_a_projection_is_of_centred_columns() -> None:
+    x, directions = _columns()
+    released = d.projection(x, directions, names=("a", "b", "c"))
+    centred = x - x.mean(axis=0)
+    np.testing.assert_allclose(released.value, centred @ directions)
+    evidence = released.evidence
+    assert evidence is not None and evidence.factor is not None
+    assert (evidence.rule, evidence.n_records, evidence.n_columns) == ("projection", 30, 3)
+    assert (evidence.columns, evidence.epsilon) == (("a", "b", "c"), 0.0)
+    np.testing.assert_allclose(evidence.factor.T @ evidence.factor, centred.T @ centred)
+    assert released.disclosure is Disclosure.PER_RECORD
+    one = d.projection(x, directions[:, 0], names=("a", "b", "c"))
+    assert one.value.shape == (30,)
+    assert one.evidence is not None and one.evidence.directions is not None
+    assert one.evidence.directions.shape == (3, 1)
+
+
+def test_a_projection_with_noise_is_of_the_columns_as_they_are() -> None:
+    x, directions = _columns()
+    released = d.projection(x, directions, names=("a", "b", "c"), mechanism=_Shift())
+    np.testing.assert_allclose(released.value, x @ directions + 1.0)
+    evidence = released.evidence
+    assert evidence is not None and released.disclosure is Disclosure.NOISED
+    assert (evidence.rule, evidence.epsilon, evidence.mechanism) == ("projection", 0.5, "shift")
+    assert evidence.rows is None
+    np.testing.assert_array_equal(evidence.directions, directions)
+
+
+def test_evidence_of_columns_is_not_printed() -> None:
+    x, directions = _columns()
+    released = d.projection(x, directions, names=("a", "b", "c"))
+    assert "array" not in repr(released) + repr(released.evidence)
+
+
+def test_the_factor_of_the_same_rows_may_be_given() -> None:
+    x, directions = _columns()
+    names = ("a", "b", "c")
+    d.projection(x, directions, names=names, factor=d.column_factor(x))
+    with pytest.raises(ProtocolError, match="other rows"):
+        d.projection(x, directions, names=names, factor=d.column_factor(x[:20]))
+    with pytest.raises(ProtocolError, match="other rows"):
+        d.projection(x, directions, names=names, factor=np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("x", "directions", "names"),
+    [
+        (np.ones((9, 2)), np.ones((3, 1)), ("a", "b")),
+        (np.ones((9, 2)), np.ones((2, 1)), ("a",)),
+        (np.ones((9, 2)), np.ones((2, 1)), ("a", "a")),
+        (np.ones(9), np.ones((2, 1)), ("a", "b")),
+        (np.full((9, 2), np.nan), np.ones((2, 1)), ("a", "b")),
+        (np.ones((9, 2)), np.full(2, np.inf), ("a", "b")),
+        (np.ones((0, 2)), np.ones(2), ("a", "b")),
+    ],
+)
+def test_projections_that_do_not_fit(x: Any, directions: Any, names: Any) -> None:
+    with pytest.raises(ProtocolError, match="a projection"):
+        d.projection(x, directions, names=names)
+
+
+def test_other_directions() -> None:
+    x, directions = _columns()
+    released = d.projection(x, directions[:, 0], names=("a", "b", "c"))
+    other = d.reprojected(released, directions[:, [1]])
+    np.testing.assert_allclose(other.value, (x - x.mean(axis=0)) @ directions[:, 1])
+    with pytest.raises(ProtocolError, match="without noise"):
+        d.reprojected(other, directions[:, [1]])
+    with pytest.raises(ProtocolError, match="without noise"):
+        d.reprojected(d.per_record(np.ones(3)), directions)
+
+
+@pytest.mark.parametrize(
+    "hashes",
+    [
+        np.zeros((4, 16), dtype=np.int64),
+        np.zeros((4, 8), dtype=np.uint8),
+        np.zeros(16, dtype=np.uint8),
+        np.array(["id-1", "id-2"]),
+    ],
+)
+def test_ids_leave_as_hashes_only(hashes: Any) -> None:
+    with pytest.raises(ProtocolError, match="hashes of 16 bytes"):
+        d.hashed_ids(hashes)
+
+
+def test_addressed_values() -> None:
+    made = d.addressed(d.response(np.ones(4)), "b")
+    assert made.evidence is not None
+    assert (made.evidence.rule, made.evidence.recipient) == ("response", "b")
+    assert made.disclosure is Disclosure.PER_RECORD
+    with pytest.raises(ProtocolError, match="a site addresses"):
+        d.addressed(d.received(1.0, Disclosure.PER_RECORD), "b")
+    with pytest.raises(ProtocolError, match="a site addresses"):
+        d.addressed(d.response(np.ones(4)), "")
+
+
+def test_a_bundle_loses_no_direction_and_no_address() -> None:
+    x, directions = _columns()
+    made = d.projection(x, directions, names=("a", "b", "c"))
+    with pytest.raises(ProtocolError, match="no projections"):
+        d.bundle([made, made])
+    with pytest.raises(ProtocolError, match="no projections and no addressed"):
+        d.bundle([d.addressed(d.response(np.ones(4)), "b")])

@@ -11,7 +11,12 @@ from consilience.wire.codec import pack, unpack
 from consilience.wire.envelope import Reply, Request, Verdict
 
 REQUEST = Request("r", "s", "m", 1, "0", 2, 1, 1, 1, "step", "a", 7, b"message")
-VERDICTS = Reply.verdicts_to_wire((Verdict("n", "count", "released"),))
+VERDICTS = Reply.verdicts_to_wire(
+    (
+        Verdict("n", "count", "released"),
+        Verdict("eta", "projection", "released", 0.5, "3 of 6"),
+    )
+)
 REPLY = Reply("r", 2, 1, "step", "a", "reply", b"message", "", VERDICTS)
 
 
@@ -67,10 +72,14 @@ def test_more_or_fewer_fields() -> None:
 @pytest.mark.parametrize(
     "verdict",
     [
-        {"field": "n", "rule": "", "verdict": "released"},
-        {"field": "n", "rule": "", "verdict": "released", "epsilon": 1},
-        {"field": "n" * 200, "rule": "", "verdict": "released", "epsilon": 0.0},
-        {"field": 1, "rule": "", "verdict": "released", "epsilon": 0.0},
+        {k: v for k, v in VERDICTS[1].items() if k != "epsilon"},
+        {k: v for k, v in VERDICTS[1].items() if k != "revealed"},
+        {**VERDICTS[1], "policy": "simulation"},
+        {**VERDICTS[1], "epsilon": 1},
+        {**VERDICTS[1], "field": "n" * 200},
+        {**VERDICTS[1], "field": 1},
+        *({**VERDICTS[1], "revealed": r} for r in (3, None, "3", "3 of", "-1 of 6", "3 of 6 ")),
+        {**VERDICTS[1], "revealed": "1" * 10 + " of 6"},
         "released",
     ],
 )

@@ -18,27 +18,41 @@ rounded        the same, rounded to at least one over the number of records
 estimator      every leaf rests on `min_records`; rows >= 2 x parameters; no type that carries rows
 estimators     the same, for each of them
 per-record     consent of the policy
+projection     the same; directions known of the columns, over all runs, within the policy's limit
+response       consent of its own (`share_response`)
+hashed-ids     consent of its own (`share_ids`)
 noised         consent of the policy, epsilon within what the step has spent
 =============  ====================================================================================
 
 A sum with a *series* (repeated over rounds) is guarded against differencing: records are grouped by
 the cells that they were in at every release so far, and each group must hold at least `min_records`
 records of `min_entities` entities. In the cells that would break this the last release is repeated.
+
+A projection along a direction that is known to within 1e-8 is not counted, and leaves along the
+known direction nearest to it. A field for a role is addressed to one site, and no other field is.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from consilience.exceptions import DisclosureError, ProtocolError, WireError
+from consilience.privacy.revealed_rank import RevealedRank, rank_of
 from consilience.sites.policy import Policy
 from consilience.wire.codec import encode_message
-from consilience.wire.disclosure import Evidence, Limits, Released, estimator_fault, replaced
+from consilience.wire.disclosure import (
+    Evidence,
+    Limits,
+    Released,
+    estimator_fault,
+    replaced,
+    reprojected,
+)
 from consilience.wire.envelope import Verdict
 from consilience.wire.message import Disclosure, FieldSpec, iterate_fields
 
@@ -56,16 +70,27 @@ class Reviewed:
     series : dict
         Last release of each series, to be kept with the site's state.
     content : object
-        The message itself, for the steward's preview.
+        The message itself, for the steward's preview: before anything is sealed.
+    revealed : RevealedRank
+        Directions of the columns that are known after this reply, to be kept before it leaves.
     """
 
     message: bytes
     verdicts: tuple[Verdict, ...]
     series: Series
     content: object
+    revealed: RevealedRank = field(default_factory=RevealedRank)
 
 
-def review(msg: object, policy: Policy, series: Series, *, epsilon_spent: float = 0.0) -> Reviewed:
+def review(
+    msg: object,
+    policy: Policy,
+    series: Series,
+    *,
+    epsilon_spent: float = 0.0,
+    revealed: RevealedRank | None = None,
+    seal: Callable[[Any], Any] | None = None,
+) -> Reviewed:
     """Decide on a reply.
 
     Parameters
@@ -77,6 +102,11 @@ def review(msg: object, policy: Policy, series: Series, *, epsilon_spent: float 
         Last releases of this run.
     epsilon_spent : float
         What the step took from the budget before it drew noise.
+    revealed : RevealedRank, optional
+        Directions of the columns that are known so far, from the data's ledger.
+    seal : callable, optional
+        Encrypts the fields that are for one site's eyes: called with the message that may leave,
+        returns the one that does.
 
     Raises
     ------
@@ -86,14 +116,17 @@ def review(msg: object, policy: Policy, series: Series, *, epsilon_spent: float 
     changes: dict[str, Released] = {}
     verdicts: list[Verdict] = []
     kept = dict(series)
+    known = RevealedRank() if revealed is None else revealed
     epsilon = 0.0
     for name, spec, content in iterate_fields(msg):
         if spec.disclosure is Disclosure.PUBLIC:
             verdicts.append(Verdict(name, "", "public"))
             continue
         evidence = _evidence_of(name, spec, content)
-        if not policy.allows(spec.disclosure):
-            raise _refusal(name, f"the policy does not allow {spec.disclosure.value} values")
+        if not policy.allows(spec.disclosure, evidence.rule):
+            what = _CONSENTS.get(evidence.rule, f"{spec.disclosure.value} values")
+            raise _refusal(name, f"the policy does not allow {what}")
+        _check_recipient(name, spec, evidence)
         RULES[evidence.rule](name, evidence, policy.limits)
         epsilon += evidence.epsilon
         outcome = "withheld" if _has_gaps(content.value) else "released"
@@ -101,14 +134,18 @@ def review(msg: object, policy: Policy, series: Series, *, epsilon_spent: float 
             content, repeated = _guard_differences(content, kept, policy.limits)
             changes[name] = content
             outcome = "repeated" if repeated else outcome
-        verdicts.append(Verdict(name, evidence.rule, outcome, evidence.epsilon))  # type: ignore[arg-type]
+        told = ""
+        if evidence.rule == "projection":
+            changes[name], known, told = _count_directions(name, content, known, policy)
+        verdicts.append(Verdict(name, evidence.rule, outcome, evidence.epsilon, told))  # type: ignore[arg-type]
     if not epsilon <= epsilon_spent + 1e-12:
         raise DisclosureError(
             "a step released noise that its budget was not charged for",
             public="the step was not charged for its noise",
         )
     final = dataclasses.replace(msg, **changes) if changes else msg  # type: ignore[type-var]
-    return Reviewed(_encoded(final), tuple(verdicts), kept, final)
+    leaving = final if seal is None else seal(final)
+    return Reviewed(_encoded(leaving), tuple(verdicts), kept, final, known)
 
 
 def _encoded(msg: object) -> bytes:
@@ -131,8 +168,20 @@ def _evidence_of(name: str, spec: FieldSpec, content: object) -> Evidence:
     return content.evidence
 
 
-def _refusal(field: str, rule: str) -> DisclosureError:
-    sentence = f"the gate refused field {field!r}: {rule}"
+_CONSENTS = {"response": "the response of each record", "hashed-ids": "hashed ids"}
+"""What has a consent of its own, as a refusal calls it."""
+
+
+def _check_recipient(name: str, spec: FieldSpec, evidence: Evidence) -> None:
+    """A field for a role is addressed to one site, any other is addressed to nobody."""
+    if spec.for_role and not evidence.recipient:
+        raise _refusal(name, "it is for one site's eyes and says not whose")
+    if evidence.recipient and not spec.for_role:
+        raise _refusal(name, "it is for one site's eyes and would be read by others")
+
+
+def _refusal(name: str, rule: str) -> DisclosureError:
+    sentence = f"the gate refused field {name!r}: {rule}"
     return DisclosureError(sentence, public=sentence)
 
 
@@ -213,8 +262,42 @@ RULES: dict[str, Rule] = {
     "estimator": _estimator,
     "estimators": _estimator,
     "per-record": _consented,
+    "projection": _consented,
+    "response": _consented,
+    "hashed-ids": _consented,
     "noised": _consented,
 }
+
+
+# --------------------------------------------------------------------------- revealed rank
+
+
+def _count_directions(
+    name: str, released: Released, known: RevealedRank, policy: Policy
+) -> tuple[Released, RevealedRank, str]:
+    """Count a projection against what may ever be known of the columns.
+
+    Returns
+    -------
+    Released
+        What leaves, without the rows behind it.
+    RevealedRank
+        What is known after it.
+    str
+        ``"3 of 6"``.
+    """
+    evidence = released.evidence
+    if evidence is None or evidence.directions is None or evidence.factor is None:
+        raise _refusal(name, "what it rests on is not known")
+    columns, factor, directions = evidence.columns, evidence.factor, evidence.directions
+    after, leaving = known.admit(columns, directions, factor)
+    count, rank = after.count(factor, columns), rank_of(factor)
+    if count > policy.revealed_limit(rank):
+        raise _refusal(name, "more of its columns would be known than the policy allows")
+    if evidence.rows is not None:
+        same = np.array_equal(leaving, directions)
+        released = replaced(released, released.value) if same else reprojected(released, leaving)
+    return released, after, f"{count} of {rank}"
 
 
 # --------------------------------------------------------------------------- differencing

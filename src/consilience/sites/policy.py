@@ -40,6 +40,12 @@ class Policy:
         Whether values for each record may leave (linear predictors of signed partners).
     noised : bool
         Whether values with noise may leave.
+    share_ids : bool
+        Whether keyed hashes of ids may leave, to find the records that sites have in common.
+    share_response : bool
+        Whether the response of each record may leave.
+    max_revealed_rank : "default", "full" or int
+        Directions of the columns that may ever be known: all but one, all, or so many.
     max_epsilon : float
         Epsilon that may ever be spent on this data.
     max_runs : int or None
@@ -57,6 +63,9 @@ class Policy:
     min_entities: int = _BY_PRESET
     per_record: bool = _BY_PRESET
     noised: bool = _BY_PRESET
+    share_ids: bool = _BY_PRESET
+    share_response: bool = _BY_PRESET
+    max_revealed_rank: Literal["default", "full"] | int = _BY_PRESET
     max_epsilon: float = _BY_PRESET
     max_runs: int | None = _BY_PRESET
     approved_studies: tuple[str, ...] | None = None
@@ -90,6 +99,13 @@ class Policy:
             ),
             ("per_record", isinstance(self.per_record, bool), "true or false"),
             ("noised", isinstance(self.noised, bool), "true or false"),
+            ("share_ids", isinstance(self.share_ids, bool), "true or false"),
+            ("share_response", isinstance(self.share_response, bool), "true or false"),
+            (
+                "max_revealed_rank",
+                self.max_revealed_rank in ("default", "full") or _whole(self.max_revealed_rank, 0),
+                '"default", "full" or a whole number of at least 0',
+            ),
         )
         for name, fine, allowed in checks:
             if not fine:
@@ -122,13 +138,29 @@ class Policy:
         """The numbers on which rules by kind rest."""
         return Limits(self.min_records, self.max_share, self.min_entities)
 
-    def allows(self, disclosure: Disclosure) -> bool:
-        """Whether a class of disclosure may leave at all."""
+    def allows(self, disclosure: Disclosure, rule: str = "") -> bool:
+        """Whether a class of disclosure may leave at all; some rules have a consent of their own.
+
+        Parameters
+        ----------
+        disclosure : Disclosure
+        rule : str
+            Rule of the value's evidence.
+        """
         if disclosure is Disclosure.PER_RECORD:
-            return self.per_record
+            own = {"response": self.share_response, "hashed-ids": self.share_ids}
+            return own.get(rule, self.per_record)
         if disclosure is Disclosure.NOISED:
             return self.noised
         return True
+
+    def revealed_limit(self, rank: int) -> int:
+        """Directions that may ever be known of columns of this rank."""
+        if self.max_revealed_rank == "full":
+            return rank
+        if self.max_revealed_rank == "default":
+            return max(rank - 1, 0)
+        return self.max_revealed_rank
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -138,6 +170,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "min_entities": 3,
         "per_record": False,
         "noised": False,
+        "share_ids": False,
+        "share_response": False,
+        "max_revealed_rank": 0,
         "max_epsilon": 0.0,
         "max_runs": 200,
     },
@@ -147,6 +182,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "min_entities": 3,
         "per_record": True,
         "noised": False,
+        "share_ids": True,
+        "share_response": False,
+        "max_revealed_rank": "default",
         "max_epsilon": 0.0,
         "max_runs": 200,
     },
@@ -156,6 +194,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "min_entities": 1,
         "per_record": True,
         "noised": True,
+        "share_ids": True,
+        "share_response": True,
+        "max_revealed_rank": "full",
         "max_epsilon": 1e6,
         "max_runs": None,
     },

@@ -16,7 +16,12 @@ rounded            AGGREGATE       records behind the statistic, size of the rou
 model              MODEL           records, records in each class, number of parameters
 estimator          MODEL           type, records, parameters or records per leaf
 per_record         PER_RECORD      number of records
+projection         PER_RECORD or   directions, names of the columns, triangular factor of the
+                   NOISED          columns; with noise also epsilon and mechanism
+response           PER_RECORD      number of records
+hashed_ids         PER_RECORD      number of records
 noised             NOISED          epsilon, name of the mechanism
+addressed          as its value    the same, and the site that alone may read it
 bundle             as its parts    that of the parts, side by side
 relayed            as stated       none: the coordinator passes on what sites released
 =================  ==============  =============================================================
@@ -80,6 +85,11 @@ class Evidence:
     members: IntArray | None = None
     member_entities: NDArray[Any] | None = None
     parts: tuple[Evidence, ...] = ()
+    directions: FloatArray | None = dataclasses.field(default=None, repr=False)
+    columns: tuple[str, ...] = ()
+    factor: FloatArray | None = dataclasses.field(default=None, repr=False)
+    rows: FloatArray | None = dataclasses.field(default=None, repr=False)
+    recipient: str = ""
 
     def small(self, limits: Limits) -> NDArray[np.bool_]:
         """Cells that rest on some records, but on too few records or entities."""
@@ -450,6 +460,26 @@ def per_record(values: NDArray[Any]) -> Released:
     return Released(values, Disclosure.PER_RECORD, Evidence("per-record", len(values)), _KEY)
 
 
+def response(values: NDArray[Any]) -> Released:
+    """Release the response of each record; needs consent of its own in the policy."""
+    values = np.asarray(values)
+    return Released(values, Disclosure.PER_RECORD, Evidence("response", len(values)), _KEY)
+
+
+def hashed_ids(hashes: NDArray[np.uint8]) -> Released:
+    """Release keyed hashes of ids, shape (n, 16); needs consent of its own in the policy.
+
+    Raises
+    ------
+    ProtocolError
+        Anything but rows of 16 bytes: an id itself does not leave by this way.
+    """
+    hashes = np.asarray(hashes)
+    if hashes.dtype != np.uint8 or hashes.ndim != 2 or hashes.shape[1] != 16:
+        raise ProtocolError("ids are released as hashes of 16 bytes")
+    return Released(hashes, Disclosure.PER_RECORD, Evidence("hashed-ids", len(hashes)), _KEY)
+
+
 class Mechanism(Protocol):
     """A randomised mechanism with a stated price (see ``consilience.privacy``)."""
 
@@ -469,6 +499,133 @@ def noised(values: NDArray[Any], mechanism: Mechanism) -> Released:
     return Released(mechanism.release(values), Disclosure.NOISED, evidence, _KEY)
 
 
+def column_factor(x: NDArray[Any]) -> FloatArray:
+    """Triangular factor R of the centred columns, (min(n, p), p): R'R is their scatter matrix.
+
+    Ranks of projections can be computed from it without the rows.
+    """
+    return np.asarray(np.linalg.qr(_centred(np.asarray(x, dtype=float)), mode="r"))
+
+
+def _centred(x: FloatArray) -> FloatArray:
+    """Columns without their means; one that is constant but for rounding becomes zero."""
+    centred = x - x.mean(axis=0)
+    size = np.abs(centred).max(axis=0)
+    centred[:, size <= 1e-13 * np.abs(x).max(axis=0)] = 0.0
+    return np.asarray(centred)
+
+
+def projection(
+    x: NDArray[Any],
+    directions: NDArray[Any],
+    *,
+    names: Sequence[str],
+    mechanism: Mechanism | None = None,
+    factor: FloatArray | None = None,
+) -> Released:
+    """Release combinations of a site's columns, one number for each record and direction.
+
+    Parameters
+    ----------
+    x : (n, p) array
+        The site's columns. They are centred here over all rows; with a mechanism they are taken
+        as they are, since the mechanism's price rests on public bounds and a mean does not.
+    directions : (p, k) or (p,) array
+        Coefficients of the combinations.
+    names : sequence of p str
+        Names of the columns. One name must mean one column in one unit and coding in every run on
+        the data: what was ever revealed is added up by name.
+    mechanism : Mechanism, optional
+        Noise on every number. It does not change what is counted as revealed.
+    factor : (min(n, p), p) array, optional
+        `column_factor` of these very rows, where it was computed before.
+
+    Returns
+    -------
+    Released
+        ``(x - mean) @ directions``, or with a mechanism ``x @ directions`` with noise; of shape
+        (n, k), or (n,) where `directions` is a vector.
+
+    Raises
+    ------
+    ProtocolError
+        Shapes that do not fit, a name used twice, numbers that are not finite, or the factor of
+        other rows.
+    """
+    x, directions = np.asarray(x, dtype=float), np.asarray(directions, dtype=float)
+    wide = directions[:, None] if directions.ndim == 1 else directions
+    if x.ndim != 2 or wide.ndim != 2 or not x.shape[1] == len(wide) == len(names):
+        raise ProtocolError("a projection has one direction entry and one name for each column")
+    if len(set(names)) != len(names):
+        raise ProtocolError("a projection names each column once")
+    if not (len(x) and np.isfinite(x).all() and np.isfinite(wide).all()):
+        raise ProtocolError("a projection needs rows, and finite numbers")
+    centred = _centred(x)
+    if factor is None:
+        factor = np.asarray(np.linalg.qr(centred, mode="r"))
+    elif not _same_scatter(factor, centred):
+        raise ProtocolError("the factor of a projection is that of other rows")
+    noise = {} if mechanism is None else _noise_of(mechanism)
+    evidence = Evidence(
+        "projection",
+        len(x),
+        n_columns=x.shape[1],
+        directions=wide,
+        columns=tuple(names),
+        factor=np.asarray(factor, dtype=float),
+        rows=centred if mechanism is None else None,
+        **noise,
+    )
+    if mechanism is None:
+        return Released(centred @ directions, Disclosure.PER_RECORD, evidence, _KEY)
+    return Released(mechanism.release(x @ directions), Disclosure.NOISED, evidence, _KEY)
+
+
+def _noise_of(mechanism: Mechanism) -> dict[str, Any]:
+    return {"epsilon": mechanism.epsilon, "mechanism": mechanism.name}
+
+
+def _same_scatter(factor: FloatArray, centred: FloatArray) -> bool:
+    """Whether a factor has the lengths of the columns."""
+    factor = np.asarray(factor, dtype=float)
+    if factor.shape != (min(centred.shape), centred.shape[1]):
+        return False
+    lengths = np.sqrt((centred**2).sum(axis=0))
+    return np.allclose(np.sqrt((factor**2).sum(axis=0)), lengths, rtol=1e-8, atol=1e-12)
+
+
+def reprojected(released: Released, directions: FloatArray) -> Released:
+    """Release the same columns along other directions (used by the gate).
+
+    Parameters
+    ----------
+    released : Released
+        Made by :func:`projection` without noise.
+    directions : (p, k) array
+        As many as before.
+    """
+    evidence = released.evidence
+    if evidence is None or evidence.rows is None:
+        raise ProtocolError("only a projection without noise has other directions")
+    value = (evidence.rows @ directions).reshape(np.shape(released.value))
+    other = dataclasses.replace(evidence, directions=directions, rows=None)
+    return Released(value, released.disclosure, other, _KEY)
+
+
+def addressed(released: Released, site: str) -> Released:
+    """Address a value to one site: nobody else may read it, not even the coordinator.
+
+    Raises
+    ------
+    ProtocolError
+        The value was received, or no site is named.
+    """
+    if released.evidence is None or not site:
+        raise ProtocolError("a site addresses a value that it made, to a site that it names")
+    evidence = dataclasses.replace(released.evidence, recipient=site)
+    return Released(released.value, released.disclosure, evidence, _KEY)
+
+
 def bundle(parts: Sequence[Released]) -> Released:
     """Release several values of one kind as a tuple; each must pass the rule by itself.
 
@@ -483,7 +640,8 @@ def bundle(parts: Sequence[Released]) -> Released:
     Raises
     ------
     ProtocolError
-        The parts are of different kinds, or belong to a series.
+        The parts are of different kinds, or belong to a series, or are projections or addressed
+        (a projection takes several directions, a bundle is addressed as a whole).
     """
     if not parts:
         return Released((), Disclosure.AGGREGATE, Evidence("count"), _KEY)
@@ -491,6 +649,8 @@ def bundle(parts: Sequence[Released]) -> Released:
     kinds = {(e.rule, p.disclosure) for e, p in zip(evidences, parts, strict=True)}
     if len(kinds) != 1 or any(e.series for e in evidences):
         raise ProtocolError("a bundle holds values of one kind, and no series")
+    if any(e.directions is not None or e.recipient for e in evidences):
+        raise ProtocolError("a bundle holds no projections and no addressed values")
     values = tuple(p.value for p in parts)
     if evidences[0].rule in ("estimator", "estimators"):
         # The facts of one model say nothing of another: each is judged by its own.
@@ -543,7 +703,10 @@ def received(value: Any, disclosure: Disclosure) -> Released:
 
 def replaced(released: Released, value: Any) -> Released:
     """Same class and evidence with another value (used by the gate to repeat a release)."""
-    return Released(value, released.disclosure, released.evidence, _KEY)
+    evidence = released.evidence
+    if evidence is not None and evidence.rows is not None:
+        evidence = dataclasses.replace(evidence, rows=None)
+    return Released(value, released.disclosure, evidence, _KEY)
 
 
 def is_nest(value: Any) -> bool:

@@ -7,6 +7,7 @@ same bytes again.
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -90,12 +91,27 @@ class Request(_Envelope):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate said of one field of a reply."""
+    """What the gate said of one field of a reply.
+
+    Attributes
+    ----------
+    field, rule, verdict : str
+    epsilon : float
+        Price of its noise.
+    revealed : str
+        ``"3 of 6"``: directions of the site's columns that are known after this field, and their
+        rank; empty where the field tells none.
+    """
 
     field: str
     rule: str
     verdict: Literal["released", "withheld", "repeated", "public"]
     epsilon: float = 0.0
+    revealed: str = ""
+
+
+_VERDICT_KEYS = {f.name for f in dataclasses.fields(Verdict)}
+_REVEALED = re.compile(r"([0-9]{1,9} of [0-9]{1,9})?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -133,12 +149,14 @@ class Reply(_Envelope):
         if not isinstance(reply.verdicts, tuple):
             raise WireError("a reply without its verdicts")
         for item in reply.verdicts:
-            if not isinstance(item, dict) or set(item) != {"field", "rule", "verdict", "epsilon"}:
+            if not isinstance(item, dict) or set(item) != _VERDICT_KEYS:
                 raise WireError("a malformed verdict")
             if not isinstance(item["epsilon"], float) or not all(
                 isinstance(item[key], str) and len(item[key]) < 100
-                for key in ("field", "rule", "verdict")
+                for key in _VERDICT_KEYS - {"epsilon"}
             ):
+                raise WireError("a malformed verdict")
+            if not _REVEALED.fullmatch(item["revealed"]):
                 raise WireError("a malformed verdict")
         if len(reply.reason) > 2000:
             raise WireError("a reply with an oversized reason")
