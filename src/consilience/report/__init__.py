@@ -15,6 +15,13 @@ from consilience.report.figures import (
     plot_votes,
     plot_weights,
 )
+from consilience.report.figures_assisted import (
+    plot_assistance_power,
+    plot_assistance_tests,
+    plot_assisted_calibration,
+    plot_assisted_coefficients,
+    plot_assisted_rounds,
+)
 from consilience.report.figures_meta import (
     plot_dissimilarity,
     plot_merges,
@@ -30,6 +37,11 @@ from consilience.report.figures_meta_gain import (
 from consilience.report.html import write
 
 __all__ = [
+    "plot_assistance_power",
+    "plot_assistance_tests",
+    "plot_assisted_calibration",
+    "plot_assisted_coefficients",
+    "plot_assisted_rounds",
     "plot_class_profiles",
     "plot_class_shares",
     "plot_detectable",

@@ -18,7 +18,9 @@ from consilience.report.sections import (
     Picture,
     Table,
     listed,
+    percent,
     plural,
+    site_name,
     size,
 )
 from consilience.wire.message import message_type
@@ -40,6 +42,10 @@ VERDICTS = {
     "absent": "the site did not answer in time",
 }
 SILENT = ("refused", "absent")
+SEALED = "sealed"
+"""Shape of a field that only another site can open."""
+FEW = 4
+"""Sites of which key figures name each."""
 
 
 def simulated(run: Run) -> list[str]:
@@ -56,12 +62,32 @@ def key_figures(run: Run) -> list[tuple[str, str]]:
     """Sites, rounds, bytes and epsilon."""
     lines = left(run)
     epsilon = max((_epsilon(_of_site(lines, s)) for s in run.info.sites), default=0.0)
+    known = revealed(run)
     return [
         ("sites", str(len(run.info.sites))),
         ("rounds", str(_rounds(run))),
         ("left the sites in all", size(sum(line.bytes for line in lines))),
         ("largest epsilon of a site", f"{epsilon:g}"),
+        *[
+            (f"revealed by {site_name(site)}", f"{k} of {r}")
+            for site, (k, r) in known.items()
+            if len(known) <= FEW
+        ],
     ]
+
+
+def revealed(run: Run) -> dict[str, tuple[int, int]]:
+    """Rank that is known of each site's columns after the run, and their full rank.
+
+    The first counts every direction of the site's column space that left it, in this run and in
+    earlier ones on the same data.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for line in left(run):
+        if line.revealed:
+            k, _, r = line.revealed.partition(" of ")
+            found[line.site] = (int(k), int(r))
+    return dict(sorted(found.items()))
 
 
 def disclosure(run: Run, method: type[Method], own: MethodReport) -> tuple[Block, ...]:
@@ -75,6 +101,7 @@ def disclosure(run: Run, method: type[Method], own: MethodReport) -> tuple[Block
             picture=_picture(lines),
             tables=tuple(t for t in (_by_site(run, lines), _silent(lines)) if t.rows),
         ),
+        *_column_space(run, lines),
         Block(
             "By round",
             (
@@ -144,6 +171,13 @@ def _in_short(
         if n:
             sites = sorted({x.site for x in lines if x.verdict == verdict})
             words.append(f"{plural(n, 'field')} ({listed(sites)}) {verb}.")
+    sealed = [x for x in lines if x.shape == SEALED]
+    if sealed:
+        words.append(
+            f"{plural(len(sealed), 'field')} ({size(sum(x.bytes for x in sealed))}) went from one "
+            "site to another, encrypted with keys that only the two have: whoever passes them on "
+            "cannot read them."
+        )
     silent = sorted({x.site for x in lines if x.verdict in SILENT})
     words.append(
         f"{listed(silent)} did not answer in every round (see below)."
@@ -199,6 +233,40 @@ def _by_site(run: Run, lines: Sequence[Line]) -> Table:
     return Table("What each site sent", tuple(columns), rows, note)
 
 
+def _column_space(run: Run, lines: Sequence[Line]) -> tuple[Block, ...]:
+    """How much of each site's columns can be told from what it sent."""
+    known = revealed(run)
+    if not known:
+        return ()
+    rows = []
+    for site, (k, r) in known.items():
+        counted = [x for x in _of_site(lines, site) if x.revealed]
+        before = counted[0].revealed.partition(" of ")[0]
+        rows.append((site_name(site), before, str(k), str(r), percent(k / r if r else 0.0, 0)))
+    everything = [site_name(site) for site, (k, r) in known.items() if k >= r > 0]
+    warning = ""
+    if everything:
+        verb = "has" if len(everything) == 1 else "have"
+        warning = (
+            f"{listed(everything)} {verb} revealed every direction of the columns: who knows one "
+            "of these columns for a few records (one more than the rank) can work it out for all."
+        )
+    table = Table(
+        "Rank of what each site has revealed of its columns",
+        ("site", "after its first message", "at the end", "rank of its columns", "share"),
+        tuple(rows),
+        "Counted over this run and all earlier ones on the same data, at a relative precision of "
+        "1e-8; a message with noise counts as one without.",
+    )
+    text = (
+        "A value for each record that is made of a site's columns, such as a linear predictor, is "
+        "one direction of the space that these columns span. Each further message shows one more "
+        "direction at most, and one that follows from earlier ones shows nothing new.",
+        "Rank is not secrecy: a direction that is known is known for every record.",
+    )
+    return (Block("How much of the columns is known", text, warning, tables=(table,)),)
+
+
 def _silent(lines: Sequence[Line]) -> Table:
     rows = tuple(
         (x.site, str(x.round), x.step, x.verdict, x.rule) for x in lines if x.verdict in SILENT
@@ -209,6 +277,7 @@ def _silent(lines: Sequence[Line]) -> Table:
 def _by_round(lines: Sequence[Line], steps: dict[str, Step]) -> Table:
     keys = dict.fromkeys((x.round, x.step, x.field) for x in lines if x.field)
     noisy = _epsilon(lines) > 0
+    ranked = any(x.revealed for x in lines)
     rows = []
     for round_, step, field in sorted(keys, key=lambda key: key[0]):
         same = [x for x in lines if (x.round, x.step, x.field) == (round_, step, field)]
@@ -224,6 +293,7 @@ def _by_round(lines: Sequence[Line], steps: dict[str, Step]) -> Table:
                 ", ".join(f"{n} {verdict}" for verdict, n in said.items() if n),
                 f"{sum(x.bytes for x in same):,}",
                 *([f"{max(x.epsilon for x in same):g}"] if noisy else []),
+                *([_one([x.revealed or DASH for x in same])] if ranked else []),
             )
         )
     head = (
@@ -236,6 +306,7 @@ def _by_round(lines: Sequence[Line], steps: dict[str, Step]) -> Table:
         "verdicts of the sites",
         "bytes of all sites",
         *(["largest epsilon"] if noisy else []),
+        *(["revealed after it"] if ranked else []),
     )
     return Table("What was sent in each round", head, tuple(rows))
 
@@ -259,6 +330,7 @@ def _glossary(lines: Sequence[Line]) -> Table:
 
 
 def _lines_of(site: str, lines: Sequence[Line], steps: dict[str, Step]) -> Table:
+    ranked = any(x.revealed for x in lines)
     rows = tuple(
         (
             str(x.round),
@@ -270,8 +342,12 @@ def _lines_of(site: str, lines: Sequence[Line], steps: dict[str, Step]) -> Table
             x.verdict,
             x.rule or DASH,
             f"{x.epsilon:g}",
+            *([x.revealed or DASH] if ranked else []),
         )
         for x in lines
     )
-    head = ("round", "step", "field", "class", "shape", "bytes", "verdict", "rule", "epsilon")
+    head = (
+        *("round", "step", "field", "class", "shape", "bytes", "verdict", "rule", "epsilon"),
+        *(["revealed"] if ranked else []),
+    )
     return Table(f"{site}: {size(sum(x.bytes for x in lines))}", head, rows)

@@ -1,0 +1,472 @@
+"""Figures of assisted learning: the test of a partner, its power, and the joint model.
+
+Each `plot_*` takes an `AssistanceTestResult` or an `AssistedGLMResult` and returns a Matplotlib
+figure, as in `figures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from consilience.report import drawing
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+KINDS = {
+    "score": "score",
+    "wald": "Wald",
+    "wald-hc3": "Wald, HC3",
+    "lr": "likelihood ratio",
+}
+"""Tests, in the order in which they are told, and their names."""
+SMALLEST_P = 1e-8
+"""Smaller p-values are drawn at the edge."""
+MOST_COEFFICIENTS = 40
+"""Coefficients in one drawing; of more, those farthest from zero."""
+MOST_PANELS = 9
+"""Partners with a power curve of their own."""
+NO_NOISE = "no noise"
+_MARKERS = "osv^Pd"
+_COLOURS = (drawing.BLUE, drawing.ORANGE, drawing.GREEN, "#cc79a7", "#56b4e9", "#d55e00")
+_PARTNERS = tuple(c for c in _COLOURS if c != drawing.ORANGE)  # orange is the initiator alone
+_SPREAD = 50.0  # ratio of the widest to the median distance from zero up to which an axis is linear
+
+
+# --------------------------------------------------------------------------- the test
+
+
+def tested_kinds(result: Any) -> list[str]:
+    """Kinds of test of which at least one partner has a p-value; the deciding one first."""
+    found = [
+        kind
+        for kind in KINDS
+        if any(
+            np.isfinite(of.get(kind, {}).get("combined", np.nan)) for of in result.tests.values()
+        )
+    ]
+    return sorted(found, key=lambda kind: kind != result.test)
+
+
+def plot_assistance_tests(result: Any) -> Figure:
+    """Draw the p-value of each draw of the sketch, and of the draws combined, for each test.
+
+    Parameters
+    ----------
+    result : AssistanceTestResult
+        With at least one partner that could be tested.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    kinds = tested_kinds(result)
+    rows = [(partner, kind) for partner in result.partners for kind in kinds]
+    several = len(result.partners) > 1
+    with drawing.style():
+        fig, ax = drawing.sheet(0.3 * len(rows) + 1.25)
+        for i, (partner, kind) in enumerate(rows):
+            test = result.tests[partner].get(kind, {})
+            draws = _edge(test.get("p", ()))
+            decides = kind == result.test
+            ax.plot(
+                draws,
+                np.full(len(draws), i),
+                linestyle="none",
+                marker="o",
+                markersize=5,
+                markerfacecolor=drawing.PAPER,
+                markeredgecolor=drawing.MUTED,
+                label="one draw" if i == 0 and len(draws) > 1 else None,
+                zorder=2,
+            )
+            ax.plot(
+                _edge([test.get("combined", np.nan)]),
+                [i],
+                linestyle="none",
+                marker="D" if decides else "d",
+                markersize=8,
+                color=drawing.BLUE if decides else drawing.MUTED,
+                zorder=3,
+            )
+        ax.axvline(result.level, color=drawing.ORANGE, linewidth=1.4, zorder=1)
+        # Each mark in the legend once, whichever partner and test were drawn first.
+        ax.plot([], [], "D", color=drawing.BLUE, markersize=8, label="the test that decides")
+        ax.plot([], [], "d", color=drawing.MUTED, markersize=8, label="the others")
+        ax.plot([], [], color=drawing.ORANGE, label=f"level {result.level:g}")
+        names = [
+            f"{drawing.label(p, 20)} \N{MIDDLE DOT} {KINDS[k]}" if several else KINDS[k]
+            for p, k in rows
+        ]
+        for between in range(len(kinds), len(rows), len(kinds)):
+            ax.axhline(between - 0.5, color=drawing.RULE, linewidth=0.8)
+        ax.set_yticks(range(len(rows)), names)
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        _p_axis(ax, result)
+        drawing.bare(ax)
+        fig.legend(loc="outside upper center", ncols=4, handletextpad=0.5)
+    return fig
+
+
+def _edge(p: Any) -> FloatArray:
+    values = np.asarray(p, dtype=float)
+    return np.clip(values[np.isfinite(values)], SMALLEST_P, 1.0)
+
+
+def _p_axis(ax: Axes, result: Any) -> None:
+    everything = [
+        _edge([*np.ravel(test.get("p", ())), test.get("combined", np.nan)])
+        for of in result.tests.values()
+        for test in of.values()
+    ]
+    least = min([0.01, result.level / 3, *(float(e.min(initial=1.0)) for e in everything)])
+    low = max(SMALLEST_P, 10.0 ** np.floor(np.log10(least)))
+    ax.set_xscale("log")
+    ax.set_xlim(low / 1.6, 1.6)
+    decades = np.arange(np.log10(low).round(), 1)
+    some = 10.0 ** decades[:: 1 if len(decades) <= 6 else 2]
+    words = [f"{t:g}" if t >= 1e-4 else f"{t:.0e}".replace("e-0", "e\N{MINUS SIGN}") for t in some]
+    if some[0] <= SMALLEST_P:
+        words[0] = f"\N{LESS-THAN OR EQUAL TO} {words[0]}"
+    ax.set_xticks(some, words)
+    ax.minorticks_off()
+    ax.set_xlabel("p-value")
+
+
+def power_axis(result: Any, partner: str) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Grid of epsilon (e,), effects (f,) and power (e, f) of one partner; epsilon in order.
+
+    Infinity stands for a sketch without noise.
+    """
+    known = result.power.get(partner) or {}
+    epsilon = np.asarray(known.get("epsilon", ()), dtype=float)
+    effect = np.asarray(known.get("effect", ()), dtype=float)
+    power = np.asarray(known.get("power", ()), dtype=float).reshape(len(epsilon), len(effect))
+    order = np.argsort(epsilon, kind="stable")
+    return epsilon[order], effect, power[order]
+
+
+def power_at(result: Any, partner: str) -> list[tuple[float, float]]:
+    """Effects of the grid, each with the power at the partner's own epsilon (NaN if unknown)."""
+    epsilon, effect, power = power_axis(result, partner)
+    if not power.size:
+        return []
+    spent = result.epsilon.get(partner)
+    if spent is None:
+        at = power[-1] if np.isinf(epsilon[-1]) else np.full(len(effect), np.nan)
+        return list(zip(effect.tolist(), at.tolist(), strict=True))
+    known = np.isfinite(epsilon)
+    if not known.any():
+        return [(f, float("nan")) for f in effect.tolist()]
+    grid = np.log(epsilon[known])
+    inside = grid[0] - 1e-9 <= np.log(spent) <= grid[-1] + 1e-9
+    return [
+        (f, float(np.interp(np.log(spent), grid, power[known, j])) if inside else float("nan"))
+        for j, f in enumerate(effect.tolist())
+    ]
+
+
+def plot_assistance_power(result: Any) -> Figure:
+    """Draw the chance of finding a partner of use, by epsilon and by how much it has to offer.
+
+    Parameters
+    ----------
+    result : AssistanceTestResult
+        With `power` of at least one partner.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    partners = [p for p in result.partners if power_axis(result, p)[2].size][:MOST_PANELS]
+    across = min(3, len(partners))
+    down = -(-len(partners) // across)
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, 2.5 * down + 0.8))
+        fig.set_layout_engine("constrained")
+        axes = fig.subplots(down, across, sharey=True, sharex=True, squeeze=False)
+        for ax in axes.flat[len(partners) :]:
+            ax.set_visible(False)
+        for ax, partner in zip(axes.flat, partners, strict=False):
+            _power_curves(ax, result, partner, legend=ax is axes.flat[0])
+            if len(partners) > 1:
+                ax.set_title(drawing.label(partner, 26))
+        for ax in axes[:, 0]:
+            ax.set_ylabel("chance of finding it")
+        words = "epsilon that the partner spends on the sketch"
+        if across == 1:
+            axes[0, 0].set_xlabel(words)
+        else:
+            fig.supxlabel(words, fontsize=9.5)
+        fig.legend(loc="outside upper center", ncols=4, fontsize=8.5, handlelength=1.8)
+    return fig
+
+
+def _power_curves(ax: Axes, result: Any, partner: str, *, legend: bool) -> None:
+    epsilon, effect, power = power_axis(result, partner)
+    noisy = np.isfinite(epsilon)
+    top = float(epsilon[noisy].max(initial=1.0))
+    spent = result.epsilon.get(partner)
+    if spent is not None:
+        top = max(top, float(spent))
+    beyond = top * 2.5
+    at = np.where(noisy, epsilon, beyond)
+    for j, size in enumerate(effect):
+        colour, marker = _COLOURS[j % len(_COLOURS)], _MARKERS[j % len(_MARKERS)]
+        line: dict[str, Any] = {"color": colour, "markersize": 4}
+        words = f"{size:.3g}" if legend else None
+        ax.plot(at[noisy], power[noisy, j], marker=marker, linewidth=1.4, label=words, **line)
+        if not noisy.all():
+            ax.plot(at[~noisy], power[~noisy, j], marker=marker, linestyle="none", **line)
+    ax.axhline(result.level, color=drawing.MUTED, linestyle=":", linewidth=1)
+    used = beyond if spent is None and not noisy.all() else spent
+    if used is not None:
+        words = "as run" if legend else None
+        ax.axvline(used, color=drawing.INK, linewidth=1, linestyle="--", label=words)
+    ax.set_xscale("log")
+    low = float(min(epsilon[noisy].min(initial=top), used or top))
+    ticks = [t for t in (0.1, 0.3, 1, 3, 10, 30, 100, 300) if low * 0.99 <= t <= top * 1.01]
+    names = [f"{t:g}" for t in ticks]
+    if not noisy.all():
+        ticks, names = [*ticks, beyond], [*names, NO_NOISE]
+    ax.set_xticks(ticks, names)
+    ax.minorticks_off()
+    ax.set_xlim(low * 0.8, (beyond if not noisy.all() else top) * 1.5)
+    ax.set_ylim(-0.02, 1.04)
+    ax.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "20 %", "40 %", "60 %", "80 %", "100 %"])
+    drawing.bare(ax, "y")
+
+
+# --------------------------------------------------------------------------- joint training
+
+
+def plot_assisted_rounds(result: Any) -> Figure:
+    """Draw the deviance by round, and how far the predictor still moved by numbers sent.
+
+    Parameters
+    ----------
+    result : AssistedGLMResult
+        With at least one round.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    table = result.rounds_table
+    rounds = np.asarray(table["round"], dtype=float)
+    deviance = np.asarray(table["deviance"], dtype=float)
+    change = np.asarray(table["change"], dtype=float)
+    sent = np.asarray(table["numbers_sent"], dtype=float)
+    who = np.asarray([str(p) for p in table["partner"]])
+    partners = [p for p in result.partners if (who == p).any()] or sorted(set(who.tolist()))
+    with drawing.style():
+        fig, (left, right) = drawing.sheets(2, 3.2)
+        own = float(result.deviance.get("alone", np.nan))
+        if np.isfinite(own):
+            words = f"{drawing.label(result.initiator, 20)} alone"
+            left.axhline(own, color=drawing.ORANGE, linestyle="--", linewidth=1.3, label=words)
+        left.plot(rounds, deviance, color=drawing.MUTED, linewidth=1)
+        moved = np.isfinite(change) & (change > 0)
+        right.plot(sent[moved], change[moved], color=drawing.MUTED, linewidth=1)
+        for i, partner in enumerate(partners):
+            mine = who == partner
+            look: dict[str, Any] = {
+                "linestyle": "none",
+                "marker": _MARKERS[i % len(_MARKERS)],
+                "color": _PARTNERS[i % len(_PARTNERS)],
+                "markersize": 5.5,
+            }
+            name = f"after {drawing.label(partner, 20)}" if i < 8 else None
+            left.plot(rounds[mine], deviance[mine], label=name, **look)
+            right.plot(sent[mine & moved], change[mine & moved], **look)
+        most = int(rounds.max(initial=1.0))
+        left.set_xticks([t for t in drawing.whole_ticks(most) if t >= rounds.min(initial=0)])
+        left.set_xlabel("round")
+        left.set_ylabel("deviance on the training records")
+        left.margins(y=0.12)
+        if moved.any():
+            right.set_yscale("log")
+            right.minorticks_off()
+        right.set_xlim(left=0)
+        right.locator_params(axis="x", nbins=4)
+        right.xaxis.set_major_formatter("{x:,.0f}")
+        right.set_xlabel("numbers sent, both ways")
+        right.set_ylabel("relative change of the predictor")
+        for ax in (left, right):
+            drawing.bare(ax, "y")
+        fig.legend(loc="outside upper center", ncols=4, handletextpad=0.4)
+    return fig
+
+
+# --------------------------------------------------------------------------- the joint model
+
+
+def shown_coefficients(result: Any) -> IntArray:
+    """Rows of the coefficient table that are drawn, in its order."""
+    found = result.coefficients
+    z = np.abs(np.nan_to_num(np.asarray(found["z"], dtype=float)))
+    if len(z) <= MOST_COEFFICIENTS:
+        return np.arange(len(z))
+    return np.sort(np.argsort(-z, kind="stable")[:MOST_COEFFICIENTS])
+
+
+def half_widths(result: Any) -> FloatArray:
+    """Half width of each coefficient's 95 % interval; NaN where none can be given."""
+    found = result.coefficients
+    error = np.asarray(found["error"], dtype=float)
+    status = np.asarray([str(s) for s in found["status"]])
+    factor = np.asarray(found["factor"], dtype=float)
+    widened = np.where(status == "bounded", error * factor, error)
+    return np.where(np.isin(status, ("identified", "bounded")), drawing.Z95 * widened, np.nan)
+
+
+def plot_assisted_coefficients(result: Any) -> Figure:
+    """Draw the initiator's coefficients in the joint model beside those of its own model.
+
+    Parameters
+    ----------
+    result : AssistedGLMResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    rows = shown_coefficients(result)
+    found, alone = result.coefficients, result.alone
+    status = np.asarray([str(s) for s in found["status"]])[rows]
+    joint = np.asarray(found["estimate"], dtype=float)[rows]
+    half = half_widths(result)[rows]
+    own = np.asarray(alone["estimate"], dtype=float)[rows]
+    own_half = drawing.Z95 * np.asarray(alone["error"], dtype=float)[rows]
+    joint = np.where(status == "shared", np.nan, joint)
+    at = np.arange(len(rows), dtype=float)
+    with drawing.style():
+        fig, ax = drawing.sheet(0.3 * len(rows) + 1.15)
+        ax.axvline(0, color=drawing.INK, linewidth=0.9)
+        line: dict[str, Any] = {"linewidth": 1.4, "color": drawing.ORANGE}
+        ax.hlines(at + 0.17, own - own_half, own + own_half, **line)
+        words = f"{drawing.label(result.initiator, 20)} alone"
+        open_: dict[str, Any] = {"markerfacecolor": drawing.PAPER, "linestyle": "none"}
+        ax.plot(own, at + 0.17, marker="s", markeredgecolor=drawing.ORANGE, label=words, **open_)
+        _joint_marks(ax, at - 0.13, joint, half, status)
+        _reach(ax, [joint - half, joint + half, joint, own - own_half, own + own_half, own])
+        for y in at[status == "shared"]:
+            ax.annotate(
+                "held by a partner too",
+                (1, y - 0.13),
+                xycoords=("axes fraction", "data"),
+                ha="right",
+                va="center",
+                fontsize=8.5,
+                color=drawing.MUTED,
+            )
+        ax.set_yticks(at, [drawing.label(found["name"][i], 30) for i in rows])
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.set_xlabel("coefficient, with its 95 % interval")
+        drawing.bare(ax)
+        fig.legend(loc="outside upper center", ncols=4, handletextpad=0.4, fontsize=8.5)
+    return fig
+
+
+def _joint_marks(
+    ax: Axes, at: FloatArray, value: FloatArray, half: FloatArray, status: NDArray[Any]
+) -> None:
+    kinds: tuple[tuple[str, str, str, str, str], ...] = (
+        ("identified", "joint model", drawing.BLUE, "-", "o"),
+        ("bounded", "joint, interval is a bound", drawing.BLUE, ":", "D"),
+        ("not certified", "joint, no interval", drawing.PAPER, "-", "o"),
+    )
+    for name, words, face, dash, marker in kinds:
+        mine = (status == name) & np.isfinite(value)
+        if not mine.any():
+            continue
+        ax.hlines(
+            at[mine],
+            (value - half)[mine],
+            (value + half)[mine],
+            color=drawing.BLUE,
+            linewidth=1.6,
+            linestyle=dash,
+        )
+        ax.plot(
+            value[mine],
+            at[mine],
+            linestyle="none",
+            marker=marker,
+            markersize=5 if marker == "D" else 6,
+            markerfacecolor=face,
+            markeredgecolor=drawing.BLUE,
+            label=words,
+            zorder=3,
+        )
+
+
+def _reach(ax: Axes, ends: Sequence[FloatArray]) -> None:
+    """Scale of coefficients: straight where they are of one size, else by powers of ten."""
+    far = np.abs(np.concatenate(ends))
+    far = far[np.isfinite(far) & (far > 0)]
+    if len(far) and float(far.max()) > _SPREAD * float(np.median(far)):
+        ax.set_xscale("symlog", linthresh=float(np.median(far)), linscale=1.5)
+        ax.locator_params(axis="x", numticks=7)
+        ax.minorticks_off()
+    else:
+        ax.margins(x=0.06)
+
+
+def plot_assisted_calibration(result: Any) -> Figure:
+    """Draw observed against predicted means on held-out records, in groups of like predictions.
+
+    Parameters
+    ----------
+    result : AssistedGLMResult
+        With `calibration`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    which = [key for key in ("alone", "joint") if key in result.calibration]
+    names = {"alone": f"{drawing.label(result.initiator, 24)} alone", "joint": "joint model"}
+    looks = {"alone": (drawing.ORANGE, "s"), "joint": (drawing.BLUE, "o")}
+    with drawing.style():
+        fig, axes = drawing.sheets(len(which), 3.5, sharex=True, sharey=True)
+        ends: list[float] = []
+        for ax, key in zip(axes, which, strict=True):
+            table = result.calibration[key]
+            x = np.asarray(table["predicted"], dtype=float)
+            y = np.asarray(table["observed"], dtype=float)
+            n = np.asarray(table["records"], dtype=float)
+            colour, marker = looks[key]
+            if result.family == "binomial":
+                low, high = wilson(y, n)
+                ax.vlines(x, low, high, color=colour, linewidth=1.4)
+                ends += [*low.tolist(), *high.tolist()]
+            ax.plot(x, y, linestyle="none", marker=marker, markersize=5.5, color=colour)
+            ends += [*x.tolist(), *y.tolist()]
+            ax.set_title(names[key])
+            ax.set_xlabel("mean prediction")
+        known = [e for e in ends if np.isfinite(e)] or [0.0, 1.0]
+        low_end, high_end = min(known), max(known)
+        pad = 0.05 * ((high_end - low_end) or 1.0)
+        for ax in axes:
+            ax.plot([low_end, high_end], [low_end, high_end], color=drawing.MUTED, linewidth=1)
+            ax.set_xlim(low_end - pad, high_end + pad)
+            ax.set_ylim(low_end - pad, high_end + pad)
+            drawing.bare(ax, "both")
+        axes[0].set_ylabel("mean observed")
+    return fig
+
+
+def wilson(share: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """95 % interval of a share of `n` records, by Wilson's formula; NaN for no records."""
+    z2 = drawing.Z95**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+        half = drawing.Z95 * np.sqrt(share * (1 - share) / n + z2 / (4 * n**2)) / (1 + z2 / n)
+    return middle - half, middle + half

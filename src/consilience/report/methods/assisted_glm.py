@@ -1,0 +1,529 @@
+"""Report of the assisted GLM: what training with partners gains, and what it told about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from consilience.engines.federation import Run
+from consilience.report import figures_assisted
+from consilience.report.drawing import Z95
+from consilience.report.sections import (
+    DASH,
+    Block,
+    Headline,
+    MethodReport,
+    Picture,
+    Table,
+    Tone,
+    listed,
+    number,
+    numbers,
+    p_value,
+    percent,
+    plural,
+    site_name,
+)
+
+STOPPED = {
+    "converged": "Training converged",
+    "rounds": "Training used all its rounds before it converged",
+    "rank": "Training stopped where a party had revealed as much of its columns as it allows",
+    "nothing new": "Training ended when no message held anything new",
+}
+ACCELERATION = {
+    "span": "the initiator refitted its model on its columns and all messages so far",
+    "anderson": "the initiator extrapolated from its last predictors (Anderson's method)",
+    "none": "the parties fitted in turn, each with the others' part as an offset",
+}
+STATUS = {
+    "identified": "identified",
+    "shared": "shared: only the sum over the parties is determined",
+    "bounded": "bounded: the error is at most this",
+    "not certified": "no error: the messages allowed were too few",
+}
+INTERVALS = {
+    "joint": "joint: the same as the sandwich interval of a model of all columns together",
+    "inflated": "inflated: an upper bound, if the variance function is right",
+    "paper": "as the source has them: each party's own part, by Bonferroni",
+}
+FEW_HELD_OUT = 50
+
+
+class AssistedGLMReport(MethodReport):
+    """Words, tables and figures on the joint model."""
+
+    def headline(self, run: Run) -> Headline:
+        """Say what joint training gains on records that took no part in it."""
+        result = _result(run)
+        text, tone = _verdict(result)
+        return Headline(text, tone, (_end(result), *_what_left(result)))
+
+    def facts(self, run: Run) -> Sequence[tuple[str, str]]:
+        """Records, rounds of training, deviance."""
+        result = _result(run)
+        facts = [
+            ("records in training", f"{int(result.n_records):,}"),
+            ("held out", f"{int(result.n_holdout):,}"),
+            ("rounds of training", str(result.rounds)),
+        ]
+        if result.n_new:
+            facts.append(("new subjects predicted", f"{int(result.n_new):,}"))
+        if np.isfinite(result.pseudo_r2["joint"]):
+            facts.append(("pseudo R2, alone", f"{result.pseudo_r2['alone']:.3f}"))
+            facts.append(("pseudo R2, joint", f"{result.pseudo_r2['joint']:.3f}"))
+        return facts
+
+    def evidence(self, run: Run) -> Sequence[Block]:
+        """Comparison, calibration, coefficients, convergence, predictions."""
+        result = _result(run)
+        blocks = [_comparison(result)]
+        if any(len(np.atleast_1d(t["records"])) for t in result.calibration.values()):
+            blocks.append(_calibration(result))
+        if len(result.coefficients["name"]):
+            blocks.append(_coefficients(result))
+        blocks.append(_training(result))
+        if result.n_new:
+            blocks.append(_predictions(result))
+        return blocks
+
+    def handling(self, run: Run) -> Sequence[str]:
+        """Response sent, ranks revealed."""
+        return [*_response(_result(run)), *_ranks(_result(run))]
+
+    def limits(self, run: Run) -> Sequence[str]:
+        """What stage 2 does not protect, and what its figures do not say."""
+        return _limits(_result(run))
+
+
+def _result(run: Run) -> Any:
+    return run.result
+
+
+def _partners(result: Any) -> str:
+    return listed([site_name(p) for p in result.partners])
+
+
+def _own(result: Any) -> str:
+    return site_name(result.initiator)
+
+
+# --------------------------------------------------------------------------- headline
+
+
+def gain(result: Any) -> tuple[float, float, float]:
+    """Held-out deviance that the joint model saves per record, and its 95 % interval."""
+    value = float(result.holdout.get("alone_minus_joint", math.nan))
+    error = float(result.holdout.get("error", math.nan))
+    return value, value - Z95 * error, value + Z95 * error
+
+
+def _verdict(result: Any) -> tuple[str, Tone]:
+    """Headline and its tone."""
+    value, low, high = gain(result)
+    whom = _partners(result)
+    if not math.isfinite(value):
+        return (
+            f"A joint model with {whom} was fitted, but no record was held out: whether it "
+            f"predicts better than {_own(result)}'s own is not known.",
+            "caution",
+        )
+    interval = (
+        f"{signed(value)} (95 % interval {signed(low)} to {signed(high)})"
+        if math.isfinite(low)
+        else f"{signed(value)} (standard error not known)"
+    )
+    base = f"on {plural(int(result.n_holdout), 'held-out record')}, deviance per record"
+    if math.isfinite(low) and low > 0:
+        tone: Tone = "good" if result.n_holdout >= FEW_HELD_OUT else "caution"
+        less = numbers([value, low, high])
+        return (
+            f"Training with {whom} predicts better than {_own(result)} alone: {base} is lower by "
+            f"{less[0]} (95 % interval {less[1]} to {less[2]}).",
+            tone,
+        )
+    if math.isfinite(high) and high < 0:
+        return (
+            f"Training with {whom} predicts worse than {_own(result)} alone: {base} changes by "
+            f"{_negated(value, low, high)}.",
+            "caution",
+        )
+    return (
+        f"No evidence that training with {whom} predicts better than {_own(result)} alone: {base} "
+        f"saved {interval}.",
+        "plain" if math.isfinite(low) else "caution",
+    )
+
+
+def signed(value: float) -> str:
+    """Write a number with its sign, three digits or so."""
+    text = number(abs(value))
+    return f"\N{MINUS SIGN}{text}" if value < 0 else text
+
+
+def _negated(value: float, low: float, high: float) -> str:
+    a, b, c = numbers([-value, -high, -low])
+    return f"+{a} (95 % interval +{b} to +{c})"
+
+
+def _end(result: Any) -> str:
+    said = STOPPED.get(result.stopped, f"Training stopped: {result.stopped}")
+    text = f"{said} after {plural(int(result.rounds), 'round')}"
+    if result.stopped == "rank" and math.isfinite(result.remaining):
+        lost = number(float(result.remaining))
+        text += f"; one more fit at the partners would still lower the deviance by about {lost}"
+    return text + "."
+
+
+def _what_left(result: Any) -> list[str]:
+    words = _ranks(result)
+    return [*words[:4], *([f"So did {len(words) - 4} more parties."] if len(words) > 4 else [])]
+
+
+def _ranks(result: Any) -> list[str]:
+    words = []
+    for site, ranks in sorted(result.revealed.items()):
+        k, r = (int(v) for v in ranks)
+        if r:
+            words.append(f"{site_name(site)} has revealed {k} of {r} directions of its columns.")
+    return words
+
+
+def _response(result: Any) -> list[str]:
+    if result.response != "masked":
+        return [
+            f"The partners received the response itself, for every record: {_own(result)} chose to "
+            "share it."
+        ]
+    epsilon = math.log((1 - result.flip) / result.flip) if 0 < result.flip < 1 else math.nan
+    return [
+        f"The partners received a masked response: each of the two values was flipped with "
+        f"probability {result.flip:g}, once per record (epsilon {number(epsilon)})."
+    ]
+
+
+# --------------------------------------------------------------------------- evidence
+
+
+def _comparison(result: Any) -> Block:
+    names = {"null": "constant only", "alone": f"{_own(result)} alone", "joint": "joint model"}
+    records = int(result.n_records)
+    rows = []
+    with_auc = any(math.isfinite(float(result.auc.get(k, math.nan))) for k in ("alone", "joint"))
+    training = numbers([float(result.deviance.get(k, math.nan)) for k in names])
+    held = numbers([float(result.holdout.get(k, math.nan)) for k in names])
+    for i, (key, words) in enumerate(names.items()):
+        r2 = float(result.pseudo_r2.get(key, 0.0 if key == "null" else math.nan))
+        auc = float(result.auc.get(key, 0.5 if key == "null" else math.nan))
+        rows.append(
+            (
+                words,
+                training[i],
+                f"{r2:z.3f}" if math.isfinite(r2) else DASH,
+                held[i],
+                *([f"{auc:.3f}" if math.isfinite(auc) else DASH] if with_auc else []),
+            )
+        )
+    head = (
+        *("model", "deviance, training", "pseudo R2, training", "deviance per held-out record"),
+        *(("AUC, held out",) if with_auc else ()),
+    )
+    note = (
+        f"Training: {plural(records, 'record')}. Pseudo R2: share of the constant's deviance that "
+        "is gone. On training records the larger model always looks better; what counts is the "
+        "held-out column."
+    )
+    tables = [Table("Deviance", head, tuple(rows), note)]
+    value, low, high = gain(result)
+    text = [
+        f"{_own(result)}'s own model and the joint one were fitted to the same records and tried "
+        f"on {plural(int(result.n_holdout), 'record')} that neither had seen."
+    ]
+    warning = ""
+    if not math.isfinite(value):
+        text = []
+        warning = (
+            "No record was held out. The joint model fits the training records at least as well "
+            "by construction, which says nothing of new ones."
+        )
+    else:
+        error = float(result.holdout["error"])
+        less = numbers([value, error, low, high])
+        said = "a gain" if low > 0 else "a loss" if high < 0 else "no clear difference"
+        row = ("alone less joint", less[0], less[1], f"{less[2]} to {less[3]}", said)
+        head = ("held-out deviance per record", "saved", "standard error", "95 % interval", "says")
+        note = (
+            "The error is that of the mean of paired differences, record by record, with both "
+            "models as they are: it holds the chance in the held-out records only."
+        )
+        tables.append(Table("Held-out comparison", head, (row,), note))
+        if 0 < result.n_holdout < FEW_HELD_OUT:
+            warning = f"Only {int(result.n_holdout)} records were held out: the interval is rough."
+    if result.response == "masked":
+        text.append(
+            f"{_own(result)}'s own model is fitted to the true response, the joint one to what the "
+            "mask leaves: with much masking a partner can cost more than it brings."
+        )
+    return Block("Is the joint model better?", tuple(text), warning, tables=tuple(tables))
+
+
+def _calibration(result: Any) -> Block:
+    where = "held-out records" if result.n_holdout else "training records"
+    text = (
+        f"The {where} were sorted by prediction and cut into groups. In each, the mean prediction "
+        "should equal the mean response: points on the diagonal.",
+    )
+    rows = []
+    names = {"alone": f"{_own(result)} alone", "joint": "joint model"}
+    for key, words in names.items():
+        table = result.calibration.get(key)
+        if table is None:
+            continue
+        predicted = numbers(np.asarray(table["predicted"], dtype=float))
+        observed = numbers(np.asarray(table["observed"], dtype=float))
+        rows += [
+            (f"{words}, group {i + 1}", p, o, f"{int(n):,}")
+            for i, (p, o, n) in enumerate(
+                zip(predicted, observed, np.asarray(table["records"]), strict=True)
+            )
+        ]
+    caption = "Observed against predicted means; the line is perfect calibration."
+    if result.family == "binomial":
+        caption += " Bars: 95 % intervals of each observed share."
+    gaps = {key: _miscalibration(result.calibration[key]) for key in result.calibration}
+    said = ", ".join(f"{names.get(k, k)}: mean distance {number(g)}" for k, g in gaps.items())
+    picture = Picture(
+        "calibration",
+        figures_assisted.plot_assisted_calibration(result),
+        caption,
+        f"Points beside a diagonal. {said}.",
+    )
+    head = ("group", "mean prediction", "mean observed", "records")
+    return Block(
+        "Are the predictions calibrated?",
+        text,
+        "" if result.n_holdout else "These are the records of the fit, which flatter the model.",
+        picture,
+        folded=(Table("Calibration", head, tuple(rows)),),
+    )
+
+
+def _miscalibration(table: Any) -> float:
+    """Mean distance of observed from predicted means, weighted by records."""
+    gap = np.abs(np.asarray(table["predicted"]) - np.asarray(table["observed"]))
+    n = np.asarray(table["records"], dtype=float)
+    known = np.isfinite(gap) & (n > 0)
+    return float(np.average(gap[known], weights=n[known])) if known.any() else math.nan
+
+
+def _coefficients(result: Any) -> Block:
+    found, alone = result.coefficients, result.alone
+    status = [str(s) for s in found["status"]]
+    text = [
+        f"Coefficients of {_own(result)}'s columns, beside those of its own model. With a "
+        "partner's columns in the model they mean something else: the effect at equal values of "
+        "the partner's columns.",
+        "The partners' coefficients stay with the partners.",
+    ]
+    if "shared" in status:
+        text.append(
+            "Shared: a partner holds the same column, or one that follows from it. How the effect "
+            "is divided between the parties is arbitrary, so no coefficient is given; predictions "
+            "are not affected."
+        )
+    if "bounded" in status:
+        text.append(
+            "Bounded: the messages allowed were too few to compute the standard error exactly. It "
+            "is at most the error given times the factor, and intervals use that."
+        )
+    if "not certified" in status:
+        text.append("No error is given where even that bound would be too wide to be of use.")
+    warning = ""
+    if _penalised(result):
+        warning = "The fit is penalised: coefficients are shrunk on purpose, and have no intervals."
+    drawn = figures_assisted.shown_coefficients(result)
+    caption = (
+        "Blue: joint model; orange squares: the initiator alone; bars: 95 % intervals, dotted "
+        "where they are bounds. Open circles: no interval can be given."
+    )
+    if len(drawn) < len(status):
+        caption += f" Of {len(status)} coefficients the {len(drawn)} with the largest |z|."
+    clear = int(np.sum(np.abs(np.nan_to_num(np.asarray(found["z"], dtype=float))) > Z95))
+    picture = Picture(
+        "coefficients",
+        figures_assisted.plot_assisted_coefficients(result),
+        caption,
+        f"Dots with intervals for {plural(len(drawn), 'coefficient')}; in the joint model "
+        f"{clear} of {len(status)} lie more than {Z95} standard errors from zero. The table below "
+        "has the numbers.",
+    )
+    used = sorted(set(status), key=list(STATUS).index) if set(status) <= set(STATUS) else []
+    notes = "; ".join(STATUS[s] for s in used if s != "identified")
+    table = _coefficient_table(found, alone, status)
+    if notes:
+        table = Table(table.caption, table.head, table.rows, f"{notes[0].upper()}{notes[1:]}.")
+    return Block("What the model says", tuple(text), warning, picture, (table,))
+
+
+def _coefficient_table(found: Any, alone: Any, status: Sequence[str]) -> Table:
+    rows = []
+    for i, name in enumerate(found["name"]):
+        shared, bare = status[i] == "shared", status[i] in ("shared", "not certified")
+        estimate, error = (float(found[k][i]) for k in ("estimate", "error"))
+        factor = float(found["factor"][i])
+        own, own_error = float(alone["estimate"][i]), float(alone["error"][i])
+        said = status[i]
+        if said == "bounded" and math.isfinite(factor):
+            said += f", factor {factor:.3f}"
+        rows.append(
+            (
+                site_name(str(name)),
+                DASH if shared else signed(estimate),
+                DASH if bare else number(error),
+                DASH if bare else signed(round(float(found["z"][i]), 2)),
+                DASH if bare else p_value(float(found["p"][i])),
+                said,
+                signed(own) if math.isfinite(own) else DASH,
+                number(own_error),
+            )
+        )
+    head = (
+        *("column", "joint", "standard error", "z", "p", "status"),
+        *("alone", "its standard error"),
+    )
+    return Table("Coefficients", head, tuple(rows))
+
+
+def _penalised(result: Any) -> bool:
+    return any(float(v or 0) > 0 for k, v in result.penalty.items() if k.startswith("alpha"))
+
+
+def _training(result: Any) -> Block:
+    table = result.rounds_table
+    rounds = np.atleast_1d(table["round"])
+    how = ACCELERATION.get(result.acceleration, result.acceleration)
+    text = [
+        "In each round a partner fits its columns to the response, with everybody else's part as "
+        "an offset, and sends its part of the predictor: one number for each record. Between "
+        f"messages {how}.",
+        _end(result),
+    ]
+    warning = ""
+    if result.stopped == "rounds":
+        warning = "Training had not converged: the joint model is not yet that of all columns."
+    if result.stopped == "rank":
+        warning = (
+            "The joint model is not the one that all columns together would give: a party's limit "
+            "on revealed directions stopped it short."
+        )
+    if not len(rounds):
+        return Block("How training went", tuple(text), warning)
+    sent = np.asarray(table["numbers_sent"], dtype=float)
+    picture = Picture(
+        "rounds",
+        figures_assisted.plot_assisted_rounds(result),
+        "Left: deviance of the joint model after each message; dashed: the initiator alone. "
+        "Right: how far the predictor still moved, against all numbers sent so far.",
+        f"Falling lines over {plural(int(result.rounds), 'round')}; the deviance ends at "
+        f"{number(float(np.asarray(table['deviance'], dtype=float)[-1]))} after "
+        f"{int(sent[-1]):,} numbers.",
+    )
+    change = [float(c) for c in np.asarray(table["change"], dtype=float)]
+    rows = tuple(
+        (str(int(r)), site_name(str(p)), d, f"{c:.1e}" if math.isfinite(c) else DASH, f"{int(s):,}")
+        for r, p, d, c, s in zip(
+            rounds,
+            table["partner"],
+            numbers(np.asarray(table["deviance"], dtype=float)),
+            change,
+            sent,
+            strict=True,
+        )
+    )
+    head = ("round", "partner", "deviance", "relative change", "numbers sent so far")
+    return Block(
+        "How training went",
+        tuple(text),
+        warning,
+        picture,
+        folded=(Table("Every round", head, rows),),
+    )
+
+
+def _predictions(result: Any) -> Block:
+    found = result.intervals
+    kind = str(found.get("kind", ""))
+    text = [
+        f"{plural(int(result.n_new), 'new subject')} were predicted: each partner sent its part of "
+        "their predictor, which counts as one more direction of its columns.",
+    ]
+    warning = ""
+    if kind == "paper":
+        warning = (
+            "Intervals from each party's own part are not valid in general: where the parties' "
+            "columns are correlated they can be far too narrow."
+        )
+    if kind == "inflated":
+        warning = "These are bounds only if the variance function of the family is right."
+    tables: tuple[Table, ...] = ()
+    if kind and found.get("n_new"):
+        n, certified = int(found["n_new"]), int(found.get("certified", 0))
+        bounded = int(found.get("bounded", 0))
+        row = (
+            INTERVALS.get(kind, kind),
+            percent(float(found.get("level", math.nan)), 0),
+            f"{certified:,}",
+            f"{bounded:,}",
+            f"{max(0, n - certified - bounded):,}",
+            number(float(found.get("mean_width", math.nan))),
+        )
+        head = ("intervals", "level", "certified", "bounded", "none given", "mean width")
+        note = (
+            "Intervals of the mean response, not of single responses. Certified: computed to a "
+            "relative 1e-8. Bounded: widened by what the messages allowed could not settle."
+        )
+        tables = (Table("Intervals for new subjects", head, (row,), note),)
+    else:
+        text.append("No intervals were asked for, or none are valid here.")
+    return Block("New subjects", tuple(text), warning, tables=tables)
+
+
+# --------------------------------------------------------------------------- limits
+
+
+def _limits(result: Any) -> list[str]:
+    known = [
+        "Training is not differentially private. Every message holds an exact value for each "
+        "record, and an epsilon spent on the test of a partner does not cover it.",
+        "What a message shows is one direction of the sender's column space, for every record. "
+        "After as many independent ones as the columns have rank, whoever knows a few values of a "
+        "column can work out all of them; before that, a share of about k of r of its variation.",
+        "The limit on revealed directions counts directions, not what a reader already knows: "
+        "columns known from elsewhere, or shared, make the rest easier to work out.",
+    ]
+    known.append(
+        "A partner gets the others' part of the predictor and knows its own, so it knows what the "
+        "joint model predicts for every record."
+    )
+    if result.response == "masked":
+        known.append("The mask hides single responses within its epsilon, not what is predicted.")
+    else:
+        known.append("The partners know the response of every record in common.")
+    known += [
+        "All parties learn which of their records the others hold too: those that take part.",
+        "The model is additive on the scale of the link: effects that arise only from columns of "
+        "two parties together are not in it.",
+        "Standard errors of the joint model allow for any variance of the response; they do not "
+        "allow for a wrong form of the mean.",
+        "A party that sends what it did not fit can spoil the joint model; the held-out "
+        "comparison shows the loss, not the cause.",
+    ]
+    if _penalised(result):
+        known.append("After a penalised fit there are no valid intervals, and none are given.")
+    return known
+
+
+REPORT = AssistedGLMReport
