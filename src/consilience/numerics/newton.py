@@ -231,7 +231,7 @@ def _gradient(problem: Problem, design: Design, theta: FloatArray, eta: FloatArr
     return np.asarray(grad if design.ridge is None else grad + design.ridge @ theta)
 
 
-def _factor(design: Design, weights: FloatArray, buffer: FloatArray) -> Any:
+def _factor(design: Design, weights: FloatArray, buffer: FloatArray, jitter: float = 0.0) -> Any:
     """Cholesky factor of the Hessian, or None where it is not positive definite."""
     if np.any(weights < 0):
         np.multiply(design.columns, weights[:, None], out=buffer)
@@ -241,15 +241,17 @@ def _factor(design: Design, weights: FloatArray, buffer: FloatArray) -> Any:
         hessian = buffer.T @ buffer
     if design.ridge is not None:
         hessian += design.ridge
-    top = float(np.max(np.diag(hessian), initial=0.0))
-    if not (0 < top < math.inf):
+    diagonal = np.diag(hessian).copy()
+    if not (np.all(diagonal > 0) and np.all(np.isfinite(diagonal))):
         return None
+    if jitter:
+        np.fill_diagonal(hessian, diagonal * (1 + jitter))
     try:
         factor = cho_factor(hessian, lower=True, overwrite_a=True, check_finite=False)
     except LinAlgError:
         return None
     # A pivot at the level of rounding would send the step anywhere.
-    return factor if np.min(np.diag(factor[0])) ** 2 > 1e-15 * top else None
+    return factor if np.all(np.diag(factor[0]) ** 2 > 1e-15 * diagonal) else None
 
 
 def newton(
@@ -285,7 +287,9 @@ def newton(
         slow = size * longest > 0.5 * speed
         careful = size < 0.2 or (bool(fam.mask) and decrement > 1e-3)
         speed = math.inf if slow or size < 1.0 else size * longest
-    return theta, max_iter, False, False
+    # The link of a masked response is flat at both ends: nothing pulls such a fit back.
+    endless = bool(fam.mask) and float(np.max(np.abs(eta - problem.offset))) > 30
+    return theta, max_iter, False, endless
 
 
 def _best_factor(
@@ -299,8 +303,9 @@ def _best_factor(
             return factor, False
     safe = fam.safe_weight(problem.y, eta)
     top = float(np.max(safe))
-    for floor in (0.0, 1e-12, 1e-9, 1e-6, 1e-3):
-        factor = _factor(design, problem.w * np.maximum(safe, floor * max(top, 1e-12)), buffer)
+    for floor, jitter in ((0.0, 0.0), (1e-12, 0.0), (1e-9, 1e-13), (1e-6, 1e-9), (1e-3, 1e-6)):
+        raised = np.maximum(safe, floor * max(top, 1e-12))
+        factor = _factor(design, problem.w * raised, buffer, jitter)
         if factor is not None:
             return factor, True
     raise DataError("the fit broke down: the covariates' scales lie too far apart")
