@@ -31,7 +31,15 @@ NAMES = ("x0", "x1")
 def opening(names: tuple[str, ...] = NAMES, study: str = "") -> bytes:
     columns = json.dumps(dataclasses.asdict(Columns(features=names)))
     preparation = json.dumps(dataclasses.asdict(Preparation()))
-    return encode_message(Open(columns=columns, preparation=preparation, study=study))
+    return encode_message(
+        Open(
+            columns=columns,
+            preparation=preparation,
+            study=study,
+            partition="rows",
+            follows="",
+        )
+    )
 
 
 OPEN = Request(

@@ -8,13 +8,14 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.engines import rundir
 from consilience.engines.base import Engine
+from consilience.engines.columns import check_partition, over_columns
 from consilience.engines.driver import Driver, OnEvent
 from consilience.engines.local import LocalEngine
 from consilience.engines.rundir import RunInfo, RunStore
@@ -34,6 +35,7 @@ from consilience.sites.site import Site
 from consilience.wire.transcript import Line
 
 if TYPE_CHECKING:
+    from consilience.sites.prepare import SiteColumns
     from consilience.sites.study import SiteFile, Study
 
 DEFAULT_DEADLINE = 3600.0
@@ -103,6 +105,10 @@ class Federation:
     study_text : str
         Content of the study file in its canonical form, of which `study` is the hash. Sites whose
         steward approves studies compare it with what they are asked.
+    partition : {"rows", "columns"}
+        What the sites share: columns, or rows.
+    at : str
+        Where the coordinator runs: ``"site:NAME"`` or ``"third-party"``.
     """
 
     engine: Engine
@@ -114,6 +120,8 @@ class Federation:
     roles: Mapping[str, str] = field(default_factory=dict)
     study: str = ""
     study_text: str = ""
+    partition: Literal["rows", "columns"] = "rows"
+    at: str = "third-party"
 
     def __post_init__(self) -> None:
         n = len(self.engine.sites)
@@ -129,7 +137,7 @@ class Federation:
         cls,
         tables: Mapping[str, Any],
         *,
-        columns: Columns,
+        columns: Columns | Mapping[str, Columns],
         preparation: Preparation | None = None,
         policy: str | Policy | Mapping[str, str | Policy] = "strict",
         n_jobs: int | None = None,
@@ -140,23 +148,34 @@ class Federation:
         Parameters
         ----------
         tables : mapping of str to DataFrame, pyarrow Table or mapping of columns
-        columns : Columns
+        columns : Columns, or mapping of site to Columns
+            The same for all sites, which then hold different rows; or each site's own, with an
+            `id` by which the rows are matched. The site whose columns name a target is the
+            initiator.
         preparation : Preparation, optional
         policy : str, Policy or mapping of site to either
         n_jobs : int, optional
             Sites computed at the same time; ``None`` follows ``joblib.parallel_config``.
         **settings
-            `name`, `quorum`, `deadline`, `roles`.
+            `name`, `quorum`, `deadline`, `roles`; over columns also `at`, `bounds` (by site, then
+            column: limits that hold by a column's meaning) and `partner_key` (fresh by default).
         """
         from consilience.sites.loaders import memory_site
         from consilience.sites.study import check_name
 
+        own: dict[str, SiteColumns] = {}
+        key = b""
+        if isinstance(columns, Mapping):
+            common, own, key, settings = over_columns(tables, columns, settings)
+        else:
+            common = columns
         sites = []
         for name, table in tables.items():
-            own = policy[name] if isinstance(policy, Mapping) else policy
-            sites.append(memory_site(check_name("site", name), table, own))
+            rules = policy[name] if isinstance(policy, Mapping) else policy
+            check_name("site", name)
+            sites.append(memory_site(name, table, rules, own=own.get(name), partner_key=key))
         return cls(
-            LocalEngine(sites, n_jobs=n_jobs), columns, preparation or Preparation(), **settings
+            LocalEngine(sites, n_jobs=n_jobs), common, preparation or Preparation(), **settings
         )
 
     @classmethod
@@ -193,7 +212,9 @@ class Federation:
             name=study.name,
             quorum=study.sites.quorum,
             deadline=study.sites.deadline,
-            roles=study.sites.roles,
+            roles=study.roles,
+            partition=study.partition,
+            at=study.coordinator_at,
             study=study.hash(),
             study_text=study.canonical(),
         )
@@ -251,6 +272,7 @@ class Federation:
             The run directory cannot be used.
         """
         method.validate()
+        check_partition(type(method), self.partition)
         path = None if out is None else Path(out)
         store = self._store(method, seed, path, resume, run_id)
         try:
@@ -276,13 +298,15 @@ class Federation:
     # ------------------------------------------------------------------ inside
 
     def _settings(self) -> dict[str, Any]:
-        settings = {
+        settings: dict[str, Any] = {
             "columns": asdict(self.columns),
             "preparation": asdict(self.preparation),
             "quorum": self.quorum,
             "deadline": self.deadline,
             "roles": dict(self.roles),
         }
+        if self.partition == "columns":
+            settings |= {"partition": self.partition, "at": self.at}
         return dict(json.loads(json.dumps(settings)))
 
     def _store(
@@ -323,7 +347,8 @@ class Federation:
         return RunStore(found, path)
 
     def _context(self, info: RunInfo, follows: Run | None) -> CoordinatorContext:
-        if follows is not None and follows.info.method != info.method:
+        may_follow = (info.method, *get_method(info.method).follows)
+        if follows is not None and follows.info.method not in may_follow:
             raise StudyError(
                 f"a run of {info.method!r} cannot follow one of {follows.info.method!r}"
             )
@@ -337,6 +362,9 @@ class Federation:
             follows=None if follows is None else follows.result,
             scaling=None if follows is None else follows.scaling,
             study_text=self.study_text,
+            partition=self.partition,
+            at=self.at,
+            follows_run="" if follows is None else follows.info.run,
         )
 
 

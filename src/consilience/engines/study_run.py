@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consilience.engines import rundir
+from consilience.engines.columns import check_partition
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError, RunError, StudyError
 from consilience.methods.base import Method, get_method
@@ -111,16 +112,8 @@ def method_of(study: Study) -> Method:
         No such method, a wrong parameter, or a method for another partition.
     """
     kind = get_method(study.method)
-    if kind.partition != study.partition:
-        raise StudyError(
-            f"method {study.method!r} is for sites that share {_shared(kind.partition)} and the "
-            f"study says partition = {study.partition!r}: change one of them"
-        )
+    check_partition(kind, study.partition)
     return kind.from_parameters(study.parameters)
-
-
-def _shared(partition: str) -> str:
-    return "columns and hold different rows" if partition == "rows" else "rows by their ids"
 
 
 # --------------------------------------------------------------------------- runs in a folder

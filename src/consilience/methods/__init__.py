@@ -1,6 +1,7 @@
 """Methods: whole exchanges, one file each, over phases that several of them share."""
 
 BUILT_IN = {
+    "assistance-test": "consilience.methods.assistance_test",
     "ensemble-clustering": "consilience.methods.ensemble_clustering",
     "meta-clustering": "consilience.methods.meta_clustering",
     "mean-and-sd": "consilience.methods.mean_and_sd",

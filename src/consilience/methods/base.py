@@ -151,6 +151,10 @@ class SiteData:
         Rows of the table as it was read.
     content_hash : str
         SHA-256 of the table's bytes, or of its columns.
+    bounds : (2, p) float array or None
+        Over columns: limits of each feature that hold by its meaning; NaN where none are stated.
+    hashes : (n, 16) uint8 array or None
+        Over columns: keyed hashes of the ids, by which rows are matched.
     """
 
     features: NDArray[np.float64]
@@ -168,6 +172,8 @@ class SiteData:
     scaling: NDArray[np.float64] | None = None
     n_read: int = 0
     content_hash: str = ""
+    bounds: NDArray[np.float64] | None = None
+    hashes: NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -189,6 +195,16 @@ class SiteData:
         names = self.feature_names if names is None else names
         return dataclasses.replace(self, features=features, feature_names=names)
 
+    def take(self, index: NDArray[np.int64]) -> SiteData:
+        """Some of the rows, in the order of `index`."""
+        chosen = {
+            name: values[index] for name in _BY_ROW if (values := getattr(self, name)) is not None
+        }
+        return dataclasses.replace(self, **chosen)
+
+
+_BY_ROW = ("features", "rows", "target", "id", "agent", "entity", "weight", "sequence", "hashes")
+
 
 class SiteContext(Protocol):
     """What a step may use besides its message, data and state.
@@ -206,6 +222,19 @@ class SiteContext(Protocol):
         Name of the policy's preset.
     per_record : bool
         Whether the policy lets values for each record leave.
+    run : str
+    keys : dict
+        What the house keeps for end-to-end encryption (see phase `align_ids`).
+    partner_key : bytes
+        Secret that the parties of a study over columns share; empty where there is none.
+    kept : dict or None
+        What an earlier question of the same kind made and kept (steps with ``keeps``).
+    senders : dict of str to tuple of str
+        Which sites sealed the fields that came for this site's eyes: proven, unlike what a message
+        says of itself.
+    followed : Left or None
+        What the run that this one follows left at this site: ``predictor``, ``rows`` (positions),
+        ``values`` (per-row outputs) and ``content_hash`` of its table.
     """
 
     site: str
@@ -214,6 +243,12 @@ class SiteContext(Protocol):
     limits: Limits
     preset: str
     per_record: bool
+    run: str
+    keys: dict[str, Any]
+    partner_key: bytes
+    kept: dict[str, Any] | None
+    senders: dict[str, tuple[str, ...]]
+    followed: Any
 
     def stream(self, *key: str | int) -> np.random.Generator:
         """Public stream by key (for agents: id, round and step), without the site."""
@@ -221,12 +256,46 @@ class SiteContext(Protocol):
     def output(self, name: str, value: Any) -> None:
         """Keep something at the site: an array with one entry per row, or a predictor."""
 
+    def table(self, name: str, columns: Mapping[str, Any]) -> None:
+        """Keep a table at the site, written as ``<name>.csv``."""
+
+    def note(self, sentence: str) -> None:
+        """Say something to the site's own people: a line of its log."""
+
+    def keep(self, value: dict[str, Any]) -> None:
+        """Keep what this step drew, for every later question of the same kind."""
+
+    def role(self, site: str) -> str:
+        """Role of a site in this study, as the parties were told when ids were matched."""
+
+    def revealed(
+        self, factor: NDArray[np.float64], names: tuple[str, ...], directions: NDArray[np.float64]
+    ) -> tuple[int, int, bool]:
+        """Count what a release of ``x @ directions`` would make known of these columns.
+
+        Parameters
+        ----------
+        factor : (m, p) array
+            ``wire.disclosure.column_factor`` of the columns x.
+        names : tuple of str
+        directions : (p, k) array
+
+        Returns
+        -------
+        k, r : int
+            Directions that are known afterwards, in this run and earlier ones, and how many there
+            are.
+        allowed : bool
+            Whether the policy lets that many be known.
+        """
+
 
 # --------------------------------------------------------------------------- steps
 
 StepFunction = Callable[[Any, SiteData, State, SiteContext], tuple[Any, State]]
 Transform = Callable[[Any, SiteData], SiteData]
 Price = Callable[[Any], float]
+Keeps = Callable[[Any, SiteData], "str | None"]
 
 
 @dataclass(frozen=True)
@@ -248,6 +317,9 @@ class Step:
     once : bool
         A site answers one message of this step in a run, whatever line of questions it comes in;
         the same message again gets an answer.
+    keeps : callable or None
+        ``(message, data) -> text`` names what the step draws: what was kept under this text (in
+        whatever run, for the same data) is given to the step again, and is paid for once.
     """
 
     name: str
@@ -257,6 +329,7 @@ class Step:
     transform: Transform | None = None
     price: Price | None = None
     once: bool = False
+    keeps: Keeps | None = None
 
     def __call__(
         self, message: Any, data: SiteData, state: State, site: SiteContext
@@ -271,6 +344,7 @@ def step(
     transform: Transform | None = None,
     price: Price | None = None,
     once: bool = False,
+    keeps: Keeps | None = None,
 ) -> Callable[[StepFunction], Step]:
     """Declare a step; its annotations are checked when the module is imported.
 
@@ -291,7 +365,7 @@ def step(
             raise ProtocolError(f"step {name!r} must annotate its message and tuple[Reply, State]")
         message_type(hints["message"])
         message_type(returned[0])
-        return Step(name, function, hints["message"], returned[0], transform, price, once)
+        return Step(name, function, hints["message"], returned[0], transform, price, once, keeps)
 
     return declare
 
@@ -389,6 +463,14 @@ class CoordinatorContext:
         Preset of each site's policy, as the site says.
     study_text : str
         Content of the study file in its canonical form, or "".
+    partition : {"rows", "columns"}
+        What the sites share: columns, or rows.
+    at : str
+        Where the coordinator runs: ``"site:NAME"`` or ``"third-party"``.
+    follows_run : str
+        Id of the run that this one follows.
+    n_matched : int
+        Over columns: rows that all sites have.
     """
 
     sites: tuple[str, ...]
@@ -403,6 +485,21 @@ class CoordinatorContext:
     scaling: NDArray[np.float64] | None = None
     presets: dict[str, str] = field(default_factory=dict)
     study_text: str = ""
+    partition: Literal["rows", "columns"] = "rows"
+    at: str = "third-party"
+    follows_run: str = ""
+    n_matched: int = 0
+
+    @property
+    def initiator(self) -> str:
+        """The site with the role `initiator`, over columns."""
+        found = [site for site, role in self.roles.items() if role == "initiator"]
+        return found[0] if found else ""
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        """The other sites, over columns, in name order."""
+        return tuple(site for site in self.sites if site != self.initiator)
 
     def note(self, sentence: str) -> None:
         """Keep a sentence for the reader of the result; each one once."""
@@ -463,6 +560,8 @@ class Method(ABC):
     leakage : str
         What the coordinator knows afterwards.
     Result : type
+    follows : tuple of str
+        Other methods whose runs a run of this one may follow.
     predictor : type or None
         Class with ``to_arrays`` and ``from_arrays`` that sites keep.
     """
@@ -476,6 +575,7 @@ class Method(ABC):
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {}
     leakage: ClassVar[str]
     Result: ClassVar[type[Result]]
+    follows: ClassVar[tuple[str, ...]] = ()
     predictor: ClassVar[Any] = None
 
     def validate(self) -> None:  # noqa: B027  a method without parameters has nothing to check

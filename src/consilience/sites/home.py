@@ -6,7 +6,9 @@
       runs/<run id>/<round>-<attempt>.record   state and reply, written in one atomic rename
       runs/<run id>/series.bin                 last releases of repeated sums, whoever asked
       outputs/<run id>/                        what stays at the site: labels, predictor, provenance
-      ledger/<data id>.json                    runs opened, epsilon spent: kept outside run folders
+      ledger/<data id>.json                    runs opened, epsilon spent, directions revealed: kept
+                                               outside run folders
+      kept/<data id>/<name>.bin                what was drawn once for the data, with its noise
       log.jsonl                                the site's own log
 
 `MemoryHome` keeps the same in memory, for a federation that lives in one process.
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.exceptions import RunError, WireError
-from consilience.wire.codec import pack, unpack
+from consilience.wire.codec import digest, pack, unpack
 from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -120,6 +122,14 @@ class Home(ABC):
         """Write it, durably."""
 
     @abstractmethod
+    def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
+        """Read what was drawn once for a data set, if it was."""
+
+    @abstractmethod
+    def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
+        """Keep it, durably; before the reply that shows it is committed."""
+
+    @abstractmethod
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
 
@@ -147,6 +157,7 @@ class MemoryHome(Home):
         self._series: dict[str, bytes] = {}
         self._outputs: dict[str, dict[str, bytes]] = {}
         self._ledgers: dict[str, dict[str, Any]] = {}
+        self._kept: dict[tuple[str, str], bytes] = {}
         self.lines: list[dict[str, Any]] = []
 
     def record(self, run: str, round_: int, attempt: int) -> Record | None:
@@ -191,6 +202,15 @@ class MemoryHome(Home):
     def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
         """Write it, durably."""
         self._ledgers[data_id] = dict(ledger)
+
+    def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
+        """Read what was drawn once for a data set, if it was."""
+        data = self._kept.get((data_id, name))
+        return None if data is None else dict(unpack(data, max_bytes=1 << 40))
+
+    def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
+        """Keep it."""
+        self._kept[(data_id, name)] = pack(value)
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
@@ -294,6 +314,26 @@ class DiskHome(Home):
         """Write it, durably."""
         text = json.dumps(ledger, indent=1, sort_keys=True) + "\n"
         atomic_write(self.path / "ledger" / f"{data_id}.json", text.encode())
+
+    def _kept_path(self, data_id: str, name: str) -> Path:
+        return self.path / "kept" / data_id / f"{digest(name.encode())[:32]}.bin"
+
+    def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
+        """Read what was drawn once for a data set, if it was."""
+        path = self._kept_path(data_id, name)
+        if not path.exists():
+            return None
+        try:
+            return dict(unpack(_read(path), max_bytes=1 << 40))
+        except (WireError, TypeError, ValueError):
+            raise RunError(
+                f"{path} is damaged: restore it, because it cannot be drawn again without a new "
+                "price"
+            ) from None
+
+    def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
+        """Keep it, durably."""
+        atomic_write(self._kept_path(data_id, name), pack(value))
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""

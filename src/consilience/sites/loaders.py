@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from consilience.methods.base import Columns, Preparation
 from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Loaded, load_with_report
+from consilience.sites.prepare import Loaded, SiteColumns, load_with_report
 from consilience.sites.site import Confirm, Site
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile
 
+Partition = Literal["rows", "columns"]
 
-def memory_site(name: str, table: Any, policy: str | Policy = "strict") -> Site:
-    """Build a site over a table in memory (DataFrame, pyarrow Table or mapping of columns)."""
+
+def memory_site(
+    name: str,
+    table: Any,
+    policy: str | Policy = "strict",
+    *,
+    own: SiteColumns | None = None,
+    partner_key: bytes = b"",
+) -> Site:
+    """Build a site over a table in memory (DataFrame, pyarrow Table or mapping of columns).
+
+    Parameters
+    ----------
+    own : SiteColumns, optional
+        How its columns differ from the study's.
+    partner_key : bytes
+        Secret that the parties share, over columns.
+    """
     rules = policy if isinstance(policy, Policy) else Policy.from_settings(policy)
     read = read_source(table)
 
-    def load(columns: Columns, preparation: Preparation) -> Loaded:
-        return load_with_report(read, columns, preparation)
+    def load(columns: Columns, preparation: Preparation, partition: Partition = "rows") -> Loaded:
+        return load_with_report(read, columns, preparation, own, partition=partition)
 
-    return Site(name, load, policy=rules)
+    return Site(name, load, policy=rules, partner_key=partner_key)
 
 
 def file_site(file: SiteFile, *, confirm: Confirm | None = None) -> Site:
@@ -35,10 +52,11 @@ def file_site(file: SiteFile, *, confirm: Confirm | None = None) -> Site:
         The home cannot be created.
     """
 
-    def load(columns: Columns, preparation: Preparation) -> Loaded:
-        return load_with_report(
-            read_source(file.source, file.base), columns, preparation, file.columns
-        )
+    def load(columns: Columns, preparation: Preparation, partition: Partition = "rows") -> Loaded:
+        read = read_source(file.source, file.base)
+        return load_with_report(read, columns, preparation, file.columns, partition=partition)
 
     policy = Policy.from_settings(file.policy)
-    return Site(file.name, load, policy=policy, home=DiskHome(file.home_path), confirm=confirm)
+    home = DiskHome(file.home_path)
+    key = file.partner_key()
+    return Site(file.name, load, policy=policy, home=home, confirm=confirm, partner_key=key)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,11 +21,42 @@ from consilience.methods.base import SiteData, get_method
 from consilience.sites.home import Home
 from consilience.wire.codec import pack, unpack
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 ROWS = "rows.bin"
 TABLE = "labels.csv"
 PREDICTOR = "predictor.bin"
 PROVENANCE = "provenance.json"
 READING = "reading.json"
+RESERVED = frozenset((ROWS, TABLE, PREDICTOR, PROVENANCE, READING))
+
+
+@dataclass(frozen=True, eq=False)
+class Left:
+    """What a run left at a site, for runs that follow it.
+
+    Attributes
+    ----------
+    method, content_hash : str
+    arrays : dict
+        Of the predictor.
+    rows : int array
+        Positions of the kept rows.
+    values : dict of str to array
+        Outputs with one entry for each of them.
+    """
+
+    method: str
+    content_hash: str
+    arrays: dict[str, Any]
+    rows: np.ndarray
+    values: dict[str, Any]
+
+    @property
+    def predictor(self) -> Any:
+        """The predictor."""
+        return get_method(self.method).predictor.from_arrays(self.arrays)
 
 
 @dataclass(frozen=True)
@@ -63,14 +95,41 @@ class SiteOutput:
             raise RunError(f"run {self.run} has no output {name!r} here: {', '.join(columns)}")
         return np.asarray(columns[name])
 
+    def table(self, name: str) -> pd.DataFrame:
+        """Read a table that the run left here, such as ``"coefficients"``."""
+        import pandas as pd
+
+        return pd.read_csv(io.BytesIO(self.home.read_output(self.run, f"{name}.csv")))
+
     @property
     def predictor(self) -> Any:
         """The predictor that this run left: an object with ``predict(X)``."""
-        stored = unpack(self.home.read_output(self.run, PREDICTOR), max_bytes=1 << 40)
         method = get_method(self.provenance["method"])
         if method.predictor is None:
             raise RunError(f"method {method.name!r} leaves no predictor")
-        return method.predictor.from_arrays(stored)
+        return method.predictor.from_arrays(self.arrays)
+
+    def left(self) -> Left:
+        """Everything that a run which follows this one may use."""
+        provenance = self.provenance
+        rows: dict[str, Any] = {"rows": np.empty(0, dtype=np.int64), "columns": {}}
+        if ROWS in self.home.output_names(self.run):
+            rows = self._rows()
+        return Left(
+            provenance["method"],
+            provenance["content_hash"],
+            self.arrays,
+            np.asarray(rows["rows"]),
+            rows["columns"],
+        )
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """Arrays of the predictor that this run left."""
+        stored = unpack(self.home.read_output(self.run, PREDICTOR), max_bytes=1 << 40)
+        if not isinstance(stored, dict):
+            raise RunError(f"the outputs of run {self.run} are damaged")
+        return stored
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -110,6 +169,27 @@ def encode_outputs(
         files[ROWS] = pack({"rows": data.rows, "columns": columns})
         files[TABLE] = _table(columns, data)
     return files
+
+
+def encode_table(name: str, columns: Mapping[str, Any]) -> dict[str, bytes]:
+    """Turn a table of a step into ``<name>.csv``.
+
+    Raises
+    ------
+    ProtocolError
+        Columns of different lengths, or the name of another file.
+    """
+    if f"{name}.csv" in RESERVED or not name.isidentifier():
+        raise ProtocolError(f"a site table cannot be called {name!r}")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    plain = [[v.item() if isinstance(v, np.generic) else v for v in c] for c in columns.values()]
+    try:
+        writer.writerows(zip(*plain, strict=True))
+    except ValueError:
+        raise ProtocolError(f"site table {name!r} has columns of different lengths") from None
+    return {f"{name}.csv": text.getvalue().encode()}
 
 
 def _table(columns: dict[str, np.ndarray], data: SiteData) -> bytes:

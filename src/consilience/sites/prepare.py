@@ -64,6 +64,12 @@ class SiteColumns:
         By study name.
     missing_codes : mapping of str to value or sequence of values
         By study name; ``"*"`` is every column. An empty cell is always missing.
+    features, target, weight, levels
+        This site's own columns by role, for studies over columns: such a study names only the id,
+        because no party is told the names of another's columns.
+    bounds : mapping of str to (low, high)
+        Limits of a column that hold by its meaning, never taken from the data; cells beyond them
+        are cut where a method adds noise.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
@@ -73,8 +79,21 @@ class SiteColumns:
     missing_codes: Mapping[str, str | int | float | tuple[str | int | float, ...]] = field(
         default_factory=dict
     )
+    features: tuple[str, ...] = ()
+    target: str | None = None
+    weight: str | None = None
+    levels: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "features", tuple(self.features))
+        for name, (low, high) in self.bounds.items():
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ParameterError.of(
+                    f"[columns] bounds of {name}",
+                    "two finite numbers, the lower one first",
+                    (low, high),
+                )
         codes = {
             name: tuple(
                 plain_text(v) for v in (given if isinstance(given, list | tuple) else (given,))
@@ -92,6 +111,27 @@ class SiteColumns:
         object.__setattr__(self, "rename", dict(self.rename))
         object.__setattr__(self, "missing_codes", codes)
         object.__setattr__(self, "units", units)
+
+    def merged(self, columns: Columns, partition: str) -> Columns:
+        """Roles at this site: over columns its own features, target, weight and levels.
+
+        Raises
+        ------
+        StudyError
+            A study over columns finds no features here.
+        """
+        if partition == "rows" or columns.features:
+            return columns
+        if not self.features:
+            raise StudyError(
+                "the site lists no features: a study over columns needs them in [columns] of the "
+                "site file",
+                public="the site lists no features",
+            )
+        own: dict[str, Any] = dict(self.levels)
+        return dataclasses.replace(
+            columns, features=self.features, target=self.target, weight=self.weight, levels=own
+        )
 
     def local(self, name: str) -> str:
         """Name of a study's column in the site's table."""
@@ -148,7 +188,8 @@ class Report:
     constant : tuple of str
         Prepared columns with one value only; they are kept.
     missing_ids, duplicate_ids : int
-        Kept rows without an id, and kept rows whose id an earlier one has.
+        Over rows, kept rows without an id and those whose id an earlier one has; over columns, the
+        rows that were left out because of it (every row of a repeated id).
     dropped_rows : int array
         Positions in the table as it was read.
     dropped_ids : str array or None
@@ -235,7 +276,8 @@ def load_with_report(
     preparation : Preparation
     site_columns : SiteColumns, optional
     partition : {"rows", "columns"}
-        Over columns, rows are matched by id, so every kept row needs an id of its own; over rows,
+        Over columns, rows are matched by id: those without an id, or with one that occurs twice,
+        are left out, and rows without a target stay (their outcome is to be predicted). Over rows,
         missing and repeated ids are counted only.
 
     Returns
@@ -255,6 +297,14 @@ def load_with_report(
     return _Loader(table, columns, preparation, site_columns or SiteColumns(), partition).run()
 
 
+def _own_rules(preparation: Preparation, columns: Columns, partition: str) -> Preparation:
+    """Over columns, the rules for columns that other parties hold do not concern this one."""
+    if partition == "rows":
+        return preparation
+    own = {k: v for k, v in preparation.indicators.items() if k in columns.features}
+    return dataclasses.replace(preparation, indicators=own)
+
+
 def _refusal(name: str, sentence: str, rule: str) -> DataError:
     return DataError(f"column {name!r} {sentence}", public=f"column {name}: {rule}")
 
@@ -271,15 +321,17 @@ class _Loader:
         partition: str,
     ) -> None:
         self.table = table
-        self.columns = columns
+        self.columns = site_columns.merged(columns, partition)
         self.preparation = preparation
         self.site = site_columns
         self.partition = partition
         self.missing: dict[str, Mask] = {}
         self.foreign: dict[str, tuple[tuple[str, ...], int]] = {}
         self.reasons: dict[str, Mask] = {}
+        self.unmatchable = (0, 0)
 
     def run(self) -> Loaded:
+        self.preparation = _own_rules(self.preparation, self.columns, self.partition)
         plan = encodings(self.columns, self.preparation)
         if self.partition == "columns" and self.columns.id is None:
             raise StudyError("a study over columns needs an id column in [data]")
@@ -315,6 +367,7 @@ class _Loader:
             foreign_levels=tuple(self.foreign),
             n_read=self.table.n_rows,
             content_hash=self.table.content_hash,
+            bounds=self._bounds(plan),
             **{role: kept(values) for role, values in texts.items()},
         )
         report = self._report(data, keep, texts["id"])
@@ -513,6 +566,9 @@ class _Loader:
         if self.partition == "rows" and self.columns.id is not None:
             others = dataclasses.replace(self.columns, id=None, levels={}).used()
             found = {name: mask for name, mask in found.items() if name in others}
+        if self.partition == "columns":
+            own = {*self.columns.features, self.columns.weight}
+            found = {name: mask for name, mask in found.items() if name in own}
         if rule == "complete-rows":
             keep = np.ones(self.table.n_rows, dtype=bool)
             self.reasons = found
@@ -524,8 +580,7 @@ class _Loader:
                     f"columns {_listed(found)} have missing values",
                     public="no row is complete",
                 )
-            self._check_ids(keep)
-            return keep
+            return self._matchable(keep)
         if rule != "refuse":
             fillable = {*self.columns.features, *self.columns.sequence}
             fillable -= {self.columns.target, self.columns.agent, self.columns.entity}
@@ -533,9 +588,7 @@ class _Loader:
             found = {name: mask for name, mask in found.items() if name not in fillable}
         if found:
             self._refuse_missing(found)
-        keep = np.ones(self.table.n_rows, dtype=bool)
-        self._check_ids(keep)
-        return keep
+        return self._matchable(np.ones(self.table.n_rows, dtype=bool))
 
     def _refuse_missing(self, found: dict[str, Mask]) -> None:
         name, mask = next(iter(found.items()))
@@ -548,22 +601,38 @@ class _Loader:
             public=f"column {_listed(found)}: missing values, which the study refuses",
         )
 
-    def _check_ids(self, keep: Mask) -> None:
-        """Over columns, every kept row has an id of its own."""
+    def _matchable(self, keep: Mask) -> Mask:
+        """Over columns, leave out rows without an id and all rows of a repeated one."""
         name = self.columns.id
         if name is None or self.partition != "columns":
-            return
+            return keep
         positions, _ = self.table.categories(self.site.local(name), self.site.codes(name))
-        order = np.flatnonzero(keep)
-        _, first = np.unique(positions[order], return_index=True)
-        repeated = np.delete(order, first)
-        if len(repeated):
+        absent = positions < 0
+        counts = np.bincount(positions[keep & ~absent], minlength=1)
+        repeated = ~absent & (np.append(counts, 0)[positions] > 1) & keep
+        self.unmatchable = (int((keep & absent).sum()), int(repeated.sum()))
+        if (keep & (absent | repeated)).any():
+            self.reasons = {**self.reasons, name: keep & (absent | repeated)}
+        matchable = keep & ~absent & ~repeated
+        if not matchable.any():
             raise _refusal(
                 name,
-                f"repeats ids in {len(repeated)} rows{row_list(repeated + 1)}: rows can be matched "
-                "with other sites only where every id occurs once",
-                "repeated ids",
+                "leaves no row that could be matched: every id is missing or repeated",
+                "no row has an id of its own",
             )
+        return matchable
+
+    def _bounds(self, plan: tuple[Encoding, ...]) -> NDArray[np.float64] | None:
+        """Limits of every prepared column (2, p); NaN where the site states none."""
+        if self.partition != "columns":
+            return None
+        found: list[tuple[float, float]] = []
+        for one in plan:
+            given = self.site.bounds.get(one.column, (math.nan, math.nan))
+            found += [given] if one.kind == "number" else [(0.0, 1.0)] * len(one.names)
+        if self.preparation.missing == "indicator":
+            found += [(0.0, 1.0) for one in plan if one.kind == "number"]
+        return np.asarray(found, dtype=float).reshape(-1, 2).T
 
     # --- report
 
@@ -577,8 +646,8 @@ class _Loader:
             dropped_by={name: int(np.count_nonzero(m)) for name, m in self.reasons.items()},
             columns=tuple(self._column_report(name) for name in self.columns.used()),
             constant=_constant(data),
-            missing_ids=0 if data.id is None else data.n_rows - len(named),
-            duplicate_ids=len(named) - len(np.unique(named)),
+            missing_ids=self.unmatchable[0] + (0 if data.id is None else data.n_rows - len(named)),
+            duplicate_ids=self.unmatchable[1] + len(named) - len(np.unique(named)),
             dropped_rows=np.flatnonzero(~keep),
             dropped_ids=None if ids is None else ids[~keep],
         )

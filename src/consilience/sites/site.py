@@ -18,7 +18,7 @@ import hashlib
 import importlib
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,27 +32,32 @@ from consilience.exceptions import (
     RunError,
     WireError,
 )
-from consilience.methods.base import Columns, Preparation, SiteData, Step, get_method
+from consilience.methods.base import SiteData, Step, get_method
 from consilience.methods.phases import opening
 from consilience.methods.phases.prepare import steps_of
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream
 from consilience.privacy.accounting import Budget
+from consilience.privacy.revealed_rank import RevealedRank, rank_of
 from consilience.sites import gate, outputs
 from consilience.sites.home import Home, MemoryHome, Record, check_run_id
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Loaded
 from consilience.wire.codec import decode_message, digest
-from consilience.wire.disclosure import Limits
+from consilience.wire.disclosure import Limits, Released
 from consilience.wire.envelope import Reply, Request
+from consilience.wire.message import Disclosure, iterate_fields
+from consilience.wire.sealing import Keyring, hashed_ids, open_message, seal_message, senders
 
 APPROVED = "_approved"
 """Ledger of the studies that the steward has approved beside the policy (no data id begins so)."""
+KEYS = "_keys"
+"""Entry of a record's state in which the house keeps keys; steps do not see it there."""
 PURGED = "_purged"
 """Ledger of the runs whose records were dropped."""
 
 Transforms = tuple[tuple[str, bytes], ...]
-Loader = Callable[[Columns, Preparation], "SiteData | Loaded"]
+Loader = Callable[..., "SiteData | Loaded"]
 Confirm = Callable[[Request, object, tuple[dict[str, Any], ...]], bool]
 
 
@@ -69,7 +74,18 @@ class StepContext:
     seed: int
     step: str
     round: int
+    run: str
+    policy: Policy
+    ledger: RevealedRank
+    keys: dict[str, Any] = field(default_factory=dict)
+    partner_key: bytes = b""
+    kept: dict[str, Any] | None = None
+    followed: Any = None
     outputs: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    senders: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    keeping: dict[str, Any] | None = None
 
     def stream(self, *key: str | int) -> np.random.Generator:
         """Public stream by key, round and step, whatever site asks."""
@@ -78,6 +94,30 @@ class StepContext:
     def output(self, name: str, value: Any) -> None:
         """Keep something at the site."""
         self.outputs[name] = value
+
+    def table(self, name: str, columns: Mapping[str, Any]) -> None:
+        """Keep a table at the site."""
+        self.tables[name] = columns
+
+    def note(self, sentence: str) -> None:
+        """Say something to the site's own people."""
+        self.notes.append(sentence)
+
+    def keep(self, value: dict[str, Any]) -> None:
+        """Keep what this step drew."""
+        self.keeping = value
+
+    def role(self, site: str) -> str:
+        """Role of a site, as the parties were told when ids were matched."""
+        return str(self.keys.get("roles", {}).get(site, ""))
+
+    def revealed(
+        self, factor: np.ndarray, names: tuple[str, ...], directions: np.ndarray
+    ) -> tuple[int, int, bool]:
+        """Count what a release of ``x @ directions`` would make known of these columns."""
+        rank = rank_of(factor)
+        known = self.ledger.after(names, directions, factor).count(factor, names)
+        return known, rank, known <= self.policy.revealed_limit(rank)
 
 
 @dataclass(frozen=True)
@@ -95,6 +135,11 @@ class Work:
     epsilon: float = 0.0
     series: dict[str, Any] = field(default_factory=dict)
     module: str = ""
+    partner_key: bytes = b""
+    ledger: dict[str, Any] = field(default_factory=dict)
+    kept_name: str = ""
+    kept: dict[str, Any] | None = None
+    followed: outputs.Left | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +147,8 @@ class Outcome:
     """What a step gave: a record to keep, files to write, lines for the site's own log.
 
     ``content`` is the reply before encoding, for the steward's preview; it stays in this process.
-    ``series`` are the last releases of repeated sums, this reply included.
+    ``series`` are the last releases of repeated sums, ``revealed`` the directions known of the
+    columns, this reply included; ``keeping`` is what the step drew once for the data.
     """
 
     record: Record
@@ -110,6 +156,8 @@ class Outcome:
     log: tuple[dict[str, Any], ...]
     content: object = None
     series: dict[str, Any] = field(default_factory=dict)
+    revealed: RevealedRank | None = None
+    keeping: dict[str, Any] | None = None
 
 
 def compute(work: Work) -> Outcome:
@@ -130,18 +178,29 @@ def _answered(work: Work) -> Outcome:
         importlib.import_module(work.module)  # registers the method where this is another process
     step = _step_of(request)
     prior = work.prior or Record(0, 0, "", b"")
+    context = _context(work, prior.state)
+    ring = _keyring(context)
     message = decode_message(request.message, max_bytes=work.policy.max_message_bytes)
     if type(message) is not step.request:
         raise WireError(
             f"step {step.name!r} was asked with another message",
             public="the step was asked with a message that is not its own",
         )
+    context.senders = senders(message)
+    message = _opened(message, ring)
     asked = _asked_once(step, request, work.series)
-    context = _context(work)
-    reply, state = step(message, work.data, dict(prior.state), context)
+    state = {name: value for name, value in prior.state.items() if name != KEYS}
+    reply, state = step(message, work.data, state, context)
     if type(reply) is not step.reply:
         raise ProtocolError(f"step {step.name!r} replied with {type(reply).__name__}")
-    reviewed = gate.review(reply, work.policy, work.series, epsilon_spent=work.epsilon)
+    reviewed = gate.review(
+        reply,
+        work.policy,
+        work.series,
+        epsilon_spent=work.epsilon,
+        revealed=context.ledger,
+        seal=lambda content: _sealed(content, context),
+    )
     verdicts = Reply.verdicts_to_wire(reviewed.verdicts)
     envelope = _envelope(work, "reply", reviewed.message, "", verdicts)
     transforms = prior.transforms
@@ -152,7 +211,7 @@ def _answered(work: Work) -> Outcome:
         attempt=request.attempt,
         request_digest=work.request_digest,
         reply=envelope.to_bytes(),
-        state=state,
+        state={**state, KEYS: context.keys} if context.keys else state,
         transforms=transforms,
         opening=request.message if step.name == opening.NAME else prior.opening,
         study=request.study,
@@ -161,7 +220,67 @@ def _answered(work: Work) -> Outcome:
     files = {}
     if context.outputs:
         files = outputs.encode_outputs(context.outputs, work.earlier_outputs, work.data)
-    return Outcome(record, files, (), reviewed.content, {**reviewed.series, **asked})
+    for name, columns in context.tables.items():
+        files |= outputs.encode_table(name, columns)
+    log = tuple({"event": "note", "run": request.run, "said": said} for said in context.notes)
+    return Outcome(
+        record,
+        files,
+        log,
+        reviewed.content,
+        {**reviewed.series, **asked},
+        reviewed.revealed,
+        context.keeping,
+    )
+
+
+def _opened(message: Any, ring: Keyring | None) -> Any:
+    """Message with what was encrypted to this site decrypted."""
+    if ring is not None:
+        return open_message(message, ring)
+    for name, spec, _ in iterate_fields(message):
+        if spec.for_role and spec.disclosure is not Disclosure.PUBLIC:
+            sentence = f"field {name!r} is for one site's eyes, before the sites were introduced"
+            raise WireError(sentence, public=sentence)
+    return message
+
+
+def _sealed(content: Any, context: StepContext) -> Any:
+    """Reply with the fields that are for one site's eyes encrypted to it."""
+    recipients = _recipients(content, context)
+    if not recipients:
+        return content
+    ring = _keyring(context)
+    if ring is None:
+        raise ProtocolError("a field for another site's eyes, before the sites were introduced")
+    return seal_message(content, ring, recipients)
+
+
+def _keyring(context: StepContext) -> Keyring | None:
+    """Keys for fields of one site's eyes, once the sites were introduced to each other."""
+    if "peers" not in context.keys:
+        return None
+    return Keyring(
+        private=context.keys["private"],
+        partner_key=context.partner_key,
+        run=context.run,
+        site=context.site,
+        peers=context.keys["peers"],
+    )
+
+
+def _recipients(content: object, context: StepContext) -> dict[str, str]:
+    """Site to which each sealed field of a reply goes; its role must be the declared audience."""
+    found = {}
+    for name, spec, value in iterate_fields(content):
+        evidence = value.evidence if isinstance(value, Released) else None
+        if evidence is None or not evidence.recipient:
+            continue
+        if context.role(evidence.recipient) != spec.audience:
+            sentence = f"field {name!r} is for a {spec.audience}, which its recipient is not"
+            raise DisclosureError(sentence, public=sentence)
+        found[name] = evidence.recipient
+    return found
 
 
 def _asked_once(step: Step, request: Request, known: dict[str, Any]) -> dict[str, Any]:
@@ -219,7 +338,7 @@ def _step_of(request: Request) -> Step:
     return steps[request.step]
 
 
-def _context(work: Work) -> StepContext:
+def _context(work: Work, state: Mapping[str, Any]) -> StepContext:
     r = work.request
     # Fixed secrets (tests only) do not depend on the attempt, so that runs can be compared.
     entropy = None if work.secret_seed is None else [work.secret_seed, r.round]
@@ -233,6 +352,13 @@ def _context(work: Work) -> StepContext:
         seed=r.seed,
         step=r.step,
         round=r.round,
+        run=r.run,
+        policy=work.policy,
+        ledger=RevealedRank.from_ledger(work.ledger),
+        keys=dict(state.get(KEYS, {})),
+        partner_key=work.partner_key,
+        kept=work.kept,
+        followed=work.followed,
     )
 
 
@@ -243,12 +369,15 @@ class Site:
     ----------
     name : str
     loader : callable
-        ``loader(columns, preparation) -> SiteData or Loaded``; reads the table anew.
+        ``loader(columns, preparation) -> SiteData or Loaded``; reads the table anew. Over columns
+        it gets ``partition="columns"`` too.
     policy : Policy
     home : Home, optional
         In memory unless given.
     confirm : callable, optional
         Shown every reply before it leaves (request, message, verdicts); False refuses it.
+    partner_key : bytes
+        Secret that the parties of studies over columns share.
     """
 
     def __init__(
@@ -259,12 +388,14 @@ class Site:
         policy: Policy | None = None,
         home: Home | None = None,
         confirm: Confirm | None = None,
+        partner_key: bytes = b"",
     ) -> None:
         self.name = name
         self.policy = Policy() if policy is None else policy
         self.home = MemoryHome() if home is None else home
         self.confirm = confirm
         self._loader = loader
+        self._partner_key = partner_key
         self._prepared: dict[str, tuple[bytes, Transforms, SiteData]] = {}
         self._secret_seed: int | None = None
         self.computed = 0
@@ -328,8 +459,18 @@ class Site:
             # left and was forgotten would. The run has one memory, however many lines of questions
             # a coordinator begins.
             self.home.write_series(run, outcome.series)
+        if outcome.revealed is not None and outcome.revealed.directions.size:
+            self._note_revealed(outcome.revealed)
+        if outcome.keeping is not None:
+            self.home.write_kept(self.policy.data_id, work.kept_name, outcome.keeping)
         self.home.commit(run, outcome.record)
         return outcome.record.reply
+
+    def _note_revealed(self, known: RevealedRank) -> None:
+        """Write what is known of the columns; another run may have added to it meanwhile."""
+        ledger = self.home.ledger(self.policy.data_id)
+        both = RevealedRank.from_ledger(ledger).union(known)
+        self.home.write_ledger(self.policy.data_id, {**ledger, **both.to_ledger()})
 
     def approves(self, study: str) -> bool:
         """Whether a study may run: any, until the policy or the steward has approved one."""
@@ -386,28 +527,56 @@ class Site:
         earlier: dict[str, Any] = {}
         if outputs.ROWS in self.home.output_names(r.run):
             earlier = self.output(r.run)._rows()["columns"]
+        data = self._rows(r.run, prior)
+        name = self._kept_name(r, data)
         return dataclasses.replace(
             work,
-            data=self._rows(r.run, prior),
+            data=data,
             prior=prior,
             earlier_outputs=earlier,
-            epsilon=self._charge(r),
+            epsilon=self._charge(r, name),
             series=self.home.series(r.run),
+            partner_key=self._partner_key,
+            ledger=self.home.ledger(self.policy.data_id),
+            kept_name=name,
+            kept=self.home.kept(self.policy.data_id, name) if name else None,
+            followed=self._left_by_followed(r, prior),
         )
 
-    def _charge(self, request: Request) -> float:
+    def _left_by_followed(self, request: Request, prior: Record) -> outputs.Left | None:
+        """What the run that this one follows left here, if the method may follow it."""
+        followed = decode_message(prior.opening).follows if prior.opening else ""
+        if not followed or outputs.PREDICTOR not in self.home.output_names(followed):
+            return None
+        left = self.output(followed).left()
+        method = get_method(request.method)
+        return left if left.method in (method.name, *method.follows) else None
+
+    def _kept_name(self, request: Request, data: SiteData) -> str:
+        """Name of what a step draws once for the data; empty where it draws nothing to keep."""
+        keeps = _step_of(request).keeps
+        if keeps is None:
+            return ""
+        message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
+        return keeps(message, data) or ""
+
+    def _charge(self, request: Request, kept_name: str) -> float:
         """Charge the price of a step to the budget, on disk, before anything is drawn.
 
-        The charge belongs to the question: asking it again after a crash costs nothing more, and
-        nothing is ever refunded.
+        The charge belongs to the question, or to what is kept of it: asking again after a crash,
+        or for what was drawn before, costs nothing more; and nothing is ever refunded.
         """
         price = _step_of(request).price
         if price is None:
             return 0.0
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
         epsilon = float(price(message))
+        if epsilon == 0.0:
+            return 0.0
         budget = Budget.read(self.home.ledger(self.policy.data_id))
         key = f"{request.run}/{request.round}/{request.attempt}"
+        if kept_name:
+            key = f"kept/{digest(kept_name.encode())[:32]}"
         ledger = budget.charge(key, epsilon, limit=self.policy.max_epsilon)
         self.home.write_ledger(self.policy.data_id, ledger)
         return epsilon
@@ -457,6 +626,7 @@ class Site:
             study = Study.from_canonical(message.study)
             asked = (request.method, *message.settings())
             same = (study.method, study.columns, study.preparation) == asked
+            same &= study.partition == message.partition
         if not same:
             sentence = "what is asked is not what the approved study says"
             raise DisclosureError(sentence, public=sentence)
@@ -471,14 +641,23 @@ class Site:
 
     def _load(self, message: opening.Open, run: str) -> SiteData:
         """Read the table; what became of its rows is for the site's own eyes."""
-        loaded = self._loader(*message.settings())
+        if message.partition == "columns":
+            loaded = self._loader(*message.settings(), partition="columns")
+        else:
+            loaded = self._loader(*message.settings())
         if isinstance(loaded, SiteData):
-            return loaded
+            return self._hashed(loaded, message, run)
         for sentence in loaded.report.sentences():
             self.home.log("read", run=run, said=sentence)
         text = json.dumps(loaded.report.to_dict(), indent=1, sort_keys=True) + "\n"
         self.home.write_outputs(run, {outputs.READING: text.encode()})
-        return loaded.data
+        return self._hashed(loaded.data, message, run)
+
+    def _hashed(self, data: SiteData, message: opening.Open, run: str) -> SiteData:
+        """Over columns, put the keyed hashes of the ids beside the rows."""
+        if message.partition != "columns" or data.id is None or not self._partner_key:
+            return data
+        return dataclasses.replace(data, hashes=hashed_ids(data.id, self._partner_key, run))
 
     def _rows(self, run: str, prior: Record) -> SiteData:
         """Rows after the preparing steps so far; read again after a restart."""

@@ -172,6 +172,18 @@ class Trust(_Strict):
     coordinators: tuple[Key, ...] = ()
 
 
+class Partners(_Strict):
+    """``[partners]`` of a site file: the secret that the parties of a study over columns share.
+
+    Attributes
+    ----------
+    key : str
+        Path of the file that ``consilience site partner-key`` made; relative to the site file.
+    """
+
+    key: Name
+
+
 class _File(_Strict):
     """A model read from a TOML file."""
 
@@ -258,11 +270,33 @@ class Study(_File):
                     f"[coordinator] at is {at!r}: write 'third-party', or 'site:' and one of "
                     f"{', '.join(self.sites.names)}"
                 )
-        if self.partition == "columns" and self.data.id is None:
-            raise StudyError("a study over columns matches rows by id: set id in [data]")
         if self.partition == "rows":
             feature_names(self.columns, self.preparation)
+        else:
+            self._check_over_columns()
         return self
+
+    def _check_over_columns(self) -> None:
+        """Over columns: an id, one initiator, and no names of columns that only one party has."""
+        if self.data.id is None:
+            raise StudyError("a study over columns matches rows by id: set id in [data]")
+        if self.columns.used() != (self.data.id,):
+            raise StudyError(
+                "[data] of a study over columns names the id only: each site lists its own "
+                "features, target and levels in [columns] of its site file"
+            )
+        if len(self.sites.names) < 2:
+            raise StudyError("a study over columns needs at least two sites: add the partner's")
+        roles = set(self.sites.roles.values())
+        if not roles <= {"initiator", "partner"}:
+            raise StudyError(
+                "[sites] roles of a study over columns are 'initiator' and 'partner': correct them"
+            )
+        if sum(role == "initiator" for role in self.sites.roles.values()) != 1:
+            raise StudyError(
+                "a study over columns has one initiator, the site with the response: write "
+                'roles = {SITE = "initiator"} in [sites]'
+            )
 
     @property
     def columns(self) -> Columns:
@@ -288,6 +322,13 @@ class Study(_File):
         if self.partition == "columns" and len(initiators) == 1:
             return f"site:{initiators[0]}"
         return THIRD_PARTY
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Role of each site; over columns whoever is not the initiator is a partner."""
+        if self.partition == "rows":
+            return dict(self.sites.roles)
+        return {name: self.sites.roles.get(name, "partner") for name in self.sites.names}
 
     def canonical(self) -> str:
         """Content as JSON: the same whatever the order of keys, comments and blanks."""
@@ -323,6 +364,7 @@ class SiteFile(_File):
     policy : dict
         As written; read by the policy.
     trust : Trust
+    partners : Partners or None
     """
 
     name: SiteName
@@ -331,6 +373,25 @@ class SiteFile(_File):
     columns: SiteColumns = SiteColumns()
     policy: dict[str, Any] = {}
     trust: Trust = Trust()
+    partners: Partners | None = None
+
+    def partner_key(self) -> bytes:
+        """Secret that the parties share; empty where the file names none.
+
+        Raises
+        ------
+        StudyError
+            The file of the key is missing, readable by others, or no such key.
+        """
+        if self.partners is None:
+            return b""
+        from consilience.wire.partner_key import load_partner_key
+
+        try:
+            path = Path(os.path.normpath(self.base / expand(self.partners.key)))
+        except DataError as error:
+            raise StudyError(str(error)) from None
+        return load_partner_key(path)
 
     @property
     def home_path(self) -> Path:

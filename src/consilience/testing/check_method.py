@@ -109,6 +109,9 @@ def _check_line(where: str, line: Line, spec: FieldSpec, dims: dict[str, int]) -
     expect(line.audience == spec.audience, f"{where}: audience {line.audience!r} is not declared")
     if spec.many or isinstance(spec.shape, str) or spec.kind == "str":
         return
+    if line.shape == "sealed":
+        expect(spec.for_role, f"{where}: sealed, and its audience {spec.audience!r} is no role")
+        return
     found = [] if line.shape == "scalar" else [int(n) for n in line.shape.split("x")]
     expect(len(found) == len(spec.shape), f"{where}: shape {line.shape}, declared {spec.shape}")
     for want, length in zip(spec.shape, found, strict=True):

@@ -26,6 +26,8 @@ def test_settings_come_back() -> None:
         columns=json.dumps(dataclasses.asdict(columns)),
         preparation=json.dumps(dataclasses.asdict(preparation)),
         study="",
+        partition="rows",
+        follows="",
     )
     assert message.settings()[0] == columns
     assert message.settings()[1].categorical == "onehot"

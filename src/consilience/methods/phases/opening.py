@@ -4,12 +4,14 @@
 coordinator                     site
 ==============================  ==================================================
 opening.read: Open          ->  reads, renames, recodes, encodes (``sites.prepare``)
-  columns, preparation, study
+  columns, preparation, study,
+  partition, run it follows
                             <-  Opened: feature names, preset         PUBLIC
 ==============================  ==================================================
 
 A site whose table does not fit refuses, naming column and rule, never a value. Sites must agree on
-the names of the prepared columns.
+the names of the prepared columns. Over columns each site has its own, and their names stay there:
+its reply then names none.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from consilience.wire.message import Disclosure, message, sends
 NAME = "opening.read"
 
 
-@message("opening/open", version=1)
+@message("opening/open", version=2)
 class Open:
     """How to read and prepare the table."""
 
@@ -43,6 +45,12 @@ class Open:
     preparation: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="rules, as JSON")
     study: str = sends(
         Disclosure.PUBLIC, kind="str", audience="site", doc="the study file, in canonical form"
+    )
+    partition: str = sends(
+        Disclosure.PUBLIC, kind="str", audience="site", doc="what the sites share"
+    )
+    follows: str = sends(
+        Disclosure.PUBLIC, kind="str", audience="site", doc="id of the run that this one follows"
     )
 
     def settings(self) -> tuple[Columns, Preparation]:
@@ -63,7 +71,8 @@ class Opened:
 @step(NAME)
 def read(message: Open, data: SiteData, state: State, site: SiteContext) -> tuple[Opened, State]:
     """Say which columns there are (the site has read its table on the way here)."""
-    return Opened(feature_names=data.feature_names, preset=site.preset), state
+    names = data.feature_names if message.partition == "rows" else ()
+    return Opened(feature_names=names, preset=site.preset), state
 
 
 def opening(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
@@ -72,6 +81,8 @@ def opening(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
         columns=json.dumps(dataclasses.asdict(ctx.columns), sort_keys=True),
         preparation=json.dumps(dataclasses.asdict(ctx.preparation), sort_keys=True),
         study=ctx.study_text,
+        partition=ctx.partition,
+        follows=ctx.follows_run,
     )
     replies = ctx.require((yield Ask(NAME, request)))
     names = {site: reply.feature_names for site, reply in replies.items()}

@@ -1,4 +1,4 @@
-"""What precedes every method: open, agree on levels, fill and standardise.
+"""What precedes every method: open, agree on levels, match ids, fill and standardise.
 
 Runs as part of the exchange, so that it is journaled, gated and resumed like everything else.
 """
@@ -9,12 +9,14 @@ from collections.abc import Generator
 
 from consilience.methods.base import Ask, CoordinatorContext, Method, Replies, Step
 from consilience.methods.phases import agree_levels as levels
+from consilience.methods.phases import align_ids as ids
 from consilience.methods.phases import moments, opening, standardise
 from consilience.methods.result import Result
 
 HOUSE_STEPS: tuple[Step, ...] = (
     *opening.STEPS,
     *levels.STEPS,
+    *ids.STEPS,
     *moments.STEPS,
     *standardise.STEPS,
 )
@@ -23,6 +25,10 @@ HOUSE_STEPS: tuple[Step, ...] = (
 def prepare(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     """Open the exchange and prepare the rows as the study says."""
     yield from opening.opening(ctx)
+    if ctx.partition == "columns":
+        # Levels, fills and scales are each site's own affair here: no other holds its columns.
+        yield from ids.align_ids(ctx)
+        return
     if ctx.columns.levels:
         yield from levels.agree_levels(ctx)
     wants_fill = ctx.preparation.missing in ("aggregated-mean", "indicator")

@@ -1,0 +1,153 @@
+"""Messages of the assistance test."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from consilience.exceptions import DisclosureError
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, message, sends
+
+MAX_DIRECTIONS = 15
+"""The exact price of a sketch is a maximum over two to this power of signs."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the sites need to know.
+
+    Attributes
+    ----------
+    family : str
+    power : float
+        Of the variance function, for Tweedie.
+    n_directions, n_draws : int
+        Columns of a sketch, and how many sketches a partner draws at once.
+    epsilon : float or None
+        Price of all sketches of a partner together; None sends them without noise.
+    geometry : str
+        "box" or "ball".
+    bound : float
+        Radius of the ball.
+    subsample : int or None
+        Rows that take part, drawn from the public stream.
+    alpha, l1_ratio : float
+        Penalty of the fits.
+    """
+
+    family: str
+    power: float
+    n_directions: int
+    n_draws: int
+    epsilon: float | None
+    geometry: str
+    bound: float
+    subsample: int | None
+    alpha: float
+    l1_ratio: float
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of all sketches together."""
+        return self.n_directions * self.n_draws
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site.
+
+        Raises
+        ------
+        DisclosureError
+            Values that no coordinator of this package sends: a site does not rely on its checks.
+        """
+        s = cls(**json.loads(text))
+        fine = type(s.n_directions) is int and type(s.n_draws) is int
+        fine = fine and s.n_directions >= 1 and s.n_draws >= 1 and s.n_columns <= MAX_DIRECTIONS
+        fine = fine and s.geometry in ("box", "ball")
+        if not fine:
+            sentence = "settings of the assistance test that a site does not answer"
+            raise DisclosureError(sentence, public=sentence)
+        return s
+
+
+@message("assistance-test/sketch-request", version=1)
+class SketchRequest:
+    """Draw directions and send the columns seen along them."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    recipient: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="the initiator")
+
+
+@message("assistance-test/sketched", version=1)
+class Sketched:
+    """A partner's columns along random directions that only it knows, without noise."""
+
+    z: Released = sends(
+        Disclosure.PER_RECORD,
+        ("n", "t"),
+        audience="initiator",
+        doc="columns along random directions",
+    )
+    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known after this")
+
+
+@message("assistance-test/noisy-sketched", version=1)
+class NoisySketched:
+    """The same with noise of a stated price."""
+
+    z: Released = sends(
+        Disclosure.NOISED, ("n", "t"), audience="initiator", doc="the same with Laplace noise"
+    )
+    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known after this")
+    scale: float = sends(Disclosure.PUBLIC, kind="float", doc="scale of the noise")
+    loose: float = sends(
+        Disclosure.PUBLIC, kind="float", doc="what the looser published bound calls the price"
+    )
+
+
+@message("assistance-test/test-request", version=1)
+class TestRequest:
+    """Test whether a partner's sketch explains the response beyond one's own columns."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    z: Released = sends(
+        Disclosure.PER_RECORD, ("n", "t"), audience="initiator", doc="the partner's sketch"
+    )
+
+
+@message("assistance-test/noisy-test-request", version=1)
+class NoisyTestRequest:
+    """The same for a sketch with noise."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    z: Released = sends(
+        Disclosure.NOISED, ("n", "t"), audience="initiator", doc="the partner's sketch"
+    )
+    scale: float = sends(Disclosure.PUBLIC, kind="float", audience="all", doc="scale of the noise")
+
+
+@message("assistance-test/tested", version=1)
+class Tested:
+    """Statistics of the tests."""
+
+    tests: Released = sends(
+        Disclosure.MODEL, "by kind: statistic, df, p by draw", doc="test statistics"
+    )
+    facts: Released = sends(
+        Disclosure.MODEL,
+        "records, minority, reliability",
+        doc="rows, rows of the rarer class per parameter, share of a sketch that is not noise",
+    )
+    given: bool = sends(
+        Disclosure.PUBLIC, kind="bool", doc="whether earlier partners' part was in the null model"
+    )
+    warnings: tuple[str, ...] = sends(
+        Disclosure.PUBLIC, ("w",), kind="str", doc="what to mind, in words"
+    )

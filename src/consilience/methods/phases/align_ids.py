@@ -1,0 +1,200 @@
+"""Phase `align_ids`: sites that hold different columns find the rows that all of them have.
+
+================================  ====================================================
+coordinator                       every site
+================================  ====================================================
+align_ids.hash: HashRequest   ->  hashes its ids under the key that the parties share
+                              <-  Hashed: sorted hashes (n, 16)           PER_RECORD
+                                          public key, tag                 PUBLIC
+align_ids.match: Common       ->  keeps the common rows, in the order of their hashes
+  common hashes (m, 16)
+  public keys, tags, roles
+                              <-  Matched
+================================  ====================================================
+
+Hashes are HMAC-SHA256 of run and id, so they differ from run to run. A coordinator without the key
+(a third party) learns how many ids each site has and how many are common, and nothing of any id.
+The coordinator of the initiator has the key: it could try ids that it knows of against a partner's
+hashes, as it learns of its own rows from the match itself. Rows without an id or with a repeated
+one, and rows without a counterpart, are left out; their numbers are told to their owner only.
+The initiator is the site whose own columns name a target: that is part of its introduction.
+
+The public keys and tags introduce the sites to each other (see ``wire.sealing``): later fields for
+one site's eyes pass the coordinator encrypted. Filling and scaling follow here too, by each site's
+own matched rows, because nobody else holds its columns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Generator
+
+import numpy as np
+
+from consilience.exceptions import DisclosureError, StudyError, WireError
+from consilience.methods.base import (
+    Ask,
+    CoordinatorContext,
+    Preparation,
+    Replies,
+    SiteContext,
+    SiteData,
+    State,
+    step,
+)
+from consilience.wire.disclosure import Released, hashed_ids, relayed
+from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.sealing import check_peers, common_ids, introduce, positions
+
+MIN_MATCHED = 10
+"""Fewer common rows than this answer no question, whatever the policies say."""
+
+
+@message("align-ids/hash-request", version=1)
+class HashRequest:
+    """Hash your ids."""
+
+
+@message("align-ids/hashed", version=1)
+class Hashed:
+    """Hashes of a site's ids, and its introduction to the others."""
+
+    hashes: Released = sends(
+        Disclosure.PER_RECORD, ("n", 16), kind="int", doc="keyed hashes of the ids, sorted"
+    )
+    public: bytes = sends(Disclosure.PUBLIC, kind="any", doc="the site's key for this run")
+    tag: bytes = sends(Disclosure.PUBLIC, kind="any", doc="made with the key the parties share")
+
+
+@message("align-ids/common", version=1)
+class Common:
+    """The rows that all sites have."""
+
+    hashes: Released = sends(
+        Disclosure.PER_RECORD, ("m", 16), kind="int", audience="all", doc="hashes that all have"
+    )
+    introductions: dict[str, tuple[bytes, bytes]] = sends(
+        Disclosure.PUBLIC, "by site", audience="all", doc="keys and tags of the sites"
+    )
+    roles: dict[str, str] = sends(
+        Disclosure.PUBLIC, "by site", audience="all", doc="initiator or partner"
+    )
+    preparation: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="rules, as JSON")
+
+
+@message("align-ids/matched", version=1)
+class Matched:
+    """The rows were matched."""
+
+
+@step("align_ids.hash")
+def hash_ids(
+    message: HashRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Hashed, State]:
+    """Hash the ids and draw a key for this run."""
+    if data.foreign_levels:
+        names = ", ".join(data.foreign_levels)
+        sentence = "a column holds values outside its declared levels"
+        raise StudyError(f"{sentence}: {names}", public=sentence)
+    if not site.partner_key or data.hashes is None:
+        sentence = "the site has no partner key: name it in [partners] of the site file"
+        raise StudyError(sentence, public=sentence)
+    # A fresh generator over operating-system entropy, of which nothing else leaves.
+    private = site.secret_rng.bytes(32)
+    role = "partner" if data.target is None else "initiator"
+    public, tag = introduce(private, site.partner_key, site.run, f"{role} {site.site}")
+    site.keys.clear()
+    site.keys["private"] = private
+    order = np.lexsort(data.hashes.T[::-1])
+    return Hashed(hashes=hashed_ids(data.hashes[order]), public=public, tag=tag), state
+
+
+def transform(message: Common, data: SiteData) -> SiteData:
+    """Keep the common rows in the order of their hashes; fill and scale by them."""
+    if data.hashes is None:
+        raise StudyError("rows without hashes cannot be matched")
+    matched = data.take(positions(data.hashes, np.asarray(message.hashes.value, dtype=np.uint8)))
+    return _filled(matched, Preparation(**json.loads(message.preparation)))
+
+
+def _filled(data: SiteData, rules: Preparation) -> SiteData:
+    """Fill missing cells with the site's own means, and scale, as the study says."""
+    x = data.features
+    gaps = np.isnan(x)
+    fill = np.zeros(x.shape[1])
+    if gaps.any():
+        known = np.where(gaps, 0.0, x).sum(axis=0)
+        fill = known / np.maximum((~gaps).sum(axis=0), 1)
+        x = np.where(gaps, fill, x)
+    centre, scale = np.zeros(x.shape[1]), np.ones(x.shape[1])
+    if rules.standardize != "none":
+        spread = x.std(axis=0)
+        centre, scale = x.mean(axis=0), np.where(spread > 0, spread, 1.0)
+    bounds = None if data.bounds is None else (data.bounds - centre) / scale
+    scaled = data.with_features((x - centre) / scale)
+    return dataclasses.replace(scaled, scaling=np.stack([fill, centre, scale]), bounds=bounds)
+
+
+@step("align_ids.match", transform=transform, once=True)
+def match(
+    message: Common, data: SiteData, state: State, site: SiteContext
+) -> tuple[Matched, State]:
+    """Check the others' introductions; tell the owner how many rows found a counterpart."""
+    common = np.asarray(message.hashes.value, dtype=np.uint8)
+    if site.site not in message.introductions or data.hashes is None:
+        raise WireError("the ids of this site were not asked for")
+    if len(common) < max(site.limits.min_records, MIN_MATCHED):
+        sentence = "too few rows are common to all sites"
+        raise DisclosureError(sentence, public=sentence)
+    if len(common) > 1 and not _ascending(common):
+        raise WireError("common hashes that are not sorted, or repeat")
+    positions(data.hashes, common)
+    # A tag also says which role its site has by its own table: no coordinator can change it.
+    said = {f"{message.roles.get(s)} {s}": told for s, told in message.introductions.items()}
+    peers = check_peers(site.partner_key, site.run, said)
+    site.keys["peers"] = {name.split(" ", 1)[1]: public for name, public in peers.items()}
+    site.keys["roles"] = dict(message.roles)
+    unmatched = data.n_rows - len(common)
+    site.note(
+        f"{len(common)} rows have a counterpart at every site; {unmatched} of this site's have not."
+    )
+    return Matched(), state
+
+
+def _ascending(hashes: np.ndarray) -> bool:
+    """Whether rows are in strictly increasing order."""
+    order = np.lexsort(hashes.T[::-1])
+    distinct = (hashes[1:] != hashes[:-1]).any(axis=1).all()
+    return bool((order == np.arange(len(hashes))).all() and distinct)
+
+
+def align_ids(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
+    """Match the rows of all sites; afterwards row i is the same record everywhere.
+
+    Raises
+    ------
+    StudyError
+        Too few rows are common to all sites.
+    """
+    everybody = len(ctx.sites)
+    replies = ctx.require((yield Ask("align_ids.hash", HashRequest())), at_least=everybody)
+    found = {site: np.asarray(r.hashes.value, dtype=np.uint8) for site, r in replies.items()}
+    common = common_ids(list(found.values()))
+    if len(common) < MIN_MATCHED:
+        raise StudyError(
+            f"{len(common)} rows are common to {' and '.join(found)} (they have "
+            f"{', '.join(str(len(h)) for h in found.values())}): at least {MIN_MATCHED} are "
+            "needed; check that all sites use the same ids and the same partner key"
+        )
+    request = Common(
+        hashes=relayed(common, Disclosure.PER_RECORD),
+        introductions={site: (r.public, r.tag) for site, r in replies.items()},
+        roles=dict(ctx.roles),
+        preparation=json.dumps(dataclasses.asdict(ctx.preparation), sort_keys=True),
+    )
+    ctx.require((yield Ask("align_ids.match", request)), at_least=everybody)
+    ctx.n_matched = len(common)
+
+
+STEPS = (hash_ids, match)
