@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace as AssistanceTestResult
 from types import SimpleNamespace as AssistedGLMResult
 from typing import Any
 
@@ -11,6 +10,7 @@ from scipy import stats
 
 from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
+from consilience.methods.assistance_test.result import AssistanceTestResult
 
 
 def run_of(result: Any, method: str) -> Run:
@@ -69,8 +69,8 @@ def partner_test(
         "n_directions": 3,
         "n_draws": draws,
         "epsilon": dict.fromkeys(partners, epsilon),
-        "loose_epsilon": dict.fromkeys(partners, None if epsilon is None else 3.1 * epsilon),
-        "scale": dict.fromkeys(partners, None if epsilon is None else 1.7),
+        "loose_epsilon": dict.fromkeys(partners, np.nan if epsilon is None else 3.1 * epsilon),
+        "scale": dict.fromkeys(partners, 0.0 if epsilon is None else 1.7),
         "n_columns": dict.fromkeys(partners, 7),
         "revealed": dict.fromkeys(partners, 3),
         "tests": {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from consilience.engines.federation import Run
+from consilience.methods.assistance_test.result import AssistanceTestResult
 from consilience.report import figures_assisted
 from consilience.report.figures_assisted import KINDS, power_at, power_axis, tested_kinds
 from consilience.report.sections import (
@@ -30,7 +30,7 @@ from consilience.report.sections import (
 FEW_MINORITY = 10
 """Records of the rarer class per parameter below which the Wald test rejects too often."""
 ENOUGH_POWER = 0.8
-EFFECT = "share of what the initiator's own model leaves open that the partner could add"
+EFFECT = "deviance per record that all columns of the partner together could save"
 
 
 class AssistanceTestReport(MethodReport):
@@ -43,6 +43,8 @@ class AssistanceTestReport(MethodReport):
         words = [*_of_use(result, useful), *_no_evidence(result, not_useful)]
         if untested:
             words.append(f"{_names(untested)} could not be tested.")
+        if result.left_out:
+            words.append(f"{_names(sorted(result.left_out))} sent no mixtures.")
         more = [_could_have_shown(result, p) for p in not_useful]
         more.append(_price(result))
         weak = [p for p in not_useful if _weak(result, p)]
@@ -81,6 +83,10 @@ class AssistanceTestReport(MethodReport):
             "its columns, this run and earlier ones together."
             for p, k in sorted(result.revealed.items())
         ]
+        words += [
+            f"{site_name(site)} was not tested: {why}."
+            for site, why in sorted(result.left_out.items())
+        ]
         bare = [p for p in result.partners if result.epsilon.get(p) is None]
         if bare:
             words.append(
@@ -94,14 +100,16 @@ class AssistanceTestReport(MethodReport):
         return _limits(_result(run))
 
 
-def _result(run: Run) -> Any:
+def _result(run: Run) -> AssistanceTestResult:
+    if not isinstance(run.result, AssistanceTestResult):
+        raise TypeError("the run is not an assistance test")
     return run.result
 
 
 # --------------------------------------------------------------------------- headline
 
 
-def _combined(result: Any, partner: str, kind: str = "") -> float:
+def _combined(result: AssistanceTestResult, partner: str, kind: str = "") -> float:
     test = result.tests.get(partner, {}).get(kind or result.test, {})
     return float(test.get("combined", math.nan))
 
@@ -110,7 +118,7 @@ def _names(partners: Sequence[str]) -> str:
     return listed([site_name(p) for p in partners])
 
 
-def _sorted(result: Any) -> tuple[list[str], list[str], list[str]]:
+def _sorted(result: AssistanceTestResult) -> tuple[list[str], list[str], list[str]]:
     """Partners of use, those without evidence of it, and those that could not be tested."""
     untested = [p for p in result.partners if not math.isfinite(_combined(result, p))]
     useful = [p for p in result.partners if result.useful.get(p) and p not in untested]
@@ -118,7 +126,7 @@ def _sorted(result: Any) -> tuple[list[str], list[str], list[str]]:
     return useful, rest, untested
 
 
-def _test_words(result: Any, partners: Sequence[str]) -> str:
+def _test_words(result: AssistanceTestResult, partners: Sequence[str]) -> str:
     name = KINDS.get(result.test, result.test)
     p = listed([f"p {_equals(_combined(result, q))}" for q in partners])
     return f"{name} test, {p}, level {result.level:g}"
@@ -133,7 +141,7 @@ def _whose(partners: Sequence[str]) -> str:
     return f"the columns of {_names(partners)}"
 
 
-def _of_use(result: Any, useful: Sequence[str]) -> list[str]:
+def _of_use(result: AssistanceTestResult, useful: Sequence[str]) -> list[str]:
     if not useful:
         return []
     given = f", given {_names(result.given)}," if result.given else ""
@@ -144,7 +152,7 @@ def _of_use(result: Any, useful: Sequence[str]) -> list[str]:
     ]
 
 
-def _no_evidence(result: Any, partners: Sequence[str]) -> list[str]:
+def _no_evidence(result: AssistanceTestResult, partners: Sequence[str]) -> list[str]:
     if not partners:
         return []
     given = f", given {_names(result.given)}," if result.given else ""
@@ -154,32 +162,32 @@ def _no_evidence(result: Any, partners: Sequence[str]) -> list[str]:
     ]
 
 
-def _weak(result: Any, partner: str) -> bool:
+def _weak(result: AssistanceTestResult, partner: str) -> bool:
     """Whether hardly any effect of the grid would have been found."""
     known = [p for _, p in power_at(result, partner) if math.isfinite(p)]
     return bool(known) and max(known) < ENOUGH_POWER
 
 
-def _could_have_shown(result: Any, partner: str) -> str:
+def _could_have_shown(result: AssistanceTestResult, partner: str) -> str:
     known = [(f, p) for f, p in power_at(result, partner) if math.isfinite(p)]
     if not known:
         return ""
     enough = [f for f, p in known if p >= ENOUGH_POWER]
     if enough:
         return (
-            f"Had {site_name(partner)} been able to add {percent(min(enough))} of what "
-            f"{site_name(result.initiator)}'s own model leaves open, this would have been found "
-            f"with a chance of {ENOUGH_POWER:.0%} or more."
+            f"Had the columns of {site_name(partner)} together been able to save a deviance of "
+            f"{min(enough):g} per record, this would have been found with a chance of "
+            f"{ENOUGH_POWER:.0%} or more."
         )
     f, p = max(known, key=lambda item: item[1])
     return (
-        f"That is no sign that {site_name(partner)} is of no use: even {percent(f)} of what "
-        f"{site_name(result.initiator)}'s own model leaves open would have been found with a "
-        f"chance of {p:.0%} only, with {result.n_records:,} records and this much noise."
+        f"That is no sign that {site_name(partner)} is of no use: even columns that save a "
+        f"deviance of {f:g} per record would have been found with a chance of {p:.0%} only, with "
+        f"{result.n_records:,} records and this sketch."
     )
 
 
-def _price(result: Any) -> str:
+def _price(result: AssistanceTestResult) -> str:
     parts = []
     for p in result.partners:
         epsilon = result.epsilon.get(p)
@@ -188,7 +196,7 @@ def _price(result: Any) -> str:
     return f"The price: {'; '.join(parts)}." if parts else ""
 
 
-def _liberal(result: Any) -> bool:
+def _liberal(result: AssistanceTestResult) -> bool:
     """Whether the test that decides is the one that rejects too often with few rare records."""
     return bool(result.test == "wald" and result.minority < FEW_MINORITY)
 
@@ -196,7 +204,7 @@ def _liberal(result: Any) -> bool:
 # --------------------------------------------------------------------------- evidence
 
 
-def _tests(result: Any) -> Block:
+def _tests(result: AssistanceTestResult) -> Block:
     kinds = tested_kinds(result)
     title = "Is the partner of use?" if len(result.partners) == 1 else "Which partners are of use?"
     text = [
@@ -242,7 +250,7 @@ def _tests(result: Any) -> Block:
     return Block(title, tuple(text), " ".join(warnings), picture, tables, folded)
 
 
-def _test_table(result: Any, kinds: Sequence[str]) -> Table:
+def _test_table(result: AssistanceTestResult, kinds: Sequence[str]) -> Table:
     rows = []
     for partner in result.partners:
         for kind in kinds:
@@ -252,7 +260,7 @@ def _test_table(result: Any, kinds: Sequence[str]) -> Table:
             p = float(test["combined"])
             statistic = np.asarray(test["statistic"], dtype=float)
             df = np.asarray(test["df"], dtype=float)
-            said = DASH if not math.isfinite(p) else "yes" if p <= result.level else "no"
+            said = DASH if not math.isfinite(p) else "yes" if p < result.level else "no"
             name = KINDS[kind] + (" (decides)" if kind == result.test else "")
             rows.append((site_name(partner), name, _range(statistic), _range(df), p_value(p), said))
     head = ("partner", "test", "statistic", "degrees of freedom", "p, draws combined", "evidence")
@@ -278,7 +286,7 @@ def _range(values: np.ndarray) -> str:
     return f"{known.min():.4g} to {known.max():.4g}"
 
 
-def _draw_tables(result: Any, kinds: Sequence[str]) -> tuple[Table, ...]:
+def _draw_tables(result: AssistanceTestResult, kinds: Sequence[str]) -> tuple[Table, ...]:
     if result.n_draws < 2:
         return ()
     rows = []
@@ -295,11 +303,12 @@ def _draw_tables(result: Any, kinds: Sequence[str]) -> tuple[Table, ...]:
     return (Table("p-value of every draw", head, tuple(rows)),)
 
 
-def _power(result: Any) -> Block:
+def _power(result: AssistanceTestResult) -> Block:
     text = [
         "A partner of use can be missed: noise hides it, and a few random mixtures hold only a "
         "part of what many columns could add. The curves say how likely it would have been found "
-        f"with {result.n_records:,} records, at each epsilon. One curve for each {EFFECT}.",
+        f"with {result.n_records:,} records, at each epsilon. One curve for each {EFFECT} (for a "
+        "normal response: about the share of the remaining variance).",
         "They rest on a normal approximation with noise that is independent of the columns, and "
         "are meant for planning: trust them to about ten points.",
     ]
@@ -307,7 +316,7 @@ def _power(result: Any) -> Block:
     rows = tuple(
         (
             site_name(partner),
-            percent(f),
+            f"{f:g}",
             percent(p, 0),
         )
         for partner in shown
@@ -329,14 +338,14 @@ def _power(result: Any) -> Block:
     )
     table = Table(
         "Power as run",
-        ("partner", "what it could add", "chance of finding it"),
+        ("partner", "what it could save", "chance of finding it"),
         rows,
-        f"What it could add: {EFFECT}.",
+        f"What it could save: {EFFECT}. One draw of mixtures; several find more.",
     )
     return Block("Could it have been seen?", tuple(text), warning, picture, (table,))
 
 
-def _cost(result: Any) -> Block:
+def _cost(result: AssistanceTestResult) -> Block:
     noisy = [p for p in result.partners if result.epsilon.get(p) is not None]
     text = []
     if noisy:
@@ -354,15 +363,15 @@ def _cost(result: Any) -> Block:
             "Mixtures without noise have no epsilon: nothing but their number stands between the "
             "reader and the columns."
         )
-    scale = numbers([_known(result.scale.get(p)) for p in result.partners])
-    loose = numbers([_known(result.loose_epsilon.get(p)) for p in result.partners])
+    scale = numbers([result.scale[p] if p in noisy else math.nan for p in result.partners])
+    loose = numbers([result.loose_epsilon[p] if p in noisy else math.nan for p in result.partners])
     rows = tuple(
         (
             site_name(p),
             "no noise" if result.epsilon.get(p) is None else f"{result.epsilon[p]:.4g}",
             loose[i],
             scale[i],
-            percent(_known(result.reliability.get(p)), 0),
+            percent(float(result.reliability.get(p, math.nan)), 0),
             f"{int(result.revealed.get(p, 0))} of {int(result.n_columns.get(p, 0))}",
         )
         for i, p in enumerate(result.partners)
@@ -381,14 +390,10 @@ def _cost(result: Any) -> Block:
     )
 
 
-def _known(value: Any) -> float:
-    return math.nan if value is None else float(value)
-
-
 # --------------------------------------------------------------------------- limits
 
 
-def _limits(result: Any) -> list[str]:
+def _limits(result: AssistanceTestResult) -> list[str]:
     known = [
         "Of use means: the partner's columns add to a linear predictor beside the initiator's own. "
         "What helps only in interactions or curves is not looked for.",
