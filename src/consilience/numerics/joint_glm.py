@@ -60,441 +60,37 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, lstsq
+from scipy.linalg import cho_factor, cho_solve, lstsq
 
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.glm import (
-    DEPENDENT,
-    Family,
-    Fit,
-    Penalty,
-    fit,
-    independent_columns,
+from consilience.numerics.glm import DEPENDENT, Family, Fit, Penalty, fit
+from consilience.numerics.local_fits import (
+    Design,
+    FloatArray,
+    LocalFit,
+    Newton,
+    Partner,
+    Problem,
+    State,
+    as_columns,
+    gram,
+    has_l1,
+    ridge_strength,
 )
 
-FloatArray = NDArray[np.float64]
-State = dict[str, NDArray[Any]]
+__all__ = [
+    "ACCELERATIONS",
+    "Alternation",
+    "JointFit",
+    "LocalFit",
+    "Partner",
+    "SpanModel",
+    "fit_jointly",
+]
+
 ACCELERATIONS = ("span", "anderson", "none")
-_BLOCK = 2048  # rows per block of a Gram matrix: a block stays in the cache
-_SHARE = 1e-4  # a local fit stops when what is left is this share of its first step
-_FLOOR = 1e-12  # ... or of the linear predictor
-_SLACK = 1e-14  # rise of a mean loss that is rounding
-
-
-def gram(x: FloatArray, w: FloatArray) -> FloatArray:
-    """``x' diag(w) x`` for weights of at least 0, block by block."""
-    total = np.zeros((x.shape[1], x.shape[1]))
-    root = np.sqrt(w)
-    for start in range(0, x.shape[0], _BLOCK):
-        part = x[start : start + _BLOCK] * root[start : start + _BLOCK, None]
-        total += part.T @ part
-    return total
-
-
-def working_weights(family: Family, y: FloatArray, eta: FloatArray) -> FloatArray:
-    """Second derivatives of the loss; the expected ones where the observed may be negative."""
-    return family.expected_weight(eta) if family.mask else family.weight(y, eta)
-
-
-class _Design:
-    """``[1, standardised independent columns]`` with room for messages, column by column."""
-
-    def __init__(
-        self, x: FloatArray, v: FloatArray, kept: NDArray[np.bool_] | None, *, penalised: bool
-    ) -> None:
-        n, p = x.shape
-        self.mean = v @ x
-        spread = np.sqrt(np.maximum(v @ (x * x) - self.mean**2, 0.0))
-        size = np.sqrt(spread**2 + self.mean**2)
-        live = spread > DEPENDENT * size
-        if np.any(spread <= 1e-4 * size):  # the difference above has lost its digits
-            spread = np.sqrt(v @ (x - self.mean) ** 2)
-            live = spread > DEPENDENT * size
-        self.scale = np.where(live, spread, 1.0)
-        if kept is None:
-            z = (x - self.mean) / self.scale
-            kept = np.ones(p, bool) if penalised else independent_columns(z, v, live=live)[0]
-        self.kept = kept
-        index = np.flatnonzero(kept)
-        self.own = 1 + index.size
-        self.values = np.empty((n, self.own), order="F")
-        self.values[:, 0] = 1.0
-        for place, j in enumerate(index, start=1):
-            np.subtract(x[:, j], self.mean[j], out=self.values[:, place])
-            self.values[:, place] /= self.scale[j]
-        self.width = self.own
-
-    @property
-    def matrix(self) -> FloatArray:
-        """View of the columns in use."""
-        return self.values[:, : self.width]
-
-    def append(self, column: FloatArray) -> None:
-        if self.width == self.values.shape[1]:
-            wider = np.empty((self.values.shape[0], self.width + 8), order="F")
-            wider[:, : self.width] = self.values
-            self.values = wider
-        self.values[:, self.width] = column
-        self.width += 1
-
-    def raw(self, theta: FloatArray) -> tuple[FloatArray, float]:
-        """Coefficients and intercept in the units of the columns."""
-        coef = np.zeros(self.kept.size)
-        coef[self.kept] = theta[1 : self.own] / self.scale[self.kept]
-        return coef, float(theta[0] - self.mean @ coef)
-
-    def inner(self, coef: FloatArray, intercept: float) -> FloatArray:
-        """Inverse of `raw`."""
-        own = (coef * self.scale)[self.kept]
-        return np.concatenate([[intercept + self.mean @ coef], own])
-
-    def ridge(self, strength: float) -> FloatArray:
-        """Penalty matrix of the own columns."""
-        matrix = np.zeros((self.own, self.own))
-        index = np.arange(1, self.own)
-        matrix[index, index] = strength / self.scale[self.kept] ** 2
-        return matrix
-
-
-@dataclass
-class _Problem:
-    """What stays fixed during local fits: response, family, weights that sum to 1."""
-
-    y: FloatArray
-    family: Family
-    v: FloatArray
-    total: float
-
-    @classmethod
-    def of(cls, y: FloatArray, family: Family, weights: FloatArray | None) -> _Problem:
-        y = np.asarray(y, dtype=float)
-        w = np.ones(y.size) if weights is None else np.asarray(weights, dtype=float)
-        if w.shape != y.shape or np.any(w < 0) or not np.any(w > 0):
-            raise DataError("the weights must be one number of at least 0 per record, not all 0")
-        total = float(w.sum())
-        # What a record without weight holds must not matter, not even as infinity times 0.
-        y = y if np.all(w > 0) else np.where(w > 0, y, y[int(np.argmax(w > 0))])
-        return cls(y, family, w / total, total)
-
-    def value(self, eta: FloatArray) -> float:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return float(self.v @ self.family.loss(self.y, eta))
-
-    def deviance(self, eta: FloatArray) -> float:
-        return self.total * self.family.deviance(self.y, eta, self.v)
-
-
-class _Newton:
-    """Newton steps whose Hessian is kept while it contracts well, also when columns are added."""
-
-    def __init__(self, problem: _Problem) -> None:
-        self.problem = problem
-        self.hessian = np.zeros((0, 0))  # without the penalty
-        self.reference = np.zeros(0)  # v times the weights at which it was taken
-        self.careful = False
-        self._factor: Any = None
-
-    def refresh(self, x: FloatArray, eta: FloatArray, ridge: FloatArray | None) -> None:
-        """Take the Hessian at `eta`; a positive surrogate where it is not positive definite."""
-        fam, v, y = self.problem.family, self.problem.v, self.problem.y
-        safe = fam.safe_weight(y, eta)
-        for floor in (-1.0, 0.0, 1e-9, 1e-6, 1e-3):
-            if floor < 0 and self.careful:
-                continue
-            observed = working_weights(fam, y, eta)
-            w = observed if floor < 0 else np.maximum(safe, floor * float(np.max(safe)))
-            self.reference = v * w
-            self.hessian = gram(x, self.reference)
-            if self.factorise(ridge):
-                return
-        raise DataError("the fit broke down: the covariates' scales lie too far apart")
-
-    def factorise(self, ridge: FloatArray | None) -> bool:
-        matrix = self.hessian if ridge is None else self.hessian + ridge
-        top = float(np.max(np.diag(matrix), initial=0.0))
-        self._factor = None
-        if not 0 < top < math.inf:
-            return False
-        try:
-            factor = cho_factor(matrix, lower=True, check_finite=False)
-        except LinAlgError:
-            return False
-        if np.min(np.diag(factor[0])) ** 2 > 1e-15 * top:
-            self._factor = factor
-        return self._factor is not None
-
-    def extend(self, x: FloatArray) -> None:
-        """Add the last column of `x` to the Hessian, at the weights of the rest."""
-        if self.hessian.size:
-            cross = x.T @ (self.reference * x[:, -1])
-            size = cross.size
-            wider = np.empty((size, size))
-            wider[:-1, :-1] = self.hessian
-            wider[-1] = wider[:, -1] = cross
-            self.hessian, self._factor = wider, None
-
-    def solve(self, rhs: FloatArray) -> FloatArray:
-        return np.asarray(cho_solve(self._factor, rhs, check_finite=False))
-
-    def minimise(
-        self,
-        x: FloatArray,
-        offset: FloatArray | float,
-        theta: FloatArray,
-        ridge: FloatArray | None = None,
-        share: float = _SHARE,
-        max_iter: int = 60,
-    ) -> tuple[FloatArray, FloatArray, float]:
-        """Minimise from `theta`: solution, linear predictor, decrement of the first step."""
-        p = self.problem
-        eta = offset + x @ theta
-
-        def penalty(at: FloatArray) -> float:
-            return 0.0 if ridge is None else 0.5 * float(at @ ridge @ at)
-
-        value = p.value(eta) + penalty(theta)
-        if self.hessian.shape[0] != theta.size or not self.factorise(ridge):
-            self.refresh(x, eta, ridge)
-        first, last, fresh = 0.0, math.inf, False
-        for _ in range(max_iter):
-            slope = x.T @ (p.v * p.family.score(p.y, eta))
-            slope += 0.0 if ridge is None else ridge @ theta
-            step = -self.solve(slope)
-            length = math.sqrt(max(-float(slope @ step), 0.0))
-            first = first or length
-            if length > 0.2 * last and not fresh:  # the old Hessian contracts too slowly
-                self.refresh(x, eta, ridge)
-                fresh, last = True, math.inf
-                continue
-            move = x @ step
-            size = 1.0
-            while size > 1e-12:
-                trial = p.value(eta + size * move) + penalty(theta + size * step)
-                if trial <= value + _SLACK * (1 + abs(value)):
-                    break
-                size *= 0.5
-            if size <= 1e-12:
-                if fresh or length <= 1e-7 * (1 + abs(value)):
-                    break  # rounding: no lower value can be found
-                self.refresh(x, eta, ridge)
-                fresh = True
-                continue
-            theta, eta, value = theta + size * step, eta + size * move, trial
-            if size < 1.0:
-                self.careful = size < 0.2
-                self.refresh(x, eta, ridge)
-                self.careful, fresh, last = False, True, math.inf
-                continue
-            rate = min(length / last, 0.5) if last < math.inf else 0.5
-            scale = math.sqrt(max(float(self.reference @ (eta * eta)), 0.0))
-            if rate * length <= max(share * first, _FLOOR * scale):
-                break
-            last, fresh = length, False
-        return theta, eta, first
-
-
-def _ridge_strength(penalty: Penalty | None) -> float:
-    return 0.0 if penalty is None else penalty.alpha * (1 - penalty.l1_ratio)
-
-
-def _has_l1(penalty: Penalty | None) -> bool:
-    return penalty is not None and penalty.alpha * penalty.l1_ratio > 0
-
-
-def _columns(x: FloatArray, y: FloatArray) -> FloatArray:
-    x = np.asarray(x, dtype=float)
-    if x.ndim != 2 or x.shape[0] != np.shape(y)[0]:
-        raise DataError("the covariates must have one row per record of the response")
-    return x
-
-
-@dataclass(frozen=True)
-class LocalFit:
-    """A partner's answer.
-
-    Parameters
-    ----------
-    beta : ndarray of shape (p_b,)
-        Coefficients of the local fit, in the units of the columns.
-    intercept : float
-        Intercept of the local fit; not part of the message, the initiator refits its own.
-    direction : ndarray of shape (p_b,)
-        `beta` less the partner's present coefficients: what a span message is made of.
-    message : ndarray of shape (n,)
-        ``x_b @ direction``.
-    gain : float
-        Deviance that the local fit can gain, to second order (the squared Newton decrement).
-    inner : ndarray of shape (k + 1,)
-        Inner products of `direction` with the earlier directions and itself (for ridge).
-    penalty : float
-        The penalty at `beta`, in the units of the deviance.
-    """
-
-    beta: FloatArray
-    intercept: float
-    direction: FloatArray
-    message: FloatArray
-    gain: float
-    inner: FloatArray
-    penalty: float
-
-
-class Partner:
-    """A partner's side: its own columns, the response it was given, offsets that it receives.
-
-    Parameters
-    ----------
-    x_b : ndarray of shape (n, p_b)
-        Columns, centred over all rows.
-    y : ndarray of shape (n,)
-        Response, or the masked response with a masked family.
-    family : Family
-    weights : ndarray of shape (n,), optional
-    penalty : Penalty, optional
-
-    Attributes
-    ----------
-    betas : ndarray of shape (p_b, k)
-        Coefficients behind each message that was kept (``keep``).
-    """
-
-    def __init__(
-        self,
-        x_b: FloatArray,
-        y: FloatArray,
-        family: Family,
-        *,
-        weights: FloatArray | None = None,
-        penalty: Penalty | None = None,
-        state: Mapping[str, NDArray[Any]] | None = None,
-    ) -> None:
-        self.x_b = _columns(x_b, y)
-        self.penalty = penalty
-        self._weights = weights
-        self._problem = _Problem.of(y, family, weights)
-        kept = None if state is None else np.asarray(state["kept"], dtype=bool)
-        self._design = _Design(self.x_b, self._problem.v, kept, penalised=penalty is not None)
-        self._newton = _Newton(self._problem)
-        self.betas = np.zeros((self.x_b.shape[1], 0))
-        self.last, self._intercept = np.zeros(self.x_b.shape[1]), 0.0
-        if state is not None:
-            self.betas, self.last = np.array(state["betas"]), np.array(state["last"])
-            self._intercept = float(state["intercept"])
-            self._newton.hessian = np.array(state["hessian"])
-            self._newton.reference = np.array(state["reference"])
-
-    def to_state(self) -> State:
-        """Arrays from which ``Partner(..., state=...)`` goes on."""
-        return {
-            "kept": self._design.kept,
-            "betas": self.betas,
-            "last": self.last,
-            "intercept": np.array(self._intercept),
-            "hessian": self._newton.hessian,
-            "reference": self._newton.reference,
-        }
-
-    @property
-    def rank(self) -> int:
-        """Numerical rank of the columns."""
-        return int(self._design.kept.sum())
-
-    def begin(self) -> None:
-        """Start from a fit without an offset: what the initiator does in round 0."""
-        alone = fit(
-            self.x_b,
-            self._problem.y,
-            self._problem.family,
-            weights=self._weights,
-            penalty=self.penalty,
-        )
-        self.last, self._intercept = alone.coef, alone.intercept
-
-    def respond(self, offset: FloatArray, combination: FloatArray | None = None) -> LocalFit:
-        """Fit the own columns with an intercept and with the others' part as an offset.
-
-        Parameters
-        ----------
-        offset : ndarray of shape (n,)
-            Linear predictor without this partner's part.
-        combination : ndarray of shape (k,), optional
-            Weights of the kept messages in the joint fit (span). Without it the fit starts at the
-            last local fit and the message is the whole linear predictor.
-        """
-        offset = np.asarray(offset, dtype=float)
-        now = np.zeros_like(self.last) if combination is None else self.betas @ combination
-        start = now if combination is not None else self.last
-        x, strength = self._design.matrix, _ridge_strength(self.penalty)
-        if _has_l1(self.penalty):
-            local = fit(
-                self.x_b,
-                self._problem.y,
-                self._problem.family,
-                offset=offset,
-                weights=self._weights,
-                start=(start, self._intercept) if np.any(start) else None,
-                penalty=self.penalty,
-            )
-            beta, intercept, gain = local.coef, local.intercept, math.nan
-        else:
-            theta = self._design.inner(start, self._intercept if combination is None else 0.0)
-            ridge = self._design.ridge(strength) if strength else None
-            theta, _, first = self._newton.minimise(x, offset, theta, ridge)
-            beta, intercept = self._design.raw(theta)
-            gain = self._problem.total * first**2
-        self.last, self._intercept = beta, intercept
-        direction = beta - now
-        inner = np.append(self.betas.T @ direction, direction @ direction)
-        penalty = 0.0 if self.penalty is None else self.penalty.value(beta)
-        return LocalFit(
-            beta,
-            intercept,
-            direction,
-            self.x_b @ direction,
-            gain,
-            inner,
-            2 * self._problem.total * penalty,
-        )
-
-    def keep(self, direction: FloatArray) -> None:
-        """Note the coefficients of a message that the initiator took into its span."""
-        self.betas = np.column_stack([self.betas, direction])
-
-    def revealed_with(self, direction: FloatArray) -> int:
-        """Numerical rank (1e-8) of the kept messages and `direction`, in the scale of the columns.
-
-        The record of what a party revealed is kept elsewhere, over all runs; this counts one fit.
-        """
-        units = self._design.scale[:, None]
-        every = (
-            np.column_stack([self.betas, direction])[self._design.kept] * units[self._design.kept]
-        )
-        size = np.linalg.norm(every, axis=0)
-        every = every[:, size > 0] / size[size > 0]
-        if not every.size:
-            return 0
-        root = np.linalg.cholesky(gram(self._design.matrix, self._problem.v)[1:, 1:])
-        values = np.linalg.svd(root.T @ every, compute_uv=False)
-        return int(np.sum(values > DEPENDENT * values[0]))
-
-    def gain(self, offset: FloatArray, beta: FloatArray) -> float:
-        """Deviance that one more local fit could still gain at `beta`, to second order.
-
-        It is the squared Newton decrement of the (ridge penalised) loss in the own columns and the
-        intercept, with the Hessian at the joint fit; NaN with an L1 penalty.
-        """
-        if _has_l1(self.penalty):
-            return math.nan
-        p, x = self._problem, self._design.matrix
-        eta = np.asarray(offset, dtype=float) + self.x_b @ beta
-        strength = _ridge_strength(self.penalty)
-        ridge = self._design.ridge(strength) if strength else None
-        newton = _Newton(p)
-        newton.refresh(x, eta, ridge)
-        slope = x.T @ (p.v * p.family.score(p.y, eta))
-        if ridge is not None:
-            slope += ridge @ self._design.inner(beta, 0.0)
-        return p.total * float(slope @ newton.solve(slope))
+_FIRST = 1e-4
+_REFIT = 1e-2  # error of eta after a refit, as a share of its first step
 
 
 class SpanModel:
@@ -535,22 +131,22 @@ class SpanModel:
         penalty: Penalty | None = None,
         state: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        if _has_l1(penalty):
+        if has_l1(penalty):
             raise ParameterError.of("penalty", "without an L1 part for span", penalty)
-        x_a = _columns(x_a, y)
-        self._problem = _Problem.of(y, family, weights)
-        self._strength = _ridge_strength(penalty)
+        x_a = as_columns(x_a, y)
+        self._problem = Problem.of(y, family, weights)
+        self._strength = ridge_strength(penalty)
         alone: Fit | None = None
         if state is None:
             alone = fit(x_a, self._problem.y, family, weights=weights, penalty=penalty)
         kept = np.array(state["kept"], dtype=bool) if alone is None and state else None
-        self._design = _Design(
+        self._design = Design(
             x_a,
             self._problem.v,
             kept if alone is None else alone.kept,
             penalised=penalty is not None,
         )
-        self._newton = _Newton(self._problem)
+        self._newton = Newton(self._problem)
         self.owner = np.zeros(0, dtype=np.int64)
         self._r = np.zeros((0, 0))  # messages = Q r, Q the orthonormal columns of the design
         self._inner = np.zeros((0, 0))  # Gram of the coefficient vectors behind the messages
@@ -624,10 +220,16 @@ class SpanModel:
             part = q.T @ (v * rest)
             rest, row = rest - q @ part, row + part
         left = math.sqrt(float(v @ rest**2))
-        if left < DEPENDENT or (not self._strength and self._novelty(rest) < DEPENDENT):
+        if left < DEPENDENT:
             return False
+        if not self._newton.hessian.size:
+            self._newton.refresh(design.matrix, self.eta, self._ridge() if self._strength else None)
         design.append(rest / left)
-        self._newton.extend(design.matrix)
+        cross = self._newton.cross(design.matrix)
+        if not self._strength and not self._is_new(left, cross):
+            design.width -= 1
+            return False
+        self._newton.extend(cross)
         k = row.size
         r = np.zeros((k + 1, k + 1))
         r[:k, :k], r[:k, k], r[k, k] = self._r, size * row, size * left
@@ -644,19 +246,29 @@ class SpanModel:
         self._theta = np.append(self._theta, 0.0)
         return True
 
-    def _novelty(self, message: FloatArray) -> float:
-        """Size of what is left of a message off all columns of the design."""
+    def _is_new(self, left: float, cross: FloatArray) -> bool:
+        """Whether the last column, `left` of a message, depends on the columns before it."""
         v, x = self._problem.v, self._design.matrix
+        if self._newton.pivot(cross) > 1e-4:  # far from it, also with half of the digits
+            return True
+        rest, x = x[:, -1], x[:, :-1]
         factor = cho_factor(gram(x, v), lower=True, check_finite=False)
         for _ in range(2):
-            message = message - x @ cho_solve(factor, x.T @ (v * message), check_finite=False)
-        return math.sqrt(float(v @ message**2))
+            rest = rest - x @ cho_solve(factor, x.T @ (v * rest), check_finite=False)
+        return left * math.sqrt(float(v @ rest**2)) >= DEPENDENT
 
-    def refit(self, share: float = _SHARE) -> None:
-        """Fit ``[1, X_a, M]`` from the present fit; the objective never rises."""
+    def refit(self, share: float | None = None) -> None:
+        """Fit ``[1, X_a, M]`` from the present fit; the objective never rises.
+
+        The error of eta is left at about `share` of the first step: 1e-4 for the first two
+        messages, 1e-2 later, since more is not needed while messages come. ``refit(share=0)`` once
+        they end.
+        """
+        if share is None:
+            share = _FIRST if self.owner.size <= 2 else _REFIT
         ridge = self._ridge() if self._strength else None
         self._theta, self.eta, _ = self._newton.minimise(
-            self._design.matrix, 0.0, self._theta, ridge, share
+            self._design.matrix, self.eta, self._theta, ridge, share
         )
         self._publish()
 
@@ -680,8 +292,7 @@ class SpanModel:
     @property
     def theta(self) -> FloatArray:
         """Weights of the messages as they were received, shape (k,)."""
-        phi = self._theta[self._design.own :]
-        return np.linalg.solve(self._r, phi) if phi.size else phi
+        return np.asarray(np.linalg.solve(self._r, self._theta[self._design.own :]))
 
     def weights_for(self, owner: int) -> FloatArray:
         """Weights that combine this owner's messages, in their order, into its part of eta."""
@@ -888,6 +499,7 @@ class _Course:
     rows: NDArray[np.bool_]
     tol: float
     loss_tol: float
+    look_ahead: bool
     deviances: list[float] = field(default_factory=list)
     objectives: list[float] = field(default_factory=list)
     changes: list[float] = field(default_factory=list)
@@ -910,7 +522,14 @@ class _Course:
         if isinstance(self.model, Alternation) and not self.model.accepted:
             return False
         drop = self.objectives[-2] - self.objectives[-1]
-        return self.changes[-1] <= self.tol or drop <= self.loss_tol * abs(self.objectives[-1])
+        if drop <= self.loss_tol * abs(self.objectives[-1]):
+            return True
+        ahead = 1.0
+        if self.look_ahead and len(self.changes) > 1 and self.changes[-2] > 0:
+            # What is still to come if the changes go on to fall as they did.
+            rate = min(self.changes[-1] / self.changes[-2], 0.99)
+            ahead = max(1.0, rate / (1 - rate))
+        return ahead * self.changes[-1] <= self.tol
 
 
 def fit_jointly(
@@ -939,7 +558,8 @@ def fit_jointly(
     n_rounds : int
         Most cycles over the partners.
     tol : float
-        Stop at this relative change of eta in a round.
+        Stop at this relative change of eta in a round; with an acceleration, also the change that
+        is still to come if the last two go on as a geometric series must be that small.
     loss_tol : float
         Stop at this relative decrease of the objective. The source's 1e-10 leaves an error of eta
         near 1e-5, since the objective is flat to second order.
@@ -959,7 +579,7 @@ def fit_jointly(
     """
     if acceleration not in ACCELERATIONS:
         raise ParameterError.of("acceleration", f"one of {', '.join(ACCELERATIONS)}", acceleration)
-    if acceleration == "span" and _has_l1(penalty):
+    if acceleration == "span" and has_l1(penalty):
         acceleration = "anderson"
     limits = _limits(max_rank, len(partners))
     centres = [np.mean(np.asarray(x_b, dtype=float), axis=0) for x_b in partners]
@@ -976,7 +596,7 @@ def fit_jointly(
             x_a, y, family, len(sides), weights=weights, penalty=penalty, depth=depth
         )
     rows = np.ones(np.size(y), bool) if weights is None else np.asarray(weights) > 0
-    course = _Course(model, rows, tol, loss_tol)
+    course = _Course(model, rows, tol, loss_tol, acceleration != "none")
     stopped, rounds = "rounds", 0
     betas = [np.zeros(side.x_b.shape[1]) for side in sides]
     while rounds < n_rounds:
@@ -1017,8 +637,10 @@ def fit_jointly(
 
 
 def _limits(max_rank: int | Sequence[int] | None, n_partners: int) -> list[float]:
-    given = [max_rank] * n_partners if max_rank is None or np.ndim(max_rank) == 0 else max_rank
-    limits = [math.inf if each is None else float(each) for each in given]  # type: ignore[union-attr]
+    if max_rank is None:
+        return [math.inf] * n_partners
+    each = [max_rank] * n_partners if isinstance(max_rank, int) else list(max_rank)
+    limits = [float(limit) for limit in each]
     if len(limits) != n_partners or any(each < 0 for each in limits):
         raise ParameterError.of("max_rank", "at least 0, one number or one per partner", max_rank)
     return limits
