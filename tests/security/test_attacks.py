@@ -66,7 +66,7 @@ def test_without_the_rules_of_the_gate(name: str, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(gate, "RULES", dict.fromkeys(gate.RULES, everything))
     monkeypatch.setattr(gate, "_guard_differences", lambda released, *rest: (released, False))
-    monkeypatch.setattr(Policy, "allows", lambda self, disclosure: True)
+    monkeypatch.setattr(Policy, "allows", lambda self, *_: True)
     expected = "accounted" if name == "forbidden class" else "open"
     assert verdict(name) == expected
 
