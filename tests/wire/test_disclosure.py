@@ -413,6 +413,27 @@ def test_a_projection_with_noise_is_of_the_columns_as_they_are() -> None:
     np.testing.assert_array_equal(evidence.directions, directions)
 
 
+@pytest.mark.parametrize("mechanism", [None, _Shift()], ids=["plain", "noised"])
+def test_scaled_columns_are_counted_in_the_units_of_their_names(mechanism: Any) -> None:
+    """The same release, from columns as they are and from scaled ones, has the same evidence."""
+    x, directions = _columns()
+    units, names = np.array([0.1, 2.0, 500.0]), ("a", "b", "c")
+    plain = d.projection(x, directions, names=names)
+    scaled = d.projection(
+        x / units, units[:, None] * directions, names=names, mechanism=mechanism, units=units
+    )
+    one, other = plain.evidence, scaled.evidence
+    assert one is not None and other is not None
+    np.testing.assert_allclose(other.directions, one.directions)
+    np.testing.assert_allclose(np.abs(other.factor), np.abs(one.factor), atol=1e-9)
+    if mechanism is None:
+        np.testing.assert_allclose(scaled.value, plain.value)
+        np.testing.assert_allclose(d.reprojected(scaled, one.directions).value, plain.value)
+    for bad in (np.ones(2), np.zeros(3), np.full(3, np.nan)):
+        with pytest.raises(ProtocolError, match="positive unit"):
+            d.projection(x, directions, names=names, units=bad)
+
+
 def test_evidence_of_columns_is_not_printed() -> None:
     x, directions = _columns()
     released = d.projection(x, directions, names=("a", "b", "c"))

@@ -522,6 +522,7 @@ def projection(
     names: Sequence[str],
     mechanism: Mechanism | None = None,
     factor: FloatArray | None = None,
+    units: NDArray[Any] | None = None,
 ) -> Released:
     """Release combinations of a site's columns, one number for each record and direction.
 
@@ -539,6 +540,9 @@ def projection(
         Noise on every number. It does not change what is counted as revealed.
     factor : (min(n, p), p) array, optional
         `column_factor` of these very rows, where it was computed before.
+    units : (p,) array, optional
+        What 1 in a column of `x` is in the unit that goes with its name, where `x` was scaled. The
+        evidence is in the units of the names.
 
     Returns
     -------
@@ -549,8 +553,8 @@ def projection(
     Raises
     ------
     ProtocolError
-        Shapes that do not fit, a name used twice, numbers that are not finite, or the factor of
-        other rows.
+        Shapes that do not fit, a name used twice, numbers that are not finite, a unit that is not
+        positive, or the factor of other rows.
     """
     x, directions = np.asarray(x, dtype=float), np.asarray(directions, dtype=float)
     wide = directions[:, None] if directions.ndim == 1 else directions
@@ -565,15 +569,18 @@ def projection(
         factor = np.asarray(np.linalg.qr(centred, mode="r"))
     elif not _same_scatter(factor, centred):
         raise ProtocolError("the factor of a projection is that of other rows")
+    unit = np.ones(len(wide)) if units is None else np.asarray(units, dtype=float)
+    if unit.shape != (len(wide),) or not (np.isfinite(unit) & (unit > 0)).all():
+        raise ProtocolError("a projection has one positive unit for each column")
     noise = {} if mechanism is None else _noise_of(mechanism)
     evidence = Evidence(
         "projection",
         len(x),
         n_columns=x.shape[1],
-        directions=wide,
+        directions=wide / unit[:, None],
         columns=tuple(names),
-        factor=np.asarray(factor, dtype=float),
-        rows=centred if mechanism is None else None,
+        factor=np.asarray(factor, dtype=float) * unit,
+        rows=None if mechanism is not None else centred if units is None else centred * unit,
         **noise,
     )
     if mechanism is None:
