@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, qr, solve_triangular
+from scipy.special import expit
 
 from consilience.exceptions import DataError
 from consilience.numerics.families import Family, FloatArray, Penalty
@@ -264,7 +265,6 @@ def newton(
     unit = float(np.sqrt(problem.w @ problem.y**2)) if fam.name == "normal" else 1.0
     buffer = np.empty_like(design.columns)
     value, eta = _objective(problem, design, theta)
-    origin = eta
     factor, drift, careful, speed = None, 0, bool(fam.mask), math.inf
     for n_iter in range(1, max_iter + 1):
         grad = _gradient(problem, design, theta, eta)
@@ -276,20 +276,41 @@ def newton(
         longest = float(np.max(np.abs(move)))
         decrement = -float(grad @ step)
         size, theta, value, eta = _search(problem, design, (theta, value, eta), step, move)
-        reach = max(unit, float(np.max(np.abs(eta))))
-        if size * longest <= tol * reach and size == 1.0:
-            return theta, n_iter, True, False
+        rounding = 1e-13 * float(np.max(np.abs(eta)))
+        small = size * longest <= max(tol * unit, rounding) or decrement <= 1e-3 * (tol * unit) ** 2
+        if size == 1.0 and small:
+            endless = separates(problem, design, eta)
+            return theta, n_iter, not endless, endless
         if size == 0.0 and decrement <= 1e-14 * (1 + abs(value)):
             return theta, n_iter, True, False  # rounding: no lower value can be found
         drift = drift + 1 if longest >= 0.3 and decrement < 1e-4 else 0
-        if drift >= 5 and np.max(np.abs(eta - origin)) > (10.0 if fam.mask else 15.0):
+        if drift >= 5 and separates(problem, design, eta):
             return theta, n_iter, False, True
         slow = size * longest > 0.5 * speed
         careful = size < 0.2 or (bool(fam.mask) and decrement > 1e-3)
         speed = math.inf if slow or size < 1.0 else size * longest
-    # The link of a masked response is flat at both ends: nothing pulls such a fit back.
-    endless = bool(fam.mask) and float(np.max(np.abs(eta - problem.offset))) > 30
-    return theta, max_iter, False, endless
+    return theta, max_iter, False, separates(problem, design, eta)
+
+
+def separates(problem: Problem, design: Design, eta: FloatArray) -> bool:
+    """Whether records that the fit has pushed to the end of the link alone fix some direction.
+
+    Where a maximum exists, every direction is also fixed by records of the other outcome, whose
+    expected number (or count) is then not below one in a thousand among all records.
+    """
+    fam = problem.family
+    limit = 1e-3 / problem.y.size
+    if fam.name == "binomial":
+        far = expit(eta) * expit(-eta) < limit
+    elif fam.name in ("poisson", "tweedie"):
+        typical = 1.0 if fam.name == "poisson" else float(problem.w @ problem.y)
+        far = (problem.y == 0) & (np.exp(np.minimum(eta, 500.0)) < limit * typical)
+    else:
+        return False
+    if not far.any():
+        return False
+    kept, _ = independent_columns(design.columns[~far], problem.w[~far])
+    return not bool(kept.all())
 
 
 def _best_factor(
