@@ -205,11 +205,14 @@ class SpanModel:
         -------
         bool
             False if the message has nothing new: its residual on ``[1, X_a, M]`` (on M, with a
-            ridge penalty) is below 1e-8 of its size.
+            ridge penalty) is below 1e-8 of its size, or of the size of the owner's part of eta.
         """
         message = np.asarray(message, dtype=float)
         if message.shape != self._problem.y.shape or not np.all(np.isfinite(message)):
             raise DataError("a message must be one finite number per record")
+        mine = np.flatnonzero(self.owner == owner)
+        if self._strength and (inner is None or np.shape(inner) != (mine.size + 1,)):
+            raise DataError("a ridge penalty needs one inner product per kept message")
         v, design = self._problem.v, self._design
         size = math.sqrt(float(v @ message**2))
         if size == 0.0:
@@ -220,13 +223,15 @@ class SpanModel:
             part = q.T @ (v * rest)
             rest, row = rest - q @ part, row + part
         left = math.sqrt(float(v @ rest**2))
-        if left < DEPENDENT:
+        part_size = float(np.linalg.norm(self._r[:, mine] @ self.weights_for(owner)))
+        least = DEPENDENT * max(1.0, part_size / size)
+        if left < least:
             return False
         if not self._newton.hessian.size:
             self._newton.refresh(design.matrix, self.eta, self._ridge() if self._strength else None)
         design.append(rest / left)
         cross = self._newton.cross(design.matrix)
-        if not self._strength and not self._is_new(left, cross):
+        if not self._strength and not self._is_new(left, cross, least):
             design.width -= 1
             return False
         self._newton.extend(cross)
@@ -236,26 +241,26 @@ class SpanModel:
         self._r = r
         wider = np.zeros((k + 1, k + 1))
         wider[:k, :k] = self._inner
-        mine = np.append(np.flatnonzero(self.owner == owner), k)
+        mine = np.append(mine, k)
         if self._strength:
-            if inner is None or np.shape(inner) != mine.shape:
-                raise DataError("a ridge penalty needs one inner product per kept message")
             wider[k, mine] = wider[mine, k] = inner
         self._inner = wider
         self.owner = np.append(self.owner, owner)
         self._theta = np.append(self._theta, 0.0)
         return True
 
-    def _is_new(self, left: float, cross: FloatArray) -> bool:
+    def _is_new(self, left: float, cross: FloatArray, least: float) -> bool:
         """Whether the last column, `left` of a message, depends on the columns before it."""
         v, x = self._problem.v, self._design.matrix
-        if self._newton.pivot(cross) > 1e-4:  # far from it, also with half of the digits
+        if self._newton.pivot(cross) > max(
+            1e-4, 1e3 * least / left
+        ):  # far from it, also with half of the digits
             return True
         rest, x = x[:, -1], x[:, :-1]
         factor = cho_factor(gram(x, v), lower=True, check_finite=False)
         for _ in range(2):
             rest = rest - x @ cho_solve(factor, x.T @ (v * rest), check_finite=False)
-        return left * math.sqrt(float(v @ rest**2)) >= DEPENDENT
+        return left * math.sqrt(float(v @ rest**2)) >= least
 
     def refit(self, share: float | None = None) -> None:
         """Fit ``[1, X_a, M]`` from the present fit; the objective never rises.
@@ -651,7 +656,7 @@ def _span_turn(model: SpanModel, owner: int, side: Partner, limit: float) -> str
     if side.betas.shape[1] >= min(limit, side.rank):
         return "rank" if limit < side.rank else "nothing new"
     answer = side.respond(model.offset_for(owner), model.weights_for(owner))
-    if not model.add(answer.message, owner, answer.inner):
+    if not (answer.new and model.add(answer.message, owner, answer.inner)):
         return "nothing new"
     side.keep(answer.direction)
     model.refit()

@@ -301,6 +301,9 @@ class LocalFit:
         Inner products of `direction` with the earlier directions and itself (for ridge).
     penalty : float
         The penalty at `beta`, in the units of the deviance.
+    new : bool
+        False where the message is below 1e-8 of the partner's present part: it is rounding, and
+        should not be sent.
     """
 
     beta: FloatArray
@@ -310,6 +313,7 @@ class LocalFit:
     gain: float
     inner: FloatArray
     penalty: float
+    new: bool
 
 
 class Partner:
@@ -413,7 +417,11 @@ class Partner:
             theta = self._design.inner(start, self._intercept if combination is None else 0.0)
             ridge = self._design.ridge(strength) if strength else None
             theta, _, first = self._newton.minimise(
-                x, offset + x @ theta, theta, ridge, _NEAR if self.betas.size else _FULL
+                x,
+                offset + x @ theta,
+                theta,
+                ridge,
+                _NEAR if start is now and self.betas.size else _FULL,
             )
             beta, intercept = self._design.raw(theta)
             gain = self._problem.total * first**2
@@ -421,14 +429,18 @@ class Partner:
         direction = beta - now
         inner = np.append(self.betas.T @ direction, direction @ direction)
         penalty = 0.0 if self.penalty is None else self.penalty.value(beta)
+        message = self.x_b @ direction
+        v = self._problem.v
+        least = DEPENDENT * math.sqrt(float(v @ (self.x_b @ now) ** 2)) if np.any(now) else 0.0
         return LocalFit(
             beta,
             intercept,
             direction,
-            self.x_b @ direction,
+            message,
             gain,
             inner,
             2 * self._problem.total * penalty,
+            math.sqrt(float(v @ message**2)) > least,
         )
 
     def keep(self, direction: FloatArray) -> None:
