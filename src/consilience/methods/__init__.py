@@ -2,6 +2,7 @@
 
 BUILT_IN = {
     "assistance-test": "consilience.methods.assistance_test",
+    "assisted-glm": "consilience.methods.assisted_glm",
     "ensemble-clustering": "consilience.methods.ensemble_clustering",
     "meta-clustering": "consilience.methods.meta_clustering",
     "mean-and-sd": "consilience.methods.mean_and_sd",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from consilience.methods.assistance_test.messages import (
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.own_columns import OwnColumns
 from consilience.methods.phases.response import response_of
+from consilience.methods.phases.sticky import Kept
 from consilience.numerics import assistance
 from consilience.numerics.glm import Penalty, family
 from consilience.numerics.random import stream
@@ -108,10 +109,10 @@ def sketch_noised(
     scale = assistance.noise_scale(directions, epsilon, geometry=shape, bound=s.bound)
     noise = Kept(Laplace(scale * epsilon, epsilon), data.rows, rows, drawn)
     # The unit box is in units of its own: what it reveals is counted in those of the table.
-    unscaled = directions / _widths(data)[:, None]
-    known, rank, allowed = site.revealed(own.factor, own.names, unscaled)
+    widths = _widths(data)
+    known, rank, allowed = site.revealed(own.factor, own.names, directions / widths[:, None])
     _require_room(allowed)
-    z = projection(x, directions, names=own.names, mechanism=noise)
+    z = projection(x, directions, names=own.names, mechanism=noise, units=widths)
     site.keep({"directions": directions, "rows": noise.all_rows, "z": noise.all_drawn})
     reply = NoisySketched(
         z=addressed(z, message.recipient),
@@ -121,45 +122,6 @@ def sketch_noised(
         loose=float(assistance.loose_epsilon(directions, scale, geometry=shape, bound=s.bound)),
     )
     return reply, state
-
-
-class Kept:
-    """Noise that is drawn once for each row: rows seen before get what they got then.
-
-    Parameters
-    ----------
-    mechanism : Laplace
-    rows : (n,) int array
-        Rows of the table that are released now.
-    known : (k,) int array
-        Rows released before.
-    drawn : (k, t) array
-        What they got.
-
-    Notes
-    -----
-    Each row is one person, and the price is that of one person's row: noise for rows that were
-    never released costs nobody else anything (parallel composition).
-    """
-
-    def __init__(
-        self, mechanism: Any, rows: NDArray[np.int64], known: NDArray[np.int64], drawn: FloatArray
-    ) -> None:
-        self.name, self.epsilon = mechanism.name, mechanism.epsilon
-        self._mechanism, self._rows = mechanism, rows
-        self.all_rows, self.all_drawn = known, drawn
-
-    def release(self, values: FloatArray) -> FloatArray:
-        """Values with noise, from earlier draws where there are any."""
-        place = {int(row): i for i, row in enumerate(self.all_rows)}
-        fresh = np.array([int(row) not in place for row in self._rows], dtype=bool)
-        out = np.empty(np.shape(values))
-        if fresh.any():
-            out[fresh] = self._mechanism.release(values[fresh])
-        out[~fresh] = self.all_drawn[[place[int(row)] for row in self._rows[~fresh]]]
-        self.all_rows = np.concatenate([self.all_rows, self._rows[fresh]])
-        self.all_drawn = np.concatenate([self.all_drawn, out[fresh]])
-        return out
 
 
 def _directions(s: Settings, own: OwnColumns, site: SiteContext) -> FloatArray:

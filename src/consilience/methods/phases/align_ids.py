@@ -6,7 +6,7 @@ coordinator                       every site
 align_ids.hash: HashRequest   ->  hashes its ids under the key that the parties share
                               <-  Hashed: sorted hashes (n, 16)           PER_RECORD
                                           public key, tag                 PUBLIC
-align_ids.match: Common       ->  keeps the common rows, in the order of their hashes
+align_ids.match: Common       ->  keeps the common rows, in the order of their ids
   common hashes (m, 16)
   public keys, tags, roles
                               <-  Matched
@@ -111,10 +111,13 @@ def hash_ids(
 
 
 def transform(message: Common, data: SiteData) -> SiteData:
-    """Keep the common rows in the order of their hashes; fill and scale by them."""
-    if data.hashes is None:
+    """Keep the common rows in the order of their ids; fill and scale by them."""
+    if data.hashes is None or data.id is None:
         raise StudyError("rows without hashes cannot be matched")
-    matched = data.take(positions(data.hashes, np.asarray(message.hashes.value, dtype=np.uint8)))
+    common = np.asarray(message.hashes.value, dtype=np.uint8)
+    index = positions(data.hashes, common)
+    # Hashes differ from run to run: by ids the order, and every sum, is the same each time.
+    matched = data.take(index[np.argsort(data.id[index], kind="stable")])
     return _filled(matched, Preparation(**json.loads(message.preparation)))
 
 

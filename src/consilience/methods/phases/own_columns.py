@@ -42,6 +42,32 @@ class OwnColumns:
             factor = column_factor(x)
         return cls(x, scale, data.feature_names, factor)
 
+    def centred(self, data: SiteData) -> FloatArray:
+        """Prepared columns without their means over all matched rows."""
+        return np.asarray(data.features - data.features.mean(axis=0))
+
+    def unsent(self, directions: FloatArray) -> FloatArray:
+        """Directions (of the prepared columns) that complete given ones to all of the columns.
+
+        Along them the centred columns are orthonormal to what was sent, and to one another.
+
+        Parameters
+        ----------
+        directions : (p, k) array
+
+        Returns
+        -------
+        (p, r - k) array
+        """
+        factor = self.factor / self.scale
+        left, size, turn = np.linalg.svd(factor, full_matrices=False)
+        kept = size > 1e-8 * size.max(initial=0.0)
+        basis, back = left[:, kept], (turn[kept] / size[kept, None]).T
+        seen = basis.T @ (factor @ directions)
+        span = np.linalg.svd(seen, full_matrices=True)
+        rank = int((span[1] > 1e-8 * span[1].max(initial=0.0)).sum()) if seen.size else 0
+        return np.asarray(back @ span[0][:, rank:])
+
     def unscaled(self, directions: FloatArray) -> FloatArray:
         """Coefficients of prepared columns as coefficients of `x`."""
         return np.asarray((directions.T / self.scale).T)

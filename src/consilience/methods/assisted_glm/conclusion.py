@@ -1,0 +1,476 @@
+"""Steps after the training: compare, infer, predict, and give every party its own part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError, ProtocolError
+from consilience.methods.assisted_glm.comparison import comparison
+from consilience.methods.assisted_glm.messages import (
+    Concluded,
+    ConcludeRequest,
+    Recorded,
+    RecordRequest,
+    Settings,
+    TellRequest,
+    Told,
+)
+from consilience.methods.assisted_glm.predictor import AssistedPredictor
+from consilience.methods.assisted_glm.rows import Rows, rows_of
+from consilience.methods.assisted_glm.training import Joint, require_role, require_sender, told
+from consilience.methods.base import SiteContext, SiteData, State, step
+from consilience.methods.phases.own_columns import OwnColumns
+from consilience.numerics import glm
+from consilience.numerics.joint_intervals import contraction, inflated, local_errors
+from consilience.numerics.local_fits import working_weights
+from consilience.numerics.sandwich import Sandwich, sandwich
+from consilience.wire.disclosure import model
+
+FloatArray = NDArray[np.float64]
+IDENTIFIED, SHARED, UNCERTAIN, PENALISED = "identified", "shared", "not certified", "penalised"
+
+
+# --------------------------------------------------------------------------- the joint fit
+
+
+@dataclass(frozen=True, eq=False)
+class Final:
+    """The joint fit that is reported.
+
+    Attributes
+    ----------
+    intercept : float
+    coef : (p_a,) array
+    weights : tuple of arrays
+        By partner: weights of its messages and further directions.
+    eta : (n,) array
+        All matched rows.
+    design : (n, d) array
+        Intercept, own columns, orthonormal combinations of the partners' directions.
+    covariances : Sandwich or None
+        Where all directions are known and nothing is penalised.
+    backs : tuple of (k, q) arrays
+        By partner: from orthonormal combinations back to its directions.
+    y : (n,) array
+        Response that was fitted.
+    case_weights : (n,) array
+    """
+
+    intercept: float
+    coef: FloatArray
+    weights: tuple[FloatArray, ...]
+    eta: FloatArray
+    design: FloatArray
+    covariances: Sandwich | None
+    backs: tuple[FloatArray, ...]
+    y: FloatArray
+    case_weights: FloatArray
+
+
+def final_fit(
+    s: Settings, data: SiteData, rows: Rows, joint: Joint, rest: list[FloatArray], complete: bool
+) -> Final:
+    """Fit once more, on all rows with a response, where everything needed for it is known.
+
+    With all directions of the partners the model on ``[1, X_a, M]`` is the pooled one, so the rows
+    that were held out join without a further message. Under a masked response they cannot: their
+    response was never masked.
+    """
+    n = data.n_rows
+    blocks = [np.column_stack([joint.messages_of(o), rest[o]]) for o in range(len(s.partners))]
+    if not complete or s.alpha:
+        weights = tuple(
+            np.append(joint.weights_for(o), np.zeros(b.shape[1] - len(joint.weights_for(o))))
+            for o, b in enumerate(blocks)
+        )
+        found = joint.model
+        return Final(
+            float(found.intercept),
+            np.asarray(found.coef_a),
+            weights,
+            np.asarray(found.eta),
+            np.empty((n, 0)),
+            None,
+            (),
+            joint.y,
+            rows.training_weights,
+        )
+    bases, backs = zip(*(_orthonormal(b) for b in blocks), strict=True)
+    if s.masked:
+        y, case = joint.y, rows.training_weights
+    else:
+        y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
+    x = np.column_stack([data.features, *bases])
+    fam = s.training_family()
+    fitted = glm.fit(x, y, fam, weights=case)
+    p = data.features.shape[1]
+    found_weights, place = [], p
+    for basis, back in zip(bases, backs, strict=True):
+        found_weights.append(back @ fitted.coef[place : place + basis.shape[1]])
+        place += basis.shape[1]
+    design = np.column_stack([np.ones(n), x])
+    return Final(
+        float(fitted.intercept),
+        np.asarray(fitted.coef[:p]),
+        tuple(found_weights),
+        np.asarray(fitted.eta),
+        design,
+        sandwich(design, y, fitted.eta, fam, case),
+        tuple(backs),
+        y,
+        case,
+    )
+
+
+def _orthonormal(block: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Orthonormal basis (n, q) of columns (n, k), and what leads back to them (k, q)."""
+    if not block.shape[1]:
+        return block, np.empty((0, 0))
+    lengths = np.linalg.norm(block, axis=0)
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    left, size, turn = np.linalg.svd(block / lengths, full_matrices=False)
+    kept = size > 1e-8 * size.max()
+    # Of the size of the columns' entries, so that coefficients are numbers of ordinary size.
+    scale = np.sqrt(len(block))
+    return left[:, kept] * scale, (turn[kept].T / size[kept]) * scale / lengths[:, None]
+
+
+# --------------------------------------------------------------------------- the initiator
+
+
+@step("conclude")
+def conclude(
+    message: ConcludeRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Concluded, State]:
+    """Compare with the initiator's own model, infer, and predict whom nobody knows yet."""
+    require_role(site, "initiator")
+    s = Settings.from_json(message.settings)
+    if site.senders.get("rest", s.partners) != s.partners:
+        raise ProtocolError("further directions that are not from the partners in their order")
+    rows = rows_of(data, s)
+    joint = Joint(s, data, rows, state)
+    rest = [_checked(np.asarray(block), data) for block in message.rest.value]
+    training = np.asarray(joint.model.eta)
+    final = final_fit(s, data, rows, joint, rest, message.complete)
+    fam, true = s.training_family(), s.true_family()
+    alone = glm.fit(data.features, rows.y, true, weights=rows.training_weights, penalty=s.penalty())
+    compared = comparison(s, rows, training, alone.eta, fam)
+    table, status = _coefficients(data, final, s)
+    beside = sandwich(
+        np.column_stack([np.ones(data.n_rows), data.features]),
+        rows.y,
+        alone.eta,
+        true,
+        rows.training_weights,
+    )
+    table |= {
+        "alone": np.append(alone.intercept, alone.coef),
+        "alone_error": np.sqrt(np.maximum(np.diag(beside.covariance), 0.0))
+        if not s.alpha
+        else np.full(len(status), np.nan),
+    }
+    low, high, widths = _intervals(s, data, rows, final, joint, message.variances.value)
+    _outputs(site, s, data, rows, final, low, high)
+    table_names = ("(intercept)", *data.feature_names)
+    shown = table_names if s.names else tuple(f"x{j}" for j in range(len(table_names)))
+    site.table("coefficients", {"name": table_names, **table, "status": status})
+    n = int(rows.train.sum())
+    reply = Concluded(
+        names=shown,
+        coefficients=model(
+            {k: np.nan_to_num(v, nan=_GAP) for k, v in table.items()},
+            kind="linear",
+            n_records=n,
+            n_parameters=len(status),
+        ),
+        status=status,
+        fit=model(_plain(compared.figures), kind="summary", n_records=n),
+        calibration=compared.calibration(site.limits),
+        intervals=model(widths, kind="summary", n_records=n),
+        records=model(_counts(rows, site), kind="summary", n_records=n),
+    )
+    kept = {
+        "weights": tuple(final.weights),
+        "covariances": _partner_covariances(data, final),
+        "shared": _partner_null(data, final),
+        "settings": message.settings,
+    }
+    return reply, {"concluded": kept}
+
+
+_GAP = -1e300
+"""Stands for a number that there is none of: NaN does not cross in parameters of a model."""
+
+
+def _plain(figures: dict[str, float]) -> dict[str, float]:
+    return {k: _GAP if not np.isfinite(v) else float(v) for k, v in figures.items()}
+
+
+def _counts(rows: Rows, site: SiteContext) -> dict[str, int]:
+    """Rows by part; few rows are told as -1."""
+    counts = {"train": rows.train.sum(), "held": rows.held.sum(), "new": rows.new.sum()}
+    least = site.limits.min_records
+    return {k: int(v) if v == 0 or v >= least else -1 for k, v in counts.items()}
+
+
+def _checked(block: FloatArray, data: SiteData) -> FloatArray:
+    if not block.size:
+        return np.empty((data.n_rows, 0))
+    if block.shape[0] != data.n_rows:
+        sentence = "further directions with other rows"
+        raise DataError(sentence, public=sentence)
+    return block
+
+
+def _coefficients(
+    data: SiteData, final: Final, s: Settings
+) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
+    """Estimates of the initiator's coefficients, their errors, and what each of them is."""
+    p = data.features.shape[1]
+    estimate = np.append(final.intercept, final.coef)
+    error = np.full(p + 1, np.nan)
+    status = [PENALISED if s.alpha else UNCERTAIN] * (p + 1)
+    if final.covariances is not None:
+        pick = np.eye(p + 1, final.design.shape[1])
+        known = final.covariances.identified(pick)
+        variance = final.covariances.variance(pick)
+        error = np.where(known, np.sqrt(np.maximum(variance, 0.0)), np.nan)
+        status = [IDENTIFIED if fine else SHARED for fine in known]
+        estimate = np.where(known, estimate, np.nan)
+    return {"estimate": estimate, "error": error}, tuple(status)
+
+
+def _blocks(data: SiteData, final: Final) -> list[slice]:
+    """Places of each partner's combinations in the design."""
+    places, start = [], 1 + data.features.shape[1]
+    for back in final.backs:
+        places.append(slice(start, start + back.shape[1]))
+        start += back.shape[1]
+    return places
+
+
+def _partner_covariances(data: SiteData, final: Final) -> tuple[FloatArray, ...]:
+    """Covariance of the weights of each partner's directions."""
+    found = final.covariances
+    if found is None:
+        return tuple(np.empty((0, 0)) for _ in final.weights)
+    return tuple(
+        back @ found.covariance[place, place] @ back.T
+        for back, place in zip(final.backs, _blocks(data, final), strict=True)
+    )
+
+
+def _partner_null(data: SiteData, final: Final) -> tuple[FloatArray, ...]:
+    """Combinations of each partner's directions that others have too."""
+    found = final.covariances
+    if found is None:
+        return tuple(np.empty((len(w), 0)) for w in final.weights)
+    # So that a direction which others have moves the linear predictor by about 1 in every row.
+    null = found.null / found.lengths[:, None] * np.sqrt(len(final.eta))
+    return tuple(
+        back @ null[place] for back, place in zip(final.backs, _blocks(data, final), strict=True)
+    )
+
+
+# --------------------------------------------------------------------------- intervals
+
+
+def _intervals(
+    s: Settings, data: SiteData, rows: Rows, final: Final, joint: Joint, variances: Any
+) -> tuple[FloatArray, FloatArray, dict[str, float]]:
+    """Limits of the mean response of every row, where they are known."""
+    from scipy.stats import norm
+
+    n = data.n_rows
+    error = np.full(n, np.nan)
+    if final.covariances is not None and s.interval == "joint":
+        fine = final.covariances.identified(final.design)
+        variance = final.covariances.variance(final.design)
+        error = np.where(fine, np.sqrt(np.maximum(variance, 0.0)), np.nan)
+        reach = norm.ppf((1 + s.level) / 2)
+    elif s.interval in ("inflated", "paper") and not s.alpha:
+        error, reach = _local_intervals(s, data, rows, final, joint, variances)
+    else:
+        reach = np.nan
+    ends = np.stack([final.eta - reach * error, final.eta + reach * error])
+    low, high = np.sort(mean_of(s, ends), axis=0)
+    known = np.isfinite(error) & rows.new
+    width = float(np.mean((high - low)[known])) if known.any() else _GAP
+    few = 0 < known.sum() < 10
+    facts = {"certified": -1 if few else int(known.sum()), "mean_width": _GAP if few else width}
+    return low, high, facts
+
+
+def _local_intervals(
+    s: Settings, data: SiteData, rows: Rows, final: Final, joint: Joint, variances: Any
+) -> tuple[FloatArray, float]:
+    """The two ways that need no further direction of a partner's columns."""
+    from scipy.stats import norm
+
+    theirs = [np.asarray(v) for v in variances]
+    gaps = np.full(data.n_rows, np.nan)
+    if any(len(v) != data.n_rows for v in theirs):
+        return gaps, np.nan
+    v, fam = rows.training_weights, s.training_family()
+    w, score = v * working_weights(fam, joint.y, final.eta), v * fam.score(joint.y, final.eta)
+    by_model, robust = local_errors(data.features, w, score, data.features, constant=True)
+    if s.interval == "paper":
+        # One interval for each party's part, at a level that holds for all of them together.
+        level = 1 - (1 - s.level) / (1 + len(theirs))
+        reach = float(norm.ppf((1 + level) / 2))
+        return np.asarray(np.sqrt(robust) + np.sum(np.sqrt(theirs), axis=0)), reach
+    reach = float(norm.ppf((1 + s.level) / 2))
+    if len(theirs) != 1 or len(joint.course) < 5:
+        return gaps, reach
+    rho = contraction(joint.course[:, 1])
+    return (inflated(by_model, theirs[0], rho) if rho < 1 else gaps), reach
+
+
+def mean_of(s: Settings, eta: FloatArray) -> FloatArray:
+    """Mean of the true response."""
+    plain = s.true_family().mean(eta)
+    if s.masked and s.masking == "as_printed":
+        # The fit is a plain one of the masked response: its mean is mapped back and cut.
+        plain = np.clip((plain - s.flip) / (1 - 2 * s.flip), 0.0, 1.0)
+    return np.asarray(plain)
+
+
+def _outputs(
+    site: SiteContext,
+    s: Settings,
+    data: SiteData,
+    rows: Rows,
+    final: Final,
+    low: FloatArray,
+    high: FloatArray,
+) -> None:
+    """What the initiator keeps: predictions with limits, and a predictor for later."""
+    part = final.intercept + data.features @ final.coef
+    site.output("linear_predictor", final.eta)
+    site.output("partners_part", final.eta - part)
+    site.output("prediction", mean_of(s, final.eta))
+    site.output("lower", low)
+    site.output("upper", high)
+    site.output("held_out", rows.held.astype(np.int64))
+    site.output("is_new", rows.new.astype(np.int64))
+    own = OwnColumns.of(data)
+    scale = own.scale
+    shift = np.zeros(len(scale)) if data.scaling is None else data.scaling[1]
+    coef = final.coef / scale
+    covariance = np.empty((0, 0))
+    if final.covariances is not None:
+        covariance = _raw_covariance(data, final, scale, shift)
+    site.output(
+        "predictor",
+        AssistedPredictor(
+            role="initiator",
+            names=data.feature_names,
+            coef=coef,
+            centre=np.zeros(len(scale)),
+            intercept=final.intercept - float(shift @ coef),
+            directions=np.empty((len(scale), 0)),
+            settings=s.to_json(),
+            weights=dict(zip(s.partners, final.weights, strict=True)),
+            covariance=covariance,
+        ),
+    )
+
+
+def _raw_covariance(
+    data: SiteData, final: Final, scale: FloatArray, shift: FloatArray
+) -> FloatArray:
+    """Covariance of intercept, own coefficients and weights of directions, in the table's units."""
+    found = final.covariances
+    if found is None:
+        return np.empty((0, 0))
+    p = data.features.shape[1]
+    turn = np.zeros((1 + p + sum(len(b) for b in final.backs), final.design.shape[1]))
+    turn[0, 0] = 1.0
+    turn[0, 1 : 1 + p] = -shift / scale
+    turn[np.arange(1, 1 + p), np.arange(1, 1 + p)] = 1 / scale
+    row = 1 + p
+    for back, place in zip(final.backs, _blocks(data, final), strict=True):
+        turn[row : row + len(back), place] = back
+        row += len(back)
+    return np.asarray(turn @ found.covariance @ turn.T)
+
+
+@step("tell")
+def tell(
+    message: TellRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Told, State]:
+    """Tell a partner the weights of its directions, with what its standard errors need."""
+    require_role(site, "initiator")
+    kept = state["concluded"]
+    s = Settings.from_json(kept["settings"])
+    o = s.partners.index(message.partner)
+    place = {
+        "weights": np.asarray(kept["weights"][o]),
+        "covariance": np.asarray(kept["covariances"][o]),
+        "shared": np.asarray(kept["shared"][o]),
+    }
+    return Told(place=told(place, data, message.partner)), state
+
+
+# --------------------------------------------------------------------------- a partner
+
+
+@step("record")
+def record(
+    message: RecordRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Recorded, State]:
+    """Keep the own coefficients, with errors where they are known, and a predictor for later."""
+    require_role(site, "partner")
+    s = Settings.from_json(message.settings)
+    require_sender(site, "place", s.initiator)
+    own = OwnColumns.of(data, np.asarray(state["factor"]))
+    sent = np.asarray(state["sent"])
+    weights = np.asarray(message.place.value["weights"], dtype=float)
+    if len(weights) != sent.shape[1]:
+        sentence = "weights for another number of directions than were sent"
+        raise DataError(sentence, public=sentence)
+    beta = sent @ weights if len(weights) else np.zeros(len(own.names))
+    covariance = np.asarray(message.place.value["covariance"], dtype=float)
+    status = np.full(len(beta), PENALISED if s.alpha else UNCERTAIN, dtype="U20")
+    error = np.full(len(beta), np.nan)
+    if covariance.size:
+        error = np.sqrt(np.maximum(np.einsum("jk,kl,jl->j", sent, covariance, sent), 0.0))
+        shared = np.abs(sent @ np.asarray(message.place.value["shared"]))
+        common = (shared * data.features.std(axis=0)[:, None] > 1e-6).any(axis=1)
+        dependent = _dependent(own)
+        status = np.where(common | dependent, SHARED, IDENTIFIED)
+        error = np.where(status == IDENTIFIED, error, np.nan)
+    shown = np.where(status == SHARED, np.nan, beta)
+    site.table(
+        "coefficients", {"name": own.names, "estimate": shown, "error": error, "status": status}
+    )
+    site.output("linear_predictor", own.centred(data) @ beta)
+    shift = np.zeros(len(own.names)) if data.scaling is None else data.scaling[1]
+    site.output(
+        "predictor",
+        AssistedPredictor(
+            role="partner",
+            names=own.names,
+            coef=own.unscaled(beta),
+            centre=data.features.mean(axis=0) * own.scale + shift,
+            intercept=0.0,
+            directions=own.unscaled(sent),
+            settings=s.to_json(),
+            weights={},
+            covariance=np.empty((0, 0)),
+        ),
+    )
+    return Recorded(), {}
+
+
+def _dependent(own: OwnColumns) -> NDArray[np.bool_]:
+    """Columns that take part in a linear relation among the own ones."""
+    factor = own.factor / np.maximum(np.linalg.norm(own.factor, axis=0), 1e-300)
+    _, size, turn = np.linalg.svd(factor, full_matrices=True)
+    size = np.append(size, np.zeros(len(turn) - len(size)))
+    null = turn[size <= 1e-8 * size.max(initial=0.0)]
+    return np.asarray(np.abs(null).max(axis=0, initial=0.0) > 1e-6)

@@ -1,0 +1,463 @@
+"""Messages of the assisted GLM. What is for one site's eyes passes the coordinator encrypted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from consilience.exceptions import DisclosureError
+from consilience.numerics.families import Family, family
+from consilience.numerics.glm import Penalty
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, message, sends
+
+SPAN = "span"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the sites need to know.
+
+    Attributes
+    ----------
+    family : str
+    power : float
+        Of the variance function, for Tweedie.
+    response : {"share", "masked"}
+    flip : float
+        Probability with which a masked response is flipped.
+    masking : {"link", "as_printed"}
+    acceleration : {"span", "anderson", "none"}
+    alpha, l1_ratio : float
+    tol : float
+        Relative change of the linear predictor at which to stop.
+    holdout : float
+        Share of the rows with a response that is kept out of the training.
+    split_seed : int
+        Public seed of that split.
+    interval : {"joint", "inflated", "paper", "none"}
+    level : float
+    initiator : str
+    partners : tuple of str
+        In the order of their turns.
+    names : bool
+        Whether the initiator's coefficients go to the coordinator under their names.
+    """
+
+    family: str
+    power: float
+    response: str
+    flip: float
+    masking: str
+    acceleration: str
+    alpha: float
+    l1_ratio: float
+    tol: float
+    holdout: float
+    split_seed: int
+    interval: str
+    level: float
+    initiator: str
+    partners: tuple[str, ...]
+    names: bool
+
+    @property
+    def masked(self) -> bool:
+        """Whether partners get a masked response."""
+        return self.response == "masked"
+
+    def training_family(self) -> Family:
+        """Family of the training: of the masked response where it is masked."""
+        mask = self.flip if self.masked and self.masking == "link" else 0.0
+        return family(self.family, power=self.power, mask=mask)
+
+    def true_family(self) -> Family:
+        """Family of the true response."""
+        return family(self.family, power=self.power)
+
+    def penalty(self) -> Penalty | None:
+        """Penalty of every party's coefficients, if there is one."""
+        return Penalty(self.alpha, self.l1_ratio) if self.alpha else None
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site.
+
+        Raises
+        ------
+        DisclosureError
+            Values that no coordinator of this package sends: a site does not rely on its checks.
+        """
+        raw = json.loads(text)
+        raw["partners"] = tuple(raw["partners"])
+        s = cls(**raw)
+        fine = s.response in ("share", "masked") and s.acceleration in ("span", "anderson", "none")
+        fine = fine and s.interval in ("joint", "inflated", "paper", "none")
+        fine = fine and 0 <= s.holdout <= 0.9 and (not s.masked or 0 < s.flip < 0.5)
+        if not fine:
+            sentence = "settings of the assisted GLM that a site does not answer"
+            raise DisclosureError(sentence, public=sentence)
+        return s
+
+
+@message("assisted-glm/share-request", version=1)
+class ShareRequest:
+    """Give a partner the response of the training rows."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
+
+
+@message("assisted-glm/shared", version=1)
+class Shared:
+    """The response as it is; NaN for rows that take no part in the training."""
+
+    response: Released = sends(
+        Disclosure.PER_RECORD, ("n",), audience="partner", gaps=True, doc="response"
+    )
+    weights: Released = sends(
+        Disclosure.PER_RECORD, ("m",), audience="partner", doc="case weights, if there are any"
+    )
+
+
+@message("assisted-glm/masked-shared", version=1)
+class MaskedShared:
+    """A response of 0 and 1, each flipped with a known probability."""
+
+    response: Released = sends(
+        Disclosure.NOISED, ("n",), audience="partner", gaps=True, doc="response, flipped at random"
+    )
+    weights: Released = sends(
+        Disclosure.PER_RECORD, ("m",), audience="partner", doc="case weights, if there are any"
+    )
+
+
+@message("assisted-glm/receive-request", version=1)
+class ReceiveRequest:
+    """Take the response from the initiator."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    response: Released = sends(
+        Disclosure.PER_RECORD, ("n",), audience="partner", gaps=True, doc="response"
+    )
+    weights: Released = sends(
+        Disclosure.PER_RECORD, ("m",), audience="partner", doc="case weights, if there are any"
+    )
+
+
+@message("assisted-glm/masked-receive-request", version=1)
+class MaskedReceiveRequest:
+    """Take the masked response from the initiator."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    response: Released = sends(
+        Disclosure.NOISED, ("n",), audience="partner", gaps=True, doc="response, flipped at random"
+    )
+    weights: Released = sends(
+        Disclosure.PER_RECORD, ("m",), audience="partner", doc="case weights, if there are any"
+    )
+
+
+@message("assisted-glm/received", version=1)
+class Received:
+    """The partner is ready."""
+
+    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
+
+
+@message("assisted-glm/turn-request", version=1)
+class TurnRequest:
+    """Take in a partner's contribution, refit, and say where the next partner starts."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    owner: str = sends(
+        Disclosure.PUBLIC, kind="str", audience="all", doc="whose contribution this is, if any"
+    )
+    contribution: Released = sends(
+        Disclosure.PER_RECORD, ("m",), audience="initiator", doc="the partner's contribution"
+    )
+    beside: Released = sends(
+        Disclosure.MODEL,
+        "inner products and penalty",
+        audience="initiator",
+        doc="what a penalty needs to know of the partner's coefficients",
+    )
+    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="who is next")
+    closes: bool = sends(
+        Disclosure.PUBLIC, kind="bool", audience="all", doc="whether a round ends here"
+    )
+
+
+@message("assisted-glm/turned", version=1)
+class Turned:
+    """The joint fit so far, and the next partner's starting point."""
+
+    own: Released = sends(
+        Disclosure.PER_RECORD,
+        ("m",),
+        audience="partner",
+        doc="the initiator's part of the linear predictor",
+    )
+    others: Released = sends(
+        Disclosure.PER_RECORD, ("k",), audience="partner", doc="the other partners' part, if any"
+    )
+    place: Released = sends(
+        Disclosure.MODEL,
+        "weights of the partner's messages, constant",
+        audience="partner",
+        doc="where the partner's own coefficients stand",
+    )
+    added: bool = sends(Disclosure.PUBLIC, kind="bool", doc="whether the contribution was new")
+    converged: bool = sends(Disclosure.PUBLIC, kind="bool", doc="whether the fit has settled")
+    spent: bool = sends(
+        Disclosure.PUBLIC, kind="bool", doc="whether the initiator's policy lets no more leave"
+    )
+    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
+    course: Released = sends(
+        Disclosure.MODEL, "deviance, relative change", doc="how far the training is"
+    )
+
+
+@message("assisted-glm/contribute-request", version=1)
+class ContributeRequest:
+    """Fit the own columns beside what the others have."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    own: Released = sends(
+        Disclosure.PER_RECORD, ("m",), audience="partner", doc="the initiator's part"
+    )
+    others: Released = sends(
+        Disclosure.PER_RECORD, ("k",), audience="partner", doc="the other partners' part, if any"
+    )
+    place: Released = sends(
+        Disclosure.MODEL,
+        "weights of the partner's messages, constant",
+        audience="partner",
+        doc="where the partner's own coefficients stand",
+    )
+
+
+@message("assisted-glm/contributed", version=1)
+class Contributed:
+    """A partner's columns along one direction."""
+
+    contribution: Released = sends(
+        Disclosure.PER_RECORD, ("m",), audience="initiator", doc="columns along one direction"
+    )
+    beside: Released = sends(
+        Disclosure.MODEL,
+        "inner products and penalty",
+        audience="initiator",
+        doc="what a penalty needs to know of the coefficients",
+    )
+    spent: bool = sends(
+        Disclosure.PUBLIC, kind="bool", doc="whether the policy lets no more directions leave"
+    )
+    done: bool = sends(Disclosure.PUBLIC, kind="bool", doc="whether nothing new can come")
+    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    gain: Released = sends(
+        Disclosure.MODEL, "one number", doc="deviance that this partner could still gain"
+    )
+
+
+@message("assisted-glm/settle-request", version=1)
+class SettleRequest:
+    """Tell a partner how its messages stand in the joint fit."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
+
+
+@message("assisted-glm/settled", version=1)
+class Settled:
+    """Weights of a partner's messages."""
+
+    place: Released = sends(
+        Disclosure.MODEL,
+        "weights of the partner's messages, constant",
+        audience="partner",
+        doc="where the partner's own coefficients stand",
+    )
+
+
+@message("assisted-glm/finish-request", version=1)
+class FinishRequest:
+    """Complete what inference needs."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    place: Released = sends(
+        Disclosure.MODEL,
+        "weights of the partner's messages, constant",
+        audience="partner",
+        doc="where the partner's own coefficients stand",
+    )
+
+
+@message("assisted-glm/finished", version=1)
+class Finished:
+    """The directions that no message had, if the policy lets all be known."""
+
+    rest: Released = sends(
+        Disclosure.PER_RECORD,
+        ("m", "k"),
+        audience="initiator",
+        doc="columns along the directions that were not sent yet",
+    )
+    complete: bool = sends(
+        Disclosure.PUBLIC, kind="bool", doc="whether all directions are known to the initiator"
+    )
+    variances: Released = sends(
+        Disclosure.PER_RECORD,
+        ("v",),
+        audience="initiator",
+        doc="variances of the partner's part for new people, if asked for",
+    )
+    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+
+
+@message("assisted-glm/conclude-request", version=1)
+class ConcludeRequest:
+    """Compare, infer, predict."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    rest: Released = sends(
+        Disclosure.PER_RECORD,
+        ("m", "k"),
+        audience="initiator",
+        many=True,
+        doc="each partner's further directions",
+    )
+    variances: Released = sends(
+        Disclosure.PER_RECORD,
+        ("v",),
+        audience="initiator",
+        many=True,
+        doc="each partner's variances for new people",
+    )
+    complete: bool = sends(
+        Disclosure.PUBLIC, kind="bool", audience="all", doc="whether all directions are known"
+    )
+
+
+@message("assisted-glm/concluded", version=1)
+class Concluded:
+    """What the coordinator may know of the fit."""
+
+    names: tuple[str, ...] = sends(
+        Disclosure.PUBLIC, ("p",), kind="str", doc="the initiator's coefficients"
+    )
+    coefficients: Released = sends(
+        Disclosure.MODEL, "by column of the table", doc="estimates and standard errors"
+    )
+    status: tuple[str, ...] = sends(
+        Disclosure.PUBLIC, ("p",), kind="str", doc="what each coefficient is"
+    )
+    fit: Released = sends(
+        Disclosure.MODEL, "by name", doc="deviances, held-out losses, pseudo R2, AUC"
+    )
+    calibration: Released = sends(
+        Disclosure.AGGREGATE,
+        ("w", "b", 2),
+        gaps=True,
+        doc="mean prediction and mean response by tenth of the prediction, each way",
+    )
+    intervals: Released = sends(Disclosure.MODEL, "by name", doc="numbers and widths of intervals")
+    records: Released = sends(Disclosure.MODEL, "by name", doc="rows in each part")
+
+
+@message("assisted-glm/tell-request", version=1)
+class TellRequest:
+    """Tell a partner what belongs to its own coefficients."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
+
+
+@message("assisted-glm/told", version=1)
+class Told:
+    """Weights of a partner's directions with their covariance."""
+
+    place: Released = sends(
+        Disclosure.MODEL,
+        "weights, covariance, directions that others have too",
+        audience="partner",
+        doc="the partner's part of the joint fit",
+    )
+
+
+@message("assisted-glm/record-request", version=1)
+class RecordRequest:
+    """Keep the own part of the joint fit."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    place: Released = sends(
+        Disclosure.MODEL,
+        "weights, covariance, directions that others have too",
+        audience="partner",
+        doc="the partner's part of the joint fit",
+    )
+
+
+@message("assisted-glm/recorded", version=1)
+class Recorded:
+    """The partner has kept its part."""
+
+
+@message("assisted-glm/part-request", version=1)
+class PartRequest:
+    """Send the own part for new people."""
+
+    initiator: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
+
+
+@message("assisted-glm/part", version=1)
+class Part:
+    """A partner's columns of new people along the directions that are known."""
+
+    part: Released = sends(
+        Disclosure.PER_RECORD, ("n", "k"), audience="initiator", doc="along known directions"
+    )
+    shift: Released = sends(
+        Disclosure.MODEL,
+        "one number by direction",
+        audience="initiator",
+        doc="mean along each direction, from that of the training",
+    )
+    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
+
+
+@message("assisted-glm/predict-request", version=1)
+class PredictRequest:
+    """Predict for new people with the parts of all partners."""
+
+    level: float = sends(Disclosure.PUBLIC, kind="float", audience="all", doc="of the intervals")
+    partners: tuple[str, ...] = sends(
+        Disclosure.PUBLIC, ("s",), kind="str", audience="all", doc="whose parts these are"
+    )
+    part: Released = sends(
+        Disclosure.PER_RECORD,
+        ("n", "k"),
+        audience="initiator",
+        many=True,
+        doc="each partner's part",
+    )
+    shift: Released = sends(
+        Disclosure.MODEL,
+        "one number by direction",
+        audience="initiator",
+        many=True,
+        doc="mean along each direction",
+    )
+
+
+@message("assisted-glm/predicted", version=1)
+class Predicted:
+    """How many people were predicted."""
+
+    records: Released = sends(Disclosure.MODEL, "by name", doc="rows, intervals, mean width")

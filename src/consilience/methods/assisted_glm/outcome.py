@@ -1,0 +1,205 @@
+"""From replies to the result of an assisted GLM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ProtocolError, StudyError
+from consilience.methods.assisted_glm.messages import Settings, Turned
+from consilience.methods.assisted_glm.result import AssistedGLMResult
+from consilience.methods.base import CoordinatorContext
+
+if TYPE_CHECKING:
+    from consilience.methods.assisted_glm import AssistedGLM
+
+FloatArray = NDArray[np.float64]
+_GAP = -1e299
+
+
+class Course:
+    """What the coordinator sees of a training.
+
+    Attributes
+    ----------
+    stopped : str
+    who : str
+        Whose policy ended the training, if one did.
+    rounds : int
+    """
+
+    def __init__(self, s: Settings) -> None:
+        self._initiator = s.initiator
+        self.stopped, self.who, self.rounds = "rounds", "", 0
+        self.revealed: dict[str, tuple[int, int]] = {}
+        self.gains: dict[str, float] = {}
+        self._numbers = 0
+        self._table: dict[str, list[Any]] = {
+            name: [] for name in ("round", "partner", "deviance", "change", "numbers_sent")
+        }
+
+    def begin(self, partner: str, rank: int) -> None:
+        """Note a partner's rank."""
+        self.revealed[partner] = (0, int(rank))
+
+    def known(self, partner: str, known: int) -> None:
+        """Note how many directions of a partner are known."""
+        self.revealed[partner] = (int(known), self.revealed[partner][1])
+
+    def partner(self, partner: str, given: Any, n: int) -> None:
+        """Note a contribution; the starting point that came before it counts too."""
+        self.known(partner, given.known)
+        self.gains[partner] = float(given.gain.value["gain"])
+        self._numbers += n + (0 if given.spent or given.done else n)
+        if given.spent:
+            self.who = partner
+
+    def initiator(self, turned: Turned, owner: str | None, round_: int) -> None:
+        """Note the joint fit after a turn."""
+        self.revealed[self._initiator] = (int(turned.known), int(turned.rank))
+        if owner is None and round_:
+            return
+        change = float(turned.course.value["change"])
+        line = (
+            round_,
+            owner or "",
+            float(turned.course.value["deviance"]),
+            change if change >= 0 else np.nan,
+            self._numbers,
+        )
+        for values, value in zip(self._table.values(), line, strict=True):
+            values.append(value)
+
+    def table(self) -> dict[str, Any]:
+        """Rounds as columns."""
+        kinds: dict[str, Any] = {"round": np.int64, "numbers_sent": np.int64, "partner": "U80"}
+        return {k: np.array(v, dtype=kinds.get(k, np.float64)) for k, v in self._table.items()}
+
+
+def fitted_result(
+    ctx: CoordinatorContext,
+    method: AssistedGLM,
+    s: Settings,
+    course: Course,
+    concluded: Any,
+    complete: bool,
+) -> AssistedGLMResult:
+    """Result of a fit."""
+    from scipy.stats import norm
+
+    fit = {k: _number(v) for k, v in concluded.fit.value.items()}
+    table = {k: _numbers(v) for k, v in concluded.coefficients.value.items()}
+    if {len(v) for v in table.values()} != {len(concluded.names)}:
+        raise ProtocolError("the initiator's table of coefficients has columns of other lengths")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = table["estimate"] / table["error"]
+    counts = concluded.records.value
+    bins = np.asarray(concluded.calibration.value)
+    if course.stopped == "rank" and course.who:
+        ctx.note(
+            f"The policy of {course.who} lets no further direction of its columns be known: the "
+            'training ended there. It may grant more by max_revealed_rank, for instance "full".'
+        )
+    if s.acceleration != method.acceleration:
+        ctx.note(
+            "A penalty with an L1 part is fitted by plain alternation: the span of messages has no "
+            "such penalty."
+        )
+    if s.masked and s.flip >= 0.3:
+        ctx.note(
+            f"Flips with probability {s.flip:g} can cost more than a partner is worth: compare "
+            "with the initiator's own model."
+        )
+    return AssistedGLMResult(
+        initiator=s.initiator,
+        partners=s.partners,
+        family=s.family,
+        response=s.response,
+        flip=s.flip if s.masked else 0.0,
+        n_records=int(counts["train"]),
+        n_holdout=int(counts["held"]),
+        n_new=int(counts["new"]),
+        acceleration=s.acceleration,
+        stopped=course.stopped,
+        rounds=course.rounds,
+        rounds_table=course.table(),
+        revealed={site: course.revealed[site] for site in (s.initiator, *s.partners)},
+        deviance={k: fit[f"deviance_{k}"] for k in ("null", "alone", "joint")},
+        holdout={
+            **{k: fit[f"holdout_{k}"] for k in ("null", "alone", "joint")},
+            "alone_minus_joint": fit["gain"],
+            "error": fit["gain_error"],
+        },
+        pseudo_r2={k: fit[f"r2_{k}"] for k in ("alone", "joint")},
+        auc={k: fit[f"auc_{k}"] for k in ("alone", "joint")},
+        coefficients={
+            "name": np.array(concluded.names),
+            "estimate": table["estimate"],
+            "error": table["error"],
+            "z": z,
+            "p": 2 * norm.sf(np.abs(z)),
+            "status": np.array(concluded.status),
+            "factor": np.ones(len(z)),
+        },
+        alone={"estimate": table["alone"], "error": table["alone_error"]},
+        calibration={
+            way: {
+                "predicted": bins[i, :, 0],
+                "observed": bins[i, :, 1],
+                "records": np.full(bins.shape[1], counts["held"] / bins.shape[1]),
+            }
+            for i, way in enumerate(("alone", "joint"))
+        },
+        intervals={
+            "kind": s.interval,
+            "level": s.level,
+            "n_new": int(counts["new"]),
+            "certified": int(concluded.intervals.value["certified"]),
+            "bounded": 0,
+            "mean_width": _number(concluded.intervals.value["mean_width"]),
+        },
+        remaining=float(sum(course.gains.values())),
+        penalty={"alpha": s.alpha, "l1_ratio": s.l1_ratio},
+        complete=complete,
+        masking=s.masking,
+    )
+
+
+def predicted_result(
+    ctx: CoordinatorContext, method: AssistedGLM, given: Any, predicted: Any
+) -> AssistedGLMResult:
+    """Result of a run that predicts new people: the followed fit, with what was predicted here."""
+    import dataclasses
+
+    before = ctx.follows
+    if not isinstance(before, AssistedGLMResult):
+        raise StudyError("predictions follow a run of this method: name it in [follows]")
+    facts = predicted.records.value
+    revealed = dict(before.revealed)
+    for partner, reply in given.items():
+        revealed[partner] = (int(reply.known), int(reply.rank))
+    return dataclasses.replace(
+        before,
+        n_new=int(facts["new"]),
+        revealed=revealed,
+        intervals={
+            "kind": before.intervals["kind"],
+            "level": float(method.level),
+            "n_new": int(facts["new"]),
+            "certified": int(facts["certified"]),
+            "bounded": 0,
+            "mean_width": float(facts["mean_width"]) if facts["certified"] else float("nan"),
+        },
+        followed=ctx.follows_run,
+    )
+
+
+def _number(value: Any) -> float:
+    return float("nan") if float(value) < _GAP else float(value)
+
+
+def _numbers(values: Any) -> FloatArray:
+    found = np.asarray(values, dtype=float)
+    return np.where(found < _GAP, np.nan, found)

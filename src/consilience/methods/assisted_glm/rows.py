@@ -1,0 +1,73 @@
+"""The rows of the initiator by what they are for: training, held out, to be predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError
+from consilience.methods.assisted_glm.messages import Settings
+from consilience.methods.base import SiteData
+from consilience.methods.phases.response import response_of
+from consilience.numerics.random import stream
+
+FloatArray = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Matched rows at the initiator.
+
+    Attributes
+    ----------
+    y : (n,) array
+        True response; 0 where it is not known.
+    train, held, new : (n,) bool arrays
+    weights : (n,) array
+        Case weights.
+    """
+
+    y: FloatArray
+    train: Mask
+    held: Mask
+    new: Mask
+    weights: FloatArray
+
+    @property
+    def known(self) -> Mask:
+        """Rows with a response."""
+        return np.asarray(self.train | self.held)
+
+    @property
+    def training_weights(self) -> FloatArray:
+        """Weights that are 0 outside the training."""
+        return np.where(self.train, self.weights, 0.0)
+
+
+def rows_of(data: SiteData, s: Settings) -> Rows:
+    """Split the rows; the held-out ones follow from the public seed and the order of the match.
+
+    Raises
+    ------
+    DataError
+        No target, one that does not fit the family, or no variation among the training rows.
+    """
+    response = response_of(data, s.true_family())
+    places = np.flatnonzero(response.known)
+    n_held = round(s.holdout * len(places))
+    held = np.zeros(data.n_rows, dtype=bool)
+    held[stream(s.split_seed, "holdout").permutation(places)[:n_held]] = True
+    weights = np.ones(data.n_rows) if data.weight is None else np.asarray(data.weight)
+    rows = Rows(response.y, response.known & ~held, held, ~response.known, weights)
+    fault = s.true_family().check(rows.y[rows.train])
+    if fault is not None:
+        sentence = f"the response of the training rows does not fit: {fault}"
+        raise DataError(sentence, public=sentence)
+    least = data.features.shape[1] + 2
+    if rows.train.sum() < 2 * least:
+        sentence = "the matched rows with a response are fewer than twice the initiator's columns"
+        raise DataError(sentence, public=sentence)
+    return rows
