@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace as AssistedGLMResult
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from scipy import stats
 from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
 from consilience.methods.assistance_test.result import AssistanceTestResult
+from consilience.methods.assisted_glm.result import AssistedGLMResult
 
 
 def run_of(result: Any, method: str) -> Run:
@@ -109,8 +109,9 @@ def joint_fit(
 ) -> AssistedGLMResult:
     """A joint model, in which every status of a coefficient occurs."""
     rng = np.random.default_rng(seed)
-    rounds = np.repeat(np.arange(1, 5), len(partners))
+    rounds = np.append(0, np.repeat(np.arange(1, 5), len(partners)))
     k = len(rounds)
+    turns = ("", *(partners[i % len(partners)] for i in range(k - 1)))
     estimate = rng.normal(size=columns)
     se = np.full(columns, 0.2)
     status = tuple("identified" if i < 3 else STATUSES[i % 4] for i in range(columns))
@@ -131,10 +132,10 @@ def joint_fit(
         "rounds": 4,
         "rounds_table": {
             "round": rounds,
-            "partner": tuple(partners[i % len(partners)] for i in range(k)),
-            "deviance": 1000.0 + 90.0 * 0.1 ** np.linspace(0, 4, k),
-            "change": 10.0 ** -np.linspace(0.5, 7, k),
-            "numbers_sent": 1800 * np.arange(1, k + 1),
+            "partner": np.array(turns),
+            "deviance": 1000.0 + 100.0 * 0.1 ** np.linspace(0, 4, k),
+            "change": np.append(np.nan, 10.0 ** -np.linspace(0.5, 7, k - 1)),
+            "numbers_sent": 1800 * np.arange(k),
         },
         "revealed": {"clinic": (4, 6), **dict.fromkeys(partners, (5, 7))},
         "deviance": {"null": 1240.0, "alone": 1100.0, "joint": 1000.0},
@@ -165,7 +166,7 @@ def joint_fit(
             }
             for key in ("alone", "joint")
         },
-        "intervals": {},
+        "intervals": {"kind": "joint", "certified": 0, "n_new": 0, "level": 0.95},
         "remaining": float("nan"),
         "penalty": {"alpha": 0.0, "l1_ratio": 0.0},
     }

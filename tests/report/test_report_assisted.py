@@ -74,6 +74,9 @@ FITS: dict[str, Callable[[], Any]] = {
     "new-inflated": lambda: joint_fit(n_new=12, intervals=intervals("inflated")),
     "new-paper": lambda: joint_fit(n_new=12, intervals=intervals("paper")),
     "new-without": lambda: joint_fit(n_new=12),
+    "few-new": lambda: joint_fit(n_new=-1, intervals={**intervals("joint"), "certified": -1}),
+    "complete": lambda: joint_fit(complete=True),
+    "later": lambda: later(),
     "all-revealed": lambda: joint_fit(revealed={"clinic": (6, 6), "lab": (7, 7)}),
 }
 
@@ -85,12 +88,33 @@ def shared_only() -> Any:
     return joint_fit(columns=3, coefficients={**base.coefficients, **of, "status": ("shared",) * 3})
 
 
+def later() -> Any:
+    """People predicted with the model of an earlier run: nothing was fitted."""
+    nothing: dict[str, Any] = {"alone": NAN, "joint": NAN}
+    return joint_fit(
+        n_new=40,
+        n_records=0,
+        n_holdout=0,
+        rounds=0,
+        rounds_table=NO_ROUNDS,
+        stopped="converged",
+        followed="study-1",
+        deviance={**nothing, "null": NAN},
+        holdout=NO_HOLDOUT,
+        pseudo_r2=nothing,
+        auc=nothing,
+        coefficients={},
+        alone={},
+        calibration={},
+        intervals={**intervals("joint"), "n_new": 40, "certified": 40},
+    )
+
+
 def intervals(kind: str) -> dict[str, Any]:
     return {
         "kind": kind,
         "n_new": 12,
         "certified": 8,
-        "bounded": 3,
         "level": 0.95,
         "mean_width": 0.213,
     }
@@ -252,9 +276,21 @@ def test_headline_of_a_fit(case: str, tone: str, text: str) -> None:
     assert said.tone == tone
 
 
+def test_nothing_held_out_is_told_beside_the_training_records() -> None:
+    more = GLM.headline(run_of(joint_fit(saved=0.01), "x")).more
+    assert "falls by 100.0 with at most 7 further coefficients" in more[0]
+    assert "seldom" in more[0]
+    same = {"null": 1240.0, "alone": 1003.0, "joint": 1000.0}
+    more = GLM.headline(run_of(joint_fit(saved=0.01, deviance=same), "x")).more
+    assert "too, the deviance falls no more than by chance" in more[0]
+    for other in ({"family": "normal"}, {"response": "masked", "flip": 0.2}):
+        more = GLM.headline(run_of(joint_fit(**other), "x")).more
+        assert "likelihood ratio" not in " ".join(more)
+
+
 def test_what_the_budget_of_directions_cost_is_said() -> None:
     result = FITS["rank"]()
-    assert any("about 3.20" in m for m in GLM.headline(run_of(result, "x")).more)
+    assert any("the deviance by 3.20" in m for m in GLM.headline(run_of(result, "x")).more)
     assert "stopped it short" in blocks(GLM, result)["How training went"].warning
 
 
@@ -272,7 +308,7 @@ def test_shared_and_uncertified_coefficients_have_no_interval() -> None:
     assert half[status.index("bounded")] == pytest.approx(1.96 * 0.2 * 1.2)
     assert np.isnan(half[[s in ("shared", "not certified") for s in status]]).all()
     text = letters(drawn(room.plot_assisted_coefficients(result)))
-    assert "held by a partner too" in text and "joint, no interval" in text
+    assert "no coefficient: shared" in text and "joint, no interval" in text
 
 
 def test_only_the_largest_of_many_coefficients_are_drawn() -> None:

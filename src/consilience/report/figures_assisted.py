@@ -266,11 +266,10 @@ def plot_assisted_rounds(result: Any) -> Figure:
     change = np.asarray(table["change"], dtype=float)
     sent = np.asarray(table["numbers_sent"], dtype=float)
     who = np.asarray([str(p) for p in table["partner"]])
-    partners = [p for p in result.partners if (who == p).any()] or sorted(set(who.tolist()))
+    partners = [p for p in result.partners if (who == p).any()]
     with drawing.style():
         fig, (left, right) = drawing.sheets(2, 3.2)
-        own = float(result.deviance.get("alone", np.nan))
-        if np.isfinite(own):
+        for own in deviance[rounds == 0]:
             words = f"{drawing.label(result.initiator, 20)} alone"
             left.axhline(own, color=drawing.ORANGE, linestyle="--", linewidth=1.3, label=words)
         left.plot(rounds, deviance, color=drawing.MUTED, linewidth=1)
@@ -288,9 +287,10 @@ def plot_assisted_rounds(result: Any) -> Figure:
             left.plot(rounds[mine], deviance[mine], label=name, **look)
             right.plot(sent[mine & moved], change[mine & moved], **look)
         most = int(rounds.max(initial=1.0))
-        left.set_xticks([t for t in drawing.whole_ticks(most) if t >= rounds.min(initial=0)])
+        left.set_xticks(drawing.whole_ticks(most))
         left.set_xlabel("round")
-        left.set_ylabel("deviance on the training records")
+        masked = "masked " if result.response == "masked" else ""
+        left.set_ylabel(f"deviance, {masked}training records")
         left.margins(y=0.12)
         if moved.any():
             right.set_yscale("log")
@@ -360,7 +360,7 @@ def plot_assisted_coefficients(result: Any) -> Figure:
         _reach(ax, [joint - half, joint + half, joint, own - own_half, own + own_half, own])
         for y in at[status == "shared"]:
             ax.annotate(
-                "held by a partner too",
+                "no coefficient: shared",
                 (1, y - 0.13),
                 xycoords=("axes fraction", "data"),
                 ha="right",
@@ -382,10 +382,11 @@ def _joint_marks(
     kinds: tuple[tuple[str, str, str, str, str], ...] = (
         ("identified", "joint model", drawing.BLUE, "-", "o"),
         ("bounded", "joint, interval is a bound", drawing.BLUE, ":", "D"),
-        ("not certified", "joint, no interval", drawing.PAPER, "-", "o"),
+        ("", "joint, no interval", drawing.PAPER, "-", "o"),
     )
+    told = np.isin(status, ("identified", "bounded"))
     for name, words, face, dash, marker in kinds:
-        mine = (status == name) & np.isfinite(value)
+        mine = (status == name if name else ~told) & np.isfinite(value)
         if not mine.any():
             continue
         ax.hlines(

@@ -170,6 +170,12 @@ def site_name(site: str) -> str:
     return short(site, 60)
 
 
+def equals(p: float) -> str:
+    """Write a p-value with its sign of equality."""
+    text = p_value(p)
+    return text if text.startswith("<") else f"= {text}"
+
+
 def size(n: int) -> str:
     """Write a number of bytes."""
     return f"{n:,} B" if n < 10_000 else f"{n / 1000:,.1f} kB"
@@ -248,6 +254,11 @@ def question(run: Run, method: type[Method]) -> tuple[Block, ...]:
     described = Table("Columns", ("role", "columns", "declared levels"), tuple(rows))
     if not any(row[2] for row in rows):
         described = Table("Columns", ("role", "columns"), tuple(row[:2] for row in rows))
+    if run.info.settings.get("partition") == "columns":
+        text.append(
+            "They hold different columns on the same records, which were matched by keyed hashes "
+            "of the id. Each site chose its own columns; nobody else is told their names."
+        )
     preparation = run.info.settings.get("preparation") or {}
     prepared = [words for (key, value), words in PREPARED.items() if preparation.get(key) == value]
     prepared += [
@@ -332,6 +343,14 @@ def limits(run: Run, method: type[Method], own: MethodReport) -> tuple[Block, ..
                 "The same rows at the same sites, study, seed and versions on the same kind of "
                 "processor give the same result to the last bit. Draws that a site keeps secret "
                 "(noise) are the exception: they are new in every run.",
+                *(
+                    [
+                        "Here the order of the matched records follows from hashes that are new in "
+                        "every run, too, and with it which records were held out."
+                    ]
+                    if run.info.settings.get("partition") == "columns"
+                    else []
+                ),
             ),
             tables=(Table("Versions and seed", ("what", "value"), rows),),
         )

@@ -18,6 +18,7 @@ from consilience.report.sections import (
     MethodReport,
     Picture,
     Table,
+    equals,
     listed,
     number,
     numbers,
@@ -128,13 +129,8 @@ def _sorted(result: AssistanceTestResult) -> tuple[list[str], list[str], list[st
 
 def _test_words(result: AssistanceTestResult, partners: Sequence[str]) -> str:
     name = KINDS.get(result.test, result.test)
-    p = listed([f"p {_equals(_combined(result, q))}" for q in partners])
+    p = listed([f"p {equals(_combined(result, q))}" for q in partners])
     return f"{name} test, {p}, level {result.level:g}"
-
-
-def _equals(p: float) -> str:
-    text = p_value(p)
-    return text if text.startswith("<") else f"= {text}"
 
 
 def _whose(partners: Sequence[str]) -> str:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.stats import chi2
 
 from consilience.engines.federation import Run
+from consilience.methods.assisted_glm.result import AssistedGLMResult
 from consilience.report import figures_assisted
 from consilience.report.drawing import Z95
 from consilience.report.sections import (
@@ -19,6 +21,7 @@ from consilience.report.sections import (
     Picture,
     Table,
     Tone,
+    equals,
     listed,
     number,
     numbers,
@@ -43,7 +46,8 @@ STATUS = {
     "identified": "identified",
     "shared": "shared: only the sum over the parties is determined",
     "bounded": "bounded: the error is at most this",
-    "not certified": "no error: the messages allowed were too few",
+    "not certified": "not certified: no error, since the messages allowed were too few",
+    "penalised": "penalised: shrunk on purpose, so no error",
 }
 INTERVALS = {
     "joint": "joint: the same as the sandwich interval of a model of all columns together",
@@ -51,6 +55,7 @@ INTERVALS = {
     "paper": "as the source has them: each party's own part, by Bonferroni",
 }
 FEW_HELD_OUT = 50
+LEVEL = 0.05
 
 
 class AssistedGLMReport(MethodReport):
@@ -59,20 +64,30 @@ class AssistedGLMReport(MethodReport):
     def headline(self, run: Run) -> Headline:
         """Say what joint training gains on records that took no part in it."""
         result = _result(run)
+        if result.followed:
+            return Headline(
+                f"{_count(result.n_new, 'person', 'people').capitalize()} were predicted with the "
+                f"columns of {_partners(result)} and the model of an earlier run; the predictions "
+                f"are at {_own(result)}.",
+                more=tuple(_what_left(result)),
+            )
         text, tone = _verdict(result)
-        return Headline(text, tone, (_end(result), *_what_left(result)))
+        more = (_in_training(result), _end(result), *_what_left(result))
+        return Headline(text, tone, tuple(m for m in more if m))
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
         """Records, rounds of training, deviance."""
         result = _result(run)
+        new = [("people predicted", _few(result.n_new))] if result.n_new else []
+        if result.followed:
+            return [*new, ("model of run", result.followed)]
         facts = [
-            ("records in training", f"{int(result.n_records):,}"),
-            ("held out", f"{int(result.n_holdout):,}"),
+            ("records in training", _few(result.n_records)),
+            ("held out", _few(result.n_holdout)),
             ("rounds of training", str(result.rounds)),
+            *new,
         ]
-        if result.n_new:
-            facts.append(("new subjects predicted", f"{int(result.n_new):,}"))
-        if np.isfinite(result.pseudo_r2["joint"]):
+        if math.isfinite(result.pseudo_r2.get("joint", math.nan)):
             facts.append(("pseudo R2, alone", f"{result.pseudo_r2['alone']:.3f}"))
             facts.append(("pseudo R2, joint", f"{result.pseudo_r2['joint']:.3f}"))
         return facts
@@ -80,8 +95,10 @@ class AssistedGLMReport(MethodReport):
     def evidence(self, run: Run) -> Sequence[Block]:
         """Comparison, calibration, coefficients, convergence, predictions."""
         result = _result(run)
+        if result.followed:
+            return [_predictions(result)]
         blocks = [_comparison(result)]
-        if any(len(np.atleast_1d(t["records"])) for t in result.calibration.values()):
+        if any(np.isfinite(t["predicted"]).any() for t in result.calibration.values()):
             blocks.append(_calibration(result))
         if len(result.coefficients["name"]):
             blocks.append(_coefficients(result))
@@ -92,36 +109,48 @@ class AssistedGLMReport(MethodReport):
 
     def handling(self, run: Run) -> Sequence[str]:
         """Response sent, ranks revealed."""
-        return [*_response(_result(run)), *_ranks(_result(run))]
+        result = _result(run)
+        return [*([] if result.followed else _response(result)), *_ranks(result)]
 
     def limits(self, run: Run) -> Sequence[str]:
         """What stage 2 does not protect, and what its figures do not say."""
         return _limits(_result(run))
 
 
-def _result(run: Run) -> Any:
+def _result(run: Run) -> AssistedGLMResult:
+    if not isinstance(run.result, AssistedGLMResult):
+        raise TypeError("the run is not an assisted GLM")
     return run.result
 
 
-def _partners(result: Any) -> str:
+def _few(n: int) -> str:
+    """Number of records; too few of them are not told."""
+    return "a few" if n < 0 else f"{n:,}"
+
+
+def _count(n: int, one: str, many: str = "") -> str:
+    return f"a few {many or one + 's'}" if n < 0 else plural(n, one, many)
+
+
+def _partners(result: AssistedGLMResult) -> str:
     return listed([site_name(p) for p in result.partners])
 
 
-def _own(result: Any) -> str:
+def _own(result: AssistedGLMResult) -> str:
     return site_name(result.initiator)
 
 
 # --------------------------------------------------------------------------- headline
 
 
-def gain(result: Any) -> tuple[float, float, float]:
+def gain(result: AssistedGLMResult) -> tuple[float, float, float]:
     """Held-out deviance that the joint model saves per record, and its 95 % interval."""
     value = float(result.holdout.get("alone_minus_joint", math.nan))
     error = float(result.holdout.get("error", math.nan))
     return value, value - Z95 * error, value + Z95 * error
 
 
-def _verdict(result: Any) -> tuple[str, Tone]:
+def _verdict(result: AssistedGLMResult) -> tuple[str, Tone]:
     """Headline and its tone."""
     value, low, high = gain(result)
     whom = _partners(result)
@@ -136,7 +165,7 @@ def _verdict(result: Any) -> tuple[str, Tone]:
         if math.isfinite(low)
         else f"{signed(value)} (standard error not known)"
     )
-    base = f"on {plural(int(result.n_holdout), 'held-out record')}, deviance per record"
+    base = f"on {_count(result.n_holdout, 'held-out record')}, deviance per record"
     if math.isfinite(low) and low > 0:
         tone: Tone = "good" if result.n_holdout >= FEW_HELD_OUT else "caution"
         less = numbers([value, low, high])
@@ -158,10 +187,38 @@ def _verdict(result: Any) -> tuple[str, Tone]:
     )
 
 
+def _in_training(result: AssistedGLMResult) -> str:
+    """Whether the deviance of the training records falls by more than chance.
+
+    By the likelihood ratio on the rank of all the partners' columns: with columns that the
+    initiator has too, fewer are new, and the p-value is too large rather than too small.
+    """
+    known = result.family in ("binomial", "poisson") and result.response == "share"
+    fall = result.deviance["alone"] - result.deviance["joint"]
+    df = sum(result.revealed[p][1] for p in result.partners)
+    if not known or _penalised(result) or not math.isfinite(fall) or not df:
+        return ""
+    p = float(chi2.sf(max(fall, 0.0), df))
+    what = f"by {number(fall)} with at most {plural(df, 'further coefficient')}"
+    if p < LEVEL:
+        return (
+            f"On the training records the deviance falls {what}, which chance seldom does "
+            f"(likelihood ratio, p {equals(p)}, if the model is right)."
+        )
+    return (
+        f"On the training records, too, the deviance falls no more than by chance: {what} "
+        f"(likelihood ratio, p {equals(p)})."
+    )
+
+
 def signed(value: float) -> str:
     """Write a number with its sign, three digits or so."""
     text = number(abs(value))
     return f"\N{MINUS SIGN}{text}" if value < 0 else text
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def _negated(value: float, low: float, high: float) -> str:
@@ -169,21 +226,21 @@ def _negated(value: float, low: float, high: float) -> str:
     return f"+{a} (95 % interval +{b} to +{c})"
 
 
-def _end(result: Any) -> str:
+def _end(result: AssistedGLMResult) -> str:
     said = STOPPED.get(result.stopped, f"Training stopped: {result.stopped}")
-    text = f"{said} after {plural(int(result.rounds), 'round')}"
+    text = f"{said} after {plural(result.rounds, 'round')}"
     if result.stopped == "rank" and math.isfinite(result.remaining):
         lost = number(float(result.remaining))
-        text += f"; one more fit at the partners would still lower the deviance by about {lost}"
+        text += f"; one more fit at the partners would still lower the deviance by {lost}"
     return text + "."
 
 
-def _what_left(result: Any) -> list[str]:
+def _what_left(result: AssistedGLMResult) -> list[str]:
     words = _ranks(result)
     return [*words[:4], *([f"So did {len(words) - 4} more parties."] if len(words) > 4 else [])]
 
 
-def _ranks(result: Any) -> list[str]:
+def _ranks(result: AssistedGLMResult) -> list[str]:
     words = []
     for site, ranks in sorted(result.revealed.items()):
         k, r = (int(v) for v in ranks)
@@ -192,11 +249,11 @@ def _ranks(result: Any) -> list[str]:
     return words
 
 
-def _response(result: Any) -> list[str]:
+def _response(result: AssistedGLMResult) -> list[str]:
     if result.response != "masked":
         return [
-            f"The partners received the response itself, for every record: {_own(result)} chose to "
-            "share it."
+            f"The partners received the response itself of every training record: {_own(result)} "
+            "chose to share it."
         ]
     epsilon = math.log((1 - result.flip) / result.flip) if 0 < result.flip < 1 else math.nan
     return [
@@ -208,9 +265,8 @@ def _response(result: Any) -> list[str]:
 # --------------------------------------------------------------------------- evidence
 
 
-def _comparison(result: Any) -> Block:
+def _comparison(result: AssistedGLMResult) -> Block:
     names = {"null": "constant only", "alone": f"{_own(result)} alone", "joint": "joint model"}
-    records = int(result.n_records)
     rows = []
     with_auc = any(math.isfinite(float(result.auc.get(k, math.nan))) for k in ("alone", "joint"))
     training = numbers([float(result.deviance.get(k, math.nan)) for k in names])
@@ -232,15 +288,15 @@ def _comparison(result: Any) -> Block:
         *(("AUC, held out",) if with_auc else ()),
     )
     note = (
-        f"Training: {plural(records, 'record')}. Pseudo R2: share of the constant's deviance that "
-        "is gone. On training records the larger model always looks better; what counts is the "
-        "held-out column."
+        f"Training: {_count(result.n_records, 'record')}. Pseudo R2: share of the constant's "
+        "deviance that is gone. On training records the larger model always looks better; what "
+        "counts is the held-out column."
     )
     tables = [Table("Deviance", head, tuple(rows), note)]
     value, low, high = gain(result)
     text = [
         f"{_own(result)}'s own model and the joint one were fitted to the same records and tried "
-        f"on {plural(int(result.n_holdout), 'record')} that neither had seen."
+        f"on {_count(result.n_holdout, 'record')} that neither had seen."
     ]
     warning = ""
     if not math.isfinite(value):
@@ -253,15 +309,21 @@ def _comparison(result: Any) -> Block:
         error = float(result.holdout["error"])
         less = numbers([value, error, low, high])
         said = "a gain" if low > 0 else "a loss" if high < 0 else "no clear difference"
-        row = ("alone less joint", less[0], less[1], f"{less[2]} to {less[3]}", said)
+        row = (
+            "alone less joint",
+            _minus(less[0]),
+            less[1],
+            _minus(f"{less[2]} to {less[3]}"),
+            said,
+        )
         head = ("held-out deviance per record", "saved", "standard error", "95 % interval", "says")
         note = (
             "The error is that of the mean of paired differences, record by record, with both "
             "models as they are: it holds the chance in the held-out records only."
         )
         tables.append(Table("Held-out comparison", head, (row,), note))
-        if 0 < result.n_holdout < FEW_HELD_OUT:
-            warning = f"Only {int(result.n_holdout)} records were held out: the interval is rough."
+        if 0 <= result.n_holdout < FEW_HELD_OUT:
+            warning = f"Only {result.n_holdout} records were held out: the interval is rough."
     if result.response == "masked":
         text.append(
             f"{_own(result)}'s own model is fitted to the true response, the joint one to what the "
@@ -270,11 +332,15 @@ def _comparison(result: Any) -> Block:
     return Block("Is the joint model better?", tuple(text), warning, tables=tuple(tables))
 
 
-def _calibration(result: Any) -> Block:
-    where = "held-out records" if result.n_holdout else "training records"
+def _calibration(result: AssistedGLMResult) -> Block:
     text = (
-        f"The {where} were sorted by prediction and cut into groups. In each, the mean prediction "
-        "should equal the mean response: points on the diagonal.",
+        "The held-out records were sorted by prediction and cut into groups. In each, the mean "
+        "prediction should equal the mean response: points on the diagonal.",
+        *(
+            ["Groups with too few records of a kind are withheld by the initiator's rules."]
+            if any(np.isnan(t["observed"]).any() for t in result.calibration.values())
+            else []
+        ),
     )
     rows = []
     names = {"alone": f"{_own(result)} alone", "joint": "joint model"}
@@ -285,7 +351,7 @@ def _calibration(result: Any) -> Block:
         predicted = numbers(np.asarray(table["predicted"], dtype=float))
         observed = numbers(np.asarray(table["observed"], dtype=float))
         rows += [
-            (f"{words}, group {i + 1}", p, o, f"{int(n):,}")
+            (f"{words}, group {i + 1}", p, o, f"{round(float(n)):,}")
             for i, (p, o, n) in enumerate(
                 zip(predicted, observed, np.asarray(table["records"]), strict=True)
             )
@@ -305,8 +371,7 @@ def _calibration(result: Any) -> Block:
     return Block(
         "Are the predictions calibrated?",
         text,
-        "" if result.n_holdout else "These are the records of the fit, which flatter the model.",
-        picture,
+        picture=picture,
         folded=(Table("Calibration", head, tuple(rows)),),
     )
 
@@ -319,7 +384,7 @@ def _miscalibration(table: Any) -> float:
     return float(np.average(gap[known], weights=n[known])) if known.any() else math.nan
 
 
-def _coefficients(result: Any) -> Block:
+def _coefficients(result: AssistedGLMResult) -> Block:
     found, alone = result.coefficients, result.alone
     status = [str(s) for s in found["status"]]
     text = [
@@ -328,11 +393,17 @@ def _coefficients(result: Any) -> Block:
         "the partner's columns.",
         "The partners' coefficients stay with the partners.",
     ]
+    if result.complete and result.response == "share":
+        text.append(
+            "All directions of the partners' columns are known here, so this is the model of all "
+            "columns together, fitted in the end to all records with a response, held-out ones "
+            "included."
+        )
     if "shared" in status:
         text.append(
             "Shared: a partner holds the same column, or one that follows from it. How the effect "
             "is divided between the parties is arbitrary, so no coefficient is given; predictions "
-            "are not affected."
+            "are not affected. The constant may be part of such a sum."
         )
     if "bounded" in status:
         text.append(
@@ -340,7 +411,11 @@ def _coefficients(result: Any) -> Block:
             "is at most the error given times the factor, and intervals use that."
         )
     if "not certified" in status:
-        text.append("No error is given where even that bound would be too wide to be of use.")
+        text.append(
+            "Not certified: an exact standard error needs more directions of the partners' columns "
+            "than their limits let out, and none is given. Nor is it known then whether a partner "
+            "holds the same column: the estimate may be one part of a sum."
+        )
     warning = ""
     if _penalised(result):
         warning = "The fit is penalised: coefficients are shrunk on purpose, and have no intervals."
@@ -371,7 +446,7 @@ def _coefficients(result: Any) -> Block:
 def _coefficient_table(found: Any, alone: Any, status: Sequence[str]) -> Table:
     rows = []
     for i, name in enumerate(found["name"]):
-        shared, bare = status[i] == "shared", status[i] in ("shared", "not certified")
+        shared, bare = status[i] == "shared", status[i] not in ("identified", "bounded")
         estimate, error = (float(found[k][i]) for k in ("estimate", "error"))
         factor = float(found["factor"][i])
         own, own_error = float(alone["estimate"][i]), float(alone["error"][i])
@@ -397,11 +472,11 @@ def _coefficient_table(found: Any, alone: Any, status: Sequence[str]) -> Table:
     return Table("Coefficients", head, tuple(rows))
 
 
-def _penalised(result: Any) -> bool:
+def _penalised(result: AssistedGLMResult) -> bool:
     return any(float(v or 0) > 0 for k, v in result.penalty.items() if k.startswith("alpha"))
 
 
-def _training(result: Any) -> Block:
+def _training(result: AssistedGLMResult) -> Block:
     table = result.rounds_table
     rounds = np.atleast_1d(table["round"])
     how = ACCELERATION.get(result.acceleration, result.acceleration)
@@ -425,15 +500,22 @@ def _training(result: Any) -> Block:
     picture = Picture(
         "rounds",
         figures_assisted.plot_assisted_rounds(result),
-        "Left: deviance of the joint model after each message; dashed: the initiator alone. "
+        "Left: deviance of the joint model after each message, on the response that was trained "
+        "on; dashed: the initiator alone, in round 0. "
         "Right: how far the predictor still moved, against all numbers sent so far.",
-        f"Falling lines over {plural(int(result.rounds), 'round')}; the deviance ends at "
+        f"Falling lines over {plural(result.rounds, 'round')}; the deviance ends at "
         f"{number(float(np.asarray(table['deviance'], dtype=float)[-1]))} after "
         f"{int(sent[-1]):,} numbers.",
     )
     change = [float(c) for c in np.asarray(table["change"], dtype=float)]
     rows = tuple(
-        (str(int(r)), site_name(str(p)), d, f"{c:.1e}" if math.isfinite(c) else DASH, f"{int(s):,}")
+        (
+            str(int(r)),
+            site_name(str(p)) or "(alone)",
+            d,
+            f"{c:.1e}" if math.isfinite(c) else DASH,
+            f"{int(s):,}",
+        )
         for r, p, d, c, s in zip(
             rounds,
             table["partner"],
@@ -453,48 +535,42 @@ def _training(result: Any) -> Block:
     )
 
 
-def _predictions(result: Any) -> Block:
+def _predictions(result: AssistedGLMResult) -> Block:
     found = result.intervals
     kind = str(found.get("kind", ""))
     text = [
-        f"{plural(int(result.n_new), 'new subject')} were predicted: each partner sent its part of "
-        "their predictor, which counts as one more direction of its columns.",
+        f"The mean response of {_count(result.n_new, 'person', 'people')} without a known response "
+        f"was predicted. The predictions stay at {_own(result)}.",
     ]
-    warning = ""
-    if kind == "paper":
-        warning = (
-            "Intervals from each party's own part are not valid in general: where the parties' "
-            "columns are correlated they can be far too narrow."
+    warning = {
+        "paper": "Intervals from each party's own part are not valid in general: where the "
+        "parties' columns are correlated they can be far too narrow.",
+        "inflated": "These are bounds only if the variance function of the family is right.",
+    }.get(kind, "")
+    n, certified = result.n_new, int(found.get("certified", 0))
+    if kind not in INTERVALS or not certified:
+        text.append(
+            "There are no intervals: none were asked for, none are valid after a penalised fit, or "
+            "a party's limit on revealed directions left out what they need."
         )
-    if kind == "inflated":
-        warning = "These are bounds only if the variance function of the family is right."
-    tables: tuple[Table, ...] = ()
-    if kind and found.get("n_new"):
-        n, certified = int(found["n_new"]), int(found.get("certified", 0))
-        bounded = int(found.get("bounded", 0))
-        row = (
-            INTERVALS.get(kind, kind),
-            percent(float(found.get("level", math.nan)), 0),
-            f"{certified:,}",
-            f"{bounded:,}",
-            f"{max(0, n - certified - bounded):,}",
-            number(float(found.get("mean_width", math.nan))),
-        )
-        head = ("intervals", "level", "certified", "bounded", "none given", "mean width")
-        note = (
-            "Intervals of the mean response, not of single responses. Certified: computed to a "
-            "relative 1e-8. Bounded: widened by what the messages allowed could not settle."
-        )
-        tables = (Table("Intervals for new subjects", head, (row,), note),)
-    else:
-        text.append("No intervals were asked for, or none are valid here.")
-    return Block("New subjects", tuple(text), warning, tables=tables)
+        return Block("New people", tuple(text))
+    row = (
+        INTERVALS[kind],
+        percent(float(found.get("level", math.nan)), 0),
+        _few(certified),
+        _few(n - certified) if min(n, certified) >= 0 else DASH,
+        number(float(found.get("mean_width", math.nan))),
+    )
+    head = ("intervals", "level", "with interval", "without", "mean width")
+    note = "Intervals of the mean response, not of single responses."
+    table = Table("Intervals for new people", head, (row,), note)
+    return Block("New people", tuple(text), warning, tables=(table,))
 
 
 # --------------------------------------------------------------------------- limits
 
 
-def _limits(result: Any) -> list[str]:
+def _limits(result: AssistedGLMResult) -> list[str]:
     known = [
         "Training is not differentially private. Every message holds an exact value for each "
         "record, and an epsilon spent on the test of a partner does not cover it.",
@@ -511,7 +587,7 @@ def _limits(result: Any) -> list[str]:
     if result.response == "masked":
         known.append("The mask hides single responses within its epsilon, not what is predicted.")
     else:
-        known.append("The partners know the response of every record in common.")
+        known.append("The partners know the response of every training record.")
     known += [
         "All parties learn which of their records the others hold too: those that take part.",
         "The model is additive on the scale of the link: effects that arise only from columns of "
