@@ -397,16 +397,18 @@ def test_ids_over_rows_are_counted() -> None:
     assert got.report.dropped_by == {"a": 1}
 
 
-def test_ids_over_columns_must_be_complete_and_distinct() -> None:
+def test_rows_without_an_id_of_their_own_are_left_out_over_columns() -> None:
     columns = Columns(features=("a",), id="id")
-    refused(
-        lambda: loaded({"a": [1, 2], "id": ["p", None]}, columns, partition="columns"),
-        "column id: missing values, which the study refuses",
-    )
+    table = {"a": [1, 2, 3, 4, 5], "id": ["p", None, CANARY, CANARY, "q"]}
+    found = loaded(table, columns, partition="columns")
+    assert found.data.rows.tolist() == [0, 4]
+    assert (found.report.missing_ids, found.report.duplicate_ids) == (1, 2)
+    assert found.report.dropped_by == {"id": 3}
+    assert CANARY not in " ".join(found.report.sentences())
     refused(
         lambda: loaded({"a": [1, 2], "id": [CANARY, CANARY]}, columns, partition="columns"),
-        "column id: repeated ids",
-        "1 rows; row 2",
+        "column id: no row has an id of its own",
+        "every id is missing or repeated",
     )
     # The repeated id is in a row that is dropped.
     table = {"a": [1, None, 3], "id": ["p", "p", None]}
@@ -414,6 +416,24 @@ def test_ids_over_columns_must_be_complete_and_distinct() -> None:
     assert data.rows.tolist() == [0]
     with pytest.raises(StudyError, match="needs an id column"):
         loaded({"a": [1]}, Columns(features=("a",)), partition="columns")
+
+
+def test_over_columns_a_site_names_its_own_and_keeps_rows_without_a_target() -> None:
+    own = SiteColumns(
+        features=("a", "k"), target="y", levels={"k": ("u", "v")}, bounds={"a": (0.0, 9.0)}
+    )
+    table = read_source(
+        {"a": [1.0, 2.0, 3.0], "k": ["u", "v", "v"], "y": [0, None, 1], "id": [1, 2, 3]}
+    )
+    rules = Preparation(categorical="treatment", indicators={"elsewhere": (1,)})
+    data = load(table, Columns(id="id"), rules, own, partition="columns")
+    assert data.feature_names == ("a", "k=v")
+    assert np.isnan(data.target).tolist() == [False, True, False]
+    np.testing.assert_array_equal(data.bounds, [[0.0, 0.0], [9.0, 1.0]])
+    with pytest.raises(StudyError, match="lists no features"):
+        load(table, Columns(id="id"), rules, SiteColumns(), partition="columns")
+    with pytest.raises(ParameterError, match="the lower one first"):
+        SiteColumns(bounds={"a": (1.0, 1.0)})
 
 
 # --- the whole

@@ -73,14 +73,45 @@ def test_study(tmp_path: Path) -> None:
     assert got.base == tmp_path.resolve()
 
 
+COLUMNS_STUDY = """
+name = "s"
+method = "assistance-test"
+partition = "columns"
+[data]
+id = "i"
+[sites]
+names = ["east", "west"]
+roles = { west = "initiator" }
+"""
+
+
 def test_coordinator_is_the_initiator_over_columns(tmp_path: Path) -> None:
-    text = STUDY.replace("seed = 3", 'partition = "columns"').replace(
-        'target = "y"', 'target = "y"\nid = "i"'
-    )
-    text += 'roles = { west = "initiator", east = "helper" }\n'
-    assert study(tmp_path, text).coordinator_at == "site:west"
-    text += '[coordinator]\nat = "site:east"\n'
+    got = study(tmp_path, COLUMNS_STUDY)
+    assert got.coordinator_at == "site:west"
+    assert got.roles == {"east": "partner", "west": "initiator"}
+    text = COLUMNS_STUDY + '[coordinator]\nat = "site:east"\n'
     assert study(tmp_path, text).coordinator_at == "site:east"
+    text = COLUMNS_STUDY + '[coordinator]\nat = "third-party"\n'
+    assert study(tmp_path, text).coordinator_at == "third-party"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('id = "i"', "", "set id in"),
+        ('id = "i"', 'id = "i"\nfeatures = ["a"]', "names the id only"),
+        ('id = "i"', 'id = "i"\ntarget = "y"', "names the id only"),
+        ('"west"]', "]", "names 'west', which is not among names"),
+        ('["east", "west"]', '["west"]', "at least two sites"),
+        ('"initiator"', '"partner"', "has one initiator"),
+        ("}", ', east = "initiator" }', "has one initiator"),
+        ("}", ', east = "helper" }', "are 'initiator' and 'partner'"),
+    ],
+)
+def test_a_wrong_study_over_columns(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in COLUMNS_STUDY
+    with pytest.raises(StudyError, match=says):
+        study(tmp_path, COLUMNS_STUDY.replace(old, new, 1))
 
 
 def test_hash_is_that_of_the_content(tmp_path: Path) -> None:
