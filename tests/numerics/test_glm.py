@@ -172,6 +172,28 @@ def test_separated_classes_are_flagged() -> None:
     assert one.separated
 
 
+def test_separation_is_what_linear_programming_finds() -> None:
+    # Separated: a direction in which no record is on the wrong side, and some are on the right.
+    from scipy.optimize import linprog
+
+    found = []
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        n, p = int(rng.integers(15, 60)), int(rng.integers(1, 5))
+        x = rng.normal(size=(n, p))
+        x[:, 0] = np.where(seed % 2, rng.uniform(size=n) < 0.15, x[:, 0])
+        y = (rng.uniform(size=n) < expit(2 * x @ rng.normal(size=p))).astype(float)
+        signed = np.column_stack([np.ones(n), x]) * (2 * y - 1)[:, None]
+        best = linprog(-signed.sum(axis=0), A_ub=-signed, b_ub=np.zeros(n), bounds=[(-1, 1)])
+        if np.ptp(x[:, 0]) == 0:
+            continue
+        fitted = fit(x, y, family("binomial"))
+        assert fitted.separated == (best.fun < -1e-6)
+        assert fitted.converged != fitted.separated
+        found.append(fitted.separated)
+    assert 20 < sum(found) < len(found) - 20
+
+
 def test_separated_counts_are_flagged() -> None:
     x, y, _, _ = draw("poisson")
     group = (np.arange(y.size) < 20).astype(float)

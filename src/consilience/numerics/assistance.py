@@ -315,7 +315,7 @@ def _wald(
         inverse = cho_solve(cho_factor(d.T @ weighted), np.eye(d.shape[1]))
     except LinAlgError:
         return math.nan, math.nan
-    leverage = np.clip(np.einsum("ij,ij->i", weighted @ inverse, d), 0.0, 1 - 1e-10)
+    leverage = np.minimum(np.einsum("ij,ij->i", weighted @ inverse, d), 1 - 1e-10)
     influence = d @ inverse[:, -df:]
     last = theta[-df:]
     plain, careful = ((influence * r[:, None]) for r in (s, s / (1 - leverage)))
