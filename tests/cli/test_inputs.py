@@ -79,7 +79,16 @@ def test_no_study_file(space: Workspace) -> None:
         ({"parameters": "k = 1"}, "has no parameter 'k'"),
         ({"method": "ensemble-clustering", "parameters": "n_clusters = 0"}, "n_clusters must be"),
         ({"head": "partition = 'columns'"}, "matches rows by id"),
-        ({"head": "partition = 'columns'", "data": "id = 'id'"}, "is for sites that share columns"),
+        ({"head": "partition = 'columns'", "data": "id = 'id'"}, "names the id only"),
+        (
+            {
+                "head": "partition = 'columns'",
+                "data": "id = 'id'",
+                "features": (),
+                "more_sites": "roles = {boston = 'initiator'}",
+            },
+            "is for sites that share columns",
+        ),
         ({"sites": ("boston", "nowhere")}, "site 'nowhere' has no file"),
         ({"features": ("x", "x")}, "'x' twice"),
     ],

@@ -80,6 +80,13 @@ def _sites(checks: list[SiteCheck]) -> None:
 
 
 def _columns(study: Study, checks: list[SiteCheck]) -> None:
+    if study.partition == "columns":
+        # Each site's own: they are not compared, and no site is told those of another.
+        console.table(
+            ("site", "column", "type"),
+            ((c.name, name, _cell(c, name)) for c in checks for name in c.kinds),
+        )
+        return
     console.table(
         ("column", *(c.name for c in checks)),
         ((name, *(_cell(c, name) for c in checks)) for name in study.columns.used()),

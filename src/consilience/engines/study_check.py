@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from consilience.engines.study_run import check_site_files
-from consilience.exceptions import ConsilienceError, DataError, MissingExtraError, PrivacyError
+from consilience.exceptions import (
+    ConsilienceError,
+    DataError,
+    MissingExtraError,
+    PrivacyError,
+    StudyError,
+)
 from consilience.methods.base import Columns, Method, SiteData
+from consilience.methods.phases.align_ids import MIN_MATCHED
 from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Report, SiteColumns, load_with_report
@@ -18,6 +25,7 @@ from consilience.sites.source import Table, is_number, plain_text, read_source
 from consilience.sites.study import SiteFile, Study
 
 CLASS_PARAMETERS = ("n_clusters", "n_classes")
+Ids = dict[str, frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,8 @@ class SiteCheck:
     report : Report or None
         What became of the table; None where it cannot be used.
     kinds : dict of str to str
-        Type of each of the study's columns; a column that the table lacks is left out.
+        Type of each of the study's columns, or of the site's own where the study is over columns; a
+        column that the table lacks is left out.
     error : ConsilienceError or None
         Why the site cannot take part.
     stops : bool
@@ -58,7 +67,43 @@ def check_sites(study: Study, files: Mapping[str, SiteFile], method: Method) -> 
         The site files do not fit the study.
     """
     check_site_files(study, files)
-    return [_check(study, files[name], method) for name in study.sites.names]
+    ids: Ids = {}
+    checks = [_check(study, files[name], method, ids) for name in study.sites.names]
+    if study.partition == "columns":
+        return _over_columns(checks, files, ids)
+    return checks
+
+
+def _over_columns(
+    checks: list[SiteCheck], files: Mapping[str, SiteFile], ids: Ids
+) -> list[SiteCheck]:
+    """Whether sites over columns can match their rows: the same key, and ids in common."""
+    able = [check.name for check in checks if check.error is None]
+    for name in able[1:]:
+        if files[name].partner_key() != files[able[0]].partner_key():
+            error = StudyError(
+                f"sites {able[0]!r} and {name!r} have different partner keys, by which no row can "
+                "be matched: give both the same file"
+            )
+            return _failed(checks, (able[0], name), error)
+    if len(able) < len(checks):
+        return checks
+    common = len(frozenset.intersection(*ids.values()))
+    least = max(MIN_MATCHED, *(c.policy.min_records for c in checks if c.policy is not None))
+    if common < least:
+        error_ = DataError(
+            f"{common} rows are common to all sites and at least {least} are needed: check that "
+            "all sites use the same ids"
+        )
+        return _failed(checks, able, error_)
+    said = f"{common} rows have a counterpart at every site."
+    return [replace(check, remarks=(*check.remarks, said)) for check in checks]
+
+
+def _failed(
+    checks: list[SiteCheck], names: Sequence[str], error: ConsilienceError
+) -> list[SiteCheck]:
+    return [replace(c, error=error, stops=True) if c.name in names else c for c in checks]
 
 
 def require_quorum(study: Study, checks: list[SiteCheck]) -> None:
@@ -94,46 +139,74 @@ def differences(columns: Columns, checks: list[SiteCheck]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _check(study: Study, file: SiteFile, method: Method) -> SiteCheck:
+def _check(study: Study, file: SiteFile, method: Method, ids: Ids) -> SiteCheck:
     policy: Policy | None = None
     kinds: dict[str, str] = {}
     try:
         policy = Policy.from_settings(file.policy)
         table = read_source(file.source, file.base)
-        kinds = _kinds(table, study, file.columns)
-        _require_columns(table, study.columns, file.columns)
+        columns = file.columns.merged(study.columns, study.partition)
+        kinds = _kinds(table, study, columns, file.columns)
+        _require_columns(table, columns, file.columns)
         loaded = load_with_report(
             table, study.columns, study.preparation, file.columns, partition=study.partition
         )
         remarks = [
-            *_about_table(loaded.report),
+            *_about_table(loaded.report, study.partition),
             *_about_size(loaded.data, policy, method),
             *_about_home(study, file, policy),
         ]
+        if study.partition == "columns":
+            remarks += _about_partner(study, file, columns, policy)
     except ConsilienceError as error:
         return SiteCheck(file.name, policy, None, kinds, error)
-    foreign = _foreign(loaded.report)
+    if loaded.data.id is not None:
+        ids[file.name] = frozenset(loaded.data.id.tolist())
+    foreign = _foreign(loaded.report, study.partition)
     return SiteCheck(
         file.name, policy, loaded.report, kinds, foreign, foreign is not None, tuple(remarks)
     )
 
 
-def _kinds(table: Table, study: Study, own: SiteColumns) -> dict[str, str]:
+def _about_partner(study: Study, file: SiteFile, columns: Columns, policy: Policy) -> list[str]:
+    """What only studies over columns need: a partner key, a target at one site, shared ids.
+
+    Raises
+    ------
+    StudyError
+    """
+    if not file.partner_key():
+        raise StudyError(
+            "the site has no partner key, by which rows are matched: name the file that all "
+            "parties share in [partners] key of the site file"
+        )
+    role = study.roles[file.name]
+    if (columns.target is not None) != (role == "initiator"):
+        names = "a target" if columns.target is not None else "no target"
+        raise StudyError(
+            f"the study calls the site {role!r} and its [columns] names {names}: the initiator, "
+            "and nobody else, has the target"
+        )
+    if not policy.share_ids:
+        return ["The policy lets no hashed ids leave (share_ids): the site will refuse."]
+    return []
+
+
+def _kinds(table: Table, study: Study, columns: Columns, own: SiteColumns) -> dict[str, str]:
     """Type of each column; text that the study uses as a number is called what it turns out as."""
     found = {}
-    for name in study.columns.used():
+    for name in columns.used():
         local = own.local(name)
         if local not in table.names:
             continue
         found[name] = table.kind(local)
-        if found[name] == "text" and _is_number(study, name):
+        if found[name] == "text" and _is_number(study, columns, name):
             _, wrong = table.numbers(local, own.codes(name))
             found[name] = f"text in {len(wrong)} rows" if len(wrong) else "number"
     return found
 
 
-def _is_number(study: Study, name: str) -> bool:
-    columns = study.columns
+def _is_number(study: Study, columns: Columns, name: str) -> bool:
     if name in columns.levels:
         return False
     if name in study.preparation.indicators:
@@ -151,24 +224,26 @@ def _require_columns(table: Table, columns: Columns, own: SiteColumns) -> None:
         )
 
 
-def _foreign(report: Report) -> DataError | None:
+def _foreign(report: Report, partition: str) -> DataError | None:
     """Values outside the declared levels: sites must agree on the levels before anything runs."""
+    where = "[data.levels]" if partition == "rows" else "[columns.levels]"
     for column in report.columns:
         if column.n_foreign:
             return DataError(
                 f"column {column.name!r} holds values outside the declared levels in "
-                f"{column.n_foreign} rows: declare all levels in [data.levels], or list what "
+                f"{column.n_foreign} rows: declare all levels in {where}, or list what "
                 "stands for a missing value in [columns] missing_codes"
             )
     return None
 
 
-def _about_table(report: Report) -> list[str]:
+def _about_table(report: Report, partition: str) -> list[str]:
     said = [f"Column {name} holds one value only." for name in report.constant]
+    left_out = " and are left out" if partition == "columns" else ""
     if report.missing_ids:
-        said.append(f"{report.missing_ids} rows have no id.")
+        said.append(f"{report.missing_ids} rows have no id{left_out}.")
     if report.duplicate_ids:
-        said.append(f"{report.duplicate_ids} rows repeat an id.")
+        said.append(f"{report.duplicate_ids} rows repeat an id{left_out}.")
     return said
 
 
@@ -188,7 +263,8 @@ def _about_size(data: SiteData, policy: Policy, method: Method) -> list[str]:
                 f"{data.n_rows} rows are too few for {n_classes} classes of at least {least} rows "
                 "each: the site will find fewer classes, or contribute counts only."
             )
-    for j, name in enumerate(data.feature_names):
+    # Over columns no site releases sums of its columns.
+    for j, name in enumerate(data.feature_names if method.partition == "rows" else ()):
         column = data.features[:, j]
         found = column[~np.isnan(column)]
         ones = int(np.count_nonzero(found))
