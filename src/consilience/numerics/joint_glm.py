@@ -252,10 +252,9 @@ class SpanModel:
     def _is_new(self, left: float, cross: FloatArray, least: float) -> bool:
         """Whether the last column, `left` of a message, depends on the columns before it."""
         v, x = self._problem.v, self._design.matrix
-        if self._newton.pivot(cross) > max(
-            1e-4, 1e3 * least / left
-        ):  # far from it, also with half of the digits
-            return True
+        pivot = self._newton.pivot(cross)
+        if pivot > 1e-4:  # such a pivot of a Gram matrix still has half of its digits
+            return left * pivot >= least
         rest, x = x[:, -1], x[:, :-1]
         factor = cho_factor(gram(x, v), lower=True, check_finite=False)
         for _ in range(2):

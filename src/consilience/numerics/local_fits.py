@@ -402,6 +402,7 @@ class Partner:
         now = np.zeros_like(self.last) if combination is None else self.betas @ combination
         start = now if combination is not None else self.last
         x, strength = self._design.matrix, ridge_strength(self.penalty)
+        present = 0.0
         if has_l1(self.penalty):
             local = fit(
                 self.x_b,
@@ -416,13 +417,11 @@ class Partner:
         else:
             theta = self._design.inner(start, self._intercept if combination is None else 0.0)
             ridge = self._design.ridge(strength) if strength else None
-            theta, _, first = self._newton.minimise(
-                x,
-                offset + x @ theta,
-                theta,
-                ridge,
-                _NEAR if start is now and self.betas.size else _FULL,
-            )
+            part, share = x @ theta, _FULL
+            if combination is not None:
+                present = math.sqrt(float(self._problem.v @ part**2))
+                share = _NEAR if self.betas.size else _FULL
+            theta, _, first = self._newton.minimise(x, offset + part, theta, ridge, share)
             beta, intercept = self._design.raw(theta)
             gain = self._problem.total * first**2
         self.last, self._intercept = beta, intercept
@@ -431,7 +430,6 @@ class Partner:
         penalty = 0.0 if self.penalty is None else self.penalty.value(beta)
         message = self.x_b @ direction
         v = self._problem.v
-        least = DEPENDENT * math.sqrt(float(v @ (self.x_b @ now) ** 2)) if np.any(now) else 0.0
         return LocalFit(
             beta,
             intercept,
@@ -440,7 +438,7 @@ class Partner:
             gain,
             inner,
             2 * self._problem.total * penalty,
-            math.sqrt(float(v @ message**2)) > least,
+            math.sqrt(float(v @ message**2)) > DEPENDENT * present,
         )
 
     def keep(self, direction: FloatArray) -> None:
