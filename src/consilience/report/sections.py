@@ -343,14 +343,6 @@ def limits(run: Run, method: type[Method], own: MethodReport) -> tuple[Block, ..
                 "The same rows at the same sites, study, seed and versions on the same kind of "
                 "processor give the same result to the last bit. Draws that a site keeps secret "
                 "(noise) are the exception: they are new in every run.",
-                *(
-                    [
-                        "Here the order of the matched records follows from hashes that are new in "
-                        "every run, too, and with it which records were held out."
-                    ]
-                    if run.info.settings.get("partition") == "columns"
-                    else []
-                ),
             ),
             tables=(Table("Versions and seed", ("what", "value"), rows),),
         )
