@@ -89,8 +89,8 @@ __all__ = [
 ]
 
 ACCELERATIONS = ("span", "anderson", "none")
-_FIRST = 1e-4
-_REFIT = 1e-2  # error of eta after a refit, as a share of its first step
+_FIRST = 1e-4  # error of eta after a refit, as a share of its first step
+_LATER = 1e-2
 
 
 class SpanModel:
@@ -261,15 +261,12 @@ class SpanModel:
             rest = rest - x @ cho_solve(factor, x.T @ (v * rest), check_finite=False)
         return left * math.sqrt(float(v @ rest**2)) >= least
 
-    def refit(self, share: float | None = None) -> None:
+    def refit(self, share: float = 1e-6) -> None:
         """Fit ``[1, X_a, M]`` from the present fit; the objective never rises.
 
-        The error of eta is left at about `share` of the first step: 1e-4 for the first two
-        messages, 1e-2 later, since more is not needed while messages come. ``refit(share=0)`` once
-        they end.
+        The error of eta is left at about `share` of the first step. While messages come 1e-2 is
+        enough; ``refit(share=0)`` once they have ended.
         """
-        if share is None:
-            share = _FIRST if self.owner.size <= 2 else _REFIT
         ridge = self._ridge() if self._strength else None
         self._theta, self.eta, _ = self._newton.minimise(
             self._design.matrix, self.eta, self._theta, ridge, share
@@ -620,7 +617,18 @@ def fit_jointly(
     if isinstance(model, SpanModel):
         model.refit(share=0.0)
         betas = [side.betas @ model.weights_for(o) for o, side in enumerate(sides)]
-    parts = [side.x_b @ beta for side, beta in zip(sides, betas)]
+    return _collected(course, sides, betas, centres, (rounds, stopped, acceleration))
+
+
+def _collected(
+    course: _Course,
+    sides: list[Partner],
+    betas: list[FloatArray],
+    centres: list[FloatArray],
+    end: tuple[int, str, str],
+) -> JointFit:
+    model = course.model
+    rounds, stopped, acceleration = end
     return JointFit(
         eta=model.eta,
         coef_a=model.coef_a,
@@ -630,12 +638,13 @@ def fit_jointly(
         messages=[side.x_b @ side.betas for side in sides],
         centres=centres,
         rounds=rounds,
-        deviances=np.array(course.deviances),
-        objectives=np.array(course.objectives),
+        # The last refit went on to the end; the round is worth what it reached.
+        deviances=np.array([*course.deviances[:-1], model.deviance]),
+        objectives=np.array([*course.objectives[:-1], model.objective]),
         changes=np.array(course.changes),
         stopped=stopped,
         rank=[side.betas.shape[1] for side in sides],
-        gains=[side.gain(model.eta - part, b) for side, part, b in zip(sides, parts, betas)],
+        gains=[side.gain(model.eta - side.x_b @ b, b) for side, b in zip(sides, betas)],
         acceleration=acceleration,
     )
 
@@ -658,7 +667,7 @@ def _span_turn(model: SpanModel, owner: int, side: Partner, limit: float) -> str
     if not (answer.new and model.add(answer.message, owner, answer.inner)):
         return "nothing new"
     side.keep(answer.direction)
-    model.refit()
+    model.refit(_FIRST if model.owner.size <= 2 else _LATER)
     return "new"
 
 
