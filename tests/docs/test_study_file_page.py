@@ -27,6 +27,7 @@ MODELS: dict[str, Any] = {
     "Source": Source,
     "SiteColumns": SiteColumns,
     "Trust": files.Trust,
+    "Partners": files.Partners,
 }
 
 

@@ -58,6 +58,25 @@ def keys(
     typer.echo(key.public)
 
 
+@app.command("partner-key")
+@_one_sentence
+def partner_key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
+) -> None:
+    """Make the secret that the parties of a study over columns share.
+
+    One party makes it and gives the others the same file; a file that is there is never
+    overwritten.
+    """
+    from consilience.wire.partner_key import new_partner_key, save_partner_key
+
+    save_partner_key(file, new_partner_key())
+    typer.echo(
+        f"wrote {file}: give it to every party over a safe channel, never to a coordinator who is "
+        "none of them, and name it in [partners] key of each site file"
+    )
+
+
 @app.command()
 @_one_sentence
 def watch(
