@@ -23,6 +23,13 @@ in the end, for each partner
 settle, finish                      ->  partner: where its coefficients stand
                                     <-  Finished: the directions left (n, r - k), if its
                                         policy lets all be known           PER_RECORD
+where a policy keeps directions back, a few times for each partner
+aim: AimRequest                     ->  initiator: the targets' solutions so far, for the
+                                        partner's eyes
+                                    <-  Aimed: own part (n, m)             PER_RECORD
+refine: RefineRequest               ->  partner, for the initiator's eyes:
+                                    <-  Refined: X_b d (n, k)              PER_RECORD
+                                        what is still hidden (m)           MODEL
 conclude: ConcludeRequest           ->  initiator: comparison, intervals, predictions
                                     <-  Concluded: own coefficients, fit   MODEL
                                         calibration                        AGGREGATE
@@ -33,8 +40,8 @@ predict: PredictRequest             ->  initiator keeps predictions and limits
 ======================================  ==================================================
 
 Source: Zhang, Yang and Ding, *Additive-effect assisted learning* (2025), stage 2 (algorithm 2).
-``q + (1 - 2q) expit(eta)``, where the source fits a plain logit (``masking="as_printed"``);
-the source alternates; partners see their weights only; the masked response is fitted by the link
+Departures: ``acceleration="span"`` refits on all messages so far (``numerics.joint_glm``), where
+the source alternates; a partner sees its own weights only; a masked response is fitted by the link
 ``q + (1 - 2q) expit(eta)``, where the source fits a plain logit (``masking="as_printed"``);
 intervals come from the sandwich of the joint design, which one block of further directions
 completes, where the source's local ones do not cover (``interval="paper"``); held-out rows compare
@@ -58,8 +65,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from consilience.exceptions import ParameterError
-from consilience.methods.assisted_glm import conclusion, prediction, training
+from consilience.methods.assisted_glm import conclusion, prediction, refining, training
 from consilience.methods.assisted_glm.messages import (
+    AimRequest,
     ConcludeRequest,
     ContributeRequest,
     FinishRequest,
@@ -68,6 +76,7 @@ from consilience.methods.assisted_glm.messages import (
     PredictRequest,
     ReceiveRequest,
     RecordRequest,
+    RefineRequest,
     Settings,
     SettleRequest,
     ShareRequest,
@@ -90,6 +99,8 @@ from consilience.methods.base import (
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
+REFINEMENTS = 3
+"""Exchanges for standard errors where not all directions are known."""
 Turns = Generator[Ask, Replies, Any]
 
 
@@ -154,6 +165,8 @@ class AssistedGLM(Method):
         training.contribute,
         training.settle,
         training.finish,
+        refining.aim,
+        refining.refine,
         conclusion.conclude,
         conclusion.tell,
         conclusion.record,
@@ -172,6 +185,8 @@ class AssistedGLM(Method):
         "contribute": "all",
         "settle": "all",
         "finish": "all",
+        "aim": "all",
+        "refine": "all",
         "conclude": "all",
         "tell": "all",
         "record": "all",
@@ -212,10 +227,14 @@ class AssistedGLM(Method):
             rest.append((yield from one(ctx, "finish", request, partner)))
             course.known(partner, rest[-1].known)
         complete = all(r.complete for r in rest)
+        left: tuple[Any, ...] = ()
+        if self.interval == "joint" and not self.alpha and not complete:
+            left = yield from self._refine(ctx, s, text, course)
         request_ = ConcludeRequest(
             settings=text,
             rest=relayed(tuple(r.rest.value for r in rest), Disclosure.PER_RECORD),
             variances=relayed(tuple(r.variances.value for r in rest), Disclosure.PER_RECORD),
+            left=relayed(left, Disclosure.MODEL),
             complete=complete,
         )
         concluded = yield from one(ctx, "conclude", request_, ctx.initiator)
@@ -314,6 +333,46 @@ class AssistedGLM(Method):
             closes=closes,
         )
         return (yield from one(ctx, "turn", request, ctx.initiator))
+
+    @staticmethod
+    def _refine(ctx: CoordinatorContext, s: Settings, text: str, course: Course) -> Turns:
+        """Ask the partners for the directions that standard errors need most.
+
+        Returns
+        -------
+        tuple
+            What is left at each partner, as it came; empty where the initiator may not ask.
+        """
+        left: dict[str, Any] = {}
+        owner, more = "", relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
+        for turn in range(REFINEMENTS + 1):
+            came = 0
+            for partner in s.partners:
+                request = AimRequest(settings=text, partner=partner, owner=owner, more=more)
+                aimed = yield from one(ctx, "aim", request, ctx.initiator)
+                owner, more = "", relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
+                if aimed.spent:
+                    return ()
+                course.known(ctx.initiator, aimed.known)
+                refined = yield from one(
+                    ctx,
+                    "refine",
+                    RefineRequest(
+                        settings=text,
+                        own=aimed.own,
+                        others=aimed.others,
+                        place=aimed.place,
+                        last=turn == REFINEMENTS,
+                    ),
+                    partner,
+                )
+                left[partner] = refined.left.value
+                course.known(partner, refined.known)
+                if refined.n_more:
+                    owner, more, came = partner, refined.more, came + refined.n_more
+            if not came:
+                break
+        return tuple(left[partner] for partner in s.partners)
 
     def _predict(self, ctx: CoordinatorContext) -> Turns:
         """Predict new people with what the followed run left at the sites."""

@@ -20,6 +20,14 @@ from consilience.methods.assisted_glm.messages import (
     Told,
 )
 from consilience.methods.assisted_glm.predictor import AssistedPredictor
+from consilience.methods.assisted_glm.refining import (
+    Certainty,
+    Known,
+    blocks_of,
+    certainty,
+    known_design,
+    target_rows,
+)
 from consilience.methods.assisted_glm.rows import Rows, rows_of
 from consilience.methods.assisted_glm.training import Joint, require_role, require_sender, told
 from consilience.methods.base import SiteContext, SiteData, State, step
@@ -27,11 +35,12 @@ from consilience.methods.phases.own_columns import OwnColumns
 from consilience.numerics import glm
 from consilience.numerics.joint_intervals import contraction, inflated, local_errors
 from consilience.numerics.local_fits import working_weights
-from consilience.numerics.sandwich import Sandwich, sandwich
+from consilience.numerics.sandwich import sandwich
 from consilience.wire.disclosure import model
 
 FloatArray = NDArray[np.float64]
-IDENTIFIED, SHARED, UNCERTAIN, PENALISED = "identified", "shared", "not certified", "penalised"
+IDENTIFIED, BOUNDED, SHARED = "identified", "bounded", "shared"
+UNCERTAIN, PENALISED = "not certified", "penalised"
 
 
 # --------------------------------------------------------------------------- the joint fit
@@ -49,30 +58,30 @@ class Final:
         By partner: weights of its messages and further directions.
     eta : (n,) array
         All matched rows.
-    design : (n, d) array
-        Intercept, own columns, orthonormal combinations of the partners' directions.
-    covariances : Sandwich or None
-        Where all directions are known and nothing is penalised.
-    backs : tuple of (k, q) arrays
-        By partner: from orthonormal combinations back to its directions.
-    y : (n,) array
-        Response that was fitted.
-    case_weights : (n,) array
+    known : Known or None
+        Design and covariances; None under a penalty.
+    certainty : Certainty
+        Of the own coefficients (1 + p), then of every row.
     """
 
     intercept: float
     coef: FloatArray
     weights: tuple[FloatArray, ...]
     eta: FloatArray
-    design: FloatArray
-    covariances: Sandwich | None
-    backs: tuple[FloatArray, ...]
-    y: FloatArray
-    case_weights: FloatArray
+    known: Known | None
+    certainty: Certainty
 
 
 def final_fit(
-    s: Settings, data: SiteData, rows: Rows, joint: Joint, rest: list[FloatArray], complete: bool
+    s: Settings,
+    data: SiteData,
+    rows: Rows,
+    joint: Joint,
+    state: State,
+    *,
+    rest: list[FloatArray],
+    left: list[dict[str, FloatArray]],
+    complete: bool,
 ) -> Final:
     """Fit once more, on all rows with a response, where everything needed for it is known.
 
@@ -80,63 +89,61 @@ def final_fit(
     that were held out join without a further message. Under a masked response they cannot: their
     response was never masked.
     """
-    n = data.n_rows
-    blocks = [np.column_stack([joint.messages_of(o), rest[o]]) for o in range(len(s.partners))]
-    if not complete or s.alpha:
-        weights = tuple(
-            np.append(joint.weights_for(o), np.zeros(b.shape[1] - len(joint.weights_for(o))))
-            for o, b in enumerate(blocks)
-        )
+    whole = complete and not s.alpha
+    blocks = blocks_of(joint, s, state)
+    if whole:
+        blocks = [np.column_stack([b, more]) for b, more in zip(blocks, rest, strict=True)]
+    design, backs = known_design(s, data, blocks)
+    fam, p = s.training_family(), data.features.shape[1]
+    if not whole:
         found = joint.model
-        return Final(
-            float(found.intercept),
-            np.asarray(found.coef_a),
-            weights,
-            np.asarray(found.eta),
-            np.empty((n, 0)),
-            None,
-            (),
-            joint.y,
-            rows.training_weights,
-        )
-    bases, backs = zip(*(_orthonormal(b) for b in blocks), strict=True)
-    if s.masked:
-        y, case = joint.y, rows.training_weights
+        weights = [
+            np.append(w := joint.weights_for(o), np.zeros(b.shape[1] - len(w)))
+            for o, b in enumerate(blocks)
+        ]
+        y, case, eta = joint.y, rows.training_weights, np.asarray(found.eta)
+        covariances = None if s.alpha else sandwich(design, y, eta, fam, case)
+        intercept, coef = float(found.intercept), np.asarray(found.coef_a)
     else:
-        y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
-    x = np.column_stack([data.features, *bases])
-    fam = s.training_family()
-    fitted = glm.fit(x, y, fam, weights=case)
+        y, case = joint.y, rows.training_weights
+        if not s.masked:
+            y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
+        fitted = glm.fit(design[:, 1:], y, fam, weights=case)
+        intercept, coef, eta = float(fitted.intercept), fitted.coef[:p], fitted.eta
+        covariances = sandwich(design, y, eta, fam, case)
+        weights = [
+            back @ fitted.coef[place.start - 1 : place.stop - 1]
+            for back, place in zip(backs, Known(design, backs, covariances).blocks(p), strict=True)
+        ]
+    known = None if covariances is None else Known(design, backs, covariances)
+    n_targets = p + 1 + data.n_rows
+    judged = Certainty(np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool))
+    if known is not None:
+        w = case * working_weights(fam, y, eta)
+        judged = _judged(s, data, rows, known, left, w, whole)
+    return Final(intercept, np.asarray(coef), tuple(weights), np.asarray(eta), known, judged)
+
+
+def _judged(
+    s: Settings,
+    data: SiteData,
+    rows: Rows,
+    known: Known,
+    left: list[dict[str, FloatArray]],
+    w: FloatArray,
+    whole: bool,
+) -> Certainty:
+    """What the errors of the own coefficients and of every row's linear predictor are worth."""
     p = data.features.shape[1]
-    found_weights, place = [], p
-    for basis, back in zip(bases, backs, strict=True):
-        found_weights.append(back @ fitted.coef[place : place + basis.shape[1]])
-        place += basis.shape[1]
-    design = np.column_stack([np.ones(n), x])
-    return Final(
-        float(fitted.intercept),
-        np.asarray(fitted.coef[:p]),
-        tuple(found_weights),
-        np.asarray(fitted.eta),
-        design,
-        sandwich(design, y, fitted.eta, fam, case),
-        tuple(backs),
-        y,
-        case,
-    )
-
-
-def _orthonormal(block: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Orthonormal basis (n, q) of columns (n, k), and what leads back to them (k, q)."""
-    if not block.shape[1]:
-        return block, np.empty((0, 0))
-    lengths = np.linalg.norm(block, axis=0)
-    lengths = np.where(lengths > 0, lengths, 1.0)
-    left, size, turn = np.linalg.svd(block / lengths, full_matrices=False)
-    kept = size > 1e-8 * size.max()
-    # Of the size of the columns' entries, so that coefficients are numbers of ordinary size.
-    scale = np.sqrt(len(block))
-    return left[:, kept] * scale, (turn[kept].T / size[kept]) * scale / lengths[:, None]
+    every = np.vstack([np.eye(p + 1, known.design.shape[1]), known.design])
+    fine = known.covariances.identified(every)
+    if whole:
+        return Certainty(np.where(fine, 1.0, np.nan), fine)
+    place = np.append(np.arange(p + 1), p + 1 + target_rows(rows))
+    found = certainty(s, known, p, every[place], left, w)
+    factor = np.full(len(every), np.nan)
+    factor[place], fine[place] = found.factor, found.estimable
+    return Certainty(factor, fine)
 
 
 # --------------------------------------------------------------------------- the initiator
@@ -154,8 +161,9 @@ def conclude(
     rows = rows_of(data, s)
     joint = Joint(s, data, rows, state)
     rest = [_checked(np.asarray(block), data) for block in message.rest.value]
+    left = [dict(one) for one in message.left.value if isinstance(one, dict)]
     training = np.asarray(joint.model.eta)
-    final = final_fit(s, data, rows, joint, rest, message.complete)
+    final = final_fit(s, data, rows, joint, state, rest=rest, left=left, complete=message.complete)
     fam, true = s.training_family(), s.true_family()
     alone = glm.fit(data.features, rows.y, true, weights=rows.training_weights, penalty=s.penalty())
     compared = comparison(s, rows, training, alone.eta, fam)
@@ -174,7 +182,7 @@ def conclude(
         else np.full(len(status), np.nan),
     }
     low, high, widths = _intervals(s, data, rows, final, joint, message.variances.value)
-    _outputs(site, s, data, rows, final, low, high)
+    _outputs(site, s, data, rows, final, low, high, message.complete)
     table_names = ("(intercept)", *data.feature_names)
     shown = table_names if s.names else tuple(f"x{j}" for j in range(len(table_names)))
     site.table("coefficients", {"name": table_names, **table, "status": status})
@@ -195,8 +203,8 @@ def conclude(
     )
     kept = {
         "weights": tuple(final.weights),
-        "covariances": _partner_covariances(data, final),
-        "shared": _partner_null(data, final),
+        "covariances": _partner_covariances(data, final, message.complete),
+        "shared": _partner_null(data, final, message.complete),
         "settings": message.settings,
     }
     return reply, {"concluded": kept}
@@ -232,48 +240,39 @@ def _coefficients(
     """Estimates of the initiator's coefficients, their errors, and what each of them is."""
     p = data.features.shape[1]
     estimate = np.append(final.intercept, final.coef)
+    factor, fine = final.certainty.factor[: p + 1], final.certainty.estimable[: p + 1]
     error = np.full(p + 1, np.nan)
-    status = [PENALISED if s.alpha else UNCERTAIN] * (p + 1)
-    if final.covariances is not None:
-        pick = np.eye(p + 1, final.design.shape[1])
-        known = final.covariances.identified(pick)
-        variance = final.covariances.variance(pick)
-        error = np.where(known, np.sqrt(np.maximum(variance, 0.0)), np.nan)
-        status = [IDENTIFIED if fine else SHARED for fine in known]
-        estimate = np.where(known, estimate, np.nan)
-    return {"estimate": estimate, "error": error}, tuple(status)
+    status = [PENALISED] * (p + 1)
+    if final.known is not None:
+        pick = np.eye(p + 1, final.known.design.shape[1])
+        error = factor * np.sqrt(np.maximum(final.known.covariances.variance(pick), 0.0))
+        status = [
+            (SHARED if not ok else UNCERTAIN if np.isnan(f) else IDENTIFIED if f == 1 else BOUNDED)
+            for f, ok in zip(factor, fine, strict=True)
+        ]
+        estimate = np.where(fine, estimate, np.nan)
+    return {"estimate": estimate, "error": error, "factor": factor}, tuple(status)
 
 
-def _blocks(data: SiteData, final: Final) -> list[slice]:
-    """Places of each partner's combinations in the design."""
-    places, start = [], 1 + data.features.shape[1]
-    for back in final.backs:
-        places.append(slice(start, start + back.shape[1]))
-        start += back.shape[1]
-    return places
-
-
-def _partner_covariances(data: SiteData, final: Final) -> tuple[FloatArray, ...]:
-    """Covariance of the weights of each partner's directions."""
-    found = final.covariances
-    if found is None:
+def _partner_covariances(data: SiteData, final: Final, complete: bool) -> tuple[FloatArray, ...]:
+    """Covariance of the weights of each partner's directions, where all of them are known."""
+    if final.known is None or not complete:
         return tuple(np.empty((0, 0)) for _ in final.weights)
+    found, places = final.known.covariances, final.known.blocks(data.features.shape[1])
     return tuple(
         back @ found.covariance[place, place] @ back.T
-        for back, place in zip(final.backs, _blocks(data, final), strict=True)
+        for back, place in zip(final.known.backs, places, strict=True)
     )
 
 
-def _partner_null(data: SiteData, final: Final) -> tuple[FloatArray, ...]:
+def _partner_null(data: SiteData, final: Final, complete: bool) -> tuple[FloatArray, ...]:
     """Combinations of each partner's directions that others have too."""
-    found = final.covariances
-    if found is None:
+    if final.known is None or not complete:
         return tuple(np.empty((len(w), 0)) for w in final.weights)
+    found, places = final.known.covariances, final.known.blocks(data.features.shape[1])
     # So that a direction which others have moves the linear predictor by about 1 in every row.
     null = found.null / found.lengths[:, None] * np.sqrt(len(final.eta))
-    return tuple(
-        back @ null[place] for back, place in zip(final.backs, _blocks(data, final), strict=True)
-    )
+    return tuple(back @ null[place] for back, place in zip(final.known.backs, places, strict=True))
 
 
 # --------------------------------------------------------------------------- intervals
@@ -285,24 +284,30 @@ def _intervals(
     """Limits of the mean response of every row, where they are known."""
     from scipy.stats import norm
 
-    n = data.n_rows
-    error = np.full(n, np.nan)
-    if final.covariances is not None and s.interval == "joint":
-        fine = final.covariances.identified(final.design)
-        variance = final.covariances.variance(final.design)
-        error = np.where(fine, np.sqrt(np.maximum(variance, 0.0)), np.nan)
-        reach = norm.ppf((1 + s.level) / 2)
+    n, p = data.n_rows, data.features.shape[1]
+    error, reach = np.full(n, np.nan), float(norm.ppf((1 + s.level) / 2))
+    factor = final.certainty.factor[p + 1 :]
+    if final.known is not None and s.interval == "joint":
+        variance = final.known.covariances.variance(final.known.design)
+        error = factor * np.sqrt(np.maximum(variance, 0.0))
     elif s.interval in ("inflated", "paper") and not s.alpha:
         error, reach = _local_intervals(s, data, rows, final, joint, variances)
-    else:
-        reach = np.nan
+        factor = np.ones(n)
     ends = np.stack([final.eta - reach * error, final.eta + reach * error])
     low, high = np.sort(mean_of(s, ends), axis=0)
     known = np.isfinite(error) & rows.new
-    width = float(np.mean((high - low)[known])) if known.any() else _GAP
-    few = 0 < known.sum() < 10
-    facts = {"certified": -1 if few else int(known.sum()), "mean_width": _GAP if few else width}
+    certain = known & (factor == 1)
+    facts = {
+        "certified": _few(int(certain.sum())),
+        "bounded": _few(int((known & ~certain).sum())),
+        "mean_width": float(np.mean((high - low)[known])) if known.sum() >= 10 else _GAP,
+    }
     return low, high, facts
+
+
+def _few(count: int) -> int:
+    """Number of new people; a few are told as -1."""
+    return count if count == 0 or count >= 10 else -1
 
 
 def _local_intervals(
@@ -347,6 +352,7 @@ def _outputs(
     final: Final,
     low: FloatArray,
     high: FloatArray,
+    complete: bool,
 ) -> None:
     """What the initiator keeps: predictions with limits, and a predictor for later."""
     part = final.intercept + data.features @ final.coef
@@ -361,9 +367,7 @@ def _outputs(
     scale = own.scale
     shift = np.zeros(len(scale)) if data.scaling is None else data.scaling[1]
     coef = final.coef / scale
-    covariance = np.empty((0, 0))
-    if final.covariances is not None:
-        covariance = _raw_covariance(data, final, scale, shift)
+    covariance = _raw_covariance(data, final, scale, shift, complete)
     site.output(
         "predictor",
         AssistedPredictor(
@@ -381,22 +385,22 @@ def _outputs(
 
 
 def _raw_covariance(
-    data: SiteData, final: Final, scale: FloatArray, shift: FloatArray
+    data: SiteData, final: Final, scale: FloatArray, shift: FloatArray, complete: bool
 ) -> FloatArray:
     """Covariance of intercept, own coefficients and weights of directions, in the table's units."""
-    found = final.covariances
-    if found is None:
+    if final.known is None or not complete:
         return np.empty((0, 0))
     p = data.features.shape[1]
-    turn = np.zeros((1 + p + sum(len(b) for b in final.backs), final.design.shape[1]))
+    backs = final.known.backs
+    turn = np.zeros((1 + p + sum(len(b) for b in backs), final.known.design.shape[1]))
     turn[0, 0] = 1.0
     turn[0, 1 : 1 + p] = -shift / scale
     turn[np.arange(1, 1 + p), np.arange(1, 1 + p)] = 1 / scale
     row = 1 + p
-    for back, place in zip(final.backs, _blocks(data, final), strict=True):
+    for back, place in zip(backs, final.known.blocks(p), strict=True):
         turn[row : row + len(back), place] = back
         row += len(back)
-    return np.asarray(turn @ found.covariance @ turn.T)
+    return np.asarray(turn @ final.known.covariances.covariance @ turn.T)
 
 
 @step("tell")

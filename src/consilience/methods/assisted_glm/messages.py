@@ -320,6 +320,81 @@ class Finished:
     known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
 
 
+@message("assisted-glm/aim-request", version=1)
+class AimRequest:
+    """Take in further directions; say what standard errors need of a partner."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
+    owner: str = sends(
+        Disclosure.PUBLIC, kind="str", audience="all", doc="whose further directions these are"
+    )
+    more: Released = sends(
+        Disclosure.PER_RECORD, ("m", "k"), audience="initiator", doc="further directions, if any"
+    )
+
+
+@message("assisted-glm/aimed", version=1)
+class Aimed:
+    """The joint fit and the targets, but for the partner's own part of them."""
+
+    own: Released = sends(
+        Disclosure.PER_RECORD,
+        ("m", "k"),
+        audience="partner",
+        doc="the initiator's columns along the fit and the targets",
+    )
+    others: Released = sends(
+        Disclosure.PER_RECORD, ("o", "j"), audience="partner", doc="the other partners' parts"
+    )
+    place: Released = sends(
+        Disclosure.MODEL,
+        "weights, constants, rows of the targets",
+        audience="partner",
+        doc="the partner's own part, by its messages",
+    )
+    spent: bool = sends(
+        Disclosure.PUBLIC, kind="bool", doc="whether the initiator's policy lets no more leave"
+    )
+    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+
+
+@message("assisted-glm/refine-request", version=1)
+class RefineRequest:
+    """Send the directions that the targets need most."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    own: Released = sends(
+        Disclosure.PER_RECORD, ("m", "k"), audience="partner", doc="the initiator's columns"
+    )
+    others: Released = sends(
+        Disclosure.PER_RECORD, ("o", "j"), audience="partner", doc="the other partners' parts"
+    )
+    place: Released = sends(
+        Disclosure.MODEL,
+        "weights, constants, rows of the targets",
+        audience="partner",
+        doc="the partner's own part, by its messages",
+    )
+    last: bool = sends(
+        Disclosure.PUBLIC, kind="bool", audience="all", doc="whether to say what is left only"
+    )
+
+
+@message("assisted-glm/refined", version=1)
+class Refined:
+    """Further directions, and what is left of each target's equations."""
+
+    more: Released = sends(
+        Disclosure.PER_RECORD, ("m", "k"), audience="initiator", doc="further directions, if any"
+    )
+    left: Released = sends(
+        Disclosure.MODEL, "by target", audience="initiator", doc="variance that is still hidden"
+    )
+    n_more: int = sends(Disclosure.PUBLIC, kind="int", doc="number of further directions")
+    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+
+
 @message("assisted-glm/conclude-request", version=1)
 class ConcludeRequest:
     """Compare, infer, predict."""
@@ -338,6 +413,13 @@ class ConcludeRequest:
         audience="initiator",
         many=True,
         doc="each partner's variances for new people",
+    )
+    left: Released = sends(
+        Disclosure.MODEL,
+        "by target",
+        audience="initiator",
+        many=True,
+        doc="what is still hidden of each target at each partner",
     )
     complete: bool = sends(
         Disclosure.PUBLIC, kind="bool", audience="all", doc="whether all directions are known"

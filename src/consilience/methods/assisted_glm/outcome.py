@@ -141,7 +141,7 @@ def fitted_result(
             "z": z,
             "p": 2 * norm.sf(np.abs(z)),
             "status": np.array(concluded.status),
-            "factor": np.ones(len(z)),
+            "factor": table["factor"],
         },
         alone={"estimate": table["alone"], "error": table["alone_error"]},
         calibration={
@@ -157,7 +157,7 @@ def fitted_result(
             "level": s.level,
             "n_new": int(counts["new"]),
             "certified": int(concluded.intervals.value["certified"]),
-            "bounded": 0,
+            "bounded": int(concluded.intervals.value["bounded"]),
             "mean_width": _number(concluded.intervals.value["mean_width"]),
         },
         remaining=float(sum(course.gains.values())),

@@ -315,7 +315,7 @@ def turn(
     to = s.partners.index(message.partner)
     own = OwnColumns.of(data, state.get("factor"))
     coef = joint.own_part(to)
-    known, rank, allowed = own.known(site, coef)
+    known, rank, allowed = own.known_after(site, coef)
     part = joint.others_part(to)
     seen = joint.model.offset_for(to)
     constant = float(np.mean(seen - own.centred(data) @ coef - (part if len(part) else 0.0)))
@@ -374,9 +374,7 @@ def contribute(
     known, _, allowed = own.known(site, answer.direction)
     sent = np.asarray(state["sent"])
     # Once every direction was sent, another message says nothing that the span does not have.
-    done = s.acceleration == SPAN and (
-        sent.shape[1] >= partner.rank or not np.any(answer.direction)
-    )
+    done = s.acceleration == SPAN and (sent.shape[1] >= partner.rank or not answer.new)
     leaves = allowed and not done
     gain = 0.0 if not np.isfinite(answer.gain) else float(answer.gain)
     before, _, _ = own.known(site, np.empty((len(own.names), 0)))

@@ -32,7 +32,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from consilience.exceptions import DisclosureError, StudyError, WireError
+from consilience.exceptions import DisclosureError, QuorumError, StudyError, WireError
 from consilience.methods.base import (
     Ask,
     CoordinatorContext,
@@ -100,6 +100,9 @@ def hash_ids(
     if not site.partner_key or data.hashes is None:
         sentence = "the site has no partner key: name it in [partners] of the site file"
         raise StudyError(sentence, public=sentence)
+    if data.n_rows < max(site.limits.min_records, MIN_MATCHED):
+        sentence = "too few rows have an id of their own"
+        raise DisclosureError(sentence, public=sentence)
     # A fresh generator over operating-system entropy, of which nothing else leaves.
     private = site.secret_rng.bytes(32)
     role = "partner" if data.target is None else "initiator"
@@ -179,7 +182,14 @@ def align_ids(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     ------
     StudyError
         Too few rows are common to all sites.
+    QuorumError
+        The initiator, all partners, or one of those that opened did not answer.
     """
+    if ctx.initiator not in ctx.sites or not ctx.partners:
+        raise QuorumError(
+            f"only {', '.join(ctx.sites)} answered: the initiator {ctx.initiator!r} and one "
+            "partner at least must take part"
+        )
     everybody = len(ctx.sites)
     replies = ctx.require((yield Ask("align_ids.hash", HashRequest())), at_least=everybody)
     found = {site: np.asarray(r.hashes.value, dtype=np.uint8) for site, r in replies.items()}

@@ -77,6 +77,13 @@ class OwnColumns:
         wide = directions.reshape(len(self.scale), -1)
         return site.revealed(self.factor, self.names, self.unscaled(wide))
 
+    def known_after(self, site: SiteContext, directions: FloatArray) -> tuple[int, int, bool]:
+        """Return the same, where directions that may not leave are not counted."""
+        known, rank, allowed = self.known(site, directions)
+        if not allowed:
+            known, _, _ = self.known(site, np.empty((len(self.scale), 0)))
+        return known, rank, allowed
+
     def released(self, directions: FloatArray, to: str) -> Released:
         """Centred columns along directions (of the prepared columns), for one site's eyes."""
         value = projection(self.x, self.unscaled(directions), names=self.names, factor=self.factor)
