@@ -77,6 +77,14 @@ FITS: dict[str, Callable[[], Any]] = {
     "few-new": lambda: joint_fit(n_new=-1, intervals={**intervals("joint"), "certified": -1}),
     "complete": lambda: joint_fit(complete=True),
     "later": lambda: later(),
+    "untrained": lambda: joint_fit(saved=0.0, error=0.0, rounds=0, stopped="rank"),
+    "endless": lambda: joint_fit(
+        response="masked",
+        flip=0.2,
+        saved=-9e3,
+        error=3e3,
+        deviance={"null": 300.0, "alone": 250.0, "joint": 1.4e6},
+    ),
     "all-revealed": lambda: joint_fit(revealed={"clinic": (6, 6), "lab": (7, 7)}),
 }
 
@@ -268,6 +276,8 @@ def test_power_at_the_epsilon_of_the_run() -> None:
         ("no-holdout", "caution", "no record was held out"),
         ("few-held-out", "caution", "predicts better"),
         ("no-error", "caution", "No evidence"),
+        ("untrained", "caution", "No joint model: before the first round"),
+        ("endless", "caution", "no finite end"),
     ],
 )
 def test_headline_of_a_fit(case: str, tone: str, text: str) -> None:

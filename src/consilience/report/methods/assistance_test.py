@@ -129,7 +129,8 @@ def _sorted(result: AssistanceTestResult) -> tuple[list[str], list[str], list[st
 
 def _test_words(result: AssistanceTestResult, partners: Sequence[str]) -> str:
     name = KINDS.get(result.test, result.test)
-    p = listed([f"p {equals(_combined(result, q))}" for q in partners])
+    said = [f"p {equals(_combined(result, q))}" for q in partners]
+    p = f"{said[0]} each" if len(said) > 1 and len(set(said)) == 1 else listed(said)
     return f"{name} test, {p}, level {result.level:g}"
 
 

@@ -32,10 +32,10 @@ from consilience.report.sections import (
 )
 
 STOPPED = {
-    "converged": "Training converged",
-    "rounds": "Training used all its rounds before it converged",
-    "rank": "Training stopped where a party had revealed as much of its columns as it allows",
-    "nothing new": "Training ended when no message held anything new",
+    "converged": "training converged",
+    "rounds": "training had used all its rounds and not converged",
+    "rank": "training stopped, since a party had revealed as much of its columns as it allows",
+    "nothing new": "training ended, since no message held anything new",
 }
 ACCELERATION = {
     "span": "the initiator refitted its model on its columns and all messages so far",
@@ -72,7 +72,8 @@ class AssistedGLMReport(MethodReport):
                 more=tuple(_what_left(result)),
             )
         text, tone = _verdict(result)
-        more = (_in_training(result), _end(result), *_what_left(result))
+        said = "" if untrained(result) or endless(result) else _in_training(result)
+        more = (said, _end(result), *_what_left(result))
         return Headline(text, tone, tuple(m for m in more if m))
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
@@ -98,7 +99,7 @@ class AssistedGLMReport(MethodReport):
         if result.followed:
             return [_predictions(result)]
         blocks = [_comparison(result)]
-        if any(np.isfinite(t["predicted"]).any() for t in result.calibration.values()):
+        if any(np.isfinite(t["observed"]).sum() > 1 for t in result.calibration.values()):
             blocks.append(_calibration(result))
         if len(result.coefficients["name"]):
             blocks.append(_coefficients(result))
@@ -154,6 +155,18 @@ def _verdict(result: AssistedGLMResult) -> tuple[str, Tone]:
     """Headline and its tone."""
     value, low, high = gain(result)
     whom = _partners(result)
+    if untrained(result):
+        return (
+            f"No joint model: before the first round a party had revealed as much of its columns "
+            f"as it allows. What is said below of a joint model is {_own(result)}'s own.",
+            "caution",
+        )
+    if endless(result):
+        return (
+            f"The joint model with {whom} is of no use: its fit has no finite end on these "
+            "records.",
+            "caution",
+        )
     if not math.isfinite(value):
         return (
             f"A joint model with {whom} was fitted, but no record was held out: whether it "
@@ -185,6 +198,16 @@ def _verdict(result: AssistedGLMResult) -> tuple[str, Tone]:
         f"saved {interval}.",
         "plain" if math.isfinite(low) else "caution",
     )
+
+
+def untrained(result: AssistedGLMResult) -> bool:
+    """Whether no partner's message came into the model."""
+    return result.rounds == 0 and result.stopped == "rank"
+
+
+def endless(result: AssistedGLMResult) -> bool:
+    """Whether the joint model fits the records that it was trained on worse than a constant."""
+    return bool(result.deviance["joint"] > result.deviance["null"])
 
 
 def _in_training(result: AssistedGLMResult) -> str:
@@ -227,8 +250,8 @@ def _negated(value: float, low: float, high: float) -> str:
 
 
 def _end(result: AssistedGLMResult) -> str:
-    said = STOPPED.get(result.stopped, f"Training stopped: {result.stopped}")
-    text = f"{said} after {plural(result.rounds, 'round')}"
+    said = STOPPED.get(result.stopped, f"training stopped: {result.stopped}")
+    text = f"After {plural(result.rounds, 'round')}, {said}"
     if result.stopped == "rank" and math.isfinite(result.remaining):
         lost = number(float(result.remaining))
         text += f"; one more fit at the partners would still lower the deviance by {lost}"
@@ -328,6 +351,12 @@ def _comparison(result: AssistedGLMResult) -> Block:
         text.append(
             f"{_own(result)}'s own model is fitted to the true response, the joint one to what the "
             "mask leaves: with much masking a partner can cost more than it brings."
+        )
+    if endless(result):
+        warning = (
+            "The joint model fits its training records worse than a constant. Its fit has no "
+            "finite end: a column tells the classes apart exactly, or, with a masked response, "
+            "there are too few records for the mask. More records, less masking or a ridge help."
         )
     return Block("Is the joint model better?", tuple(text), warning, tables=tuple(tables))
 
@@ -458,7 +487,7 @@ def _coefficient_table(found: Any, alone: Any, status: Sequence[str]) -> Table:
                 site_name(str(name)),
                 DASH if shared else signed(estimate),
                 DASH if bare else number(error),
-                DASH if bare else signed(round(float(found["z"][i]), 2)),
+                DASH if bare else _minus(f"{float(found['z'][i]):z.2f}"),
                 DASH if bare else p_value(float(found["p"][i])),
                 said,
                 signed(own) if math.isfinite(own) else DASH,
