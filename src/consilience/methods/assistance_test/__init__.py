@@ -125,8 +125,6 @@ class AssistanceTest(Method):
         "least must answer."
     )
     tolerates: ClassVar[dict[str, Literal["quorum", "all", "any"]]] = {
-        "align_ids.hash": "all",
-        "align_ids.match": "all",
         "sketch": "any",
         "sketch_noised": "any",
         "test": "all",

@@ -138,11 +138,12 @@ class Tested:
     """Statistics of the tests."""
 
     tests: Released = sends(
-        Disclosure.MODEL, "by kind: statistic, df, p by draw", doc="test statistics"
+        Disclosure.MODEL, "by kind: statistic, df, p by draw", gaps=True, doc="test statistics"
     )
     facts: Released = sends(
         Disclosure.MODEL,
         "records, minority, reliability",
+        gaps=True,
         doc="rows, rows of the rarer class per parameter, share of a sketch that is not noise",
     )
     given: bool = sends(
