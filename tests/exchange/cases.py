@@ -18,10 +18,12 @@ from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine, watch
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import RunError
+from consilience.methods.assistance_test import AssistanceTest
 from consilience.methods.base import Columns, Method, Preparation, SiteData
 from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
+from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.testing.check_method import Oracle
 from consilience.testing.fakes import (
@@ -83,6 +85,32 @@ def predicting() -> Federation:
     return Federation(LocalEngine(sites), columns, Preparation())
 
 
+def over_columns() -> Federation:
+    """Three sites with other columns of the same people, of which each lacks some; cedar asks."""
+    rng = np.random.default_rng(9)
+    n = 90
+    x = rng.normal(size=(n, 9))
+    response = x @ np.array([1.0, -1.0, 0, 0, 0, 0, 0, 0.5, 0]) + rng.normal(size=n)
+    ids = np.array([f"person-{i}" for i in range(n)])
+    tables, columns = {}, {}
+    for k, site in enumerate(("ash", "birch", "cedar")):
+        own = rng.permutation(n)[: n - 3 * k]
+        names = [f"{site}-{j}" for j in range(3)]
+        tables[site] = {name: x[own, 3 * k + j] for j, name in enumerate(names)}
+        tables[site] |= {"id": ids[own], "y": response[own]}
+        columns[site] = Columns(features=names, id="id", target="y" if site == "cedar" else None)
+    federation = Federation.local(
+        tables,
+        columns=columns,
+        policy=Policy(preset="consortium", share_response=True),
+        partner_key=bytes(range(32)),
+        at="third-party",
+    )
+    for i, site in enumerate(members(federation).values()):
+        with_fixed_secrets(site, i)
+    return federation
+
+
 def pooled_mean_and_sd(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     x = np.concatenate([data.features for data in rows.values()])
     return {"n": len(x), "mean": x.mean(axis=0), "sd": x.std(axis=0, ddof=1)}
@@ -99,6 +127,7 @@ class Case:
 
 
 CASES: dict[str, Case] = {
+    "assistance-test": Case(AssistanceTest(family="normal", n_directions=2), over_columns),
     "mean-and-sd": Case(MeanAndSD(), plain, pooled_mean_and_sd),
     "mean-and-sd scaled": Case(MeanAndSD(), scaled),
     "class-sums": Case(ClassSums(edges=((0.0,), (2.0,))), plain),

@@ -112,6 +112,9 @@ def _check_line(where: str, line: Line, spec: FieldSpec, dims: dict[str, int]) -
     if line.shape == "sealed":
         expect(spec.for_role, f"{where}: sealed, and its audience {spec.audience!r} is no role")
         return
+    if line.shape == "bytes":
+        expect(spec.kind == "any", f"{where}: bytes, declared as {spec.kind}")
+        return
     found = [] if line.shape == "scalar" else [int(n) for n in line.shape.split("x")]
     expect(len(found) == len(spec.shape), f"{where}: shape {line.shape}, declared {spec.shape}")
     for want, length in zip(spec.shape, found, strict=True):
@@ -214,7 +217,8 @@ def check_absence(
 ) -> None:
     """Each round x each site x {absent, refused, late, returns} ends as `tolerates` says.
 
-    A step that tolerates ``"quorum"`` lets the run end with a result and a note that names the
+    Over columns nobody can be missing where ids are matched, and the initiator nowhere. A step that
+    tolerates ``"quorum"`` lets the run end with a result and a note that names the
     site; where the quorum is everybody, or the step needs ``"all"``, the run stops with a
     `QuorumError` that names the site. A step that tolerates ``"any"`` lets the run end whoever is
     missing. A run that stopped ends as if nothing had happened when its missing sites are asked
@@ -244,7 +248,7 @@ def _check_one_absence(
         stopped = ""
     except QuorumError as error:
         run, stopped = None, str(error)
-    rules = {step: method.tolerates.get(step, "quorum") for _, step, _ in engine.missed}
+    rules = {step: _tolerates(method, federation, step, key[1]) for _, step, _ in engine.missed}
     strict = [step for step, rule in rules.items() if rule == "all"]
     if strict:
         expect(bool(stopped), f"{where}: step {strict[0]!r} needs all sites, yet the run went on")
@@ -255,6 +259,14 @@ def _check_one_absence(
         run.result.to_files()
         noted = any(key[1] in note for note in run.notes)
         expect(noted, f"{where}: no note of the run names the site")
+
+
+def _tolerates(method: Method, federation: Federation, step: str, site: str) -> str:
+    """Who must answer a step: rows of a study over columns are matched by all, or not at all."""
+    indispensable = federation.partition == "columns" and (
+        step.startswith("align_ids.") or federation.roles[site] == "initiator"
+    )
+    return "all" if indispensable else method.tolerates.get(step, "quorum")
 
 
 def _check_below_quorum(
@@ -270,7 +282,7 @@ def _check_below_quorum(
         except QuorumError as error:
             expect(key[1] in str(error), f"{where}: the error does not name the site: {error}")
         else:
-            rules = {method.tolerates.get(step, "quorum") for _, step, _ in engine.missed}
+            rules = {_tolerates(method, federation, step, key[1]) for _, step, _ in engine.missed}
             expect(rules <= {"any"}, f"{where}: the run ended with a site below its quorum")
             return
         engine.script = {}

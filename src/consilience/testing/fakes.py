@@ -69,7 +69,7 @@ def array_loader(
     x = np.array(features, dtype=float)
     known = [f"x{j}" for j in range(x.shape[1])] if names is None else list(names)
 
-    def load(columns: Columns, preparation: Preparation) -> SiteData:
+    def load(columns: Columns, preparation: Preparation, partition: str = "rows") -> SiteData:
         wanted = columns.features or tuple(known)
         for name in wanted:
             if name not in known:
@@ -154,15 +154,21 @@ def _renewed(
     sites = []
     for name, site in members(federation).items():
         loader = _changed(site._loader, changes[name]) if name in changes else site._loader
-        fresh = Site(name, loader, policy=policy or site.policy, home=MemoryHome())
+        fresh = Site(
+            name,
+            loader,
+            policy=policy or site.policy,
+            home=MemoryHome(),
+            partner_key=site._partner_key,
+        )
         fresh._secret_seed = site._secret_seed
         sites.append(fresh)
     return dataclasses.replace(federation, engine=LocalEngine(sites))
 
 
 def _changed(loader: Loader, change: Callable[[SiteData], SiteData]) -> Loader:
-    def load(columns: Columns, preparation: Preparation) -> SiteData | Loaded:
-        loaded = loader(columns, preparation)
+    def load(columns: Columns, preparation: Preparation, **more: Any) -> SiteData | Loaded:
+        loaded = loader(columns, preparation, **more)
         if isinstance(loaded, SiteData):
             return change(loaded)
         return dataclasses.replace(loaded, data=change(loaded.data))
@@ -173,8 +179,9 @@ def _changed(loader: Loader, change: Callable[[SiteData], SiteData]) -> Loader:
 def rows_of(federation: Federation) -> dict[str, SiteData]:
     """Rows of every site as the study prepares them at the site, for pooled oracles."""
     found = {}
+    more = {} if federation.partition == "rows" else {"partition": federation.partition}
     for name, site in members(federation).items():
-        loaded = site._loader(federation.columns, federation.preparation)
+        loaded = site._loader(federation.columns, federation.preparation, **more)
         found[name] = loaded if isinstance(loaded, SiteData) else loaded.data
     return found
 
