@@ -117,6 +117,7 @@ def joint_fit(
     status = tuple("identified" if i < 3 else STATUSES[i % 4] for i in range(columns))
     factor = np.array([1.2 if s == "bounded" else 1.0 for s in status])
     factor[[s == "not certified" for s in status]] = np.nan
+    se = se * factor
     bins = np.linspace(0.05, 0.9, 8)
     fields: dict[str, Any] = {
         "initiator": "clinic",

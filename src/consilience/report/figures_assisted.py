@@ -323,9 +323,7 @@ def half_widths(result: Any) -> FloatArray:
     found = result.coefficients
     error = np.asarray(found["error"], dtype=float)
     status = np.asarray([str(s) for s in found["status"]])
-    factor = np.asarray(found["factor"], dtype=float)
-    widened = np.where(status == "bounded", error * factor, error)
-    return np.where(np.isin(status, ("identified", "bounded")), drawing.Z95 * widened, np.nan)
+    return np.where(np.isin(status, ("identified", "bounded")), drawing.Z95 * error, np.nan)
 
 
 def plot_assisted_coefficients(result: Any) -> Figure:

@@ -436,8 +436,8 @@ def _coefficients(result: AssistedGLMResult) -> Block:
         )
     if "bounded" in status:
         text.append(
-            "Bounded: the messages allowed were too few to compute the standard error exactly. It "
-            "is at most the error given times the factor, and intervals use that."
+            "Bounded: the messages allowed were too few to compute the standard error exactly. "
+            "The one given is a bound, too large by the factor at most."
         )
     if "not certified" in status:
         text.append(
@@ -577,7 +577,8 @@ def _predictions(result: AssistedGLMResult) -> Block:
         "inflated": "These are bounds only if the variance function of the family is right.",
     }.get(kind, "")
     n, certified = result.n_new, int(found.get("certified", 0))
-    if kind not in INTERVALS or not certified:
+    bounded = int(found.get("bounded", 0))
+    if kind not in INTERVALS or not (certified or bounded):
         text.append(
             "There are no intervals: none were asked for, none are valid after a penalised fit, or "
             "a party's limit on revealed directions left out what they need."
@@ -587,11 +588,15 @@ def _predictions(result: AssistedGLMResult) -> Block:
         INTERVALS[kind],
         percent(float(found.get("level", math.nan)), 0),
         _few(certified),
-        _few(n - certified) if min(n, certified) >= 0 else DASH,
+        _few(bounded),
+        _few(n - certified - bounded) if min(n, certified, bounded) >= 0 else DASH,
         number(float(found.get("mean_width", math.nan))),
     )
-    head = ("intervals", "level", "with interval", "without", "mean width")
-    note = "Intervals of the mean response, not of single responses."
+    head = ("intervals", "level", "certified", "bounded", "none", "mean width")
+    note = (
+        "Intervals of the mean response, not of single responses. Certified: computed exactly. "
+        "Bounded: wider than that by what the messages allowed could not settle."
+    )
     table = Table("Intervals for new people", head, (row,), note)
     return Block("New people", tuple(text), warning, tables=(table,))
 
