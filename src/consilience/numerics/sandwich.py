@@ -51,7 +51,7 @@ class Sandwich:
     def variance(self, combinations: FloatArray) -> FloatArray:
         """Variance of each combination (m, d) of coefficients."""
         c = np.asarray(combinations)
-        return np.einsum("id,de,ie->i", c, self.covariance, c)
+        return np.asarray(np.einsum("id,id->i", c @ self.covariance, c))
 
 
 def sandwich(

@@ -197,12 +197,16 @@ def _table(columns: dict[str, np.ndarray], data: SiteData) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     ids = [] if data.id is None else ["id"]
     writer.writerow(["row", *ids, "kept", *columns])
-    position = {int(row): i for i, row in enumerate(data.rows)}
-    for row in range(max(data.n_read, len(position))):
-        i = position.get(row)
-        if i is None:
-            writer.writerow([row, *["" for _ in ids], 0, *["" for _ in columns]])
-        else:
-            own = [] if data.id is None else [data.id[i]]
-            writer.writerow([row, *own, 1, *[values[i] for values in columns.values()]])
+    n = max(data.n_read, data.n_rows)
+    kept = np.zeros(n, dtype=np.int64)
+    kept[data.rows] = 1
+    filled = []
+    for values in (*([] if data.id is None else [data.id]), kept, *columns.values()):
+        cells: list[Any] = values.tolist()
+        if values is not kept:
+            cells = [""] * n
+            for row, value in zip(data.rows.tolist(), values.tolist(), strict=True):
+                cells[row] = value
+        filled.append(cells)
+    writer.writerows(zip(range(n), *filled, strict=True))
     return text.getvalue().encode()

@@ -509,9 +509,10 @@ def column_factor(x: NDArray[Any]) -> FloatArray:
 
 def _centred(x: FloatArray) -> FloatArray:
     """Columns without their means; one that is constant but for rounding becomes zero."""
-    centred = x - x.mean(axis=0)
-    size = np.abs(centred).max(axis=0)
-    centred[:, size <= 1e-13 * np.abs(x).max(axis=0)] = 0.0
+    mean = x.mean(axis=0)
+    centred = x - mean
+    lengths = np.sqrt(np.einsum("ij,ij->j", centred, centred))
+    centred[:, lengths <= 1e-13 * np.sqrt(len(x)) * np.abs(mean)] = 0.0
     return np.asarray(centred)
 
 
@@ -597,7 +598,7 @@ def _same_scatter(factor: FloatArray, centred: FloatArray) -> bool:
     factor = np.asarray(factor, dtype=float)
     if factor.shape != (min(centred.shape), centred.shape[1]):
         return False
-    lengths = np.sqrt((centred**2).sum(axis=0))
+    lengths = np.sqrt(np.einsum("ij,ij->j", centred, centred))
     return np.allclose(np.sqrt((factor**2).sum(axis=0)), lengths, rtol=1e-8, atol=1e-12)
 
 

@@ -108,7 +108,9 @@ def final_fit(
         y, case = joint.y, rows.training_weights
         if not s.masked:
             y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
-        fitted = glm.fit(design[:, 1:], y, fam, weights=case)
+        begin = np.linalg.lstsq(design[:2000], joint.model.eta[:2000], rcond=None)[0]
+        start = (begin[1:], float(begin[0]))
+        fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
         intercept, coef, eta = float(fitted.intercept), fitted.coef[:p], fitted.eta
         covariances = sandwich(design, y, eta, fam, case)
         weights = [
