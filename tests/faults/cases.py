@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from consilience.exceptions import ProtocolError
+from consilience.methods.assistance_test import AssistanceTest
 from consilience.methods.base import (
     Ask,
     Columns,
@@ -33,7 +34,9 @@ from consilience.wire.message import Disclosure, message, sends
 
 SITES = ("ash", "birch-2")
 FEATURES = ("a", "b", "c")
-Loader = Callable[[Columns, Preparation], SiteData]
+ROLES = {"ash": "partner", "birch-2": "initiator"}
+PARTNER_KEY = bytes(range(32))
+Loader = Callable[..., SiteData]
 
 
 @message("secret-draws/draw", version=1)
@@ -99,13 +102,22 @@ class Case:
     """A study whose result must not depend on the engine, or on crashes.
 
     ``draws_secrets``: result bytes differ between runs; that they hold what was released first is
-    checked instead.
+    checked instead. ``seals``: what crosses has other bytes in each run, results have not, because
+    sites keep what they once drew for their data.
     """
 
     method: Callable[[], Method]
     columns: Columns = field(default_factory=lambda: Columns(features=FEATURES))
     preparation: Preparation = field(default_factory=Preparation)
     draws_secrets: bool = False
+    seals: bool = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a federation over columns is told besides."""
+        if self.method().partition == "rows":
+            return {}
+        return {"partition": "columns", "roles": ROLES, "at": "third-party"}
 
 
 CASES: dict[str, Case] = {
@@ -121,19 +133,31 @@ CASES: dict[str, Case] = {
         columns=Columns(features=FEATURES, target="y"),
     ),
     "secret-draws": Case(SecretDraws, draws_secrets=True),
+    "assistance-test": Case(
+        lambda: AssistanceTest(family="normal", n_directions=2),
+        columns=Columns(id="id"),
+        seals=True,
+    ),
 }
 
 
 def loader(site: str) -> Loader:
-    """Rows of a site: two normal columns in two groups, and one of zeros and ones."""
+    """Rows of a site: two normal columns in two groups, and one of zeros and ones.
+
+    Over columns, row i of both sites is one person.
+    """
     position = SITES.index(site)
 
-    def load(columns: Columns, preparation: Preparation) -> SiteData:
+    def load(columns: Columns, preparation: Preparation, partition: str = "rows") -> SiteData:
         n = 60 + 10 * position
         rng = np.random.default_rng(position)
         x = rng.normal(size=(n, 3)) + 4.0 * (rng.random(n) < 0.5)[:, None]
         x[:, 2] = rng.random(n) < 0.5
         y = x @ np.array([1.0, -0.5, 0.25]) + rng.normal(size=n)
-        return SiteData(x, FEATURES, np.arange(n), target=y, n_read=n, content_hash=f"case-{site}")
+        given: dict[str, Any] = {"n_read": n, "content_hash": f"case-{site}", "target": y}
+        if partition == "columns":
+            given["id"] = np.array([f"person-{i}" for i in range(n)])
+            given["target"] = y if ROLES[site] == "initiator" else None
+        return SiteData(x, FEATURES, np.arange(n), **given)
 
     return load

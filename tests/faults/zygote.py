@@ -46,7 +46,7 @@ from consilience.sites.site import Site
 from consilience.wire import files
 from consilience.wire.envelope import Request
 from consilience.wire.signing import SigningKey
-from tests.faults.cases import CASES, SITES, loader
+from tests.faults.cases import CASES, PARTNER_KEY, SITES, loader
 
 POLL = 0.02
 
@@ -149,6 +149,7 @@ def coordinator(spec: dict[str, Any], root: Path) -> None:
         case.preparation,
         quorum=spec.get("quorum"),
         deadline=spec.get("deadline", 30.0),
+        **case.settings,
     )
     # Before the first file there is nothing to go on with: a person begins again.
     resume = spec.get("resume", False) and (root / spec["run"] / "run.json").exists()
@@ -177,15 +178,18 @@ def site(spec: dict[str, Any], root: Path, fate: Fate) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     watch(
-        Site(
-            name, loader(name), policy=Policy(max_runs=None), home=DiskHome(root / f"home-{name}")
-        ),
+        member(name, home=DiskHome(root / f"home-{name}")),
         root / "shared",
         key=SigningKey.load(root / f"keys-{name}"),
         coordinators=[SigningKey.load(root / "keys").public],
         stop=stop,
         poll=POLL,
     )
+
+
+def member(name: str, **settings: Any) -> Site:
+    policy = Policy(preset="consortium", max_runs=None)
+    return Site(name, loader(name), policy=policy, partner_key=PARTNER_KEY, **settings)
 
 
 def _child(spec: dict[str, Any]) -> int:
@@ -213,8 +217,9 @@ def _child(spec: dict[str, Any]) -> int:
 def _warm_up() -> None:
     """Import and compile what the cases need, once for all forks."""
     for case in CASES.values():
-        sites = [Site(name, loader(name)) for name in SITES]
-        Federation(LocalEngine(sites), case.columns, case.preparation).run(case.method(), seed=5)
+        engine = LocalEngine([member(name) for name in SITES])
+        federation = Federation(engine, case.columns, case.preparation, **case.settings)
+        federation.run(case.method(), seed=5)
 
 
 def _start(spec: dict[str, Any]) -> int:
