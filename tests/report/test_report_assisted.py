@@ -8,14 +8,20 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from consilience import Columns, Federation, Policy, load_run
 from consilience import report as room
-from consilience.report import disclosure, figures_assisted
+from consilience.engines.federation import Run
+from consilience.methods.assistance_test import AssistanceTest
+from consilience.methods.assisted_glm import AssistedGLM
+from consilience.report import disclosure, figures_assisted, html
 from consilience.report.methods import assistance_test, assisted_glm
 from consilience.report.sections import Block, MethodReport, Table, p_value, report_of
 from consilience.wire.transcript import Line
 from tests.report.assisted_results import joint_fit, partner_test, power_grid, run_of
+from tests.report.test_report import ANCHORS, Page
 from tests.report.test_report_meta_clustering import drawn, letters, spoken
 
 TEST, GLM = assistance_test.AssistanceTestReport(), assisted_glm.AssistedGLMReport()
@@ -435,6 +441,76 @@ def test_runs_without_directions_say_nothing_of_them() -> None:
     assert "How much of the columns is known" not in found
     assert "revealed" not in found["Field by field"].folded[0].head
     assert not any(name.startswith("revealed") for name, _ in disclosure.key_figures(run))
+
+
+# --- real runs ------------------------------------------------------------------------------
+
+
+CANARY = "canary-91d2"
+LAB = ("sodium-of-the-lab", "zinc-of-the-lab", "iron-of-the-lab")
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 6))
+    y = (rng.random(400) < 1 / (1 + np.exp(-x @ np.array([1, -1, 0, 1.5, 1, -1])))).astype(float)
+    y[390:] = np.nan
+    ids = [f"{CANARY}-{i:03d}" for i in range(400)]
+    clinic = pd.DataFrame(x[:, :3], columns=["age", "<b>dose</b>", "price $ in $"])
+    tables = {
+        "clinic": clinic.assign(id=ids, y=y),
+        "lab": pd.DataFrame(x[:, 3:], columns=list(LAB)).assign(id=ids),
+    }
+    columns = {
+        "clinic": Columns(id="id", features=list(clinic.columns), target="y"),
+        "lab": Columns(id="id", features=list(LAB)),
+    }
+    full = Policy(preset="consortium", share_response=True, max_revealed_rank="full")
+    return Federation.local(tables, columns=columns, policy=full)
+
+
+@pytest.fixture(scope="module", params=["assistance-test", "assisted-glm"])
+def run(
+    request: pytest.FixtureRequest, federation: Federation, tmp_path_factory: pytest.TempPathFactory
+) -> Run:
+    method: Any = (
+        AssistedGLM(response="share")
+        if request.param == "assisted-glm"
+        else AssistanceTest(n_directions=2)
+    )
+    return federation.run(method, seed=1, out=tmp_path_factory.mktemp("runs") / request.param)
+
+
+def test_report_of_a_real_run(run: Run) -> None:
+    page = Page(html.render(run))
+    ids = [attrs.get("id") for tag, attrs in page.tags if tag == "section"]
+    assert tuple(ids) == ANCHORS
+    assert not any(tag in ("script", "b") for tag, _ in page.tags)
+    assert "Each site chose its own columns" in page.text
+    assert "encrypted with keys that only the two have" in page.text
+    assert not re.search(r"\b(nan|inf|None)\b", page.text)
+
+
+def test_report_of_a_real_run_holds_no_record_and_no_name_of_a_partners_column(run: Run) -> None:
+    text = html.render(run)
+    assert CANARY not in text
+    assert not any(name in text for name in LAB)
+
+
+def test_rank_in_the_report_is_that_of_the_result(run: Run) -> None:
+    told = disclosure.revealed(run)
+    result: Any = run.result
+    if run.info.method == "assisted-glm":
+        assert told == {site: tuple(ranks) for site, ranks in result.revealed.items()}
+    else:
+        assert told == {"lab": (result.revealed["lab"], result.n_columns["lab"])}
+    assert told["lab"][0] >= 2
+
+
+def test_report_from_files_is_that_of_the_run(run: Run) -> None:
+    assert run.directory is not None
+    assert html.render(load_run(run.directory)) == html.render(run)
 
 
 class FakeMethod:
