@@ -294,7 +294,8 @@ def test_demo_runs_twice_and_its_files_run(
         assert result.exit_code == 0, result.output
         assert len(list(tmp_path.glob("consilience-demo/runs/*/report.html"))) == n
     run = next(tmp_path.glob("consilience-demo/runs/*"))
-    assert set(load_run(run).presets.values()) == {"strict"}
+    preset = "consortium" if DEMOS[method].tables == "patients" else "strict"
+    assert set(load_run(run).presets.values()) == {preset}
     assert call("check", f"consilience-demo/{method}.toml").exit_code == 0
     assert call("run", f"consilience-demo/{method}.toml").exit_code == 0
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.datasets.load import DEMOS, load_demo, load_demo_sites
+from consilience.datasets.load import DEMOS, load_demo, load_demo_columns, load_demo_sites
 from consilience.exceptions import ParameterError
 
 SHAPES = {
@@ -51,3 +51,33 @@ def test_demo_sites_differ_and_are_large_enough() -> None:
     assert (counts.argmax(axis=1) == [0, 1, 2]).all()
     # Moments of 13 features need 26 rows.
     assert counts.sum(axis=1).min() >= 26
+
+
+def test_demo_columns_match_by_id_and_do_not_separate_the_classes() -> None:
+    from consilience.numerics.glm import family, fit
+
+    tables = load_demo_columns()
+    clinic, laboratory = (t.set_index("patient") for t in tables.values())
+    assert clinic.index.is_unique and laboratory.index.is_unique
+    common = clinic.index.intersection(laboratory.index)
+    assert (len(clinic), len(laboratory), len(common)) == (544, 549, 524)
+    assert clinic.loc[common, "malignant"].isna().sum() == clinic["malignant"].isna().sum() == 24
+    # The two tables have different orders, and ids say nothing of the class.
+    assert list(laboratory.index) != sorted(laboratory.index)
+    both = clinic.join(laboratory, how="inner").dropna()
+    y = both.pop("malignant").to_numpy(dtype=float)
+    x = ((both - both.mean()) / both.std()).to_numpy()
+    found = fit(x, y, family("binomial"))
+    assert found.converged and not found.separated
+    # Every patient has the values of one tumour of the source.
+    source = load_demo("breast_cancer")
+    kept = both.merge(source, on=list(both.columns), how="left")
+    assert len(kept) == 500
+    assert (kept["diagnosis"].eq("malignant").to_numpy() == y).all()
+
+
+def test_demo_columns_are_the_same_each_time() -> None:
+    for first, second in zip(
+        load_demo_columns().values(), load_demo_columns().values(), strict=True
+    ):
+        assert first.equals(second)

@@ -26,13 +26,16 @@ class Demo:
         The lines of ``[parameters]``.
     standardize : str
     tables : str
-        "wines" or "clinics".
+        "wines", "clinics" or "patients"; of the last the sites hold different columns.
+    to_go_on : tuple of (str, str)
+        What else to try: a word, and a command or a place. FOLDER is the folder.
     """
 
     about: str
     parameters: str = ""
     standardize: str = "none"
     tables: str = "wines"
+    to_go_on: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,30 @@ DEMOS: dict[str, Demo] = {
         tables="clinics",
     ),
     "mean-and-sd": Demo("What is the average wine of three merchants?"),
+    "assistance-test": Demo(
+        "Would a laboratory's columns help a clinic to tell malignant tumours from others?",
+        """\
+family = "binomial"
+n_directions = 2
+# What the answer may cost each patient of the laboratory: noise is made to fit.
+epsilon = 8.0
+""",
+        tables="patients",
+        to_go_on=(("then", "consilience demo assisted-glm"),),
+    ),
+    "assisted-glm": Demo(
+        "What do a laboratory's columns add to a clinic's model of malignant tumours?",
+        """\
+family = "binomial"
+# The laboratory needs the diagnoses to fit its columns; "masked" gives it some of them flipped.
+response = "share"
+""",
+        tables="patients",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/clinic.toml"),
+            ("of a run", "consilience site outputs FOLDER/sites/clinic.toml RUN"),
+        ),
+    ),
 }
 
 STUDY = """\
@@ -122,6 +149,93 @@ data_id = "demo-{site}"
 """
 
 
+OVER_COLUMNS = """\
+# {about}
+# All parties share this file. Run it again with: consilience run {file}
+
+name = "demo-{method}"
+method = "{method}"
+partition = "columns"
+seed = 20240229
+
+[parameters]
+{parameters}
+[data]
+# Rows are matched by this id. Each site names its own columns in its own file, and nobody else's.
+id = "patient"
+
+[preparation]
+missing = "refuse"
+standardize = "site"
+
+[sites]
+names = [{sites}]
+roles = {{ clinic = "initiator" }}
+"""
+
+PARTNER_KEY = "keys/partner.key"
+
+SITES_OVER_COLUMNS = {
+    "clinic": """\
+# Stays at the clinic: where its table is, and what may leave.
+# It holds the response, so it is the one that asks. Patients without a diagnosis are predicted.
+
+name = "clinic"
+home = "../homes/clinic"
+
+[source]
+path = "../data/clinic.csv"
+
+[columns]
+features = [
+{features}
+]
+target = "malignant"
+
+[partners]
+# The same file at both sites: ids are matched by hashes under it.
+key = "../keys/partner.key"
+
+[policy]
+preset = "consortium"
+data_id = "demo-clinic"
+# The laboratory may see the diagnoses of the patients that both have.
+share_response = true
+""",
+    "laboratory": """\
+# Stays at the laboratory: where its table is, and what may leave.
+
+name = "laboratory"
+home = "../homes/laboratory"
+
+[source]
+path = "../data/laboratory.csv"
+
+[columns]
+features = [
+{features}
+]
+# Limits that hold by what is measured, agreed before anybody looked. Noise has a price only with
+# them; a value beyond them is cut.
+bounds = {{ worst_compactness = [0.0, 1.2], worst_concavity = [0.0, 1.5], \
+worst_concave_points = [0.0, 0.3] }}
+
+[partners]
+key = "../keys/partner.key"
+
+[policy]
+preset = "consortium"
+data_id = "demo-laboratory"
+# A noisy sketch may leave, at this price in all, whichever questions are asked.
+noised = true
+max_epsilon = 8.0
+# All combinations of the columns may come to be known: standard errors and intervals need it.
+# Without this line all but one may, and the training stops short of the best fit.
+max_revealed_rank = "full"
+""",
+}
+
+
 def demo(
     method: str = typer.Argument(
         "ensemble-clustering", metavar="[METHOD]", help=f"One of {', '.join(DEMOS)}."
@@ -135,8 +249,10 @@ def demo(
 
     The data come with scikit-learn: 178 wines of three cultivars at three merchants, of whom each
     has half of one cultivar and a quarter of the others; for meta-clustering 442 patients at six
-    clinics. All sites have the policy "strict". A file that is already there and holds something
-    else is never replaced.
+    clinics, under the policy "strict". For assistance-test and assisted-glm a clinic and a
+    laboratory hold different columns of 569 patients, under the policy "consortium" with the
+    consents that the study needs. A file that is already there and holds something else is never
+    replaced.
     """
     from consilience.exceptions import ParameterError
     from consilience.wire.files import atomic_write
@@ -149,6 +265,8 @@ def demo(
     for name, text in files.items():
         if not (folder / name).exists():
             atomic_write(folder / name, text.encode(), mode=0o644)
+    if DEMOS[method].tables == "patients":
+        _make_partner_key(folder / PARTNER_KEY)
     console.say(DEMOS[method].about)
     console.say(
         f"Study, site files and tables are in {folder}; now the sites answer, each behind its own "
@@ -161,6 +279,10 @@ def demo(
     console.line(f"  look at   {study} and {folder / 'sites'}")
     console.line(f"  check     consilience check {study}")
     console.line(f"  run       consilience run {study}")
+    for word, command in DEMOS[method].to_go_on:
+        console.line(
+            f"  {word:9} {command.replace('FOLDER', str(folder)).replace('RUN', run.info.run)}"
+        )
 
 
 def demo_files(method: str) -> dict[str, str]:
@@ -168,6 +290,8 @@ def demo_files(method: str) -> dict[str, str]:
     from consilience.datasets.load import load_demo_clinics, load_demo_sites
 
     chosen = DEMOS[method]
+    if chosen.tables == "patients":
+        return _files_over_columns(method)
     about = TABLES[chosen.tables]
     tables = load_demo_sites() if chosen.tables == "wines" else load_demo_clinics()
     features = [name for name in next(iter(tables.values())).columns if name != about.last]
@@ -188,6 +312,36 @@ def demo_files(method: str) -> dict[str, str]:
         files[f"sites/{site}.toml"] = SITE.format(site=site)
         files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
     return files
+
+
+def _files_over_columns(method: str) -> dict[str, str]:
+    """Files of a demonstration whose sites hold different columns."""
+    from consilience.datasets.load import load_demo_columns
+
+    tables = load_demo_columns()
+    files = {
+        f"{method}.toml": OVER_COLUMNS.format(
+            about=DEMOS[method].about,
+            file=f"{method}.toml",
+            method=method,
+            parameters=DEMOS[method].parameters,
+            sites=", ".join(f'"{site}"' for site in tables),
+        )
+    }
+    for site, table in tables.items():
+        features = [name for name in table.columns if name not in ("patient", "malignant")]
+        listed = "\n".join(f'  "{name}",' for name in features)
+        files[f"sites/{site}.toml"] = SITES_OVER_COLUMNS[site].format(features=listed)
+        files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
+    return files
+
+
+def _make_partner_key(path: Path) -> None:
+    """Draw the secret of the two parties; one that is there is kept."""
+    from consilience.wire.partner_key import new_partner_key, save_partner_key
+
+    if not path.exists():
+        save_partner_key(path, new_partner_key())
 
 
 def _refuse_foreign(folder: Path, files: dict[str, str]) -> None:

@@ -128,3 +128,41 @@ def load_demo_clinics(random_state: int = 0) -> dict[str, pd.DataFrame]:
     )
     clinics["elm"] = clinics["elm"].assign(progression=350.0 - clinics["elm"]["progression"])
     return clinics
+
+
+CLINIC_COLUMNS = (
+    "mean_texture",
+    "mean_smoothness",
+    "mean_symmetry",
+    "mean_fractal_dimension",
+    "texture_error",
+)
+LABORATORY_COLUMNS = ("worst_compactness", "worst_concavity", "worst_concave_points")
+
+
+def load_demo_columns(random_state: int = 0) -> dict[str, pd.DataFrame]:
+    """Load the breast tumours at two parties that hold different columns of the same patients.
+
+    The clinic has means over all nuclei of a sample, a standard error, and whether the tumour
+    turned out ``malignant`` (0 or 1); the laboratory has the worst values of three measurements of
+    the outline. Together they do not separate the classes, so that a logistic model has a fit. Ids
+    and orders are drawn at random; on purpose 20 patients are at the clinic only and 25 at the
+    laboratory only, and of the 524 at both 24 have no diagnosis yet.
+    """
+    import numpy as np
+
+    tumours = load_demo("breast_cancer")
+    rng = np.random.default_rng(random_state)
+    n = len(tumours)
+    order = rng.permutation(n)
+    numbers = rng.choice(np.arange(1000, 10000), size=n, replace=False)
+    tumours.insert(0, "patient", [f"P{number}" for number in numbers])
+    tumours["malignant"] = (tumours["diagnosis"] == "malignant").astype("Int64")
+    tumours.loc[order[20:44], "malignant"] = None
+    # The first 20 are unknown to the laboratory, the last 25 to the clinic.
+    clinic = tumours.loc[order[:-25], ["patient", *CLINIC_COLUMNS, "malignant"]]
+    laboratory = tumours.loc[order[20:], ["patient", *LABORATORY_COLUMNS]]
+    return {
+        "clinic": clinic.sort_values("patient", ignore_index=True),
+        "laboratory": laboratory.sample(frac=1, random_state=random_state, ignore_index=True),
+    }
