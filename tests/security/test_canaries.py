@@ -14,7 +14,7 @@ import pytest
 from consilience.methods.base import CoordinatorContext, SiteData, Step
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.phases import opening
-from consilience.sites import site as site_module
+from consilience.sites import computing as site_module
 from consilience.testing.attacks import SUITE
 from consilience.testing.canaries import Canary, find_canaries, number_canary, plant
 from consilience.testing.fakes import Failing, federation_of
@@ -102,9 +102,9 @@ def test_a_leak_through_a_public_field_is_found() -> None:
 
 
 def test_a_leak_through_an_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = site_module._refused
+    plain = site_module.refused
     monkeypatch.setattr(
-        site_module, "_refused", lambda work, reason, error: plain(work, str(error)[:1900], error)
+        site_module, "refused", lambda work, reason, error: plain(work, str(error)[:1900], error)
     )
     assert verdict("canaries in errors")[0] == "open"
 

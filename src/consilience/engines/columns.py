@@ -8,7 +8,7 @@ from typing import Any
 
 from consilience.exceptions import StudyError
 from consilience.methods.base import Columns, Method
-from consilience.sites.prepare import SiteColumns
+from consilience.sites.own_columns import SiteColumns
 from consilience.wire.partner_key import new_partner_key
 
 
@@ -62,6 +62,9 @@ def over_columns(
         raise StudyError("columns by site and tables name different sites: give one for each")
     if len(tables) < 2:
         raise StudyError("a federation over columns needs at least two sites: add the partner's")
+    for site in bounds:
+        if site not in columns:
+            raise StudyError(f"bounds name {site!r}, which is no site: give them by site")
     for site, given in columns.items():
         if given.id is None:
             raise StudyError(f"the columns of site {site!r} name no id: rows are matched by it")

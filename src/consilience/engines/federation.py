@@ -35,7 +35,7 @@ from consilience.sites.site import Site
 from consilience.wire.transcript import Line
 
 if TYPE_CHECKING:
-    from consilience.sites.prepare import SiteColumns
+    from consilience.sites.own_columns import SiteColumns
     from consilience.sites.study import SiteFile, Study
 
 DEFAULT_DEADLINE = 3600.0

@@ -15,7 +15,8 @@ from consilience.engines.base import Arrival, Engine, Key
 from consilience.exceptions import ConsilienceError, StudyError
 from consilience.numerics.parallel import ordered_map
 from consilience.numerics.random import stream
-from consilience.sites.site import Site, Work, compute
+from consilience.sites.computing import Work, compute
+from consilience.sites.site import Site
 from consilience.wire.envelope import Request
 
 

@@ -18,8 +18,9 @@ from consilience.exceptions import (
 from consilience.methods.base import Columns, Method, SiteData
 from consilience.methods.phases.align_ids import MIN_MATCHED
 from consilience.sites.home import DiskHome
+from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Report, SiteColumns, load_with_report
+from consilience.sites.prepare import Report, load_with_report
 from consilience.sites.site import Site
 from consilience.sites.source import Table, is_number, plain_text, read_source
 from consilience.sites.study import SiteFile, Study

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from consilience.methods.base import Columns, Preparation
 from consilience.sites.home import DiskHome
+from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Loaded, SiteColumns, load_with_report
+from consilience.sites.prepare import Loaded, load_with_report
 from consilience.sites.site import Confirm, Site
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile

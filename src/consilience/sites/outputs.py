@@ -95,7 +95,7 @@ class SiteOutput:
             raise RunError(f"run {self.run} has no output {name!r} here: {', '.join(columns)}")
         return np.asarray(columns[name])
 
-    def table(self, name: str) -> pd.DataFrame:
+    def to_frame(self, name: str) -> pd.DataFrame:
         """Read a table that the run left here, such as ``"coefficients"``."""
         import pandas as pd
 

@@ -29,7 +29,7 @@ from pydantic import (
 from consilience.exceptions import ConsilienceError, DataError, StudyError
 from consilience.methods.base import Columns, Preparation
 from consilience.sites.encoding import feature_names
-from consilience.sites.prepare import SiteColumns
+from consilience.sites.own_columns import SiteColumns
 from consilience.sites.source import Source, expand
 
 HASH_VERSION = "consilience-study-1"
@@ -478,7 +478,7 @@ def _known_keys(model: type[BaseModel], place: list[str]) -> list[str]:
     """Keys that a table of a file may hold."""
     import dataclasses
 
-    from consilience.sites.prepare import Unit
+    from consilience.sites.own_columns import Unit
 
     current: Any = model
     for part in place:

@@ -33,10 +33,11 @@ from consilience.methods.base import (
     step,
 )
 from consilience.methods.result import Result
+from consilience.sites.computing import Work
 from consilience.sites.home import MemoryHome
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Loaded
-from consilience.sites.site import Loader, Site, Work
+from consilience.sites.site import Loader, Site
 from consilience.wire.disclosure import Released, aggregate, count, per_record, relayed
 from consilience.wire.envelope import Request
 from consilience.wire.message import Disclosure, message, sends

@@ -87,31 +87,13 @@ def fitted_result(
     complete: bool,
 ) -> AssistedGLMResult:
     """Result of a fit."""
-    from scipy.stats import norm
-
     fit = {k: _number(v) for k, v in concluded.fit.value.items()}
     table = {k: _numbers(v) for k, v in concluded.coefficients.value.items()}
     if {len(v) for v in table.values()} != {len(concluded.names)}:
         raise ProtocolError("the initiator's table of coefficients has columns of other lengths")
-    with np.errstate(invalid="ignore", divide="ignore"):
-        z = table["estimate"] / table["error"]
     counts = concluded.records.value
     bins = np.asarray(concluded.calibration.value)
-    if course.stopped == "rank" and course.who:
-        ctx.note(
-            f"The policy of {course.who} lets no further direction of its columns be known: the "
-            'training ended there. It may grant more by max_revealed_rank, for instance "full".'
-        )
-    if s.acceleration != method.acceleration:
-        ctx.note(
-            "A penalty with an L1 part is fitted by plain alternation: the span of messages has no "
-            "such penalty."
-        )
-    if s.masked and s.flip >= 0.3:
-        ctx.note(
-            f"Flips with probability {s.flip:g} can cost more than a partner is worth: compare "
-            "with the initiator's own model."
-        )
+    _note(ctx, method, s, course)
     return AssistedGLMResult(
         initiator=s.initiator,
         partners=s.partners,
@@ -134,15 +116,7 @@ def fitted_result(
         },
         pseudo_r2={k: fit[f"r2_{k}"] for k in ("alone", "joint")},
         auc={k: fit[f"auc_{k}"] for k in ("alone", "joint")},
-        coefficients={
-            "name": np.array(concluded.names),
-            "estimate": table["estimate"],
-            "error": table["error"],
-            "z": z,
-            "p": 2 * norm.sf(np.abs(z)),
-            "status": np.array(concluded.status),
-            "factor": table["factor"],
-        },
+        coefficients=_coefficients(concluded, table),
         alone={"estimate": table["alone"], "error": table["alone_error"]},
         calibration={
             way: {
@@ -165,6 +139,42 @@ def fitted_result(
         complete=complete,
         masking=s.masking,
     )
+
+
+def _coefficients(concluded: Any, table: dict[str, FloatArray]) -> dict[str, Any]:
+    """Table of the initiator's coefficients."""
+    from scipy.stats import norm
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = table["estimate"] / table["error"]
+    return {
+        "name": np.array(concluded.names),
+        "estimate": table["estimate"],
+        "error": table["error"],
+        "z": z,
+        "p": 2 * norm.sf(np.abs(z)),
+        "status": np.array(concluded.status),
+        "factor": table["factor"],
+    }
+
+
+def _note(ctx: CoordinatorContext, method: AssistedGLM, s: Settings, course: Course) -> None:
+    """Say what a reader of the result should mind."""
+    if course.stopped == "rank" and course.who:
+        ctx.note(
+            f"The policy of {course.who} lets no further direction of its columns be known: the "
+            'training ended there. It may grant more by max_revealed_rank, for instance "full".'
+        )
+    if s.acceleration != method.acceleration:
+        ctx.note(
+            "A penalty with an L1 part is fitted by plain alternation: the span of messages has no "
+            "such penalty."
+        )
+    if s.masked and s.flip >= 0.3:
+        ctx.note(
+            f"Flips with probability {s.flip:g} can cost more than a partner is worth: compare "
+            "with the initiator's own model."
+        )
 
 
 def predicted_result(

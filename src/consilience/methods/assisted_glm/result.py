@@ -18,7 +18,7 @@ class AssistedGLMResult(Result):
     """A GLM on the columns of several parties, as the coordinator knows it.
 
     The partners' coefficients, and predictions for single rows, stay at the sites
-    (``run.site(name).table("coefficients")``, ``run.site(initiator).values("prediction")``).
+    (``run.site(name).to_frame("coefficients")``, ``run.site(initiator).values("prediction")``).
 
     Attributes
     ----------

@@ -1,0 +1,339 @@
+"""What a site computes: a step and the gate's review, as a pure function of a `Work`.
+
+It may run in another process: everything that it needs is in the work, and everything that it gives
+is in the `Outcome`, which ``sites.site`` writes before anything leaves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError, WireError
+from consilience.methods.base import SiteData, Step, get_method
+from consilience.methods.phases import opening
+from consilience.methods.phases.prepare import steps_of
+from consilience.numerics.parallel import one_thread
+from consilience.numerics.random import stream
+from consilience.privacy.revealed_rank import RevealedRank, rank_of
+from consilience.sites import gate, outputs
+from consilience.sites.home import Record
+from consilience.sites.policy import Policy
+from consilience.wire.codec import decode_message, digest
+from consilience.wire.disclosure import Limits, Released
+from consilience.wire.envelope import Reply, Request
+from consilience.wire.message import Disclosure, iterate_fields
+from consilience.wire.sealing import Keyring, open_message, seal_message, senders
+
+KEYS = "_keys"
+"""Entry of a record's state in which the house keeps keys; steps do not see it there."""
+
+
+@dataclass
+class StepContext:
+    """What a step may use (see `methods.base.SiteContext`)."""
+
+    site: str
+    rng: np.random.Generator
+    secret_rng: np.random.Generator
+    limits: Limits
+    preset: str
+    per_record: bool
+    seed: int
+    step: str
+    round: int
+    run: str
+    policy: Policy
+    ledger: RevealedRank
+    keys: dict[str, Any] = field(default_factory=dict)
+    partner_key: bytes = b""
+    kept: dict[str, Any] | None = None
+    followed: Any = None
+    outputs: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    senders: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    keeping: dict[str, Any] | None = None
+
+    def stream(self, *key: str | int) -> np.random.Generator:
+        """Public stream by key, round and step, whatever site asks."""
+        return stream(self.seed, "agent", *key, self.round, self.step)
+
+    def output(self, name: str, value: Any) -> None:
+        """Keep something at the site."""
+        self.outputs[name] = value
+
+    def table(self, name: str, columns: Mapping[str, Any]) -> None:
+        """Keep a table at the site."""
+        self.tables[name] = columns
+
+    def note(self, sentence: str) -> None:
+        """Say something to the site's own people."""
+        self.notes.append(sentence)
+
+    def keep(self, value: dict[str, Any]) -> None:
+        """Keep what this step drew."""
+        self.keeping = value
+
+    def role(self, site: str) -> str:
+        """Role of a site, as the parties were told when ids were matched."""
+        return str(self.keys.get("roles", {}).get(site, ""))
+
+    def revealed(
+        self, factor: np.ndarray, names: tuple[str, ...], directions: np.ndarray
+    ) -> tuple[int, int, bool]:
+        """Count what a release of ``x @ directions`` would make known of these columns."""
+        rank = rank_of(factor)
+        known = self.ledger.after(names, directions, factor).count(factor, names)
+        return known, rank, known <= self.policy.revealed_limit(rank)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything a step needs, so that it can be computed in another process."""
+
+    request: Request
+    request_digest: str
+    data: SiteData
+    prior: Record | None
+    earlier_outputs: dict[str, Any]
+    policy: Policy
+    secret_seed: int | None
+    release: str
+    epsilon: float = 0.0
+    series: dict[str, Any] = field(default_factory=dict)
+    module: str = ""
+    partner_key: bytes = b""
+    ledger: dict[str, Any] = field(default_factory=dict)
+    kept_name: str = ""
+    kept: dict[str, Any] | None = None
+    followed: outputs.Left | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step gave: a record to keep, files to write, lines for the site's own log.
+
+    ``content`` is the reply before encoding, for the steward's preview; it stays in this process.
+    ``series`` are the last releases of repeated sums, ``revealed`` the directions known of the
+    columns, this reply included; ``keeping`` is what the step drew once for the data.
+    """
+
+    record: Record
+    files: dict[str, bytes]
+    log: tuple[dict[str, Any], ...]
+    content: object = None
+    series: dict[str, Any] = field(default_factory=dict)
+    revealed: RevealedRank | None = None
+    keeping: dict[str, Any] | None = None
+
+
+def compute(work: Work) -> Outcome:
+    """Run a step and the gate; never raises for what a step or a message does wrong."""
+    try:
+        with one_thread():
+            return _answered(work)
+    except ConsilienceError as error:
+        return refused(work, error.public, error)
+    except Exception as error:  # noqa: BLE001  a step's own failure must not show a value
+        reason = f"step {work.request.step!r} failed at the site; its own log says how"
+        return refused(work, reason, error)
+
+
+def _answered(work: Work) -> Outcome:
+    request = work.request
+    if work.module:
+        importlib.import_module(work.module)  # registers the method where this is another process
+    step = step_of(request)
+    prior = work.prior or Record(0, 0, "", b"")
+    context = context_of(work, prior.state)
+    ring = _keyring(context)
+    message = decode_message(request.message, max_bytes=work.policy.max_message_bytes)
+    if type(message) is not step.request:
+        raise WireError(
+            f"step {step.name!r} was asked with another message",
+            public="the step was asked with a message that is not its own",
+        )
+    context.senders = senders(message)
+    message = _opened(message, ring)
+    asked = _asked_once(step, request, work.series)
+    state = {name: value for name, value in prior.state.items() if name != KEYS}
+    reply, state = step(message, work.data, state, context)
+    if type(reply) is not step.reply:
+        raise ProtocolError(f"step {step.name!r} replied with {type(reply).__name__}")
+    reviewed = gate.review(
+        reply,
+        work.policy,
+        work.series,
+        epsilon_spent=work.epsilon,
+        revealed=context.ledger,
+        seal=lambda content: _sealed(content, context),
+    )
+    verdicts = Reply.verdicts_to_wire(reviewed.verdicts)
+    envelope = _envelope(work, "reply", reviewed.message, "", verdicts)
+    transforms = prior.transforms
+    if step.transform is not None:
+        transforms = (*transforms, (step.name, request.message))
+    record = Record(
+        round=request.round,
+        attempt=request.attempt,
+        request_digest=work.request_digest,
+        reply=envelope.to_bytes(),
+        state={**state, KEYS: context.keys} if context.keys else state,
+        transforms=transforms,
+        opening=request.message if step.name == opening.NAME else prior.opening,
+        study=request.study,
+        method=request.method,
+    )
+    files = {}
+    if context.outputs:
+        files = outputs.encode_outputs(context.outputs, work.earlier_outputs, work.data)
+    for name, columns in context.tables.items():
+        files |= outputs.encode_table(name, columns)
+    log = tuple({"event": "note", "run": request.run, "said": said} for said in context.notes)
+    return Outcome(
+        record,
+        files,
+        log,
+        reviewed.content,
+        {**reviewed.series, **asked},
+        reviewed.revealed,
+        context.keeping,
+    )
+
+
+def _opened(message: Any, ring: Keyring | None) -> Any:
+    """Message with what was encrypted to this site decrypted."""
+    if ring is not None:
+        return open_message(message, ring)
+    for name, spec, _ in iterate_fields(message):
+        if spec.for_role and spec.disclosure is not Disclosure.PUBLIC:
+            sentence = f"field {name!r} is for one site's eyes, before the sites were introduced"
+            raise WireError(sentence, public=sentence)
+    return message
+
+
+def _sealed(content: Any, context: StepContext) -> Any:
+    """Reply with the fields that are for one site's eyes encrypted to it."""
+    recipients = _recipients(content, context)
+    if not recipients:
+        return content
+    ring = _keyring(context)
+    if ring is None:
+        raise ProtocolError("a field for another site's eyes, before the sites were introduced")
+    return seal_message(content, ring, recipients)
+
+
+def _keyring(context: StepContext) -> Keyring | None:
+    """Keys for fields of one site's eyes, once the sites were introduced to each other."""
+    if "peers" not in context.keys:
+        return None
+    return Keyring(
+        private=context.keys["private"],
+        partner_key=context.partner_key,
+        run=context.run,
+        site=context.site,
+        peers=context.keys["peers"],
+    )
+
+
+def _recipients(content: object, context: StepContext) -> dict[str, str]:
+    """Site to which each sealed field of a reply goes; its role must be the declared audience."""
+    found = {}
+    for name, spec, value in iterate_fields(content):
+        evidence = value.evidence if isinstance(value, Released) else None
+        if evidence is None or not evidence.recipient:
+            continue
+        if context.role(evidence.recipient) != spec.audience:
+            sentence = f"field {name!r} is for a {spec.audience}, which its recipient is not"
+            raise DisclosureError(sentence, public=sentence)
+        found[name] = evidence.recipient
+    return found
+
+
+def _asked_once(step: Step, request: Request, known: dict[str, Any]) -> dict[str, Any]:
+    """What is remembered of a step that is answered once in a run.
+
+    Raises
+    ------
+    DisclosureError
+        Another message of this step was answered before, in this line of questions or in another.
+    """
+    if not step.once:
+        return {}
+    name = f"once {step.name}"
+    sealed = digest(request.message)
+    if known.get(name, {"message": sealed})["message"] != sealed:
+        sentence = f"step {step.name!r} is answered once in a run: start another run"
+        raise DisclosureError(sentence, public=sentence)
+    return {name: {"message": sealed}}
+
+
+def refused(work: Work, reason: str, error: Exception) -> Outcome:
+    """Return the outcome of a refusal: its public reason, and the trace for the site's own log."""
+    prior = work.prior or Record(0, 0, "", b"")
+    envelope = _envelope(work, "refused", b"", reason, ())
+    record = dataclasses.replace(
+        prior,
+        round=work.request.round,
+        attempt=work.request.attempt,
+        request_digest=work.request_digest,
+        reply=envelope.to_bytes(),
+    )
+    line = {
+        "event": "refused",
+        "run": work.request.run,
+        "step": work.request.step,
+        "reason": str(error) or type(error).__name__,
+        "trace": "".join(traceback.format_exception(error)),
+    }
+    return Outcome(record, {}, (line,))
+
+
+def _envelope(
+    work: Work, status: str, message: bytes, reason: str, verdicts: tuple[dict[str, Any], ...]
+) -> Reply:
+    r = work.request
+    return Reply(r.run, r.round, r.attempt, r.step, r.site, status, message, reason, verdicts)
+
+
+def step_of(request: Request) -> Step:
+    """Return the step that a request names; `WireError` where the method has none of that name."""
+    steps = steps_of(get_method(request.method))
+    if request.step not in steps:
+        raise WireError(
+            f"method {request.method!r} has no step {request.step[:60]!r}",
+            public="the method has no step of that name here",
+        )
+    return steps[request.step]
+
+
+def context_of(work: Work, state: Mapping[str, Any]) -> StepContext:
+    """Return what the step may use."""
+    r = work.request
+    # Fixed secrets (tests only) do not depend on the attempt, so that runs can be compared.
+    entropy = None if work.secret_seed is None else [work.secret_seed, r.round]
+    return StepContext(
+        site=r.site,
+        rng=stream(r.seed, "site", r.site, r.round, r.step),
+        secret_rng=np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy))),
+        limits=work.policy.limits,
+        preset=work.policy.preset,
+        per_record=work.policy.per_record,
+        seed=r.seed,
+        step=r.step,
+        round=r.round,
+        run=r.run,
+        policy=work.policy,
+        ledger=RevealedRank.from_ledger(work.ledger),
+        keys=dict(state.get(KEYS, {})),
+        partner_key=work.partner_key,
+        kept=work.kept,
+        followed=work.followed,
+    )

@@ -1,0 +1,122 @@
+"""How a site's columns differ from the study's: the ``[columns]`` of a site file."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from consilience.exceptions import ParameterError, StudyError
+from consilience.methods.base import Columns
+from consilience.sites.source import plain_text
+
+EVERY = "*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """How a site's unit becomes the study's: ``value * scale + offset``."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.scale) or self.scale == 0:
+            raise ParameterError.of("[columns] units scale", "a number other than 0", self.scale)
+        if not math.isfinite(self.offset):
+            raise ParameterError.of("[columns] units offset", "a finite number", self.offset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteColumns:
+    """How a site's columns differ from the study's: the ``[columns]`` of a site file.
+
+    Parameters
+    ----------
+    rename : mapping of str to str
+        ``{study name: name in the site's table}``.
+    units : mapping of str to Unit
+        By study name.
+    missing_codes : mapping of str to value or sequence of values
+        By study name; ``"*"`` is every column. An empty cell is always missing.
+    features, target, weight, levels
+        This site's own columns by role, for studies over columns: such a study names only the id,
+        because no party is told the names of another's columns.
+    bounds : mapping of str to (low, high)
+        Limits of a column that hold by its meaning, never taken from the data; cells beyond them
+        are cut where a method adds noise.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    rename: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    missing_codes: Mapping[str, str | int | float | tuple[str | int | float, ...]] = field(
+        default_factory=dict
+    )
+    features: tuple[str, ...] = ()
+    target: str | None = None
+    weight: str | None = None
+    levels: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", tuple(self.features))
+        for name, (low, high) in self.bounds.items():
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ParameterError.of(
+                    f"[columns] bounds of {name}",
+                    "two finite numbers, the lower one first",
+                    (low, high),
+                )
+        codes = {
+            name: tuple(
+                plain_text(v) for v in (given if isinstance(given, list | tuple) else (given,))
+            )
+            for name, given in self.missing_codes.items()
+        }
+        units = {
+            name: Unit(**unit) if isinstance(unit, Mapping) else unit
+            for name, unit in self.units.items()
+        }
+        locals_ = list(self.rename.values())
+        twice = [name for name in locals_ if locals_.count(name) > 1]
+        if twice:
+            raise StudyError(f"[columns] rename gives the site's column {twice[0]!r} two names")
+        object.__setattr__(self, "rename", dict(self.rename))
+        object.__setattr__(self, "missing_codes", codes)
+        object.__setattr__(self, "units", units)
+
+    def merged(self, columns: Columns, partition: str) -> Columns:
+        """Roles at this site: over columns its own features, target, weight and levels.
+
+        Raises
+        ------
+        StudyError
+            A study over columns finds no features here.
+        """
+        if partition == "rows" or columns.features:
+            return columns
+        if not self.features:
+            raise StudyError(
+                "the site lists no features: a study over columns needs them in [columns] of the "
+                "site file",
+                public="the site lists no features",
+            )
+        own: dict[str, Any] = dict(self.levels)
+        return dataclasses.replace(
+            columns, features=self.features, target=self.target, weight=self.weight, levels=own
+        )
+
+    def local(self, name: str) -> str:
+        """Name of a study's column in the site's table."""
+        return self.rename.get(name, name)
+
+    def codes(self, name: str) -> tuple[str, ...]:
+        """Missing codes of a study's column."""
+        given: Mapping[str, Any] = self.missing_codes
+        return (*given.get(EVERY, ()), *given.get(name, ()))
