@@ -190,12 +190,14 @@ def load_with_report(
     except DataError as error:
         if partition == "rows":
             raise
-        raise DataError(str(error), public=_nameless(error.public)) from error
+        raise DataError(str(error), public=_nameless(error.public, columns)) from error
 
 
-def _nameless(public: str) -> str:
-    """Over columns not even the name of a column leaves its site; the rule that it broke may."""
-    return f"a column: {public.rsplit(': ', 1)[1]}" if public.startswith("column ") else public
+def _nameless(public: str, columns: Columns) -> str:
+    """Over columns no name but the id's leaves a site; the rule that a column broke may."""
+    if not public.startswith("column ") or public.startswith(f"column {columns.id}: "):
+        return public
+    return f"a column: {public.rsplit(': ', 1)[1]}"
 
 
 def _own_rules(preparation: Preparation, columns: Columns, partition: str) -> Preparation:
