@@ -18,6 +18,8 @@ _PUBLIC: dict[str, str] = {
     "Run": "consilience.engines.federation",
     "load_run": "consilience.engines.federation",
     "MeanAndSD": "consilience.methods.mean_and_sd",
+    "AssistanceTest": "consilience.methods.assistance_test",
+    "AssistedGLM": "consilience.methods.assisted_glm",
     "EnsembleClustering": "consilience.methods.ensemble_clustering",
     "MetaClustering": "consilience.methods.meta_clustering",
     "ConsilienceError": "consilience.exceptions",

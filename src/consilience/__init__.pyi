@@ -2,6 +2,8 @@ from consilience.engines.federation import Federation as Federation
 from consilience.engines.federation import Run as Run
 from consilience.engines.federation import load_run as load_run
 from consilience.exceptions import ConsilienceError as ConsilienceError
+from consilience.methods.assistance_test import AssistanceTest as AssistanceTest
+from consilience.methods.assisted_glm import AssistedGLM as AssistedGLM
 from consilience.methods.base import Columns as Columns
 from consilience.methods.base import Preparation as Preparation
 from consilience.methods.ensemble_clustering import EnsembleClustering as EnsembleClustering
