@@ -235,6 +235,7 @@ class AssistedGLM(Method):
             rest=relayed(tuple(r.rest.value for r in rest), Disclosure.PER_RECORD),
             variances=relayed(tuple(r.variances.value for r in rest), Disclosure.PER_RECORD),
             left=relayed(left, Disclosure.MODEL),
+            hidden=sum(r - k for site, (k, r) in course.revealed.items() if site in s.partners),
             complete=complete,
         )
         concluded = yield from one(ctx, "conclude", request_, ctx.initiator)
@@ -309,7 +310,8 @@ class AssistedGLM(Method):
                 return
             course.rounds = round_
             if turned.converged:
-                course.stopped = "converged"
+                # Where a partner had more to say and may not, what settled is not the joint fit.
+                course.stopped = "rank" if spent else "converged"
                 return
         course.stopped = "rounds"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,7 @@ def final_fit(
     *,
     rest: list[FloatArray],
     left: list[dict[str, FloatArray]],
+    hidden: int,
     complete: bool,
 ) -> Final:
     """Fit once more, on all rows with a response, where everything needed for it is known.
@@ -117,7 +119,12 @@ def final_fit(
             back @ fitted.coef[place.start - 1 : place.stop - 1]
             for back, place in zip(backs, Known(design, backs, covariances).blocks(p), strict=True)
         ]
-    known = None if covariances is None else Known(design, backs, covariances)
+    known = None
+    if covariances is not None:
+        # Coefficients of hidden directions take degrees of freedom too.
+        left_over = max(int((case > 0).sum()) - covariances.rank, 1)
+        grown = covariances.covariance * left_over / max(left_over - hidden, 1)
+        known = Known(design, backs, dataclasses.replace(covariances, covariance=grown))
     n_targets = p + 1 + data.n_rows
     judged = Certainty(np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool))
     if known is not None:
@@ -165,7 +172,17 @@ def conclude(
     rest = [_checked(np.asarray(block), data) for block in message.rest.value]
     left = [dict(one) for one in message.left.value if isinstance(one, dict)]
     training = np.asarray(joint.model.eta)
-    final = final_fit(s, data, rows, joint, state, rest=rest, left=left, complete=message.complete)
+    final = final_fit(
+        s,
+        data,
+        rows,
+        joint,
+        state,
+        rest=rest,
+        left=left,
+        hidden=message.hidden,
+        complete=message.complete,
+    )
     fam, true = s.training_family(), s.true_family()
     alone = glm.fit(data.features, rows.y, true, weights=rows.training_weights, penalty=s.penalty())
     compared = comparison(s, rows, training, alone.eta, fam)

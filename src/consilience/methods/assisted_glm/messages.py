@@ -421,6 +421,9 @@ class ConcludeRequest:
         many=True,
         doc="what is still hidden of each target at each partner",
     )
+    hidden: int = sends(
+        Disclosure.PUBLIC, kind="int", audience="all", doc="directions that stay hidden"
+    )
     complete: bool = sends(
         Disclosure.PUBLIC, kind="bool", audience="all", doc="whether all directions are known"
     )

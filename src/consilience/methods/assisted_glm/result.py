@@ -144,9 +144,17 @@ class AssistedGLMResult(Result):
             shared = int(np.sum(np.asarray(self.coefficients["status"]) == "shared"))
             more = f"; {shared} are shared with a partner and have none" if shared else ""
             return f"All directions are known, so coefficients have standard errors{more}."
+        status = list(self.coefficients["status"])
+        told = sum(word in ("identified", "bounded") for word in status)
+        if told:
+            wider = sum(word == "bounded" for word in status)
+            return (
+                f"{told} of {len(status)} coefficients have standard errors, {wider} of them widened "
+                "by a bound for the directions that stay hidden."
+            )
         return (
-            "Not all directions are known, so coefficients have no standard errors: partners may "
-            'grant them by max_revealed_rank = "full".'
+            "Not all directions are known, so coefficients have no standard errors: more may be "
+            'granted by max_revealed_rank, for instance "full".'
         )
 
     def to_frame(self) -> pd.DataFrame:

@@ -156,6 +156,11 @@ def match(
     if len(common) > 1 and not _ascending(common):
         raise WireError("common hashes that are not sorted, or repeat")
     positions(data.hashes, common)
+    role = "partner" if data.target is None else "initiator"
+    own, _ = introduce(site.keys["private"], site.partner_key, site.run, f"{role} {site.site}")
+    if message.roles.get(site.site) != role or message.introductions[site.site][0] != own:
+        sentence = "the site was introduced to the others as somebody else"
+        raise WireError(sentence, public=sentence)
     # A tag also says which role its site has by its own table: no coordinator can change it.
     said = {f"{message.roles.get(s)} {s}": told for s, told in message.introductions.items()}
     peers = check_peers(site.partner_key, site.run, said)
