@@ -218,6 +218,9 @@ def test_nothing_found_is_told_beside_what_could_have_been_found() -> None:
     assert weak.tone == "caution"
     assert any("no sign that lab is of no use" in m for m in weak.more)
     grid = power_grid()
+    title = "Could it have been seen?"
+    assert "says little" in blocks(TEST, partner_test({"lab": 0.3}, n=40))[title].warning
+    assert not blocks(TEST, partner_test({"lab": 9.0}, n=40))[title].warning
     strong = partner_test({"lab": 0.3}, power={"lab": {**grid, "power": np.ones((7, 3))}})
     said = TEST.headline(run_of(strong, "x"))
     assert said.tone == "plain"

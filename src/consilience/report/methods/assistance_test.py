@@ -319,7 +319,7 @@ def _power(result: AssistanceTestResult) -> Block:
         for partner in shown
         for f, p in power_at(result, partner)
     )
-    weak = [p for p in shown if _weak(result, p)]
+    weak = [p for p in shown if not result.useful[p] and _weak(result, p)]
     warning = ""
     if weak:
         warning = (
