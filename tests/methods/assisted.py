@@ -126,7 +126,7 @@ def check_tables(run: Run, them: Parties, pooled: pooled_glm.Pooled, rtol: float
         columns = list(range(place.start, place.stop))
         if site == them.initiator:
             columns.insert(0, 0)
-        table = run.site(site).table("coefficients")
+        table = run.site(site).to_frame("coefficients")
         assert len(table) == len(columns), site
         for j, line in zip(columns, table.itertuples(), strict=True):
             target = np.eye(len(pooled.coef))[j]

@@ -192,7 +192,7 @@ def test_categorical_columns_and_a_response_with_levels() -> None:
     coded = np.column_stack([ward == "south", ward == "west"]).astype(float)
     them = them.with_(blocks={**them.blocks, "b": np.column_stack([them.blocks["b"], coded])})
     assert check_tables(run, them, them.pooled("binomial")) == 10
-    assert "ward=south" in list(run.site("b").table("coefficients")["name"])
+    assert "ward=south" in list(run.site("b").to_frame("coefficients")["name"])
 
 
 @pytest.mark.parametrize("rule", ["aggregated-mean", "indicator", "complete-rows"])

@@ -16,6 +16,7 @@ from consilience.numerics.families import NAMES, Family, FloatArray, Penalty, fa
 from consilience.numerics.newton import (
     DEPENDENT,
     Problem,
+    endless,
     first_theta,
     independent_columns,
     make_design,
@@ -29,6 +30,7 @@ __all__ = [
     "Family",
     "Fit",
     "Penalty",
+    "endless",
     "family",
     "fit",
     "independent_columns",

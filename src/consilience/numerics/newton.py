@@ -8,6 +8,7 @@ the solution the last factor is used again.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -293,24 +294,49 @@ def newton(
 
 
 def separates(problem: Problem, design: Design, eta: FloatArray) -> bool:
+    """Whether the fit has no end; see `endless`."""
+    return endless((design.columns,), problem.y, eta, problem.family, problem.w)
+
+
+def endless(
+    blocks: Sequence[FloatArray],
+    y: FloatArray,
+    eta: FloatArray,
+    family: Family,
+    w: FloatArray,
+) -> bool:
     """Whether records that the fit has pushed to the end of the link alone fix some direction.
 
     Where a maximum exists, every direction is also fixed by records of the other outcome, whose
     expected number (or count) is then not below one in a thousand among all records.
+
+    Parameters
+    ----------
+    blocks : sequence of (n, p) arrays
+        Columns of the fit, the constant among them.
+    y, eta : (n,) arrays
+        Response, and the linear predictor of an unpenalised fit.
+    family : Family
+    w : (n,) array
+        Case weights; records of weight 0 take no part.
     """
-    fam = problem.family
-    limit = 1e-3 / problem.y.size
-    if fam.name == "binomial":
+    used = w > 0
+    limit = 1e-3 / int(used.sum())
+    if family.name == "binomial":
         far = expit(eta) * expit(-eta) < limit
-    elif fam.name in ("poisson", "tweedie"):
-        typical = 1.0 if fam.name == "poisson" else float(problem.w @ problem.y)
-        far = (problem.y == 0) & (np.exp(np.minimum(eta, 500.0)) < limit * typical)
+    elif family.name in ("poisson", "tweedie"):
+        typical = 1.0 if family.name == "poisson" else float(w @ y / w.sum())
+        far = (y == 0) & (np.exp(np.minimum(eta, 500.0)) < limit * typical)
     else:
         return False
+    far &= used
     if not far.any():
         return False
-    kept, _ = independent_columns(design.columns[~far], problem.w[~far])
-    return not bool(kept.all())
+    columns = blocks[0] if len(blocks) == 1 else np.column_stack(blocks)
+    near = used & ~far
+    left, _ = independent_columns(columns[near], w[near])
+    every, _ = independent_columns(columns[used], w[used])
+    return int(left.sum()) < int(every.sum())
 
 
 def _best_factor(

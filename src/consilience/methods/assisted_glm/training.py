@@ -31,6 +31,7 @@ from consilience.methods.assisted_glm.rows import Rows, rows_of
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.own_columns import OwnColumns
 from consilience.methods.phases.sticky import Kept
+from consilience.numerics import glm
 from consilience.numerics.joint_glm import Alternation, Partner, SpanModel
 from consilience.numerics.joint_intervals import local_errors
 from consilience.numerics.local_fits import working_weights
@@ -199,6 +200,15 @@ def _received(
 # --------------------------------------------------------------------------- the initiator
 
 
+def endless_fit() -> DataError:
+    """What is said where estimates grow without end."""
+    sentence = (
+        "the columns separate the response, so estimates grow without end: "
+        "set a penalty (alpha), or leave columns out"
+    )
+    return DataError(sentence, public=sentence)
+
+
 class Joint:
     """The initiator's side of the training, whichever way it goes."""
 
@@ -263,6 +273,21 @@ class Joint:
         self.course = np.vstack([self.course, [self.model.deviance, change]])
         return bool(accepted and change <= self.s.tol), change
 
+    def require_end(self) -> None:
+        """Stop where the columns so far separate the response: no estimate would mean anything.
+
+        Raises
+        ------
+        DataError
+        """
+        if self.s.alpha:
+            return
+        messages = [self.messages_of(o) for o in range(len(self.s.partners))]
+        blocks = (np.ones((len(self.x), 1)), self.x, *messages)
+        fam, weights = self.s.training_family(), self.rows.training_weights
+        if glm.endless(blocks, self.y, np.asarray(self.model.eta), fam, weights):
+            raise endless_fit()
+
     def own_part(self, owner: int) -> FloatArray:
         """Coefficients of the initiator's part of what a partner is sent."""
         if isinstance(self.model, SpanModel):
@@ -311,6 +336,8 @@ def turn(
             raise DataError("a contribution with other rows", public="it has other rows")
         owner = s.partners.index(message.owner)
         added = joint.take(contribution, owner, message.beside.value)
+    if s.acceleration == SPAN:
+        joint.require_end()
     converged, change = joint.close() if message.closes else (False, float("nan"))
     to = s.partners.index(message.partner)
     own = OwnColumns.of(data, state.get("factor"))
@@ -344,6 +371,7 @@ def settle(
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
     joint = Joint(s, data, rows_of(data, s), state)
+    joint.require_end()
     owner = s.partners.index(message.partner)
     place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True}
     return Settled(place=told(place, data, message.partner)), joint.to_state(state)
