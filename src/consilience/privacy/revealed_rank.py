@@ -12,8 +12,9 @@ its place.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,6 @@ FloatArray = NDArray[np.float64]
 TOLERANCE = 1e-8
 _ROUNDING = 1e-13
 """Parts of a unit vector that are smaller have no direction of their own."""
-_SAME = 2e-15
-"""Unit vectors that differ by less are the same numbers: what leaves keeps its bytes."""
 _KEY = "revealed"
 
 
@@ -45,11 +44,14 @@ class RevealedRank:
         of length 0 has unit 1.
     directions : (c, k) array
         Orthonormal basis of the span, coefficients in these units.
+    counted : frozenset of str
+        Digests of the directions that were counted: the very same ones may leave again as they are.
     """
 
     columns: tuple[str, ...] = ()
     scales: FloatArray = field(default_factory=lambda: np.empty(0))
     directions: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    counted: frozenset[str] = frozenset()
 
     @classmethod
     def from_ledger(cls, ledger: Mapping[str, Any]) -> RevealedRank:
@@ -67,11 +69,12 @@ class RevealedRank:
             columns = tuple(entry["columns"])
             scales = np.array(entry["scales"], dtype=float)
             directions = np.array(entry["directions"], dtype=float).T
+            counted = frozenset(entry.get("counted", ()))
         except (KeyError, TypeError, ValueError):
             raise _damaged() from None
         directions = directions if directions.size else np.empty((len(columns), 0))
         fine = (
-            all(isinstance(name, str) for name in columns)
+            all(isinstance(name, str) for name in (*columns, *counted))
             and len(set(columns)) == len(columns)
             and scales.shape == (len(columns),)
             and bool(np.all(np.isfinite(scales) & (scales > 0)))
@@ -81,7 +84,7 @@ class RevealedRank:
         )
         if not fine:
             raise _damaged()
-        return cls(columns, scales, directions)
+        return cls(columns, scales, directions, counted)
 
     def to_ledger(self) -> dict[str, Any]:
         """Entry of a site's ledger, plain enough for JSON."""
@@ -89,13 +92,16 @@ class RevealedRank:
             "columns": list(self.columns),
             "scales": self.scales.tolist(),
             "directions": self.directions.T.tolist(),
+            "counted": sorted(self.counted),
         }
         return {_KEY: entry}
 
     def union(self, other: RevealedRank) -> RevealedRank:
         """Span of two ledgers of the same data."""
         grown = self._with_columns(other.columns, other.scales)
-        return grown.after(other.columns, other.directions / other.scales[:, None])
+        both = grown.after(other.columns, other.directions / other.scales[:, None])
+        # The basis vectors of the other ledger were never released themselves.
+        return replace(both, counted=self.counted | other.counted)
 
     def after(
         self,
@@ -128,9 +134,9 @@ class RevealedRank:
         RevealedRank
             Span with the release.
         (p, k) array
-            The directions that may leave: those that are counted, as they are; each of the others
-            replaced by its projection on the span, within 1e-8 of its length. Without that the
-            difference of two releases could tell a direction that nobody has counted.
+            The directions that may leave: those that are counted, now or before, as they are; each
+            of the others replaced by its projection on the span, within 1e-8 of its length. Without
+            that differences of releases could tell a direction that nobody has counted.
 
         Notes
         -----
@@ -147,7 +153,7 @@ class RevealedRank:
         place = np.array([grown.columns.index(name) for name in names], dtype=np.int64)
         units = grown.scales[place][:, None]
         seen = None if factor is None else np.asarray(factor, dtype=float) / units.T
-        basis, leaving = grown.directions, np.array(given)
+        basis, leaving, counted = grown.directions, np.array(given), set(self.counted)
         for j in range(given.shape[1]):
             unit = units[:, 0] * given[:, j]
             length = float(np.linalg.norm(unit))
@@ -160,9 +166,11 @@ class RevealedRank:
                 whole = np.zeros(len(grown.columns))
                 whole[place] = unit
                 basis = _joined(basis, whole)
-            elif np.linalg.norm(rest) > _SAME:
+                counted.add(_digest(names, given[:, j]))
+            elif _digest(names, given[:, j]) not in counted:
+                # However close: many questions with other rounding would tell the difference.
                 leaving[:, j] = within * length / units[:, 0]
-        return RevealedRank(grown.columns, grown.scales, basis), leaving
+        return RevealedRank(grown.columns, grown.scales, basis, frozenset(counted)), leaving
 
     def count(self, factor: FloatArray, names: Sequence[str]) -> int:
         """Directions of the span that count against columns of today.
@@ -202,6 +210,7 @@ class RevealedRank:
             (*self.columns, *(names[j] for j in new)),
             np.concatenate([self.scales, lengths[new]]),
             np.vstack([self.directions, zeros]),
+            self.counted,
         )
 
 
@@ -218,6 +227,12 @@ def _damaged() -> RunError:
     return RunError(
         "the ledger's revealed directions are damaged: restore it before anything else runs"
     )
+
+
+def _digest(names: Sequence[str], direction: FloatArray) -> str:
+    """Digest of a direction by the names of its columns, whatever their order."""
+    pairs = sorted(zip(names, direction.tolist(), strict=True))
+    return hashlib.sha256(repr(pairs).encode()).hexdigest()
 
 
 def _lengths(factor: FloatArray | None, p: int) -> FloatArray:
