@@ -156,14 +156,15 @@ def match(
     if len(common) > 1 and not _ascending(common):
         raise WireError("common hashes that are not sorted, or repeat")
     positions(data.hashes, common)
-    role = "partner" if data.target is None else "initiator"
-    own, _ = introduce(site.keys["private"], site.partner_key, site.run, f"{role} {site.site}")
-    if message.roles.get(site.site) != role or message.introductions[site.site][0] != own:
-        sentence = "the site was introduced to the others as somebody else"
-        raise WireError(sentence, public=sentence)
     # A tag also says which role its site has by its own table: no coordinator can change it.
     said = {f"{message.roles.get(s)} {s}": told for s, told in message.introductions.items()}
     peers = check_peers(site.partner_key, site.run, said)
+    # Who holds the partner key could still introduce this site in another role, or by another key.
+    role = "partner" if data.target is None else "initiator"
+    own = introduce(site.keys["private"], site.partner_key, site.run, f"{role} {site.site}")
+    if message.roles.get(site.site) != role or tuple(message.introductions[site.site]) != own:
+        sentence = "the site was introduced to the others as somebody else"
+        raise WireError(sentence, public=sentence)
     site.keys["peers"] = {name.split(" ", 1)[1]: public for name, public in peers.items()}
     site.keys["roles"] = dict(message.roles)
     unmatched = data.n_rows - len(common)
