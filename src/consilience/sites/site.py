@@ -333,6 +333,10 @@ class Site:
     def _load(self, message: opening.Open, run: str) -> SiteData:
         """Read the table; what became of its rows is for the site's own eyes."""
         if message.partition == "columns":
+            if set(message.settings()[0].used()) - {message.settings()[0].id}:
+                # Whoever asks must not choose what this site offers.
+                sentence = "a study over columns names the id only: each site names its own columns"
+                raise DisclosureError(sentence, public=sentence)
             loaded = self._loader(*message.settings(), partition="columns")
         else:
             loaded = self._loader(*message.settings())
