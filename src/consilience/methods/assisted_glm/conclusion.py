@@ -30,7 +30,13 @@ from consilience.methods.assisted_glm.refining import (
     target_rows,
 )
 from consilience.methods.assisted_glm.rows import Rows, rows_of
-from consilience.methods.assisted_glm.training import Joint, require_role, require_sender, told
+from consilience.methods.assisted_glm.training import (
+    Joint,
+    endless_fit,
+    require_role,
+    require_sender,
+    told,
+)
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.own_columns import OwnColumns
 from consilience.numerics import glm
@@ -113,6 +119,8 @@ def final_fit(
         begin = np.linalg.lstsq(design[:2000], joint.model.eta[:2000], rcond=None)[0]
         start = (begin[1:], float(begin[0]))
         fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
+        if fitted.separated:
+            raise endless_fit()
         intercept, coef, eta = float(fitted.intercept), fitted.coef[:p], fitted.eta
         covariances = sandwich(design, y, eta, fam, case)
         weights = [
@@ -122,8 +130,14 @@ def final_fit(
     known = None
     if covariances is not None:
         # Coefficients of hidden directions take degrees of freedom too.
-        left_over = max(int((case > 0).sum()) - covariances.rank, 1)
-        grown = covariances.covariance * left_over / max(left_over - hidden, 1)
+        left_over = int((case > 0).sum()) - covariances.rank
+        if left_over <= hidden:
+            sentence = (
+                "the parties have as many columns together as there are rows with a response: "
+                "set a penalty (alpha), or leave columns out"
+            )
+            raise DataError(sentence, public=sentence)
+        grown = covariances.covariance * left_over / (left_over - hidden)
         known = Known(design, backs, dataclasses.replace(covariances, covariance=grown))
     n_targets = p + 1 + data.n_rows
     judged = Certainty(np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool))
@@ -187,19 +201,7 @@ def conclude(
     alone = glm.fit(data.features, rows.y, true, weights=rows.training_weights, penalty=s.penalty())
     compared = comparison(s, rows, training, alone.eta, fam)
     table, status = _coefficients(data, final, s)
-    beside = sandwich(
-        np.column_stack([np.ones(data.n_rows), data.features]),
-        rows.y,
-        alone.eta,
-        true,
-        rows.training_weights,
-    )
-    table |= {
-        "alone": np.append(alone.intercept, alone.coef),
-        "alone_error": np.sqrt(np.maximum(np.diag(beside.covariance), 0.0))
-        if not s.alpha
-        else np.full(len(status), np.nan),
-    }
+    table |= _beside(s, data, rows, alone)
     low, high, widths = _intervals(s, data, rows, final, joint, message.variances.value)
     _outputs(site, s, data, rows, final, low, high, message.complete)
     table_names = ("(intercept)", *data.feature_names)
@@ -227,6 +229,17 @@ def conclude(
         "settings": message.settings,
     }
     return reply, {"concluded": kept}
+
+
+def _beside(s: Settings, data: SiteData, rows: Rows, alone: glm.Fit) -> dict[str, FloatArray]:
+    """Coefficients of the initiator's own model."""
+    estimate = np.append(alone.intercept, alone.coef)
+    if s.alpha:
+        return {"alone": estimate, "alone_error": np.full(len(estimate), np.nan)}
+    design = np.column_stack([np.ones(data.n_rows), data.features])
+    found = sandwich(design, rows.y, alone.eta, s.true_family(), rows.training_weights)
+    error = np.sqrt(np.maximum(np.diag(found.covariance), 0.0))
+    return {"alone": estimate, "alone_error": error}
 
 
 _GAP = -1e300

@@ -134,7 +134,7 @@ def fitted_result(
             "bounded": int(concluded.intervals.value["bounded"]),
             "mean_width": _number(concluded.intervals.value["mean_width"]),
         },
-        remaining=float(sum(course.gains.values())),
+        remaining=float(sum(course.gains.values())) if course.gains else np.nan,
         penalty={"alpha": s.alpha, "l1_ratio": s.l1_ratio},
         complete=complete,
         masking=s.masking,

@@ -142,15 +142,19 @@ class AssistedGLMResult(Result):
             return "Penalised coefficients have no intervals."
         if self.complete:
             shared = int(np.sum(np.asarray(self.coefficients["status"]) == "shared"))
-            more = f"; {shared} are shared with a partner and have none" if shared else ""
+            more = (
+                f"; {shared} cannot be told from those of other columns and have none"
+                if shared
+                else ""
+            )
             return f"All directions are known, so coefficients have standard errors{more}."
         status = list(self.coefficients["status"])
         told = sum(word in ("identified", "bounded") for word in status)
         if told:
             wider = sum(word == "bounded" for word in status)
             return (
-                f"{told} of {len(status)} coefficients have standard errors, {wider} of them widened "
-                "by a bound for the directions that stay hidden."
+                f"{told} of {len(status)} coefficients have standard errors, {wider} of them "
+                "widened by a bound for the directions that stay hidden."
             )
         return (
             "Not all directions are known, so coefficients have no standard errors: more may be "

@@ -53,7 +53,8 @@ def rows_of(data: SiteData, s: Settings) -> Rows:
     Raises
     ------
     DataError
-        No target, one that does not fit the family, or no variation among the training rows.
+        No target, one that does not fit the family, no variation among the training rows, or too
+        few of them.
     """
     response = response_of(data, s.true_family())
     places = np.flatnonzero(response.known)
@@ -64,10 +65,25 @@ def rows_of(data: SiteData, s: Settings) -> Rows:
     rows = Rows(response.y, response.known & ~held, held, ~response.known, weights)
     fault = s.true_family().check(rows.y[rows.train])
     if fault is not None:
-        sentence = f"the response of the training rows does not fit: {fault}"
+        sentence = f"the response of the training rows does not fit: it must be {fault}"
         raise DataError(sentence, public=sentence)
-    least = data.features.shape[1] + 2
-    if rows.train.sum() < 2 * least:
-        sentence = "the matched rows with a response are fewer than twice the initiator's columns"
+    if np.ptp(rows.y[rows.train]) == 0:
+        sentence = "the response of the training rows has one value only"
         raise DataError(sentence, public=sentence)
+    require_rows(rows.train, data.features.shape[1], s, "initiator")
     return rows
+
+
+def require_rows(train: Mask, rank: int, s: Settings, role: str) -> None:
+    """Check that a party's columns leave rows for the rest; a penalty makes up for that.
+
+    Raises
+    ------
+    DataError
+    """
+    if not s.alpha and int(train.sum()) < 2 * (rank + 2):
+        sentence = (
+            f"the training rows are fewer than twice the {role}'s columns: "
+            "set a penalty (alpha), or leave columns out"
+        )
+        raise DataError(sentence, public=sentence)

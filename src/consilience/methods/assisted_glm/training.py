@@ -27,7 +27,7 @@ from consilience.methods.assisted_glm.messages import (
     Turned,
     TurnRequest,
 )
-from consilience.methods.assisted_glm.rows import Rows, rows_of
+from consilience.methods.assisted_glm.rows import Rows, require_rows, rows_of
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.own_columns import OwnColumns
 from consilience.methods.phases.sticky import Kept
@@ -185,6 +185,7 @@ def _received(
         raise DataError(sentence, public=sentence)
     y = np.where(np.isnan(y), 0.0, y)
     partner = Partner(own.centred(data), y, s.training_family(), weights=used, penalty=s.penalty())
+    require_rows(used > 0, partner.rank, s, "partner")
     p = len(own.names)
     state = {
         "y": y,

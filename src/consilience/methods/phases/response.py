@@ -61,7 +61,7 @@ def response_of(data: SiteData, family: Family) -> Response:
         raise _refusal("no matched row has a response")
     fault = family.check(y[known])
     if fault is not None:
-        raise _refusal(f"the response does not fit the family {family.name!r}: {fault}")
+        raise _refusal(f"the response does not fit the family {family.name!r}: it must be {fault}")
     return Response(y, known, levels)
 
 
