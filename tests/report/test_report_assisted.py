@@ -84,7 +84,7 @@ FITS: dict[str, Callable[[], Any]] = {
     "complete": lambda: joint_fit(complete=True),
     "later": lambda: later(),
     "untrained": lambda: joint_fit(saved=0.0, error=0.0, rounds=0, stopped="rank"),
-    "endless": lambda: joint_fit(
+    "useless": lambda: joint_fit(
         response="masked",
         flip=0.2,
         saved=-9e3,
@@ -287,7 +287,7 @@ def test_power_at_the_epsilon_of_the_run() -> None:
         ("few-held-out", "caution", "predicts better"),
         ("no-error", "caution", "No evidence"),
         ("untrained", "caution", "No joint model: before the first round"),
-        ("endless", "caution", "no finite end"),
+        ("useless", "caution", "worse than a constant"),
     ],
 )
 def test_headline_of_a_fit(case: str, tone: str, text: str) -> None:

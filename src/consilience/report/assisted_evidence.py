@@ -86,7 +86,7 @@ def untrained(result: AssistedGLMResult) -> bool:
     return result.rounds == 0 and result.stopped == "rank"
 
 
-def endless(result: AssistedGLMResult) -> bool:
+def useless(result: AssistedGLMResult) -> bool:
     """Whether the joint model fits the records that it was trained on worse than a constant."""
     return bool(result.deviance["joint"] > result.deviance["null"])
 
@@ -145,11 +145,11 @@ def comparison(result: AssistedGLMResult) -> Block:
             f"{asker(result)}'s own model is fitted to the true response, the joint one to what "
             "the mask leaves: with much masking a partner can cost more than it brings."
         )
-    if endless(result):
+    if useless(result):
         warning = (
-            "The joint model fits its training records worse than a constant. Its fit has no "
-            "finite end: a column tells the classes apart exactly, or, with a masked response, "
-            "there are too few records for the mask. More records, less masking or a ridge help."
+            "The joint model fits its training records worse than a constant: with a masked "
+            "response, there are too few records for the mask; else the fit came to no end. More "
+            "records, less masking or a ridge help."
         )
     return Block("Is the joint model better?", tuple(text), warning, tables=tuple(tables))
 

@@ -16,13 +16,13 @@ from consilience.report.assisted_evidence import (
     asker,
     count,
     ending,
-    endless,
     few,
     gain,
     others,
     penalised,
     signed,
     untrained,
+    useless,
 )
 from consilience.report.sections import (
     Block,
@@ -53,7 +53,7 @@ class AssistedGLMReport(MethodReport):
                 more=tuple(_what_left(result)),
             )
         text, tone = _verdict(result)
-        said = "" if untrained(result) or endless(result) else _in_training(result)
+        said = "" if untrained(result) or useless(result) else _in_training(result)
         more = (said, ending(result), *_what_left(result))
         return Headline(text, tone, tuple(m for m in more if m))
 
@@ -118,10 +118,10 @@ def _verdict(result: AssistedGLMResult) -> tuple[str, Tone]:
             f"as it allows. What is said below of a joint model is {asker(result)}'s own.",
             "caution",
         )
-    if endless(result):
+    if useless(result):
         return (
-            f"The joint model with {whom} is of no use: its fit has no finite end on these "
-            "records.",
+            f"The joint model with {whom} is of no use: it fits even the records that it was "
+            "trained on worse than a constant.",
             "caution",
         )
     if not math.isfinite(value):
