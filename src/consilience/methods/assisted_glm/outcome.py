@@ -51,7 +51,7 @@ class Course:
     def partner(self, partner: str, given: Any, n: int) -> None:
         """Note a contribution; the starting point that came before it counts too."""
         self.known(partner, given.known)
-        self.gains[partner] = float(given.gain.value["gain"])
+        self.gains[partner] = _number(given.gain.value["gain"])
         self._numbers += n + (0 if given.spent or given.done else n)
         if given.spent:
             self.who = partner
@@ -164,6 +164,11 @@ def _note(ctx: CoordinatorContext, method: AssistedGLM, s: Settings, course: Cou
         ctx.note(
             f"The policy of {course.who} lets no further direction of its columns be known: the "
             'training ended there. It may grant more by max_revealed_rank, for instance "full".'
+        )
+    if not concluded.names:
+        ctx.note(
+            f"The coefficients of {s.initiator} stay there: they are more than half as many as the "
+            "training rows."
         )
     if s.acceleration != method.acceleration:
         ctx.note(

@@ -25,6 +25,7 @@ from consilience.methods.assisted_glm.rows import Rows, rows_of
 from consilience.methods.assisted_glm.training import Joint, require_role, require_sender, told
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.own_columns import OwnColumns
+from consilience.methods.phases.told_numbers import may_tell, numbers_of
 from consilience.numerics.joint_intervals import (
     CERTIFIED,
     bounded_factor,
@@ -172,7 +173,7 @@ def _padded(weights: FloatArray, k: int) -> FloatArray:
     return np.append(weights, np.zeros(k - len(weights)))
 
 
-@step("refine")
+@step("refine", keeps=numbers_of)
 def refine(
     message: RefineRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Refined, State]:
@@ -206,10 +207,14 @@ def refine(
     while directions.shape[1] and not own.known(site, directions)[2]:
         directions = directions[:, :-1]
     known, _, _ = own.known(site, directions)
+    # Of use in the last exchange only, and each target could be a question of another kind.
+    m = 0 if directions.shape[1] else len(targets)
+    if not may_tell(site, own, n, m):
+        m = 0
     left = {
-        "rest": answer.rest,
-        "relative": answer.relative,
-        "estimable": answer.estimable.astype(float),
+        "rest": answer.rest[:m],
+        "relative": answer.relative[:m],
+        "estimable": answer.estimable[:m].astype(float),
     }
     more: Released = addressed(per_record(np.empty((0, 0))), s.initiator)
     if directions.shape[1]:

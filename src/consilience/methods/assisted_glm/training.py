@@ -31,6 +31,7 @@ from consilience.methods.assisted_glm.rows import Rows, require_rows, rows_of
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.own_columns import OwnColumns
 from consilience.methods.phases.sticky import Kept
+from consilience.methods.phases.told_numbers import may_tell, numbers_of
 from consilience.numerics import glm
 from consilience.numerics.joint_glm import Alternation, Partner, SpanModel
 from consilience.numerics.joint_intervals import local_errors
@@ -41,11 +42,14 @@ from consilience.wire.disclosure import (
     model,
     noised,
     per_record,
+    replaced,
     response,
 )
 
 FloatArray = NDArray[np.float64]
 NOTHING = np.empty(0)
+GAP = -1e300
+"""Stands for a number that there is none of: NaN does not cross in parameters of a model."""
 
 
 def empty_for(site: str) -> Released:
@@ -139,8 +143,6 @@ def share_masked(
 
 def spread_over(released: Released, mask: NDArray[np.bool_]) -> Released:
     """Values of some rows in a vector over all rows, NaN elsewhere; the evidence is the same."""
-    from consilience.wire.disclosure import replaced
-
     whole = np.full(len(mask), np.nan)
     whole[mask] = np.ravel(released.value)
     return replaced(released, whole)
@@ -381,7 +383,7 @@ def settle(
 # --------------------------------------------------------------------------- a partner
 
 
-@step("contribute")
+@step("contribute", keeps=numbers_of)
 def contribute(
     message: ContributeRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Contributed, State]:
@@ -404,18 +406,26 @@ def contribute(
     sent = np.asarray(state["sent"])
     # Once every direction was sent, another message says nothing that the span does not have.
     done = s.acceleration == SPAN and (sent.shape[1] >= partner.rank or not answer.new)
+    before, _, _ = own.known(site, np.empty((len(own.names), 0)))
+    # What goes with a direction that counts follows from it; all else is told for a number each.
+    counts = allowed and not done and known > before
+    numbers = 2 + answer.inner.size if s.alpha else 1
+    speaks = counts or may_tell(site, own, data.n_rows, numbers)
+    done = done or not speaks
     leaves = allowed and not done
     gain = 0.0 if not np.isfinite(answer.gain) else float(answer.gain)
-    before, _, _ = own.known(site, np.empty((len(own.names), 0)))
+    beside = {"inner": NOTHING, "penalty": 0.0}
+    if s.alpha and leaves:
+        beside = {"inner": answer.inner, "penalty": answer.penalty}
     reply = Contributed(
         contribution=own.released(answer.direction, s.initiator)
         if leaves
         else empty_for(s.initiator),
-        beside=told({"inner": answer.inner, "penalty": answer.penalty}, data, s.initiator),
+        beside=told(beside, data, s.initiator),
         spent=not allowed,
         done=done,
         known=known if leaves else before,
-        gain=model({"gain": gain}, kind="summary", n_records=data.n_rows),
+        gain=model({"gain": gain if speaks else GAP}, kind="summary", n_records=data.n_rows),
     )
     pending = answer.direction[:, None] if leaves else np.empty((len(own.names), 0))
     offset_kept = offset + own.centred(data) @ (sent[:, : len(weights)] @ weights)
@@ -472,15 +482,20 @@ def finish(
         complete = own.known(site, left)[2]
         left = left if complete else left[:, :0]
     known, _, _ = own.known(site, left)
-    variances = NOTHING
-    if s.interval in ("inflated", "paper") and not s.alpha:
-        variances = _local_variances(own, data, state, s, beta)
+    variances = per_record(NOTHING)
+    every = np.eye(len(own.names))
+    if s.interval in ("inflated", "paper") and not s.alpha and own.known(site, every)[2]:
+        # Sizes of rows in the metric of all columns: they count as all columns.
+        variances = replaced(
+            own.released(every, s.initiator), _local_variances(own, data, state, s, beta)
+        )
+        known, _, _ = own.known(site, every)
     reply = Finished(
         rest=own.released(left, s.initiator)
         if left.shape[1]
         else addressed(per_record(np.empty((0, 0))), s.initiator),
         complete=complete,
-        variances=addressed(per_record(variances), s.initiator),
+        variances=addressed(variances, s.initiator),
         known=known,
     )
     return reply, {**state, "sent": np.hstack([sent, left]), "beta": beta}
