@@ -213,6 +213,11 @@ def test_partners_without_a_sketch_are_named_with_the_reason() -> None:
     assert "bank was not tested: it did not answer in time." in TEST.handling(run)
 
 
+def test_headline_without_evidence_given_others() -> None:
+    said = TEST.headline(run_of(partner_test({"lab": 0.3}, given=("bank",)), "x")).text
+    assert "of use to clinic, given bank (score test" in said
+
+
 def test_nothing_found_is_told_beside_what_could_have_been_found() -> None:
     weak = TEST.headline(run_of(partner_test({"lab": 0.3}, n=40), "x"))
     assert weak.tone == "caution"

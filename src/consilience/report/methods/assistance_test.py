@@ -152,7 +152,7 @@ def _of_use(result: AssistanceTestResult, useful: Sequence[str]) -> list[str]:
 def _no_evidence(result: AssistanceTestResult, partners: Sequence[str]) -> list[str]:
     if not partners:
         return []
-    given = f", given {_names(result.given)}," if result.given else ""
+    given = f", given {_names(result.given)}" if result.given else ""
     return [
         f"No evidence that {_whose(partners)} are of use to {site_name(result.initiator)}{given} "
         f"({_test_words(result, partners)})."
