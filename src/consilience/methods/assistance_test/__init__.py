@@ -41,7 +41,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from consilience.exceptions import ParameterError, ProtocolError, QuorumError
+from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
 from consilience.methods.assistance_test import site
 from consilience.methods.assistance_test.messages import (
     MAX_DIRECTIONS,
@@ -174,7 +174,14 @@ class AssistanceTest(Method):
         text = settings.to_json()
         noisy = self.epsilon is not None
         request = SketchRequest(settings=text, recipient=ctx.initiator)
-        replies = yield Ask("sketch_noised" if noisy else "sketch", request, to=ctx.partners)
+        given = set(getattr(ctx.follows, "partners", ()))
+        asked = tuple(partner for partner in ctx.partners if partner not in given)
+        if not asked:
+            raise StudyError(
+                f"the columns of {', '.join(ctx.partners)} are in the model that this test starts "
+                "from, so it could find nothing new in them: name another partner"
+            )
+        replies = yield Ask("sketch_noised" if noisy else "sketch", request, to=asked)
         if not replies.present:
             reasons = "; ".join(f"{s}: {r.reason}" for s, r in replies.missing.items())
             raise QuorumError(f"no partner sent a sketch. {reasons}")
