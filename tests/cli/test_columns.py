@@ -1,0 +1,260 @@
+"""Studies over columns from their files: check, partner keys, and whole runs on both engines."""
+
+from __future__ import annotations
+
+import re
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from consilience.engines.federation import Run, load_run
+from consilience.engines.folder import watch
+from consilience.sites.home import DiskHome
+from consilience.sites.loaders import file_site
+from consilience.sites.study import SiteFile
+from consilience.wire.partner_key import load_partner_key, new_partner_key, save_partner_key
+from tests.cli.columns_workspace import FEATURES, POLICY, SITES, ColumnsWorkspace
+from tests.cli.workspace import call, sentence
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> ColumnsWorkspace:
+    return ColumnsWorkspace(tmp_path)
+
+
+# --- partner-key ------------------------------------------------------------------------------
+
+
+def test_a_partner_key_is_made_once(tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "partner.key"
+    made = call("site", "partner-key", path)
+    assert made.exit_code == 0
+    assert len(made.stdout.splitlines()) == 1 and "[partners] key" in made.stdout
+    assert len(load_partner_key(path)) == 32
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().strip() not in made.output
+    before = path.read_bytes()
+    again = call("site", "partner-key", path)
+    assert again.exit_code == 2
+    assert "exists already and is not overwritten" in again.stderr
+    assert len(again.stderr.splitlines()) == 1
+    assert path.read_bytes() == before
+
+
+# --- check ------------------------------------------------------------------------------------
+
+
+def words(result: Result) -> str:
+    return " ".join(result.stdout.split())
+
+
+def test_check_reads_each_sites_own_columns(space: ColumnsWorkspace) -> None:
+    said = call("check", space.file)
+    assert said.exit_code == 0, said.output
+    assert re.search(r"^lab +60 +60 +consortium +10 +can take part$", said.stdout, re.MULTILINE)
+    for site in SITES:
+        assert f"{site}: 60 rows have a counterpart at every site." in words(said)
+        for name in FEATURES[site]:
+            found = re.findall(rf"^(\w+) +{name} ", said.stdout, re.MULTILINE)
+            assert found == [site], "a column is said of its own site, and of no other"
+    assert "Column " not in said.stdout, "columns are not compared"
+    assert "The study can run." in said.stdout
+    assert not (space.root / "homes").exists()
+
+
+def cannot(space: ColumnsWorkspace, code: int = 2) -> str:
+    """The one sentence of a check that fails, and of a run that does not begin."""
+    checked = call("check", space.file)
+    assert checked.exit_code == code, checked.output
+    said = sentence(checked)
+    done = space.run()
+    assert done.exit_code == code and sentence(done) == said
+    assert not space.out.exists()
+    return said
+
+
+def test_check_without_a_partner_key(space: ColumnsWorkspace) -> None:
+    path = space.toml("lab")
+    path.write_text(path.read_text().replace('[partners]\nkey = "../keys/partner.key"\n', ""))
+    assert "site lab: the site has no partner key" in cannot(space)
+
+
+def test_check_with_the_file_of_the_key_missing(space: ColumnsWorkspace) -> None:
+    space.key.unlink()
+    assert "partner key" in cannot(space) and "partner-key FILE" in cannot(space)
+
+
+def test_check_with_a_key_that_others_may_read(space: ColumnsWorkspace) -> None:
+    space.key.chmod(0o644)
+    assert "chmod 600" in cannot(space)
+
+
+def test_check_with_different_keys(space: ColumnsWorkspace) -> None:
+    save_partner_key(space.root / "keys" / "other.key", new_partner_key())
+    path = space.toml("lab")
+    path.write_text(path.read_text().replace("partner.key", "other.key"))
+    assert "'clinic' and 'lab' have different partner keys" in cannot(space)
+
+
+def test_check_counts_ids_by_site(space: ColumnsWorkspace) -> None:
+    header, *lines = space.lines("lab")
+    lines[0] = "," + lines[0].split(",", 1)[1]
+    lines[1] = lines[2]
+    space.table("lab", header, lines)
+    said = words(call("check", space.file))
+    assert "lab: 1 rows have no id and are left out." in said
+    assert "lab: 2 rows repeat an id and are left out." in said
+    assert "clinic: 1 rows" not in said and "clinic: 2 rows" not in said
+    assert "clinic: 57 rows have a counterpart at every site." in said
+    assert "p0" not in said, "ids are counted, not shown"
+
+
+def test_check_with_too_few_rows_in_common(space: ColumnsWorkspace) -> None:
+    header, *lines = space.lines("lab")
+    space.table("lab", header, [*lines[:9], *(f"x{line}" for line in lines[9:])])
+    assert "9 rows are common to all sites and at least 10 are needed" in cannot(space, 3)
+
+
+@pytest.mark.parametrize(
+    ("site", "old", "new", "says"),
+    [
+        ("lab", '"iron"]', ']\ntarget = "iron"', "'partner' and its [columns] names a target"),
+        ("clinic", 'target = "relapse"\n', "", "'initiator' and its [columns] names no target"),
+    ],
+)
+def test_check_of_roles(space: ColumnsWorkspace, site: str, old: str, new: str, says: str) -> None:
+    path = space.toml(site)
+    assert old in path.read_text()
+    text = path.read_text().replace(old, new).replace(", iron = [0, 1]", "")
+    path.write_text(text)
+    assert says in cannot(space)
+
+
+def test_check_of_columns(space: ColumnsWorkspace) -> None:
+    space.site("lab", columns='rename = { patient = "pid" }\nfeatures = ["glucose", "zinc"]\n')
+    assert "site lab: column 'zinc' is not in" in cannot(space, 3)
+    space.site("lab", columns='rename = { patient = "pid" }\n')
+    assert "site lab: the site lists no features" in cannot(space)
+    space.site("lab")
+    header, *lines = space.lines("clinic")
+    space.table(
+        "clinic", header, [lines[0].replace("no", "rarely").replace("yes", "rarely"), *lines[1:]]
+    )
+    said = cannot(space, 3)
+    assert "site clinic: column 'smoker' holds values outside" in said
+    assert "[columns.levels]" in said and "rarely" not in said
+
+
+def test_check_of_consent_to_ids(space: ColumnsWorkspace) -> None:
+    space.site("lab", more='[policy]\npreset = "strict"\n')
+    said = call("check", space.file)
+    assert "lab: The policy lets no hashed ids leave" in words(said)
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def watched(space: ColumnsWorkspace) -> Iterator[None]:
+    """Each site, from its file, watches the folder in a thread of its own."""
+    stop = threading.Event()
+
+    def serve(name: str) -> None:
+        file = SiteFile.load(space.toml(name))
+        watch(
+            file_site(file),
+            space.folder,
+            key=space.keys[name],
+            coordinators=file.trust.coordinators,
+            stop=stop,
+            poll=0.02,
+        )
+
+    threads = [threading.Thread(target=serve, args=(name,)) for name in SITES]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def in_folder(space: ColumnsWorkspace) -> Result:
+    with watched(space):
+        key = space.root / "keys" / "coordinator"
+        return space.run("--engine", "folder", "--folder", space.folder, "--key", key)
+
+
+def check_run(space: ColumnsWorkspace) -> Run:
+    """What every run of this study leaves, and what it must not."""
+    run = load_run(space.out)
+    result = run.result
+    assert result.partners == ("lab",) and result.n_records == 60  # type: ignore[attr-defined]
+    assert result.revealed == {"lab": 2} and result.n_columns == {"lab": 3}  # type: ignore[attr-defined]
+    assert {line.shape for line in run.transcript if line.field == "z"} == {"sealed"}
+    content = b"".join(p.read_bytes() for p in space.out.rglob("*") if p.is_file())
+    content += b"".join(p.read_bytes() for p in space.folder.rglob("*") if p.is_file())
+    for secret in (*FEATURES["lab"], *FEATURES["clinic"], "relapse", "p001", "pid"):
+        assert not re.search(rb"\b" + secret.encode() + rb"\b", content), secret
+    for site in SITES:
+        home = DiskHome(space.root / "homes" / site)
+        said = " ".join(str(line.get("said")) for line in home.read_log())
+        assert "60 rows have a counterpart at every site; 0 of this site's have not." in said
+    assert "revealed" in DiskHome(space.root / "homes" / "lab").ledger("default")
+    return run
+
+
+@pytest.mark.parametrize("engine", ["local", "folder"])
+def test_a_study_from_its_files(space: ColumnsWorkspace, engine: str) -> None:
+    done = in_folder(space) if engine == "folder" else space.run()
+    assert done.exit_code == 0, done.output
+    assert "columns of lab" in done.stdout
+    run = check_run(space)
+    assert run.info.settings["at"] == "third-party"
+    assert (space.out / "report.html").is_file()
+
+
+def test_directions_outlive_processes_and_engines(space: ColumnsWorkspace) -> None:
+    """What the lab drew is in its home: another engine, another run, the same figures."""
+    assert in_folder(space).exit_code == 0
+    first = check_run(space).result
+    out = space.root / "runs" / "two"
+    assert call("run", space.file, "--out", out).exit_code == 0
+    second = load_run(out).result
+    for kind in ("score", "wald"):
+        ours, theirs = (r.tests["lab"][kind]["statistic"] for r in (first, second))  # type: ignore[attr-defined]
+        assert ours == pytest.approx(theirs, rel=1e-9)
+    assert second.revealed == {"lab": 2}  # type: ignore[attr-defined]
+
+
+def test_noise_from_files(space: ColumnsWorkspace) -> None:
+    pytest.importorskip("opendp")
+    space.site("lab", more=f"{POLICY}noised = true\nmax_epsilon = 3.0\n")
+    space.write(parameters="n_directions = 2\nepsilon = 3.0")
+    for name in ("one", "two"):
+        done = call("run", space.file, "--out", space.root / "runs" / name)
+        assert done.exit_code == 0, done.output
+        assert "at epsilon 3" in done.stdout
+    ledger = DiskHome(space.root / "homes" / "lab").ledger("default")
+    assert list(ledger["epsilon"].values()) == [3.0]
+    # Another price than what is left: refused, with the sites' own sentence.
+    space.write(parameters="n_directions = 2\nepsilon = 1.0")
+    done = call("run", space.file, "--out", space.root / "runs" / "three")
+    assert done.exit_code == 8
+    assert "the epsilon that the steward allows on this data is used up" in sentence(done)
+
+
+def test_an_approved_study_over_columns(space: ColumnsWorkspace) -> None:
+    for site in SITES:
+        assert call("site", "approve", space.toml(site), space.file).exit_code == 0
+    assert space.run().exit_code == 0
+    space.write(parameters="n_directions = 1")
+    done = call("run", space.file, "--out", space.root / "runs" / "two")
+    assert done.exit_code == 4 and "has not approved" in sentence(done)
