@@ -20,6 +20,7 @@ FloatArray = NDArray[np.float64]
 
 NAMES = ("normal", "binomial", "poisson", "log-cosh", "pseudo-huber", "gamma", "tweedie")
 _OPTION = {"log-cosh": 0.3, "pseudo-huber": 1.0}
+_LARGEST = 1e100  # sums of squares of such numbers stay finite
 _TOP = 500.0  # exponents are cut here: exp(500) is 1e217, sums of it stay finite
 
 
@@ -55,6 +56,8 @@ class Family:
         """Say in a phrase what a response must be and this one is not; None if it fits."""
         if not np.all(np.isfinite(y)):
             return "finite numbers"
+        if np.any(np.abs(y) > _LARGEST):
+            return f"numbers of at most {_LARGEST:g} in size"
         if self.name == "binomial":
             if not np.all((y == 0) | (y == 1)):
                 return "0 or 1"

@@ -208,6 +208,8 @@ def conclude(
     shown = table_names if s.names else tuple(f"x{j}" for j in range(len(table_names)))
     site.table("coefficients", {"name": table_names, **table, "status": status})
     n = int(rows.train.sum())
+    if n < 2 * len(status):  # so many coefficients of so few rows stay here
+        shown, status, table = (), (), {k: v[:0] for k, v in table.items()}
     reply = Concluded(
         names=shown,
         coefficients=model(

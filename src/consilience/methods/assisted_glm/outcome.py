@@ -94,6 +94,11 @@ def fitted_result(
     counts = concluded.records.value
     bins = np.asarray(concluded.calibration.value)
     _note(ctx, method, s, course)
+    if not concluded.names:
+        ctx.note(
+            f"The coefficients of {s.initiator} stay there: they are more than half as many as the "
+            "training rows."
+        )
     return AssistedGLMResult(
         initiator=s.initiator,
         partners=s.partners,
@@ -164,11 +169,6 @@ def _note(ctx: CoordinatorContext, method: AssistedGLM, s: Settings, course: Cou
         ctx.note(
             f"The policy of {course.who} lets no further direction of its columns be known: the "
             'training ended there. It may grant more by max_revealed_rank, for instance "full".'
-        )
-    if not concluded.names:
-        ctx.note(
-            f"The coefficients of {s.initiator} stay there: they are more than half as many as the "
-            "training rows."
         )
     if s.acceleration != method.acceleration:
         ctx.note(

@@ -197,7 +197,8 @@ def _received(
         "sent": np.empty((p, 0)),
         "pending": np.empty((p, 0)),
     }
-    return Received(rank=partner.rank), state
+    _, rank, _ = own.known(site, np.empty((p, 0)))
+    return Received(rank=rank), state
 
 
 # --------------------------------------------------------------------------- the initiator
@@ -413,7 +414,7 @@ def contribute(
     speaks = counts or may_tell(site, own, data.n_rows, numbers)
     done = done or not speaks
     leaves = allowed and not done
-    gain = 0.0 if not np.isfinite(answer.gain) else float(answer.gain)
+    gain = float(answer.gain) if np.isfinite(answer.gain) else -1.0  # none under an L1 penalty
     beside = {"inner": NOTHING, "penalty": 0.0}
     if s.alpha and leaves:
         beside = {"inner": answer.inner, "penalty": answer.penalty}
