@@ -414,7 +414,7 @@ def contribute(
     speaks = counts or may_tell(site, own, data.n_rows, numbers)
     done = done or not speaks
     leaves = allowed and not done
-    gain = float(answer.gain) if np.isfinite(answer.gain) else -1.0  # none under an L1 penalty
+    gain = float(answer.gain) if np.isfinite(answer.gain) else GAP  # none under an L1 penalty
     beside = {"inner": NOTHING, "penalty": 0.0}
     if s.alpha and leaves:
         beside = {"inner": answer.inner, "penalty": answer.penalty}
