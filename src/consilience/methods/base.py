@@ -314,9 +314,10 @@ class Step:
     price : callable or None
         For steps that draw noise: ``message -> epsilon``, charged to the site's budget before the
         step runs.
-    once : bool
+    once : bool or str
         A site answers one message of this step in a run, whatever line of questions it comes in;
-        the same message again gets an answer.
+        the same message in the same place again gets an answer. The name of a field: one message
+        for each site that sealed this field.
     keeps : callable or None
         ``(message, data) -> text`` names what the step draws: what was kept under this text (in
         whatever run, for the same data) is given to the step again, and is paid for once.
@@ -328,7 +329,7 @@ class Step:
     reply: type
     transform: Transform | None = None
     price: Price | None = None
-    once: bool = False
+    once: bool | str = False
     keeps: Keeps | None = None
 
     def __call__(
@@ -343,7 +344,7 @@ def step(
     *,
     transform: Transform | None = None,
     price: Price | None = None,
-    once: bool = False,
+    once: bool | str = False,
     keeps: Keeps | None = None,
 ) -> Callable[[StepFunction], Step]:
     """Declare a step; its annotations are checked when the module is imported.

@@ -25,7 +25,7 @@ from consilience.privacy.revealed_rank import RevealedRank, rank_of
 from consilience.sites import gate, outputs
 from consilience.sites.home import Record
 from consilience.sites.policy import Policy
-from consilience.wire.codec import decode_message, digest
+from consilience.wire.codec import decode_message, digest, pack
 from consilience.wire.disclosure import Limits, Released
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure, iterate_fields
@@ -162,7 +162,7 @@ def _answered(work: Work) -> Outcome:
         )
     context.senders = senders(message)
     message = _opened(message, ring)
-    asked = _asked_once(step, request, work.series)
+    asked = _asked_once(step, request, prior, context, work.series)
     state = {name: value for name, value in prior.state.items() if name != KEYS}
     reply, state = step(message, work.data, state, context)
     if type(reply) is not step.reply:
@@ -257,18 +257,23 @@ def _recipients(content: object, context: StepContext) -> dict[str, str]:
     return found
 
 
-def _asked_once(step: Step, request: Request, known: dict[str, Any]) -> dict[str, Any]:
+def _asked_once(
+    step: Step, request: Request, prior: Record, context: StepContext, known: dict[str, Any]
+) -> dict[str, Any]:
     """What is remembered of a step that is answered once in a run.
 
     Raises
     ------
     DisclosureError
-        Another message of this step was answered before, in this line of questions or in another.
+        Another message of this step was answered before, in this line of questions or in another,
+        or the same one after other answers, on which the reply to it may depend.
     """
     if not step.once:
         return {}
     name = f"once {step.name}"
-    sealed = digest(request.message)
+    if isinstance(step.once, str):
+        name = " ".join((name, *context.senders.get(step.once, ())))
+    sealed = digest(request.message + pack(prior.state))
     if known.get(name, {"message": sealed})["message"] != sealed:
         sentence = f"step {step.name!r} is answered once in a run: start another run"
         raise DisclosureError(sentence, public=sentence)
