@@ -172,6 +172,13 @@ def _bounded(data: SiteData, s: Settings, site: SiteContext) -> FloatArray:
             f"{public}: give bounds of {', '.join(names)} in [columns] of the site file",
             public=public,
         )
+    if data.scaling is not None and data.scaling[0].any():
+        # A mean of the rows would move with any of them: one row then counts for all filled ones.
+        sentence = (
+            "missing cells were filled with means of the rows, which has no price: fill them "
+            "beforehand, or leave such rows out"
+        )
+        raise StudyError(sentence, public=sentence)
     x, cut = assistance.to_box(data.features, data.bounds[0], data.bounds[1])
     if s.geometry == "ball":
         x, beyond = assistance.clip_to_ball(2 * x - 1, s.bound)
@@ -184,7 +191,7 @@ def _bounded(data: SiteData, s: Settings, site: SiteContext) -> FloatArray:
 # --------------------------------------------------------------------------- the initiator
 
 
-@step("test")
+@step("test", once="z")
 def test(
     message: TestRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Tested, State]:
@@ -192,7 +199,7 @@ def test(
     return _tested(message.settings, message.z.value, 0.0, data, site), state
 
 
-@step("test_noised")
+@step("test_noised", once="z")
 def test_noised(
     message: NoisyTestRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Tested, State]:
@@ -238,9 +245,10 @@ def _tested(
         assistance.reliability(_residual_variance(data.features[rows], z[rows, j]), scale)
         for j in range(z.shape[1])
     ]
+    # To whole numbers: a count of one class, told for many sets of rows, would be the response.
     facts = {
         "records": len(rows),
-        "minority": float(found[0].minority_per_parameter),
+        "minority": float(np.floor(found[0].minority_per_parameter)),
         "reliability": float(np.mean(reliable)),
     }
     return Tested(
