@@ -172,7 +172,7 @@ def _judged(
 # --------------------------------------------------------------------------- the initiator
 
 
-@step("conclude")
+@step("conclude", once=True)
 def conclude(
     message: ConcludeRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Concluded, State]:
