@@ -289,6 +289,7 @@ def test_a_refusal_before_the_draw_costs_nothing_of_the_rank() -> None:
         {"subsample": 5},
         {"bound": 0.0},
         {"alpha": -1.0},
+        {"alpha": 0.1, "test": "lr"},
     ],
 )
 def test_wrong_parameters(settings: dict[str, Any]) -> None:

@@ -167,6 +167,11 @@ class AssistanceTest(Method):
             )
         family(self.family, power=self.power)
         Penalty(self.alpha, self.l1_ratio)
+        if self.test == "lr" and self.alpha:
+            raise ParameterError(
+                "test is 'lr' and alpha is above 0: a penalised fit has no likelihood ratio, choose "
+                "another test or no penalty"
+            )
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Ask every partner for a sketch, and the initiator to test each."""
