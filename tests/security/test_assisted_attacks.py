@@ -1,0 +1,464 @@
+"""Attacks on studies over columns: hostile coordinators and parties, and linear algebra.
+
+A `Villain` writes requests by itself, in any order and in any number of lines of questions, and is
+a party too where it has the partner key. The attacks on a partner are those of an initiator who
+coordinates, on an initiator those of a third-party coordinator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import consilience
+from consilience.methods.assistance_test.messages import SketchRequest, TestRequest
+from consilience.methods.assisted_glm.messages import (
+    ConcludeRequest,
+    ContributeRequest,
+    FinishRequest,
+    ReceiveRequest,
+    RefineRequest,
+    ShareRequest,
+)
+from consilience.methods.base import Columns, Preparation, get_method
+from consilience.methods.phases.align_ids import Common, HashRequest
+from consilience.methods.phases.opening import Open
+from consilience.sites.loaders import memory_site
+from consilience.sites.own_columns import SiteColumns
+from consilience.sites.policy import Policy
+from consilience.sites.site import Site
+from consilience.wire.codec import decode_message, encode_message
+from consilience.wire.disclosure import relayed
+from consilience.wire.envelope import Reply, Request
+from consilience.wire.message import Disclosure, iterate_fields
+from consilience.wire.sealing import (
+    Keyring,
+    common_ids,
+    hashed_ids,
+    introduce,
+    open_message,
+    seal_message,
+)
+from tools import table_assisted_attack as table
+
+Array = NDArray[Any]
+TestRequest.__test__ = False  # type: ignore[attr-defined]
+KEY = b"k" * 32
+ROWS, MODEL = Disclosure.PER_RECORD, Disclosure.MODEL
+N, P = 60, 4
+IDS = np.array([f"p{i:04d}" for i in range(N)])
+NOTHING = np.empty(0)
+
+
+class Refused(Exception):
+    """A site's refusal, with its public reason."""
+
+
+class Villain:
+    """Coordinator of one site that keeps to no order, and the party `name` beside it."""
+
+    def __init__(
+        self, site: Site, run: str = "run-1", *, method: str = "assisted-glm", name: str = "a"
+    ) -> None:
+        self.site, self.run, self.method, self.name = site, run, method, name
+        self.round, self.last = 0, (0, 0)
+        self.ring: Keyring | None = None
+
+    def ask(self, step: str, message: Any, after: tuple[int, int] | None = None) -> Any:
+        """Ask a question that follows any earlier answer."""
+        self.round += 1
+        request = Request(
+            run=self.run,
+            study="s" * 64,
+            method=self.method,
+            method_version=get_method(self.method).version,
+            release=consilience.__version__,
+            round=self.round,
+            attempt=1,
+            after_round=(self.last if after is None else after)[0],
+            after_attempt=(self.last if after is None else after)[1],
+            step=step,
+            site=self.site.name,
+            seed=1,
+            message=encode_message(message),
+        )
+        reply = Reply.from_bytes(self.site.answer(request.to_bytes()))
+        if reply.status != "reply":
+            raise Refused(reply.reason)
+        self.last = (self.round, 1)
+        found = decode_message(reply.message)
+        return found if self.ring is None else open_message(found, self.ring)
+
+    def seal(self, message: Any) -> Any:
+        """Seal what is for the site's eyes as the other party."""
+        assert self.ring is not None
+        fields = {
+            name: self.site.name
+            for name, spec, _ in iterate_fields(message)
+            if spec.for_role and spec.disclosure is not Disclosure.PUBLIC
+        }
+        return seal_message(message, self.ring, fields)
+
+    def tell(self, step: str, message: Any, **where: Any) -> Any:
+        """Ask with sealed fields."""
+        return self.ask(step, self.seal(message), **where)
+
+    def open(self, columns: Columns | None = None) -> Any:
+        """Open the run."""
+        own = Columns(id="id") if columns is None else columns
+        rules = json.dumps(dataclasses.asdict(Preparation()))
+        text = json.dumps(dataclasses.asdict(own))
+        return self.ask("opening.read", Open(text, rules, "", "columns", ""), after=(0, 0))
+
+    def begin(self, *, mine: str = "initiator", theirs: str = "partner") -> Villain:
+        """Open and match, with a party made up under the partner key."""
+        self.open()
+        hashed = self.ask("align_ids.hash", HashRequest())
+        private = bytes(range(32))
+        public, tag = introduce(private, KEY, self.run, f"{mine} {self.name}")
+        other = (hashed.public, hashed.tag)
+        if theirs == "initiator" and self.site.name == "b":
+            other = introduce(private, KEY, self.run, "initiator b")
+        common = common_ids([hashed_ids(IDS, KEY, self.run), np.asarray(hashed.hashes.value)])
+        message = Common(
+            hashes=relayed(common, ROWS),
+            introductions={self.name: (public, tag), self.site.name: other},
+            roles={self.name: mine, self.site.name: theirs},
+            preparation=json.dumps(dataclasses.asdict(Preparation())),
+        )
+        self.ask("align_ids.match", message)
+        peers = {self.name: public, self.site.name: hashed.public}
+        self.ring = Keyring(private, KEY, self.run, self.name, peers)
+        return self
+
+
+def settings(**changes: Any) -> str:
+    """Settings of the method, as any coordinator can write them."""
+    plain = {
+        "family": "normal",
+        "power": 1.5,
+        "response": "share",
+        "flip": 0.1,
+        "masking": "link",
+        "acceleration": "span",
+        "alpha": 0.0,
+        "l1_ratio": 0.0,
+        "tol": 1e-6,
+        "holdout": 0.0,
+        "split_seed": 1,
+        "interval": "joint",
+        "level": 0.95,
+        "initiator": "a",
+        "partners": ("b",),
+        "names": False,
+    }
+    return json.dumps({**plain, **changes})
+
+
+def columns_of(seed: int = 0) -> Array:
+    """A partner's columns, centred."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(N, P)) @ (np.eye(P) + 0.3 * rng.normal(size=(P, P)))
+    return np.asarray(x - x.mean(axis=0))
+
+
+def partner(seed: int = 0, **policy: Any) -> Site:
+    """A partner that holds `columns_of`, and a column that its steward does not offer."""
+    x = columns_of(seed)
+    rows = {"id": IDS, "secret": x[:, 0] ** 2, **{f"z{j}": x[:, j] for j in range(P)}}
+    own = SiteColumns(features=tuple(f"z{j}" for j in range(P)))
+    rules = Policy(preset="consortium", **policy)
+    return memory_site("b", rows, rules, own=own, partner_key=KEY)
+
+
+def initiator(**policy: Any) -> tuple[Site, Array]:
+    """An initiator with a response of 0 and 1."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(N, 2)), (rng.uniform(size=N) < 0.5).astype(float)
+    own = SiteColumns(features=("age", "income"), target="y")
+    rules = Policy(preset="consortium", **policy)
+    rows = {"id": IDS, "age": x[:, 0], "income": x[:, 1], "y": y}
+    return memory_site("a", rows, rules, own=own, partner_key=KEY), y
+
+
+def share_of(x: Array, found: Array) -> float:
+    """Dimensions of the column space of x in the span of what was found."""
+    truth, span = table.basis(x), table.basis(found)
+    return float(np.sum(np.square(truth.T @ span)))
+
+
+def given_response(villain: Villain, y: Array, **changes: Any) -> str:
+    """Send the partner a response."""
+    text = settings(**changes)
+    villain.tell("receive", ReceiveRequest(text, relayed(y, ROWS), relayed(NOTHING, ROWS)))
+    return text
+
+
+def contribute(
+    villain: Villain, text: str, offset: Array, weights: Array = NOTHING, **where: Any
+) -> Any:
+    """Ask for a contribution to a linear predictor made up."""
+    place = {"weights": np.asarray(weights, dtype=float), "constant": 0.0, "added": False}
+    parts = (relayed(offset, ROWS), relayed(NOTHING, ROWS), relayed(place, MODEL))
+    return villain.tell("contribute", ContributeRequest(text, *parts), **where)
+
+
+# --------------------------------------------------------------------------- linear algebra
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, "default", "full"])
+def test_a_full_run_reveals_k_of_r(limit: Any) -> None:
+    found, result = table.attacked(0, limit)
+    allowed = {"default": table.RANK - 1, "full": table.RANK}.get(limit, limit)
+    assert result.revealed["b"] == (allowed, table.RANK)
+    assert found.directions == allowed
+    # Exact algebra, so rounding only.
+    assert found.basis == pytest.approx(allowed / table.RANK, abs=1e-6)
+    # The angle's cosine is 1 to about 1e-13, so the angle is 0 to about 1e-5 degrees.
+    assert found.angle == pytest.approx(0.0 if limit == "full" else 90.0, abs=1e-3)
+    two = min(allowed + 2, table.RANK) / table.RANK
+    assert found.with_two == pytest.approx(two, abs=1e-6)
+    if limit == "full":
+        assert found.rows == pytest.approx(1.0, abs=1e-6)
+    else:
+        assert found.rows < 0.95
+
+
+def test_a_second_run_adds_nothing_to_what_the_first_one_spent() -> None:
+    x_a, x_b, y = table.columns(1)
+    fed = table.federation(x_a, x_b, y, "default")
+    method = table.AssistedGLM(response="share")
+    runs = [fed.run(method, seed=seed).info.run for seed in (1, 2)]
+    runs.append(fed.run(dataclasses.replace(method, acceleration="anderson"), seed=3).info.run)
+    both = np.column_stack([table.seen(fed, run) for run in runs])
+    assert table.recovered(both, x_b).directions == table.RANK - 1
+
+
+def test_the_page_has_the_table() -> None:
+    page = table.PAGE.read_text(encoding="utf-8")
+    assert table.page(page).split(table.HEADING)[0] == page.split(table.HEADING)[0]
+    assert page.count(table.HEADING) == 1
+    for row in ('| `"default"` (5) | 5 | 0.833 | 90.0 degrees', '| `"full"` | 6 | 1.000 | 0.0'):
+        assert row in page
+
+
+# --------------------------------------------------------------------------- against a partner
+
+
+def test_the_coordinator_does_not_choose_the_columns() -> None:
+    for k, columns in enumerate((Columns(id="id", features=("secret",)), Columns(target="z0"))):
+        with pytest.raises(Refused, match="names the id only"):
+            Villain(partner(), f"run-{k}").open(columns)
+
+
+def test_nobody_else_says_what_role_a_site_has() -> None:
+    """A party with the partner key introduces the partner as an initiator, by a key of its own."""
+    with pytest.raises(Refused, match="introduced to the others as somebody else"):
+        Villain(partner()).begin(mine="partner", theirs="initiator")
+
+
+def test_what_equations_hide_is_not_told_for_made_up_targets() -> None:
+    """One question for thousands of targets gave the hat matrix: all of the column space."""
+    villain = Villain(partner()).begin()
+    text = given_response(villain, np.arange(float(N)) % 7)
+    pairs = [(i, i) for i in range(N)] + [(i, j) for j in range(P) for i in range(N)]
+    c = np.zeros((N, 1 + len(pairs)))
+    for column, (i, j) in enumerate(pairs, start=1):
+        c[i, column] = c[j, column] = 1.0
+    place = {
+        "weights": np.empty((0, c.shape[1])),
+        "constants": np.zeros(c.shape[1]),
+        "rows": np.empty(0, dtype=np.int64),
+    }
+    parts = (relayed(c, ROWS), relayed(np.empty((0, 0)), ROWS), relayed(place, MODEL))
+    reply = villain.tell("refine", RefineRequest(text, *parts, last=True))
+    told = reply.left.value["rest"]
+    assert reply.known == 0 and len(told) == 0
+    # A few honest targets are still judged, until as many numbers are told as half the rows.
+    counts = []
+    for _ in range(8):
+        place = {"weights": np.empty((0, 7)), "constants": np.zeros(7), "rows": np.arange(2)}
+        parts = (relayed(c[:, :7], ROWS), relayed(np.empty((0, 0)), ROWS), relayed(place, MODEL))
+        reply = villain.tell("refine", RefineRequest(text, *parts, last=True))
+        counts.append(len(reply.left.value["rest"]))
+    assert counts == [6] * 5 + [0] * 3 and sum(counts) <= N // 2
+
+
+def test_gains_of_refused_directions_are_few() -> None:
+    """The gain at a made-up residual is a quadratic form of the hat matrix: pairs give its cells.
+
+    With every answer the share is 4 of 4; 60 rows know P * P / 60 of 4 dimensions by chance.
+    """
+    site = partner(max_revealed_rank=0)
+    villain = Villain(site).begin()
+    text = given_response(villain, np.zeros(N))
+    base, unit = villain.last, np.eye(N)
+
+    def gain(offset: Array) -> float:
+        reply = contribute(villain, text, offset, after=base)
+        assert reply.spent and not reply.contribution.value.size
+        return float(reply.gain.value["gain"])
+
+    told = 0
+    alone = np.zeros(N)
+    for i in range(N):
+        alone[i] = gain(unit[i])
+        told += alone[i] >= 0
+    cells = np.array([[gain(unit[i] + unit[j]) for j in range(P)] for i in range(0, N, 5)])
+    assert told == N // 2
+    assert (cells < -1e299).all()
+    # Another run on the same data has the same memory.
+    again = Villain(site, "run-2").begin()
+    text = given_response(again, np.zeros(N))
+    assert contribute(again, text, unit[0]).gain.value["gain"] < -1e299
+
+
+def test_variances_of_rows_need_all_columns_to_be_known() -> None:
+    """With a response of the attacker's each gave a quadratic form of every row, uncounted."""
+    for limit, size in (("default", 0), ("full", N)):
+        site = partner(max_revealed_rank=limit)
+        villain = Villain(site).begin()
+        text = given_response(villain, np.eye(N)[0], interval="paper")
+        place = relayed({"weights": NOTHING}, MODEL)
+        reply = villain.tell("finish", FinishRequest(text, place))
+        assert len(reply.variances.value) == size
+        assert reply.known == (P if size else 0)
+        assert len(site.home.ledger("default").get("revealed", {}).get("directions", ())) == (
+            P if size else 0
+        )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_large_weights_do_not_hide_a_direction(seed: int) -> None:
+    """Next to a known direction times 3e14 an uncounted one left in the last digits: share .98."""
+    rng = np.random.default_rng(seed)
+    x = columns_of(seed)
+    villain = Villain(partner(seed, max_revealed_rank=1)).begin()
+    y = rng.normal(size=N) + x @ np.array([1, -1, 0.5, 0.3])
+    text = given_response(villain, y)
+    first = np.asarray(contribute(villain, text, np.zeros(N)).contribution.value)
+    base, offset = villain.last, 3 * rng.normal(size=N)
+    design = np.column_stack([np.ones(N), x])
+    hidden = x @ np.linalg.lstsq(design, y - offset, rcond=None)[0][1:]
+    hidden = hidden - first * (first @ hidden) / (first @ first)
+    for size in (1e10, 3e14, 1e15):
+        got = []
+        for weight in size * (1 + 0.3 * rng.uniform(size=20)):
+            reply = contribute(villain, text, offset, np.array([weight]), after=base)
+            assert reply.known == 1
+            if reply.contribution.value.size:
+                got.append(np.asarray(reply.contribution.value) + weight * first)
+        if not got:
+            continue
+        rest = np.mean(got, axis=0)
+        rest = rest - first * (first @ rest) / (first @ first)
+        share = float(rest @ hidden) ** 2 / float((rest @ rest) * (hidden @ hidden))
+        # A random vector has 1/60 on average, and .25 with a probability below 1e-4.
+        assert share < 0.25
+
+
+def test_a_step_answered_once_is_not_answered_after_other_answers() -> None:
+    """The same bytes after another response asked for another answer."""
+    villain = Villain(partner(max_revealed_rank="full")).begin()
+    base = villain.last
+    message = None
+    for turn in range(2):
+        villain.last = base
+        text = given_response(villain, np.eye(N)[turn], interval="paper")
+        if message is None:
+            message = villain.seal(FinishRequest(text, relayed({"weights": NOTHING}, MODEL)))
+            villain.ask("finish", message)
+        else:
+            with pytest.raises(Refused, match="answered once"):
+                villain.ask("finish", message)
+
+
+# --------------------------------------------------------------------------- against an initiator
+
+
+class Relay:
+    """Third-party coordinator of an honest initiator and an honest partner: it has no key."""
+
+    def __init__(self, sites: tuple[Site, ...], method: str, run: str = "run-1") -> None:
+        self.lines = {site.name: Villain(site, run, method=method) for site in sites}
+        hashed = {}
+        for name, line in self.lines.items():
+            line.open()
+            hashed[name] = line.ask("align_ids.hash", HashRequest())
+        message = Common(
+            hashes=relayed(common_ids([np.asarray(h.hashes.value) for h in hashed.values()]), ROWS),
+            introductions={name: (h.public, h.tag) for name, h in hashed.items()},
+            roles={"a": "initiator", "b": "partner"},
+            preparation=json.dumps(dataclasses.asdict(Preparation())),
+        )
+        for line in self.lines.values():
+            line.ask("align_ids.match", message)
+
+
+def test_the_response_does_not_follow_from_tests_of_many_subsamples() -> None:
+    """Counts of the rarer class in growing subsamples told the response, one row after the other"""
+    sites = (initiator()[0], partner())
+    relay = Relay(sites, "assistance-test")
+    plain = {
+        "family": "binomial",
+        "power": 1.5,
+        "n_directions": 1,
+        "n_draws": 1,
+        "epsilon": None,
+        "geometry": "box",
+        "bound": 1.0,
+        "subsample": None,
+        "alpha": 0.0,
+        "l1_ratio": 0.0,
+    }
+    request = SketchRequest(json.dumps(plain), "a")
+    z = relay.lines["b"].ask("sketch", request).z
+    line = relay.lines["a"]
+    base = line.last
+    first = line.ask("test", TestRequest(json.dumps({**plain, "subsample": 30}), z))
+    assert first.facts.value["minority"] == int(first.facts.value["minority"])
+    for size in (31, 32):
+        with pytest.raises(Refused, match="answered once"):
+            line.ask("test", TestRequest(json.dumps({**plain, "subsample": size}), z), after=base)
+
+
+def test_the_response_does_not_follow_from_many_splits() -> None:
+    """The deviance of each split is a count of ones: as many splits as rows told a masked response.
+
+    One conclusion in a run leaves one such equation for each run that the steward allows.
+    """
+    pytest.importorskip("opendp")
+    site = initiator(noised=True, max_epsilon=10.0)[0]
+    line = Relay((site, partner()), "assisted-glm").lines["a"]
+    masked = {"family": "binomial", "response": "masked", "flip": 0.3, "holdout": 0.4}
+    line.ask("share_masked", ShareRequest(settings(**masked), "b"))
+    base = line.last
+
+    def conclude(seed: int) -> Any:
+        parts = (relayed((), ROWS), relayed((), ROWS), relayed((), MODEL))
+        text = settings(**masked, split_seed=seed)
+        request = ConcludeRequest(text, *parts, complete=False, hidden=0)
+        return line.ask("conclude", request, after=base)
+
+    conclude(1)
+    with pytest.raises(Refused, match="answered once"):
+        conclude(2)
+
+
+def test_the_response_needs_its_own_consent() -> None:
+    site = initiator()[0]
+    line = Relay((site, partner()), "assisted-glm").lines["a"]
+    with pytest.raises(Refused, match="the response of each record"):
+        line.ask("share", ShareRequest(settings(family="binomial"), "b"))
+
+
+def test_sealed_fields_are_not_made_by_a_coordinator_without_the_key() -> None:
+    line = Relay((initiator()[0], partner()), "assisted-glm").lines["b"]
+    message = ReceiveRequest(settings(), relayed(np.zeros(N), ROWS), relayed(NOTHING, ROWS))
+    with pytest.raises(Refused, match="not sealed by the site"):
+        line.ask("receive", message)
