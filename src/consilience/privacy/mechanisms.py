@@ -72,6 +72,17 @@ class Laplace:
         return np.asarray(measurement(flat.tolist()), dtype=float).reshape(np.shape(values))
 
 
+def require_opendp() -> None:
+    """Make sure that noise can be drawn, before anything is charged for it.
+
+    Raises
+    ------
+    MissingExtraError
+        OpenDP is not installed.
+    """
+    _opendp()
+
+
 def _opendp() -> Any:
     try:
         import opendp.prelude as dp

@@ -62,6 +62,9 @@ def _noisy_name(message: SketchRequest, data: SiteData) -> str:
 
 
 def _price(message: SketchRequest) -> float:
+    from consilience.privacy.mechanisms import require_opendp
+
+    require_opendp()
     epsilon = Settings.from_json(message.settings).epsilon
     return float("nan") if epsilon is None else float(epsilon)
 

@@ -109,8 +109,10 @@ def _flips(message: ShareRequest, data: SiteData) -> str:
 
 
 def _price(message: ShareRequest) -> float:
+    from consilience.privacy.mechanisms import require_opendp
     from consilience.privacy.randomized_response import RandomizedResponse
 
+    require_opendp()
     return RandomizedResponse(Settings.from_json(message.settings).flip).epsilon
 
 
