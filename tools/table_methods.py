@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tools import measured_bounds
+from tools import measured_assisted, measured_bounds
 from tools.stale_results import ReplicationError, stale_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -332,6 +332,8 @@ def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
             ("sends a model", lambda run: "small" in run.result.owners),
         ),
         "meta-clustering": (("is placed", lambda run: "small" in run.result.sites),),
+        "assistance-test": (("in common: a test", lambda run: bool(run.result.tests)),),
+        "assisted-glm": (("in common: a fit", lambda run: run.result.rounds > 0),),
     }
 
 
@@ -352,9 +354,13 @@ def smallest() -> Iterator[str]:
 def _smallest(name: str, preset: str, passes: Iterable[Passes]) -> list[str]:
     """Return the smallest number of rows at which each condition holds."""
     from consilience.exceptions import ConsilienceError
+    from consilience.methods.base import get_method
+    from consilience.sites.policy import PRESETS as RULES
 
     wanted = list(passes)
     found: list[str | None] = [None] * len(wanted)
+    if get_method(name).partition == "columns" and not RULES[preset]["share_ids"]:
+        return ["never: no ids leave"] * len(wanted)
     for n in range(1, LARGEST_TRIED + 1):
         try:
             run = _run(name, preset, n)
@@ -370,6 +376,8 @@ def _smallest(name: str, preset: str, passes: Iterable[Passes]) -> list[str]:
 
 def _run(name: str, preset: str, n: int) -> Any:
     from consilience import (
+        AssistanceTest,
+        AssistedGLM,
         Columns,
         EnsembleClustering,
         Federation,
@@ -388,6 +396,12 @@ def _run(name: str, preset: str, n: int) -> Any:
         ),
         "meta-clustering": (linear, "none", "y"),
     }
+    over_columns = {
+        "assistance-test": AssistanceTest(family="normal", n_directions=1),
+        "assisted-glm": AssistedGLM(family="normal", response="share", holdout=0.0),
+    }
+    if name in over_columns:
+        return measured_assisted.run_with(over_columns[name], preset, n)
     method, standardize, target = methods[name]
     federation = Federation.local(
         _tables(n),
@@ -469,7 +483,9 @@ Found by running it: three sites, three columns, two well separated groups of eq
 classes asked for; two sites have 120 rows, the third has the number in the table. Other data need
 more rows: a site passes when its *smallest* cell does. `strict` and `consortium` have the same
 `min_records`. Meta clustering: linear models of a linear response; the other candidates are in
-[its guide](docs/guide/meta-clustering.md#candidates).
+[its guide](docs/guide/meta-clustering.md#candidates). Over columns the number is that of the common
+rows: two columns at the initiator, whose policy also has `share_response = true`, and two at its
+partner; a linear model, one direction for the test.
 """
 META = """\
 ## Meta clustering: measured against wanted
@@ -519,6 +535,14 @@ def page() -> str:
         "",
         META_SPEED,
         *meta_speed(),
+        "",
+        measured_assisted.TEXT,
+        *measured_bounds.lines(ROOT, "assisted_glm"),
+        "",
+        *measured_assisted.real_data(),
+        "",
+        measured_assisted.SPEED,
+        *measured_assisted.speed(ROOT),
         "",
         COMMANDS,
         *(("Computed by earlier code, to be run again:", "", *stale, "") if stale else ()),

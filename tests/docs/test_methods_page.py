@@ -5,11 +5,12 @@ The numbers are not computed again here: `make docs-table` does that.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 from consilience.methods import BUILT_IN
-from tools import measured_bounds, table_methods
+from tools import measured_assisted, measured_bounds, table_methods
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "METHODS.md").read_text(encoding="utf-8")
@@ -83,6 +84,32 @@ def test_every_bound_of_meta_clustering_is_on_the_page() -> None:
         assert any(row.startswith(start) for row in written), start
 
 
+def test_every_bound_of_assisted_learning_is_on_the_page() -> None:
+    written = PAGE.splitlines()
+    lines = list(measured_bounds.lines(ROOT, "assisted_glm"))[2:]
+    assert len(lines) > 10
+    for line in lines:
+        start = "|".join(line.split("|")[:6])
+        assert any(row.startswith(start) for row in written), start
+    for line in measured_assisted.real_data():
+        assert line in written
+
+
+def test_speed_of_a_joint_fit_is_judged_at_the_size_that_the_bound_names(tmp_path: Path) -> None:
+    assert list(measured_assisted.speed(tmp_path)) == ["Not measured yet."]
+    folder = tmp_path / "benchmarks" / "results"
+    folder.mkdir(parents=True)
+    rows = [
+        {"n": n, "p": 50, "rounds": 5, "run": 4.0, "pooled fit with sandwich": 1.0}
+        for n in (10_000, 100_000)
+    ]
+    machine = {"cpu": "some", "cores": 2, "python": "3.11"}
+    found = {"machine": machine, "joint": rows}
+    (folder / "assisted_glm.json").write_text(json.dumps(found))
+    lines = list(measured_assisted.speed(tmp_path))
+    assert [line.split("|")[-2].strip() for line in lines[-2:]] == ["", "**missed**"]
+
+
 def test_bounds_find_the_lines_that_they_speak_of() -> None:
     found = [
         {"d": str(d), "how": "sign", "exact": f"{1 - d / 100}", "replicates": "20"}
@@ -103,6 +130,19 @@ def test_bounds_find_the_lines_that_they_speak_of() -> None:
     assert cells(d="4 sets together", at_least="0.98")[1:] == ("0.985", "", "20", "met")
     assert cells(d="7", at_least="0.5")[-1] == "not measured"
     assert cells(d="2.0")[-1] == "" and cells(d="2.0")[1] == "0.98"
+    assert cells(how="sign", at_most="min(d; 2)")[-1] == "**missed**"  # d = 0: 1 > 0
+    found[0]["d"] = "2 of many"
+    assert cells(d="2 of 1 to 3", at_least="0.5")[-1] == "not measured"
+    found[0]["d"] = "set 2, noisy"
+    assert cells(d="set 1 to 3", at_least="0.5")[-1] == "not measured"
+    found[0]["d"] = "set 2 noisy"
+    assert cells(d="set 1 to 3", at_least="0.5")[-1] == "met"
+    assert cells(d="set 3 to 4", at_least="0.5")[-1] == "not measured"
+    found[0]["d"] = "set, 2"
+    assert cells(d="set 2", at_least="0.5")[-1] == "met"
+    found[0]["d"] = "0"
+    test = measured_bounds._cells({"test": "exact", "d": "0", "at_least": "0.5"}, found)
+    assert test[:2] == ("d 0", "exact") and test[-1] == "met"
     for row in found:
         row["replicates"] = "3"
     assert cells(d="0", at_least="0.95")[-1] == "too few data sets yet"
