@@ -137,6 +137,8 @@ class SiteData:
     rows : (n,) int array
         Position of each row in the table as it was read.
     target : (n,) float array, or str array where levels are declared, or None
+    target_name : str
+        Its column, by the study's name.
     id, agent, entity : (n,) str array or None
     weight : (n,) float array or None
     sequence : (n, t) int array or None
@@ -174,6 +176,7 @@ class SiteData:
     content_hash: str = ""
     bounds: NDArray[np.float64] | None = None
     hashes: NDArray[np.uint8] | None = None
+    target_name: str = ""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):

@@ -263,6 +263,7 @@ class _Loader:
             feature_names=feature_names(self.columns, self.preparation),
             rows=rows.astype(np.int64),
             target=kept(target),
+            target_name=self.columns.target or "",
             weight=kept(weight),
             sequence=kept(sequence),
             sequence_names=self.columns.sequence,

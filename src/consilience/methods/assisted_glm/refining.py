@@ -144,7 +144,7 @@ def aim(
             for o in others
         ]
         theirs = np.sum(parts, axis=0)
-    place = {"weights": weights, "constants": constants, "rows": chosen}
+    place = {"weights": weights, "constants": constants, "rows": chosen} if allowed else {}
     nothing = addressed(per_record(np.empty((0, 0))), message.partner)
     reply = Aimed(
         own=own.released(directions, message.partner) if allowed else nothing,

@@ -105,7 +105,8 @@ def share(
 def _flips(message: ShareRequest, data: SiteData) -> str:
     """Names the masked response: one flip for each record, whoever asks."""
     s = Settings.from_json(message.settings)
-    return "mask " + hashlib.sha256(f"{data.content_hash} {s.flip!r}".encode()).hexdigest()
+    facts = f"{data.content_hash} {data.target_name!r} {s.flip!r}"
+    return "mask " + hashlib.sha256(facts.encode()).hexdigest()
 
 
 def _price(message: ShareRequest) -> float:
@@ -326,7 +327,7 @@ class Joint:
         return np.asarray(chosen, dtype=float)
 
 
-@step("turn")
+@step("turn", keeps=numbers_of)
 def turn(
     message: TurnRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Turned, State]:
@@ -348,7 +349,13 @@ def turn(
     to = s.partners.index(message.partner)
     own = OwnColumns.of(data, state.get("factor"))
     coef = joint.own_part(to)
+    before, _, _ = own.known(site, np.empty((len(own.names), 0)))
     known, rank, allowed = own.known_after(site, coef)
+    told_beside = 2 + len(joint.weights_for(to))
+    if known == before and not may_tell(site, own, data.n_rows, told_beside):
+        # Weights of made-up contributions, and deviances with them, are equations in the columns.
+        sentence = "as many numbers were told of the initiator's columns as may be"
+        raise DisclosureError(sentence, public=sentence)
     part = joint.others_part(to)
     seen = joint.model.offset_for(to)
     constant = float(np.mean(seen - own.centred(data) @ coef - (part if len(part) else 0.0)))
