@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import consilience
 from consilience.methods.assistance_test.messages import SketchRequest, TestRequest
+from consilience.methods.assisted_glm import AssistedGLM
 from consilience.methods.assisted_glm.messages import (
     ConcludeRequest,
     ContributeRequest,
@@ -24,10 +25,12 @@ from consilience.methods.assisted_glm.messages import (
     ReceiveRequest,
     RefineRequest,
     ShareRequest,
+    TurnRequest,
 )
 from consilience.methods.base import Columns, Preparation, get_method
 from consilience.methods.phases.align_ids import Common, HashRequest
 from consilience.methods.phases.opening import Open
+from consilience.sites.home import MemoryHome
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
@@ -232,7 +235,7 @@ def test_a_full_run_reveals_k_of_r(limit: Any) -> None:
 def test_a_second_run_adds_nothing_to_what_the_first_one_spent() -> None:
     x_a, x_b, y = table.columns(1)
     fed = table.federation(x_a, x_b, y, "default")
-    method = table.AssistedGLM(response="share")
+    method = AssistedGLM(response="share")
     runs = [fed.run(method, seed=seed).info.run for seed in (1, 2)]
     runs.append(fed.run(dataclasses.replace(method, acceleration="anderson"), seed=3).info.run)
     both = np.column_stack([table.seen(fed, run) for run in runs])
@@ -462,3 +465,54 @@ def test_sealed_fields_are_not_made_by_a_coordinator_without_the_key() -> None:
     message = ReceiveRequest(settings(), relayed(np.zeros(N), ROWS), relayed(NOTHING, ROWS))
     with pytest.raises(Refused, match="not sealed by the site"):
         line.ask("receive", message)
+
+
+def test_contributions_made_up_tell_little_of_the_initiators_columns() -> None:
+    """Deviances with one unit vector each gave the leverage of every row, beyond the limit."""
+    site = initiator(max_revealed_rank=1)[0]
+    line = Villain(site, name="b").begin(mine="partner", theirs="initiator")
+
+    def turn(contribution: Array, owner: str, after: tuple[int, int]) -> Any:
+        parts = (relayed(contribution, ROWS), relayed({"inner": NOTHING, "penalty": 0.0}, MODEL))
+        return line.tell(
+            "turn", TurnRequest(settings(), owner, *parts, partner="b", closes=False), after=after
+        )
+
+    with pytest.raises(Refused):
+        line.ask("share", ShareRequest(settings(), "b"))
+    site.policy = dataclasses.replace(site.policy, share_response=True)
+    line.last = (line.round - 1, 1)
+    line.ask("share", ShareRequest(settings(), "b"))
+    assert not turn(NOTHING, "", line.last).spent
+    base, told = line.last, 0
+    for i in range(N):
+        try:
+            reply = turn(np.eye(N)[i], "b", base)
+        except Refused as refusal:
+            assert "as many numbers were told" in str(refusal)
+            break
+        assert reply.spent and not reply.own.value.size
+        told += 2 + len(reply.place.value["weights"])
+    assert 0 < told <= N // 2
+
+
+def test_another_response_of_the_same_table_is_masked_anew() -> None:
+    """What is kept of one response is not given out, unpaid, for another."""
+    pytest.importorskip("opendp")
+    rng, home = np.random.default_rng(5), MemoryHome()
+    got: list[Array] = []
+    y = (rng.uniform(size=N) < 0.5).astype(float)
+    rows = {"id": IDS, "age": rng.normal(size=N), "one": y, "other": 1 - y}
+    for target in ("one", "other", "one"):
+        own = SiteColumns(features=("age",), target=target)
+        rules = Policy(preset="consortium", noised=True, max_epsilon=10.0)
+        site = memory_site("a", rows, rules, own=own, partner_key=KEY)
+        site.home = home
+        line = Villain(site, f"run-{len(got)}", name="b")
+        line.begin(mine="partner", theirs="initiator")
+        text = settings(family="binomial", response="masked", flip=0.1)
+        got.append(np.asarray(line.ask("share_masked", ShareRequest(text, "b")).response.value))
+    np.testing.assert_array_equal(got[0], got[2])
+    # 60 flips of probability .1: 30 or more agree by chance with a probability below 1e-12.
+    assert np.mean(got[1] == 1 - y) > 0.5
+    assert len(home.ledger("default")["epsilon"]) == 2
