@@ -35,6 +35,7 @@ from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
+from consilience.sites.study import Study
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
@@ -70,6 +71,7 @@ class Villain:
     ) -> None:
         self.site, self.run, self.method, self.name = site, run, method, name
         self.round, self.last = 0, (0, 0)
+        self.study, self.text = "s" * 64, ""
         self.ring: Keyring | None = None
 
     def ask(self, step: str, message: Any, after: tuple[int, int] | None = None) -> Any:
@@ -77,7 +79,7 @@ class Villain:
         self.round += 1
         request = Request(
             run=self.run,
-            study="s" * 64,
+            study=self.study,
             method=self.method,
             method_version=get_method(self.method).version,
             release=consilience.__version__,
@@ -116,7 +118,7 @@ class Villain:
         own = Columns(id="id") if columns is None else columns
         rules = json.dumps(dataclasses.asdict(Preparation()))
         text = json.dumps(dataclasses.asdict(own))
-        return self.ask("opening.read", Open(text, rules, "", "columns", ""), after=(0, 0))
+        return self.ask("opening.read", Open(text, rules, self.text, "columns", ""), after=(0, 0))
 
     def begin(self, *, mine: str = "initiator", theirs: str = "partner") -> Villain:
         """Open and match, with a party made up under the partner key."""
@@ -516,3 +518,33 @@ def test_another_response_of_the_same_table_is_masked_anew() -> None:
     # 60 flips of probability .1: 30 or more agree by chance with a probability below 1e-12.
     assert np.mean(got[1] == 1 - y) > 0.5
     assert len(home.ledger("default")["epsilon"]) == 2
+
+
+def test_settings_are_those_of_the_approved_study() -> None:
+    """The steward approved a masked response; another study may share it as it is."""
+    study = Study.from_settings(
+        {
+            "name": "approved",
+            "method": "assisted-glm",
+            "partition": "columns",
+            "seed": 1,
+            "parameters": {"response": "masked", "flip": 0.3},
+            "data": {"id": "id"},
+            "sites": {"names": ["a", "b"], "roles": {"a": "initiator"}},
+        }
+    )
+    approved = {"share_response": True, "approved_studies": (study.hash(),)}
+    site = initiator(noised=True, max_epsilon=10.0, **approved)[0]
+    line = Villain(site, name="b")
+    line.study, line.text = study.hash(), study.canonical()
+    line.begin(mine="partner", theirs="initiator")
+    base = line.last
+    plain = {"family": "binomial", "response": "share", "flip": 0.3, "holdout": 0.2}
+    masked = {**plain, "response": "masked"}
+    with pytest.raises(Refused, match="not what the approved study says"):
+        line.ask("share", ShareRequest(settings(**plain), "b"), after=base)
+    with pytest.raises(Refused, match="not what the approved study says"):
+        less = settings(**{**masked, "flip": 0.01})
+        line.ask("share_masked", ShareRequest(less, "b"), after=base)
+    pytest.importorskip("opendp")
+    line.ask("share_masked", ShareRequest(settings(**masked), "b"), after=base)
