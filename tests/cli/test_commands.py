@@ -300,6 +300,19 @@ def test_demo_runs_twice_and_its_files_run(
     assert call("run", f"consilience-demo/{method}.toml").exit_code == 0
 
 
+def test_show_puts_first_what_a_reader_looks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for method, head in (
+        ("assisted-glm", r"name +estimate +error +z +p +status +factor +alone +alone_error"),
+        ("assistance-test", r"partner +test .*\n0 +laboratory +score "),
+    ):
+        assert call("demo", method, "--folder", method).exit_code == 0
+        said = call("show", next(tmp_path.glob(f"{method}/runs/*"))).stdout
+        assert re.search(head, said), said
+
+
 def test_demo_replaces_no_foreign_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     mine = tmp_path / "consilience-demo" / "sites" / "north.toml"

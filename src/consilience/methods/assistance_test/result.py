@@ -118,7 +118,8 @@ class AssistanceTestResult(Result):
                 "combined_p": float(found["combined"]),
             }
             for partner, kinds in self.tests.items()
-            for kind, found in kinds.items()
+            # The one that decides first; a result that was read back has another order.
+            for kind, found in sorted(kinds.items(), key=lambda item: item[0] != self.test)
             for draw in range(self.n_draws)
         ]
         return pd.DataFrame(rows)

@@ -165,7 +165,9 @@ class AssistedGLMResult(Result):
         """Return the initiator's coefficients, its own model beside the joint one."""
         import pandas as pd
 
-        frame = pd.DataFrame({k: list(v) for k, v in self.coefficients.items()})
+        # A result that was read back has its keys in the order of the alphabet.
+        order = ("name", "estimate", "error", "z", "p", "status", "factor")
+        frame = pd.DataFrame({k: list(self.coefficients[k]) for k in order})
         frame["alone"] = list(self.alone.get("estimate", ()))
         frame["alone_error"] = list(self.alone.get("error", ()))
         return frame
