@@ -131,7 +131,8 @@ class AssistedGLM(Method):
     interval : {"joint", "inflated", "paper", "none"}
         "joint" needs partners whose policy lets all directions be known. "inflated" needs
         ``acceleration="none"``, one partner and at least 5 rounds; "paper" does not cover in
-        general.
+        general. Both need variances of the partner's rows, which tell all of its directions: its
+        policy must let all be known.
     level : float
         Of the intervals.
     power : float
