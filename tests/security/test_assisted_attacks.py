@@ -548,3 +548,40 @@ def test_settings_are_those_of_the_approved_study() -> None:
         line.ask("share_masked", ShareRequest(less, "b"), after=base)
     pytest.importorskip("opendp")
     line.ask("share_masked", ShareRequest(settings(**masked), "b"), after=base)
+
+
+def test_nearly_the_same_price_is_paid_again() -> None:
+    """Sketches at 1 and 1.0000001 have noise of their own, and so have a price each."""
+    pytest.importorskip("opendp")
+    x = columns_of()
+    rows = {"id": IDS, **{f"z{j}": x[:, j] for j in range(P)}}
+    names = tuple(f"z{j}" for j in range(P))
+    own = SiteColumns(features=names, bounds=dict.fromkeys(names, (-5.0, 5.0)))
+    rules = Policy(preset="consortium", noised=True, max_epsilon=2.0, max_revealed_rank="full")
+    site = memory_site("b", rows, rules, own=own, partner_key=KEY)
+    sketches = []
+    for run, epsilon in enumerate((1.0, 1.0, 1.0000001, "1.0", -1.0, float("nan"))):
+        line = Villain(site, f"run-{run}", method="assistance-test").begin()
+        asked = {"epsilon": epsilon, "n_directions": 1, "n_draws": 1, "geometry": "box"}
+        asked |= {"family": "normal", "power": 1.5, "bound": 1.0, "subsample": None}
+        request = SketchRequest(json.dumps({**asked, "alpha": 0.0, "l1_ratio": 0.0}), "a")
+        try:
+            sketches.append(np.asarray(line.ask("sketch_noised", request).z.value))
+        except Refused as refusal:
+            assert run > 1 and ("epsilon" in str(refusal) or "price" in str(refusal))
+    np.testing.assert_array_equal(sketches[0], sketches[1])
+    # 1 + 1.0000001 is above 2; "1.0" is paid as another question, within what is left.
+    spent = sum(site.home.ledger("default")["epsilon"].values())
+    assert spent <= 2.0 and len(sketches) == 1 + round(spent)
+
+
+def test_a_value_sealed_in_another_run_or_field_is_refused() -> None:
+    site = partner()
+    first, second = Villain(site).begin(), Villain(site, "run-2").begin()
+    message = ReceiveRequest(settings(), relayed(np.zeros(N), ROWS), relayed(NOTHING, ROWS))
+    with pytest.raises(Refused, match="sealed for another field or run"):
+        second.ask("receive", first.seal(message))
+    sealed = second.seal(message)
+    swapped = dataclasses.replace(sealed, weights=sealed.response)
+    with pytest.raises(Refused, match="sealed for another field or run"):
+        second.ask("receive", swapped)
