@@ -19,6 +19,7 @@ from consilience.engines.folder import FolderEngine, watch
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import RunError
 from consilience.methods.assistance_test import AssistanceTest
+from consilience.methods.assisted_glm import AssistedGLM
 from consilience.methods.base import Columns, Method, Preparation, SiteData
 from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.mean_and_sd import MeanAndSD
@@ -118,16 +119,24 @@ def pooled_mean_and_sd(rows: Mapping[str, SiteData]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """A method on a federation, with what the pooled rows give where the method is exact."""
+    """A method on a federation, with what the pooled rows give where the method is exact.
+
+    ``long``: so many questions that losing each of them in turn is slow.
+    """
 
     method: Method
     factory: Callable[[], Federation]
     oracle: Oracle | None = None
     asynchronous: bool = False
+    long: bool = False
 
 
 CASES: dict[str, Case] = {
     "assistance-test": Case(AssistanceTest(family="normal", n_directions=2), over_columns),
+    # One round of training: later ones are no different.
+    "assisted-glm": Case(
+        AssistedGLM(family="normal", response="share", n_rounds=1), over_columns, long=True
+    ),
     "mean-and-sd": Case(MeanAndSD(), plain, pooled_mean_and_sd),
     "mean-and-sd scaled": Case(MeanAndSD(), scaled),
     "class-sums": Case(ClassSums(edges=((0.0,), (2.0,))), plain),

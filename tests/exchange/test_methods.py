@@ -17,6 +17,13 @@ BACKENDS = {
 }
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+each_question = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.slow] if case.long else [])
+        for name, case in CASES.items()
+    ],
+)
 
 
 @each_case
@@ -39,12 +46,12 @@ def test_order_workers_and_backend_do_not_matter(case: Case) -> None:
     check_method.check_order(case.method, case.factory, backends=BACKENDS)
 
 
-@each_case
+@each_question
 def test_absence_is_as_stated(case: Case) -> None:
     check_method.check_absence(case.method, case.factory, sites=["birch"])
 
 
-@each_case
+@each_question
 def test_resume_after_every_event(case: Case) -> None:
     check_method.check_resume(case.method, case.factory)
 

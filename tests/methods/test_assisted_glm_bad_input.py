@@ -66,8 +66,8 @@ def refused(federation: Federation, how: AssistedGLM, words: str, out: Path | No
         ({}, SIGNED),
         ({}, DEFAULT),
         ({"holdout": 0.3, "interval": "none"}, SIGNED),
-        ({"acceleration": "none", "n_rounds": 20}, SIGNED),
-        ({"acceleration": "anderson", "n_rounds": 20}, SIGNED),
+        ({"acceleration": "none", "n_rounds": 6}, SIGNED),
+        ({"acceleration": "anderson", "n_rounds": 6}, SIGNED),
     ],
     ids=["full", "default", "without intervals", "none", "anderson"],
 )
@@ -380,7 +380,10 @@ def steps_and_rounds(them: Parties, how: AssistedGLM) -> dict[int, tuple[str, st
 
 
 @pytest.mark.parametrize("moment", ["receive", "contribute", "finish", "record"])
-@pytest.mark.parametrize("action", ["absent", "late", "refused"])
+@pytest.mark.parametrize(
+    "action",
+    ["refused", *(pytest.param(x, marks=pytest.mark.slow) for x in ("absent", "late"))],
+)
 def test_a_partner_lost_and_the_run_resumed(moment: str, action: Any, tmp_path: Path) -> None:
     them = parties("normal", n=120, sizes=(3, 4, 2), seed=10)
     how = method("normal", holdout=0.2)

@@ -45,7 +45,7 @@ def given_to(federation: Federation, site: str, run: Run) -> np.ndarray:
 @pytest.mark.parametrize("flip", [0.1, 0.3])
 def test_masked_fit_is_that_of_the_link_on_pooled_columns(flip: float) -> None:
     pytest.importorskip("opendp")
-    them = parties(n=600, shared=1, seed=40)
+    them = parties(n=2000, shared=1, seed=40)
     federation = them.federation(NOISY)
     run = method(response="masked", flip=flip).run(federation, seed=1)
     given = given_to(federation, "b", run)
@@ -64,7 +64,7 @@ def test_masked_fit_is_that_of_the_link_on_pooled_columns(flip: float) -> None:
 
 def test_masked_as_printed_fits_a_plain_logit_and_maps_back() -> None:
     pytest.importorskip("opendp")
-    them = parties(n=600, seed=41)
+    them = parties(n=1000, seed=41)
     federation = them.federation(NOISY)
     run = method(response="masked", flip=0.2, masking="as_printed").run(federation, seed=1)
     given = given_to(federation, "b", run)
@@ -78,7 +78,7 @@ def test_masked_as_printed_fits_a_plain_logit_and_maps_back() -> None:
 
 def test_a_mask_is_drawn_once_for_each_row_whatever_run() -> None:
     pytest.importorskip("opendp")
-    them = parties(n=300, seed=42)
+    them = parties(n=500, seed=42)
     policy = dataclasses.replace(NOISY, max_epsilon=1.4)
     federation = them.federation(policy)
     how = method(response="masked", flip=0.2, holdout=0.3)
@@ -98,7 +98,7 @@ def test_a_mask_is_drawn_once_for_each_row_whatever_run() -> None:
     with pytest.raises(ConsilienceError, match="a refused"):
         method(response="masked", flip=0.25).run(federation, seed=1)
     # Another partner of the same run gets the same flips.
-    three = parties(n=300, sizes=(2, 2, 2), seed=42)
+    three = parties(n=500, sizes=(2, 2, 2), seed=42)
     federation = three.federation(policy)
     run = method(response="masked", flip=0.2).run(federation, seed=1)
     np.testing.assert_array_equal(given_to(federation, "b", run), given_to(federation, "c", run))
