@@ -104,7 +104,7 @@ response = "share"
         tables="patients",
         to_go_on=(
             ("outputs", "consilience site outputs FOLDER/sites/clinic.toml"),
-            ("of a run", "consilience site outputs FOLDER/sites/clinic.toml RUN"),
+            ("one run", "consilience site outputs FOLDER/sites/clinic.toml RUN"),
         ),
     ),
 }
@@ -201,6 +201,9 @@ preset = "consortium"
 data_id = "demo-clinic"
 # The laboratory may see the diagnoses of the patients that both have.
 share_response = true
+# Every fit tells the laboratory some combinations of these columns. Without this line all but one
+# may come to be known: enough for one fit, and a second one with other settings ends at once.
+max_revealed_rank = "full"
 """,
     "laboratory": """\
 # Stays at the laboratory: where its table is, and what may leave.
@@ -226,9 +229,10 @@ key = "../keys/partner.key"
 [policy]
 preset = "consortium"
 data_id = "demo-laboratory"
-# A noisy sketch may leave, at this price in all, whichever questions are asked.
+# Noisy sketches may leave, at this price in all: three different ones at 8. The same one again, for
+# whichever question, costs nothing.
 noised = true
-max_epsilon = 8.0
+max_epsilon = 24.0
 # All combinations of the columns may come to be known: standard errors and intervals need it.
 # Without this line all but one may, and the training stops short of the best fit.
 max_revealed_rank = "full"
