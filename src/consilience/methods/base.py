@@ -70,6 +70,12 @@ class Columns:
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", _names("features", self.features))
         object.__setattr__(self, "sequence", _names("sequence", self.sequence))
+        for role in ("target", "id", "weight"):
+            if getattr(self, role) is not None and getattr(self, role) in self.features:
+                raise StudyError(
+                    f"column {getattr(self, role)!r} is the {role} and stands among the features "
+                    "too: take it out of one of them"
+                )
         levels = {k: tuple(str(v) for v in vs) for k, vs in self.levels.items()}
         object.__setattr__(self, "levels", levels)
         for name in self.levels:
@@ -584,6 +590,9 @@ class Method(ABC):
 
     def validate(self) -> None:  # noqa: B027  a method without parameters has nothing to check
         """Check parameters; raise `ParameterError`."""
+
+    def admit(self, ctx: CoordinatorContext) -> None:  # noqa: B027  most have nothing to check
+        """Check what does not go together in this run, before any site is asked."""
 
     @abstractmethod
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:

@@ -158,15 +158,17 @@ def encode_outputs(
     """
     files: dict[str, bytes] = {}
     columns = dict(earlier)
+    # Rows that were matched with other sites' are in another order than in the table.
+    order = np.argsort(data.rows, kind="stable")
     for name, value in outputs.items():
         if hasattr(value, "to_arrays"):
             files[PREDICTOR] = pack(value.to_arrays())
         elif isinstance(value, np.ndarray) and len(value) == data.n_rows:
-            columns[name] = value
+            columns[name] = value[order]
         else:
             raise ProtocolError(f"site output {name!r} does not have one entry for each row")
     if columns:
-        files[ROWS] = pack({"rows": data.rows, "columns": columns})
+        files[ROWS] = pack({"rows": np.sort(data.rows), "columns": columns})
         files[TABLE] = _table(columns, data)
     return files
 
@@ -198,15 +200,20 @@ def _table(columns: dict[str, np.ndarray], data: SiteData) -> bytes:
     ids = [] if data.id is None else ["id"]
     writer.writerow(["row", *ids, "kept", *columns])
     n = max(data.n_read, data.n_rows)
+    rows = np.sort(data.rows)
     kept = np.zeros(n, dtype=np.int64)
-    kept[data.rows] = 1
-    filled = []
-    for values in (*([] if data.id is None else [data.id]), kept, *columns.values()):
+    kept[rows] = 1
+    filled: list[list[Any]] = [kept.tolist()]
+    if data.id is not None:
+        columns = {"": data.id[np.argsort(data.rows, kind="stable")], **columns}
+    for values in columns.values():
         cells: list[Any] = values.tolist()
-        if values is not kept:
+        if len(rows) < n:
             cells = [""] * n
-            for row, value in zip(data.rows.tolist(), values.tolist(), strict=True):
+            for row, value in zip(rows.tolist(), values.tolist(), strict=True):
                 cells[row] = value
         filled.append(cells)
+    if data.id is not None:
+        filled.insert(0, filled.pop(1))
     writer.writerows(zip(range(n), *filled, strict=True))
     return text.getvalue().encode()

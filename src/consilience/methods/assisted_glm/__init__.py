@@ -205,15 +205,18 @@ class AssistedGLM(Method):
         """Check parameters; raise `ParameterError`."""
         check_parameters(self)
 
-    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
-        """Train, conclude; or predict with what an earlier run left."""
-        if ctx.follows is not None:
-            return (yield from self._predict(ctx))
-        if not self.response:
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that the owner of the response decided about it; raise `ParameterError`."""
+        if ctx.follows is None and not self.response:
             raise ParameterError(
                 "a partner needs the response to fit its columns: set response = 'share' to give "
                 "it, or 'masked' to give one of 0 and 1 with flips"
             )
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Train, conclude; or predict with what an earlier run left."""
+        if ctx.follows is not None:
+            return (yield from self._predict(ctx))
         s = self._settings(ctx)
         text = s.to_json()
         course = Course(s)

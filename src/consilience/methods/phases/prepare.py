@@ -38,6 +38,7 @@ def prepare(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
 
 def exchange(method: Method, ctx: CoordinatorContext) -> Generator[Ask, Replies, Result]:
     """Return the whole exchange of a method: preparation, then its own `coordinate`."""
+    method.admit(ctx)
     yield from prepare(ctx)
     result: Result = yield from method.coordinate(ctx)
     return result
