@@ -404,6 +404,7 @@ def test_inflated_intervals_are_an_upper_bound() -> None:
     assert (widths >= error * (1 - 1e-6)).all()
     assert (widths < 4 * error).all(), "a bound that says nothing"
     assert run.result.intervals["certified"] == new.sum()
+    assert any("variance function" in note for note in run.notes)
 
 
 def test_inflated_intervals_need_five_rounds() -> None:
@@ -413,6 +414,8 @@ def test_inflated_intervals_need_five_rounds() -> None:
     )
     assert run.result.intervals["certified"] == 0
     assert np.isnan(them.values(run, "a", "lower")).all()
+    assert any("at least 5 rounds" in note for note in run.notes)
+    assert 'standard errors by interval = "joint"' in run.result.summary()
 
 
 def test_paper_intervals_are_local_sandwiches_with_bonferroni() -> None:
@@ -431,6 +434,7 @@ def test_paper_intervals_are_local_sandwiches_with_bonferroni() -> None:
         total += np.sqrt(np.einsum("ij,jk,ik->i", d, covariance, d))
     reach = norm.ppf(1 - 0.05 / 4)  # two intervals at 97.5 %
     new = ~rows
+    assert any("do not hold their level" in note for note in run.notes)
     width = (them.values(run, "a", "upper") - them.values(run, "a", "lower"))[new]
     # Local parts may carry a factor for small samples: the one of 288 rows and 4 columns.
     np.testing.assert_allclose(width, 2 * reach * total[new], rtol=0.02)

@@ -91,9 +91,14 @@ def fitted_result(
     table = {k: _numbers(v) for k, v in concluded.coefficients.value.items()}
     if {len(v) for v in table.values()} != {len(concluded.names)}:
         raise ProtocolError("the initiator's table of coefficients has columns of other lengths")
-    counts = concluded.records.value
+    counts, intervals = concluded.records.value, concluded.intervals.value
     bins = np.asarray(concluded.calibration.value)
     _note(ctx, method, s, course)
+    if s.interval in ("inflated", "paper") and not s.alpha and not intervals["certified"]:
+        ctx.note(
+            f"Limits of interval = {s.interval!r} rest on variances of each person at the partner, "
+            'which leave only where its policy says max_revealed_rank = "full".'
+        )
     if not concluded.names:
         ctx.note(
             f"The coefficients of {s.initiator} stay there: they are more than half as many as the "
@@ -174,6 +179,19 @@ def _note(ctx: CoordinatorContext, method: AssistedGLM, s: Settings, course: Cou
         ctx.note(
             "A penalty with an L1 part is fitted by plain alternation: the span of messages has no "
             "such penalty."
+        )
+    if s.interval == "paper" and not s.alpha:
+        ctx.note(
+            'Limits by interval = "paper" add up what the own columns of each party give: they do '
+            "not hold their level where the columns of the parties are related."
+        )
+    if s.interval == "inflated" and not s.alpha:
+        few = course.rounds < 5 or len(s.partners) != 1
+        ctx.note(
+            'No limits were given: interval = "inflated" needs one partner and at least 5 rounds.'
+            if few
+            else 'Limits by interval = "inflated" are on the safe side only where the variance '
+            "function of the family is right."
         )
     if s.masked and s.flip >= 0.3:
         ctx.note(

@@ -110,7 +110,8 @@ class AssistedGLMResult(Result):
         )
         if not np.isfinite(gain):
             return f"The joint model of {self.initiator}: {fit} (nothing was held out)."
-        tells = abs(gain) > 1.96 * error
+        # A partner that brings nothing leaves differences that are rounding.
+        tells = abs(gain) > max(1.96 * error, 1e-9 * abs(self.holdout["alone"]))
         verdict = (
             ("predicts better than" if tells and gain > 0 else "predicts worse than")
             if tells
@@ -140,6 +141,8 @@ class AssistedGLMResult(Result):
     def _inference(self) -> str:
         if self.penalty.get("alpha"):
             return "Penalised coefficients have no intervals."
+        if self.intervals["kind"] != "joint":
+            return 'Coefficients have standard errors by interval = "joint" only.'
         if self.complete:
             shared = int(np.sum(np.asarray(self.coefficients["status"]) == "shared"))
             more = (
@@ -147,7 +150,8 @@ class AssistedGLMResult(Result):
                 if shared
                 else ""
             )
-            return f"All directions are known, so coefficients have standard errors{more}."
+            whose = " and ".join(self.partners)
+            return f"All directions of {whose} are known, so coefficients have errors{more}."
         status = list(self.coefficients["status"])
         told = sum(word in ("identified", "bounded") for word in status)
         if told:
