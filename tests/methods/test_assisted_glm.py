@@ -327,6 +327,22 @@ def test_a_number_as_a_limit(limit: int) -> None:
         np.testing.assert_allclose(joint, alone, rtol=1e-8)
 
 
+@pytest.mark.parametrize("acceleration", ["span", "anderson", "none"])
+def test_one_partner_may_not_speak_and_the_others_go_on(acceleration: str) -> None:
+    them = parties(sizes=(3, 3, 3), seed=18)
+    silent = Policy(preset="consortium", max_revealed_rank=0)
+    federation = them.federation({"a": SIGNED, "b": silent, "c": SIGNED})
+    how = method(acceleration=acceleration, interval="none", n_rounds=60, tol=1e-9)
+    run = federation.run(how, seed=1)
+    assert run.result.revealed["b"] == (0, 3)
+    assert any("policy of b" in note for note in run.notes)
+    rest = them.with_(blocks={s: them.blocks[s] for s in "ac"}).pooled("binomial")
+    assert relative(them.values(run, "a", "linear_predictor"), rest.eta) < 1e-6
+    # What b could add is said, to second order, and is what the pooled fit adds at least.
+    gap = 2 * (rest.deviance_loss - them.pooled("binomial").deviance_loss)
+    assert 0.3 * gap < run.result.remaining < 1.2 * gap
+
+
 def test_a_limit_of_rounds() -> None:
     them = parties(sizes=(4, 5), seed=17)
     run = them.federation().run(method(n_rounds=1, interval="none"), seed=1)

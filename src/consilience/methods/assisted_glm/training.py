@@ -211,7 +211,7 @@ def endless_fit() -> DataError:
     """What is said where estimates grow without end."""
     sentence = (
         "the columns separate the response, so estimates grow without end: "
-        "set a penalty (alpha), or leave columns out"
+        "set a penalty (alpha), mask the response less, or leave columns out"
     )
     return DataError(sentence, public=sentence)
 
@@ -441,7 +441,8 @@ def contribute(
     offset_kept = offset + own.centred(data) @ (sent[:, : len(weights)] @ weights)
     return reply, {
         **state,
-        "partner": partner.to_state(),
+        # A fit that was not sent is no part of the joint one: the next does not start there.
+        "partner": partner.to_state() if leaves else state["partner"],
         "pending": pending,
         "eta": offset_kept,
     }
