@@ -84,7 +84,25 @@ def over_columns(
     left.setdefault("at", f"site:{targets[0]}")
     if left["at"] not in ("third-party", *(f"site:{site}" for site in tables)):
         raise StudyError(f"at is {left['at']!r}: write 'third-party', or 'site:' and a site's name")
+    check_place(left["at"], left["roles"])
     return Columns(id=columns[targets[0]].id), own, key, left
+
+
+def check_place(at: str, roles: Mapping[str, str]) -> None:
+    """Check that no partner coordinates a study of more than two parties.
+
+    It has the partner key and passes on what the others seal: it could pose as one to another.
+
+    Raises
+    ------
+    StudyError
+    """
+    place = at.removeprefix("site:")
+    if len(roles) > 2 and roles.get(place) == "partner":
+        raise StudyError(
+            f"site {place!r} is a partner among more than two parties and cannot coordinate: let "
+            "the initiator or a third party do it"
+        )
 
 
 def _own(given: Columns, initiator: Columns, bounds: dict[str, Any]) -> SiteColumns:

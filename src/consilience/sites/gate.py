@@ -129,7 +129,9 @@ def review(
         _check_recipient(name, spec, evidence)
         RULES[evidence.rule](name, evidence, policy.limits)
         epsilon += evidence.epsilon
-        outcome = "withheld" if _has_gaps(content.value) else "released"
+        # Gaps of a response are rows that take no part; elsewhere they are cells withheld.
+        gaps = evidence.rule not in ("response", "noised") and _has_gaps(content.value)
+        outcome = "withheld" if gaps else "released"
         if evidence.series:
             content, repeated = _guard_differences(content, kept, policy.limits)
             changes[name] = content
@@ -168,7 +170,10 @@ def _evidence_of(name: str, spec: FieldSpec, content: object) -> Evidence:
     return content.evidence
 
 
-_CONSENTS = {"response": "the response of each record", "hashed-ids": "hashed ids"}
+_CONSENTS = {
+    "response": "the response of each record (its steward grants it by share_response)",
+    "hashed-ids": 'hashed ids (its steward grants them by share_ids, or preset "consortium")',
+}
 """What has a consent of its own, as a refusal calls it."""
 
 

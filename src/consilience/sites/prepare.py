@@ -200,12 +200,9 @@ def _nameless(public: str, columns: Columns) -> str:
     return f"a column: {public.rsplit(': ', 1)[1]}"
 
 
-def _own_rules(preparation: Preparation, columns: Columns, partition: str) -> Preparation:
-    """Over columns, the rules for columns that other parties hold do not concern this one."""
-    if partition == "rows":
-        return preparation
-    own = {k: v for k, v in preparation.indicators.items() if k in columns.features}
-    return dataclasses.replace(preparation, indicators=own)
+def _own_rules(preparation: Preparation, partition: str) -> Preparation:
+    """Over columns, nobody else says how a party's own columns are coded."""
+    return preparation if partition == "rows" else dataclasses.replace(preparation, indicators={})
 
 
 def _refusal(name: str, sentence: str, rule: str) -> DataError:
@@ -234,7 +231,7 @@ class _Loader:
         self.unmatchable = (0, 0)
 
     def run(self) -> Loaded:
-        self.preparation = _own_rules(self.preparation, self.columns, self.partition)
+        self.preparation = _own_rules(self.preparation, self.partition)
         plan = encodings(self.columns, self.preparation)
         if self.partition == "columns" and self.columns.id is None:
             raise StudyError("a study over columns needs an id column in [data]")

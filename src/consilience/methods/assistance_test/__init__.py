@@ -169,8 +169,8 @@ class AssistanceTest(Method):
         Penalty(self.alpha, self.l1_ratio)
         if self.test == "lr" and self.alpha:
             raise ParameterError(
-                "test is 'lr' and alpha is above 0: a penalised fit has no likelihood ratio, choose "
-                "another test or no penalty"
+                "test is 'lr' and alpha is above 0: a penalised fit has no likelihood ratio, so "
+                "choose another test or no penalty"
             )
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:

@@ -65,6 +65,8 @@ class Final:
         By partner: weights of its messages and further directions.
     eta : (n,) array
         All matched rows.
+    trained : (n,) array
+        The same by the training rows alone, to compare models on the others.
     known : Known or None
         Design and covariances; None under a penalty.
     certainty : Certainty
@@ -75,6 +77,7 @@ class Final:
     coef: FloatArray
     weights: tuple[FloatArray, ...]
     eta: FloatArray
+    trained: FloatArray
     known: Known | None
     certainty: Certainty
 
@@ -111,16 +114,17 @@ def final_fit(
         ]
         y, case, eta = joint.y, rows.training_weights, np.asarray(found.eta)
         covariances = None if s.alpha else sandwich(design, y, eta, fam, case)
-        intercept, coef = float(found.intercept), np.asarray(found.coef_a)
+        intercept, coef, trained = float(found.intercept), np.asarray(found.coef_a), eta
     else:
+        # Whatever ended the training: on the complete design its fit is found without a message.
+        fitted = _on_design(design, joint, rows.training_weights)
+        trained = fitted.eta
         y, case = joint.y, rows.training_weights
-        if not s.masked:
+        if not s.masked and rows.held.any():
             y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
-        begin = np.linalg.lstsq(design[:2000], joint.model.eta[:2000], rcond=None)[0]
-        start = (begin[1:], float(begin[0]))
-        fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
-        if fitted.separated:
-            raise endless_fit()
+            fitted = glm.fit(
+                design[:, 1:], y, fam, weights=case, start=(fitted.coef, fitted.intercept)
+            )
         intercept, coef, eta = float(fitted.intercept), fitted.coef[:p], fitted.eta
         covariances = sandwich(design, y, eta, fam, case)
         weights = [
@@ -144,7 +148,19 @@ def final_fit(
     if known is not None:
         w = case * working_weights(fam, y, eta)
         judged = _judged(s, data, rows, known, left, w, whole)
-    return Final(intercept, np.asarray(coef), tuple(weights), np.asarray(eta), known, judged)
+    fit_of = (np.asarray(eta), np.asarray(trained))
+    return Final(intercept, np.asarray(coef), tuple(weights), *fit_of, known, judged)
+
+
+def _on_design(design: FloatArray, joint: Joint, weights: FloatArray) -> glm.Fit:
+    """Fit of the training rows on the complete design, from where the training ended."""
+    begin = np.linalg.lstsq(design[:2000], joint.model.eta[:2000], rcond=None)[0]
+    start = (begin[1:], float(begin[0]))
+    fam = joint.s.training_family()
+    found = glm.fit(design[:, 1:], joint.y, fam, weights=weights, start=start)
+    if found.separated:
+        raise endless_fit()
+    return found
 
 
 def _judged(
@@ -185,7 +201,6 @@ def conclude(
     joint = Joint(s, data, rows, state)
     rest = [_checked(np.asarray(block), data) for block in message.rest.value]
     left = [dict(one) for one in message.left.value if isinstance(one, dict)]
-    training = np.asarray(joint.model.eta)
     final = final_fit(
         s,
         data,
@@ -199,7 +214,7 @@ def conclude(
     )
     fam, true = s.training_family(), s.true_family()
     alone = glm.fit(data.features, rows.y, true, weights=rows.training_weights, penalty=s.penalty())
-    compared = comparison(s, rows, training, alone.eta, fam)
+    compared = comparison(s, rows, final.trained, alone.eta, fam)
     table, status = _coefficients(data, final, s)
     table |= _beside(s, data, rows, alone)
     low, high, widths = _intervals(s, data, rows, final, joint, message.variances.value)

@@ -94,7 +94,8 @@ def fitted_result(
     counts, intervals = concluded.records.value, concluded.intervals.value
     bins = np.asarray(concluded.calibration.value)
     _note(ctx, method, s, course)
-    if s.interval in ("inflated", "paper") and not s.alpha and not intervals["certified"]:
+    without = counts["new"] and not intervals["certified"]
+    if s.interval in ("inflated", "paper") and not s.alpha and without:
         ctx.note(
             f"Limits of interval = {s.interval!r} rest on variances of each person at the partner, "
             'which leave only where its policy says max_revealed_rank = "full".'
@@ -144,11 +145,18 @@ def fitted_result(
             "bounded": int(concluded.intervals.value["bounded"]),
             "mean_width": _number(concluded.intervals.value["mean_width"]),
         },
-        remaining=float(sum(course.gains.values())) if course.gains else np.nan,
+        remaining=_remaining(course, complete=complete and not s.alpha),
         penalty={"alpha": s.alpha, "l1_ratio": s.l1_ratio},
         complete=complete,
         masking=s.masking,
     )
+
+
+def _remaining(course: Course, *, complete: bool) -> float:
+    """Deviance that the partners could still gain: nothing where all of their directions joined."""
+    if complete:
+        return 0.0
+    return float(sum(course.gains.values())) if course.gains else float("nan")
 
 
 def _coefficients(concluded: Any, table: dict[str, FloatArray]) -> dict[str, Any]:

@@ -133,7 +133,9 @@ class AssistedGLMResult(Result):
         }[self.stopped]
         known = ", ".join(f"{k} of {r} directions of {s}" for s, (k, r) in self.revealed.items())
         left = ""
-        if self.stopped in ("rank", "rounds") and np.isfinite(self.remaining):
+        if self.complete and self.stopped in ("rank", "rounds") and not self.penalty.get("alpha"):
+            left = " All directions were known by then, which completed the joint fit."
+        elif self.stopped in ("rank", "rounds") and np.isfinite(self.remaining):
             left = f" At least {self.remaining:.3g} of deviance was left."
         noun = "round" if self.rounds == 1 else "rounds"
         return f"After {self.rounds} {noun} {how}; revealed: {known}.{left}"
