@@ -13,6 +13,7 @@ import numpy as np
 
 from consilience.exceptions import ProtocolError
 from consilience.methods.assistance_test import AssistanceTest
+from consilience.methods.assisted_glm import AssistedGLM
 from consilience.methods.base import (
     Ask,
     Columns,
@@ -135,6 +136,11 @@ CASES: dict[str, Case] = {
     "secret-draws": Case(SecretDraws, draws_secrets=True),
     "assistance-test": Case(
         lambda: AssistanceTest(family="normal", n_directions=2),
+        columns=Columns(id="id"),
+        seals=True,
+    ),
+    "assisted-glm": Case(
+        lambda: AssistedGLM(family="normal", response="share", n_rounds=1, interval="none"),
         columns=Columns(id="id"),
         seals=True,
     ),

@@ -188,7 +188,9 @@ def site(spec: dict[str, Any], root: Path, fate: Fate) -> None:
 
 
 def member(name: str, **settings: Any) -> Site:
-    policy = Policy(preset="consortium", share_response=True, max_runs=None)
+    policy = Policy(
+        preset="consortium", share_response=True, max_revealed_rank="full", max_runs=None
+    )
     return Site(name, loader(name), policy=policy, partner_key=PARTNER_KEY, **settings)
 
 
