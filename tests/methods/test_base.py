@@ -49,6 +49,8 @@ def test_columns_of_a_wrong_type(names: Any) -> None:
 def test_columns_that_contradict_themselves() -> None:
     with pytest.raises(StudyError, match="names column 'a' twice"):
         Columns(features=("a", "b", "a"))
+    with pytest.raises(StudyError, match="'a' is the target and stands among the features too"):
+        Columns(features=("a", "b"), target="a")
     with pytest.raises(StudyError, match="which has no role"):
         Columns(features=("a",), levels={"b": ("x",)})
 

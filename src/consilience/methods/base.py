@@ -70,7 +70,7 @@ class Columns:
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", _names("features", self.features))
         object.__setattr__(self, "sequence", _names("sequence", self.sequence))
-        for role in ("target", "id", "weight"):
+        for role in ("target", "weight"):
             if getattr(self, role) is not None and getattr(self, role) in self.features:
                 raise StudyError(
                     f"column {getattr(self, role)!r} is the {role} and stands among the features "

@@ -229,6 +229,7 @@ class _Loader:
         self.foreign: dict[str, tuple[tuple[str, ...], int]] = {}
         self.reasons: dict[str, Mask] = {}
         self.unmatchable = (0, 0)
+        self.read: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]] = {}
 
     def run(self) -> Loaded:
         self.preparation = _own_rules(self.preparation, self.partition)
@@ -353,6 +354,11 @@ class _Loader:
         return values
 
     def _categories(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        if name not in self.read:
+            self.read[name] = self._read_categories(name)
+        return self.read[name]
+
+    def _read_categories(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         local = self.site.local(name)
         kind = self.table.kind(local)
         if kind not in ("text", "number", "boolean", "empty") and not kind.startswith(
@@ -508,7 +514,7 @@ class _Loader:
         name = self.columns.id
         if name is None or self.partition != "columns":
             return keep
-        positions, _ = self.table.categories(self.site.local(name), self.site.codes(name))
+        positions, _ = self._categories(name)
         absent = positions < 0
         counts = np.bincount(positions[keep & ~absent], minlength=1)
         repeated = ~absent & (np.append(counts, 0)[positions] > 1) & keep

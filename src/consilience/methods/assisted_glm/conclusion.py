@@ -501,7 +501,7 @@ def record(
     site.table(
         "coefficients", {"name": own.names, "estimate": shown, "error": error, "status": status}
     )
-    site.output("linear_predictor", own.centred(data) @ beta)
+    site.output("linear_predictor", own.centred @ beta)
     shift = np.zeros(len(own.names)) if data.scaling is None else data.scaling[1]
     site.output(
         "predictor",

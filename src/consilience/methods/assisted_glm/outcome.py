@@ -91,20 +91,10 @@ def fitted_result(
     table = {k: _numbers(v) for k, v in concluded.coefficients.value.items()}
     if {len(v) for v in table.values()} != {len(concluded.names)}:
         raise ProtocolError("the initiator's table of coefficients has columns of other lengths")
-    counts, intervals = concluded.records.value, concluded.intervals.value
+    counts = concluded.records.value
     bins = np.asarray(concluded.calibration.value)
     _note(ctx, method, s, course)
-    without = counts["new"] and not intervals["certified"]
-    if s.interval in ("inflated", "paper") and not s.alpha and without:
-        ctx.note(
-            f"Limits of interval = {s.interval!r} rest on variances of each person at the partner, "
-            'which leave only where its policy says max_revealed_rank = "full".'
-        )
-    if not concluded.names:
-        ctx.note(
-            f"The coefficients of {s.initiator} stay there: they are more than half as many as the "
-            "training rows."
-        )
+    _note_absent(ctx, s, concluded)
     return AssistedGLMResult(
         initiator=s.initiator,
         partners=s.partners,
@@ -205,6 +195,22 @@ def _note(ctx: CoordinatorContext, method: AssistedGLM, s: Settings, course: Cou
         ctx.note(
             f"Flips with probability {s.flip:g} can cost more than a partner is worth: compare "
             "with the initiator's own model."
+        )
+
+
+def _note_absent(ctx: CoordinatorContext, s: Settings, concluded: Any) -> None:
+    """Say why limits or coefficients are not there."""
+    counts, intervals = concluded.records.value, concluded.intervals.value
+    without = counts["new"] and not intervals["certified"]
+    if s.interval in ("inflated", "paper") and not s.alpha and without:
+        ctx.note(
+            f"Limits of interval = {s.interval!r} rest on variances of each person at the partner, "
+            'which leave only where its policy says max_revealed_rank = "full".'
+        )
+    if not concluded.names:
+        ctx.note(
+            f"The coefficients of {s.initiator} stay there: they are more than half as many as the "
+            "training rows."
         )
 
 

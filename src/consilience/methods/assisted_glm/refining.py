@@ -194,7 +194,7 @@ def refine(
     if not fine:
         sentence = "targets of another shape than was agreed"
         raise DataError(sentence, public=sentence)
-    x = own.centred(data)
+    x = own.centred
     whole = np.asarray(place["constants"]) + seen + x @ (sent @ weights)
     if np.size(message.others.value):
         whole = whole + np.asarray(message.others.value)

@@ -189,7 +189,7 @@ def _received(
         sentence = "the partner's columns are constant over the matched rows: they cannot help"
         raise DataError(sentence, public=sentence)
     y = np.where(np.isnan(y), 0.0, y)
-    partner = Partner(own.centred(data), y, s.training_family(), weights=used, penalty=s.penalty())
+    partner = Partner(own.centred, y, s.training_family(), weights=used, penalty=s.penalty())
     require_rows(used > 0, partner.rank, s, "partner")
     p = len(own.names)
     state = {
@@ -358,7 +358,7 @@ def turn(
         raise DisclosureError(sentence, public=sentence)
     part = joint.others_part(to)
     seen = joint.model.offset_for(to)
-    constant = float(np.mean(seen - own.centred(data) @ coef - (part if len(part) else 0.0)))
+    constant = float(np.mean(seen - own.centred @ coef - (part if len(part) else 0.0)))
     place = {"weights": joint.weights_for(to), "constant": constant, "added": added}
     deviance = float(joint.model.deviance)
     course = {"deviance": deviance, "change": change if message.closes else -1.0}
@@ -438,7 +438,7 @@ def contribute(
         gain=model({"gain": gain if speaks else GAP}, kind="summary", n_records=data.n_rows),
     )
     pending = answer.direction[:, None] if leaves else np.empty((len(own.names), 0))
-    offset_kept = offset + own.centred(data) @ (sent[:, : len(weights)] @ weights)
+    offset_kept = offset + own.centred @ (sent[:, : len(weights)] @ weights)
     return reply, {
         **state,
         # A fit that was not sent is no part of the joint one: the next does not start there.
@@ -464,7 +464,7 @@ def _partner(own: OwnColumns, data: SiteData, state: State, s: Settings) -> Part
     if s.acceleration == SPAN:
         saved["betas"] = np.asarray(state["sent"])
     return Partner(
-        own.centred(data),
+        own.centred,
         np.asarray(state["y"]),
         s.training_family(),
         weights=np.asarray(state["weights"]),
@@ -517,7 +517,7 @@ def _local_variances(
 ) -> FloatArray:
     """Variances of the own part of rows outside the training, by the own columns alone."""
     used = np.asarray(state["weights"])
-    y, x = np.asarray(state["y"]), own.centred(data)
+    y, x = np.asarray(state["y"]), own.centred
     eta = np.asarray(state.get("eta", x @ beta))
     fam = s.training_family()
     w, score = used * working_weights(fam, y, eta), used * fam.score(y, eta)

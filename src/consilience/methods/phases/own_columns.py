@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,10 @@ from consilience.methods.base import SiteContext, SiteData
 from consilience.wire.disclosure import Released, addressed, column_factor, projection
 
 FloatArray = NDArray[np.float64]
+_KNOWN: WeakKeyDictionary[SiteData, OwnColumns] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OwnColumns:
     """Columns of a site with the factor from which ranks are computed.
 
@@ -25,26 +27,33 @@ class OwnColumns:
         What a coefficient of the prepared column is divided by to be one of `x`.
     names : tuple of str
     factor : (min(n, p), p) array
+    centred : (n, p) array
+        Prepared columns without their means over all matched rows.
     """
 
     x: FloatArray
     scale: FloatArray
     names: tuple[str, ...]
     factor: FloatArray
+    centred: FloatArray
 
     @classmethod
     def of(cls, data: SiteData, factor: FloatArray | None = None) -> OwnColumns:
-        """Columns of the prepared rows; `factor` where an earlier step computed it."""
+        """Columns of the prepared rows; `factor` where an earlier step computed it.
+
+        Computed once for rows that stay in this process between steps.
+        """
+        if data in _KNOWN:
+            return _KNOWN[data]
         p = data.features.shape[1]
         scale = np.ones(p) if data.scaling is None else data.scaling[2]
         x = data.features if (scale == 1.0).all() else data.features * scale
         if factor is None:
             factor = column_factor(x)
-        return cls(x, scale, data.feature_names, factor)
-
-    def centred(self, data: SiteData) -> FloatArray:
-        """Prepared columns without their means over all matched rows."""
-        return np.asarray(data.features - data.features.mean(axis=0))
+        centred = data.features - data.features.mean(axis=0)
+        centred.flags.writeable = False
+        _KNOWN[data] = found = cls(x, scale, data.feature_names, np.asarray(factor), centred)
+        return found
 
     def unsent(self, directions: FloatArray) -> FloatArray:
         """Directions (of the prepared columns) that complete given ones to all of the columns.
