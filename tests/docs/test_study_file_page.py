@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from consilience.sites import study as files
-from consilience.sites.policy import PRESETS, Policy
 from consilience.sites.own_columns import SiteColumns
+from consilience.sites.policy import PRESETS, Policy
 from consilience.sites.source import Source
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
