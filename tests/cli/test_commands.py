@@ -304,6 +304,7 @@ def test_show_puts_first_what_a_reader_looks_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")  # in a narrow terminal the table is turned
     for method, head in (
         ("assisted-glm", r"name +estimate +error +z +p +status +factor +alone +alone_error"),
         ("assistance-test", r"partner +test .*\n0 +laboratory +score "),
