@@ -19,7 +19,7 @@ NOT_KEYS = ("figure", "source", "at_least", "at_most")
 SMALLER_OF = re.compile(r"min\((\w+); (\d+)\)")
 TOGETHER = "together"
 ENOUGH = 10
-"""Data sets below which a bound counts as neither met nor missed."""
+"""Data sets below which a bound does not count as met."""
 
 
 def lines(root: Path, paper: str) -> Iterator[str]:
@@ -63,7 +63,7 @@ def _cells(wanted: Row, found: list[Row]) -> tuple[str, ...]:
     met = min(values) >= float(low or "-inf") and highest <= 0
     verdict = ("met" if met else "**missed**") if bound else ""
     if verdict and min(int(r["replicates"]) for r in rows) < ENOUGH:
-        verdict = "too few data sets yet"
+        verdict = "too few data sets yet" if met else "**missed** (few data sets)"
     return (*head, shown, error, sets, verdict)
 
 
