@@ -284,7 +284,16 @@ def test_docstrings_are_read() -> None:
     assert ladder("Q\n\nAbsence: x\n\nLeakage: y") == "Q"
 
 
-@pytest.mark.parametrize("method", sorted(DEMOS))
+LONG_DEMOS = ("meta-clustering",)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LONG_DEMOS else [])
+        for name in sorted(DEMOS)
+    ],
+)
 def test_demo_runs_twice_and_its_files_run(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

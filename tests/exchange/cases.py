@@ -145,7 +145,7 @@ CASES: dict[str, Case] = {
         EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret
     ),
     "meta-clustering": Case(
-        MetaClustering(candidates="linear", gain_folds=2, stability_runs=1), predicting
+        MetaClustering(candidates="linear", gain_folds=2, stability_runs=1), predicting, long=True
     ),
     "meta-clustering by held-out loss": Case(
         MetaClustering(
@@ -156,6 +156,7 @@ CASES: dict[str, Case] = {
             stability_runs=0,
         ),
         predicting,
+        long=True,
     ),
 }
 
