@@ -52,7 +52,7 @@ $(STAMP): requirements.lock pyproject.toml
 
 lock: ## solve requirements.lock again (needs uv)
 	uv pip compile pyproject.toml --all-extras --generate-hashes --universal --python-version 3.11 \
-		--no-emit-index-url --no-emit-find-links --no-config --custom-compile-command "make lock" \
+		--no-config --custom-compile-command "make lock" \
 		--output-file requirements.lock --quiet
 
 demo: $(STAMP) ## run the demonstration and say where its report is
