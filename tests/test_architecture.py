@@ -408,7 +408,7 @@ def committed_files() -> list[Path]:
     "text",
     [
         "https://files." + "python" + "hosted.org/packages",
-        "--index" + "-url elsewhere",
+        "--index" + "-url https://host/simple",
         "open('/" + "home/someone/x.csv')",
         "file:" + "///srv/x",
         'root = "/' + 'work/main"',

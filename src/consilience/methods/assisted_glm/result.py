@@ -153,7 +153,8 @@ class AssistedGLMResult(Result):
                 else ""
             )
             whose = " and ".join(self.partners)
-            return f"All directions of {whose} are known, so coefficients have errors{more}."
+            known = f"All directions of {whose} are known"
+            return f"{known}, so coefficients have standard errors{more}."
         status = list(self.coefficients["status"])
         told = sum(word in ("identified", "bounded") for word in status)
         if told:
