@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-from consilience.cli import console
-from consilience.exceptions import ConsilienceError, RunError, StudyError
+from consilience.cli import site_keys
+from consilience.cli.site_common import SiteToml
+from consilience.cli.site_common import one_sentence as _one_sentence
+from consilience.exceptions import RunError, StudyError
 
 app = typer.Typer(help="Keys, watch, approvals and outputs of a site.", no_args_is_help=True)
 
-P = ParamSpec("P")
-R = TypeVar("R")
-SiteToml = Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's own file.")]
-
-
-def _one_sentence(command: Callable[P, R]) -> Callable[P, R]:
-    """End with the error's sentence and exit code."""
-
-    @functools.wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except ConsilienceError as error:
-            typer.echo(console.clean(error), err=True)
-            raise typer.Exit(error.exit_code) from None
-
-    return wrapped
-
-
-@app.command()
-@_one_sentence
-def keys(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to keep the key.")],
-) -> None:
-    """Make a key in DIR and print its public half, the line for the study file.
-
-    A key that is there already is never overwritten: its public half is printed.
-    """
-    from consilience.wire.signing import PRIVATE_FILE, SigningKey
-
-    if (directory / PRIVATE_FILE).exists():
-        typer.echo(f"there is a key already: {directory / PRIVATE_FILE}", err=True)
-        typer.echo(SigningKey.load(directory).public)
-        return
-    key = SigningKey.generate()
-    path = key.save(directory)
-    typer.echo(f"private key (keep it here, show it to nobody): {path}", err=True)
-    typer.echo(key.public)
+app.command()(_one_sentence(site_keys.keys))
 
 
 @app.command("partner-key")
