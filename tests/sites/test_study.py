@@ -163,11 +163,11 @@ BAD_STUDIES: list[tuple[str, str, str]] = [
     ('"west"]', '"west"]\nquorum = 0', "'sites.quorum'"),
     ('"west"]', '"west"]\ndeadline = 0', "'sites.deadline'"),
     ('"west"]', '"west"]\nroles = { wets = "helper" }', "did you mean 'west'"),
-    ('"west"]', '"west"]\nkeys = { west = "abc" }', "a key is"),
+    ('"west"]', '"west"]\nkeys = { west = "abc" }', "is not a public key"),
     ('"west"]', f'"west"]\nkeys = {{ north = "{KEY}" }}', "not among names"),
     ('"west"]', '"west"]\n[coordinator]\nat = "site:north"', "'site:north'"),
     ('"west"]', '"west"]\n[coordinator]\nat = "west"', "'west'"),
-    ('"west"]', '"west"]\n[coordinator]\nkey = "x"', "a key is"),
+    ('"west"]', '"west"]\n[coordinator]\nkey = "x"', "is not a public key"),
     ('"west"]', '"west"]\n[follows]\nrun = "../x"', "run name"),
     ('"west"]', '"west"]\n[follows]', "'follows.run' is missing"),
 ]
@@ -226,7 +226,7 @@ def test_site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("scale = 2", "scale = 0", "scale"),
         ("scale = 2", 'scale = "2"', "'columns.units.a.scale'"),
         ("[policy]", "[polcy]", "did you mean 'policy'"),
-        ("[policy]", '[trust]\ncoordinators = ["x"]\n[policy]', "a key is"),
+        ("[policy]", '[trust]\ncoordinators = ["x"]\n[policy]', "is not a public key"),
     ],
 )
 def test_bad_site_files(tmp_path: Path, old: str, new: str, words: str) -> None:

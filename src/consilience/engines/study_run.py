@@ -95,11 +95,19 @@ def folder_engine(study: Study, folder: Path, key: Path, *, on_note: Any = None)
     from consilience.wire.signing import SigningKey
 
     own = SigningKey.load(key)
-    if study.coordinator.key not in (None, own.public):
-        raise StudyError(
-            f"the key {key} is not the coordinator's key that the study names in [coordinator]: "
-            "use that one"
-        )
+    named = study.coordinator.key
+    if named is not None:
+        if own.public not in named.publics:
+            raise StudyError(
+                f"the key {key} is not the coordinator's key that the study names in "
+                "[coordinator]: use that one, or add this one there"
+            )
+        if own.public not in named.valid():
+            raise StudyError(
+                f"the coordinator's key {key} has ended on {named.ended(own.public)}, as "
+                "[coordinator] of the study says: use the one that follows it ('consilience site "
+                "keys DIR --retire')"
+            )
     return FolderEngine(folder, study.sites.names, own, study.sites.keys, on_note=on_note)
 
 

@@ -6,6 +6,7 @@ with a slip in its name would otherwise be no rule.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import hashlib
 import json
@@ -21,6 +22,8 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PlainSerializer,
+    PlainValidator,
     PrivateAttr,
     ValidationError,
     model_validator,
@@ -31,13 +34,13 @@ from consilience.methods.base import Columns, Preparation
 from consilience.sites.encoding import feature_names
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.source import Source, expand
+from consilience.wire.keys import KeyList, parties
 
 HASH_VERSION = "consilience-study-1"
 RESERVED = frozenset({"all", "coordinator", "site", "third-party"})
 THIRD_PARTY = "third-party"
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
-_KEY = re.compile(r"ed25519:[A-Za-z0-9+/=_-]{40,128}")
 _DEVICE = re.compile(r"(?i)(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?")
 
 F = TypeVar("F", bound="_File")
@@ -73,14 +76,15 @@ def _valid_name(kind: str) -> AfterValidator:
     return AfterValidator(lambda name: check_name(kind, name))
 
 
-def _valid_key(key: str) -> str:
-    if not _KEY.fullmatch(key):
-        raise StudyError("a key is 'ed25519:' and its base64 text: copy the whole line again")
-    return key
-
-
 Name = Annotated[str, Field(min_length=1)]
-Key = Annotated[str, AfterValidator(_valid_key)]
+# Written into the canonical text, and so into the hash: the identity, not who follows whom.
+Keys = Annotated[KeyList, PlainValidator(KeyList.of), PlainSerializer(lambda keys: keys.identity)]
+OneOrNoKeys = Annotated[
+    KeyList | None,
+    PlainValidator(lambda value: None if value is None else KeyList.of(value)),
+    PlainSerializer(lambda keys: None if keys is None else keys.identity),
+]
+Parties = Annotated[tuple[KeyList, ...], PlainValidator(parties)]
 SiteName = Annotated[str, _valid_name("site")]
 Level = str | int | float | bool
 
@@ -122,14 +126,14 @@ class Sites(_Strict):
         Sites that must answer; all by default.
     deadline : float
         Seconds that a site has for one answer.
-    keys : dict of site to public key
+    keys : dict of site to KeyList
     """
 
     names: tuple[SiteName, ...] = Field(min_length=1)
     roles: dict[str, Annotated[str, _valid_name("role")]] = {}
     quorum: int | None = Field(default=None, ge=1)
     deadline: float = Field(default=3600.0, gt=0)
-    keys: dict[str, Key] = {}
+    keys: dict[str, Keys] = {}
 
     @model_validator(mode="after")
     def _agrees(self) -> Sites:
@@ -154,10 +158,10 @@ class Sites(_Strict):
 
 
 class Coordinator(_Strict):
-    """``[coordinator]``: where the method runs, and its public key."""
+    """``[coordinator]``: where the method runs, and its public key or keys."""
 
     at: str | None = None
-    key: Key | None = None
+    key: OneOrNoKeys = None
 
 
 class Follows(_Strict):
@@ -169,7 +173,7 @@ class Follows(_Strict):
 class Trust(_Strict):
     """``[trust]`` of a site file: public keys of coordinators that may ask."""
 
-    coordinators: tuple[Key, ...] = ()
+    coordinators: Parties = ()
 
 
 class Partners(_Strict):
@@ -217,7 +221,7 @@ class _File(_Strict):
                 raise StudyError(f"{where} is a {kind}: give the other file")
         try:
             # Through JSON, so that lists become tuples and nothing else is converted.
-            return cls.model_validate_json(json.dumps(settings, default=_no_dates))
+            return cls.model_validate_json(json.dumps(_days_of_keys(settings), default=_no_dates))
         except ValidationError as error:
             sentence = _sentence(error, cls)
         except StudyError as error:
@@ -424,6 +428,19 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _no_dates(value: object) -> Any:
     raise StudyError(f"a {type(value).__name__} is not allowed here: write it in quotes")
+
+
+def _days_of_keys(value: Any) -> Any:
+    """The same with ``until`` of keys as text: the one place where a file may hold a date."""
+    if isinstance(value, Mapping):
+        inner = {name: _days_of_keys(one) for name, one in value.items()}
+        # A date and a time is another type of TOML, and no day.
+        if type(inner.get("until")) is datetime.date and "key" in inner:
+            inner["until"] = inner["until"].isoformat()
+        return inner
+    if isinstance(value, list | tuple):
+        return [_days_of_keys(one) for one in value]
+    return value
 
 
 def _closest(name: str, names: Any) -> str:

@@ -14,6 +14,9 @@ a synchronised folder, from one that somebody else has signed. The signature cov
 context and the SHA-256 of the body. Ed25519 is deterministic (RFC 8032, section 5.1.6): the same
 key, context and body give the same bytes, so sending again changes nothing.
 
+A key may endorse the one that follows it (`SigningKey.endorse`): the same kind of signature, over a
+statement that no envelope can make, because it begins with another magic.
+
 A public key is written ``ed25519:`` and the base64 of its 32 bytes; a private key is a PEM file
 (PKCS #8) that only its owner may read.
 """
@@ -43,6 +46,7 @@ PRIVATE_FILE = "consilience.key"
 PUBLIC_FILE = "consilience.pub"
 
 _MAGIC = b"consilience-signed-1\n"
+_ENDORSES = b"consilience-endorses-1\n"
 _CHECKSUM = 32
 _SIGNATURE = 64
 OVERHEAD = len(_MAGIC) + _CHECKSUM + _SIGNATURE
@@ -165,6 +169,19 @@ class SigningKey:
         signature = self._private.sign(_statement(context, body))
         return _MAGIC + hashlib.sha256(signature + body).digest() + signature + body
 
+    def endorse(self, public: str) -> str:
+        """Sign that another key follows this one; base64 text, the same every time.
+
+        Raises
+        ------
+        StudyError
+            `public` is no public key, or this one.
+        """
+        public_key(public)
+        if public == self.public:
+            raise StudyError("a key does not endorse itself: make a new one")
+        return base64.b64encode(self._private.sign(_succession(self.public, public))).decode()
+
 
 def unseal(data: bytes, *, public: str, context: Context) -> bytes:
     """Return the body of an envelope that `public` signed for exactly this context.
@@ -197,6 +214,17 @@ def unseal(data: bytes, *, public: str, context: Context) -> bytes:
     return body
 
 
+def is_endorsed(public: str, *, by: str, endorsement: str) -> bool:
+    """Whether `endorsement` is the signature of key `by` over key `public`."""
+    try:
+        signature = base64.b64decode(endorsement, validate=True)
+        public_key(public)
+        public_key(by).verify(signature, _succession(by, public))
+    except (binascii.Error, ValueError, StudyError, InvalidSignature):
+        return False
+    return public != by
+
+
 def public_key(text: str) -> Ed25519PublicKey:
     """Read a public key.
 
@@ -220,6 +248,10 @@ def public_key(text: str) -> Ed25519PublicKey:
 def _statement(context: Context, body: bytes) -> bytes:
     """What is signed: packed with lengths, so that no two contexts give the same bytes."""
     return _MAGIC + pack({**dataclasses.asdict(context), "body": hashlib.sha256(body).digest()})
+
+
+def _succession(old: str, new: str) -> bytes:
+    return _ENDORSES + pack({"old": old, "new": new})
 
 
 def _create(path: Path, data: bytes, mode: int) -> None:

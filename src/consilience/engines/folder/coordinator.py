@@ -22,12 +22,15 @@ from consilience.engines.folder.mailbox import (
     existing,
     pause,
 )
-from consilience.exceptions import EngineError, StudyError, WireError
+from consilience.exceptions import EngineError, SignatureError, StudyError, WireError
 from consilience.sites.home import check_run_id
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Request
 from consilience.wire.files import explain, make_directory
-from consilience.wire.signing import SigningKey, public_key
+from consilience.wire.keys import KeyList, remedy
+from consilience.wire.signing import SigningKey
+
+WHERE = "[sites.keys] of the study"
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +56,7 @@ class FolderEngine(Engine):
     sites : iterable of str
     coordinator_key : SigningKey
         Private key of this coordinator.
-    site_public_keys : mapping of site to public key
+    site_public_keys : mapping of site to KeyList, or to public key
     poll : float
         Longest time in seconds between two looks into the folder.
     on_note : callable, optional
@@ -69,7 +72,7 @@ class FolderEngine(Engine):
     Raises
     ------
     StudyError
-        A site has no public key, or a name or key is malformed.
+        A site has no public key, every key of a site has ended, or a name or key is malformed.
     EngineError
         There is no such folder.
     """
@@ -81,7 +84,7 @@ class FolderEngine(Engine):
         folder: str | Path,
         sites: Iterable[str],
         coordinator_key: SigningKey,
-        site_public_keys: Mapping[str, str],
+        site_public_keys: Mapping[str, KeyList | str],
         poll: float = 0.5,
         *,
         on_note: OnNote | None = None,
@@ -94,8 +97,9 @@ class FolderEngine(Engine):
                     f"the study has no public key of site {site!r}: ask its steward for the line "
                     "that 'consilience site keys' prints and add it to [sites.keys]"
                 )
-            public_key(site_public_keys[site])
-        self._keys = dict(site_public_keys)
+        self._keys = {site: KeyList.of(site_public_keys[site]) for site in self.sites}
+        for site, keys in self._keys.items():
+            keys.require_valid(f"site {site!r}", WHERE)
         self._public = coordinator_key.public
         self._box = Mailbox(existing(Path(folder)), coordinator_key, "ask")
         self._poll = check_poll(poll)
@@ -160,7 +164,7 @@ class FolderEngine(Engine):
         stamp = self._box.stamp(ask.place, "reply")
         if stamp is not None and not self._looked.holds(ask.place, stamp):
             try:
-                body = self._box.take(ask.place, self._public, self._keys[key[1]], about=ask.about)
+                body = self._reply(ask)
             except WireError as error:
                 if self._looked.note(ask.place, stamp) or error.public != ask.fault:
                     self._note("set aside", round=key[0], site=key[1], reason=error.public)
@@ -175,6 +179,20 @@ class FolderEngine(Engine):
         return Arrival(
             key, None, f"{reason}, except one set aside: {ask.fault}" if ask.fault else reason
         )
+
+    def _reply(self, ask: _Open) -> bytes | None:
+        """Return the reply to an ask, signed with a key of the site that counts today."""
+        site = ask.place.site
+        keys = self._keys[site]
+        found = self._box.take(ask.place, self._public, keys.publics, about=ask.about)
+        if found is None:
+            return None
+        body, public = found
+        ended = keys.ended(public)
+        if ended is not None:
+            sentence = f"the key of site {site!r} has ended on {ended}: {remedy(site, WHERE)}"
+            raise SignatureError(sentence, public=sentence)
+        return body
 
     def _repair(self, ask: _Open) -> None:
         """Write an ask again that somebody has altered or removed."""

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from consilience.exceptions import EngineError, ParameterError, RunError, StudyError, WireError
+from consilience.exceptions import (
+    EngineError,
+    ParameterError,
+    RunError,
+    SignatureError,
+    StudyError,
+    WireError,
+)
 from consilience.sites.home import check_run_id
 from consilience.wire.codec import MAX_BYTES
 from consilience.wire.files import atomic_write
@@ -102,19 +109,27 @@ class Mailbox:
         atomic_write(path, sealed, mode=0o666)
         return True
 
-    def take(self, place: Place, coordinator: str, public: str, *, about: str = "") -> bytes | None:
-        """Return the other end's message at a place, verified, or None if there is no file.
+    def take(
+        self, place: Place, coordinator: str, publics: Collection[str], *, about: str = ""
+    ) -> tuple[bytes, str] | None:
+        """Return the other end's message at a place and the key that signed it, if there is one.
+
+        Parameters
+        ----------
+        publics : collection of str
+            Keys of the other end: one of them must have signed.
 
         Raises
         ------
         WireError
-            The file is no message for this place; SignatureError says that `public` did not sign.
+            The file is no message for this place; SignatureError says that none of them signed.
         """
-        return self._opened(place, self.reads, coordinator, public, about)
+        return self._opened(place, self.reads, coordinator, publics, about)
 
     def own(self, place: Place, coordinator: str, *, about: str) -> bytes | None:
         """Return what this end wrote at a place, verified like any other message."""
-        return self._opened(place, self.writes, coordinator, self._key.public, about)
+        found = self._opened(place, self.writes, coordinator, (self._key.public,), about)
+        return None if found is None else found[0]
 
     def stamp(self, place: Place, direction: Direction) -> Stamp | None:
         """Return what changes whenever a file is replaced or altered."""
@@ -146,12 +161,24 @@ class Mailbox:
         return sorted(found)
 
     def _opened(
-        self, place: Place, direction: Direction, coordinator: str, public: str, about: str
-    ) -> bytes | None:
+        self,
+        place: Place,
+        direction: Direction,
+        coordinator: str,
+        publics: Collection[str],
+        about: str,
+    ) -> tuple[bytes, str] | None:
         data = self._read(self.path(place, direction))
         if data is None:
             return None
-        return unseal(data, public=public, context=place.context(direction, coordinator, about))
+        context = place.context(direction, coordinator, about)
+        refusal: SignatureError | None = None
+        for public in publics:
+            try:
+                return unseal(data, public=public, context=context), public
+            except SignatureError as error:
+                refusal = error
+        raise refusal or SignatureError("nobody is trusted here")
 
     def _read(self, path: Path) -> bytes | None:
         """Read a file that anybody may have put there: no link, no pipe, no endless one."""

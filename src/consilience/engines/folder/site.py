@@ -27,8 +27,10 @@ from consilience.sites.site import Site
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.files import explain
-from consilience.wire.signing import SigningKey, public_key
+from consilience.wire.keys import KeyList, parties, remedy
+from consilience.wire.signing import SigningKey
 
+WHERE = "[trust] of the site file"
 BINDINGS = "_coordinators"
 """Ledger of a site's home: which coordinator began which run (no data id begins so)."""
 
@@ -53,8 +55,8 @@ class Watcher:
     folder : Path
     key : SigningKey
         The site's private key.
-    coordinators : collection of str
-        Public keys of the coordinators that may ask.
+    coordinators : collection of KeyList or str
+        Public keys of the coordinators that may ask, a list for each.
     on_event : callable, optional
         ``on_event(kind, facts)``: "answered", "ignored", "unsent", "unreachable".
     """
@@ -64,7 +66,7 @@ class Watcher:
         site: Site,
         folder: Path,
         key: SigningKey,
-        coordinators: Collection[str],
+        coordinators: Collection[KeyList | str],
         on_event: OnNote | None = None,
     ) -> None:
         if not coordinators:
@@ -72,9 +74,7 @@ class Watcher:
                 f"site {site.name!r} trusts no coordinator: add the study's coordinator key to "
                 "coordinators in [trust] of the site file"
             )
-        for text in coordinators:
-            public_key(text)
-        self._site, self._coordinators = site, tuple(coordinators)
+        self._site, self._coordinators = site, parties(tuple(coordinators))
         check_site(site.name)
         limit = site.policy.max_message_bytes
         self._box = Mailbox(existing(folder), key, "reply", max_bytes=limit)
@@ -150,29 +150,39 @@ class Watcher:
         return True
 
     def _verified(self, place: Place) -> tuple[str, bytes]:
-        """Return the coordinator and its ask at a place."""
-        for coordinator in self._coordinators:
-            try:
-                body = self._box.take(place, coordinator, coordinator)
-            except SignatureError:
-                continue
-            if body is None:
-                raise WireError("the ask is gone")
-            request = Request.from_bytes(body)
-            named = Place(request.run, request.round, request.attempt, request.site)
-            if named != place:
-                raise WireError("the ask is for another place")
-            self._bind(place.run, coordinator)
-            return coordinator, body
-        raise SignatureError("no coordinator that this site trusts has signed it for this place")
+        """Return the coordinator's key and its ask at a place."""
+        refusal = "no coordinator that this site trusts has signed it for this place"
+        for party in self._coordinators:
+            for coordinator in party.publics:
+                try:
+                    found = self._box.take(place, coordinator, (coordinator,))
+                except SignatureError:
+                    continue
+                if found is None:
+                    raise WireError("the ask is gone")
+                ended = party.ended(coordinator)
+                if ended is not None:
+                    whose = "the coordinator"
+                    refusal = f"the key of {whose} has ended on {ended}: {remedy(whose, WHERE)}"
+                    raise SignatureError(refusal)
+                request = Request.from_bytes(found[0])
+                named = Place(request.run, request.round, request.attempt, request.site)
+                if named != place:
+                    raise WireError("the ask is for another place")
+                self._bind(place.run, party, coordinator)
+                return coordinator, found[0]
+        raise SignatureError(refusal)
 
-    def _bind(self, run: str, coordinator: str) -> None:
-        """Note who began a run, or check that it is the same one."""
+    def _bind(self, run: str, party: KeyList, coordinator: str) -> None:
+        """Note who began a run, or check that it is the same one, be it under a later key."""
         known = self._site.home.ledger(BINDINGS)
         if run not in known:
             self._site.home.write_ledger(BINDINGS, {**known, run: coordinator})
-        elif known[run] != coordinator:
-            raise SignatureError("another coordinator began this run")
+        elif known[run] not in party.publics:
+            raise SignatureError(
+                "another coordinator began this run, or the same one under a key that is no longer "
+                f"listed: list all keys of one coordinator together in {WHERE}"
+            )
 
     def _is_answered(self, place: Place, coordinator: str, about: str) -> bool:
         """Whether this site's own reply to this very ask lies there."""
@@ -199,7 +209,7 @@ def watch(
     folder: str | Path,
     *,
     key: SigningKey,
-    coordinators: Collection[str],
+    coordinators: Collection[KeyList | str],
     once: bool = False,
     stop: Stop | None = None,
     poll: float = 0.5,
@@ -213,8 +223,8 @@ def watch(
     folder : path
     key : SigningKey
         The site's private key.
-    coordinators : collection of str
-        Public keys of the coordinators that may ask.
+    coordinators : collection of KeyList or str
+        Public keys of the coordinators that may ask, a list for each.
     once : bool
         Answer what is there and return.
     stop : object with ``is_set()``, optional

@@ -1,0 +1,208 @@
+"""Public keys of one party: one key, or several that follow one another.
+
+A study file, and a site's own file, list keys like this::
+
+    north = "ed25519:AAA..."
+    south = ["ed25519:BBB...", { key = "ed25519:CCC...", endorsement = "..." }]
+    west = [{ key = "ed25519:DDD...", until = 2027-01-31 }, "ed25519:EEE..."]
+
+``until`` is the last day (UTC) on which a key counts. ``endorsement`` is the signature of an
+earlier key of the same list over the new one: whoever was trusted before says who follows.
+
+Keys come into a list only by the hand of whoever writes the file: nothing that is read from a
+shared folder adds one. What an endorsement changes is the *identity* of the party, which is what
+others have approved: a key that an earlier one endorses, and a date, which only takes trust away,
+leave it as it was; a key that nobody endorsed makes it another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+from consilience.exceptions import StudyError
+from consilience.wire.signing import is_endorsed, public_key
+
+_KNOWN = ("key", "until", "endorsement")
+
+
+def today() -> date:
+    """Return the day by which keys end: the UTC one, the same for all parties."""
+    return datetime.now(UTC).date()
+
+
+@dataclass(frozen=True)
+class ListedKey:
+    """A public key as a file lists it.
+
+    Attributes
+    ----------
+    public : str
+    until : date or None
+        Last day on which it counts.
+    endorsement : str
+        Signature of an earlier key; empty for a key that stands by itself.
+    """
+
+    public: str
+    until: date | None = None
+    endorsement: str = ""
+
+
+@dataclass(frozen=True)
+class KeyList:
+    """Keys of one party, oldest first.
+
+    Attributes
+    ----------
+    keys : tuple of ListedKey
+    """
+
+    keys: tuple[ListedKey, ...]
+
+    @classmethod
+    def of(cls, value: object) -> KeyList:
+        """Read what a file says: a key, a table, or a list of either.
+
+        Raises
+        ------
+        StudyError
+            A key is malformed or listed twice, or its endorsement is not by an earlier one.
+        """
+        if isinstance(value, KeyList):
+            return value
+        listed = [_listed(one) for one in _several(value)]
+        if not listed:
+            raise StudyError("a list of keys is empty: name a key, or leave it out")
+        for position, one in enumerate(listed):
+            earlier = [other.public for other in listed[:position]]
+            if one.public in earlier:
+                raise StudyError(f"the key {one.public} is listed twice: keep one of them")
+            if one.endorsement and not _by_one_of(earlier, one):
+                raise StudyError(
+                    f"the endorsement of the key {one.public} is not by a key listed before it: "
+                    "copy both again as 'consilience site keys DIR --rotate' prints them"
+                )
+        return cls(tuple(listed))
+
+    @property
+    def publics(self) -> tuple[str, ...]:
+        """All keys, whether they count today or not."""
+        return tuple(one.public for one in self.keys)
+
+    @property
+    def identity(self) -> str | list[str]:
+        """What others approve: the keys that no earlier one endorses, without their dates."""
+        own = [one.public for one in self.keys if not one.endorsement]
+        return own[0] if len(own) == 1 else own
+
+    def ended(self, public: str, on: date | None = None) -> date | None:
+        """Return the last day of a key where it has passed, otherwise None."""
+        on = today() if on is None else on
+        for one in self.keys:
+            if one.public == public and one.until is not None and one.until < on:
+                return one.until
+        return None
+
+    def valid(self, on: date | None = None) -> tuple[str, ...]:
+        """Keys that count today."""
+        return tuple(public for public in self.publics if self.ended(public, on) is None)
+
+    def require_valid(self, whose: str, where: str, on: date | None = None) -> None:
+        """Refuse a party whose every key has ended.
+
+        Raises
+        ------
+        StudyError
+        """
+        if not self.valid(on):
+            last = max(one.until for one in self.keys if one.until is not None)
+            raise StudyError(
+                f"every key of {whose} has ended, the last one on {last}: {remedy(whose, where)}"
+            )
+
+
+def remedy(whose: str, where: str) -> str:
+    """What to do about a key that has ended."""
+    return (
+        f"have {whose} make a new one ('consilience site keys DIR --rotate') and add it to {where}"
+    )
+
+
+def parties(value: object) -> tuple[KeyList, ...]:
+    """Read the coordinators that a site trusts: for each a key, a table, or a list of its keys.
+
+    A table with an endorsement belongs to the party whose key endorses it.
+
+    Raises
+    ------
+    StudyError
+        As for `KeyList.of`; or two parties share a key.
+    """
+    found: list[list[ListedKey]] = []
+    for one in _several(value):
+        if isinstance(one, KeyList):
+            found.append(list(one.keys))
+            continue
+        if isinstance(one, Sequence) and not isinstance(one, str):
+            found.append(list(KeyList.of(one).keys))
+            continue
+        listed = _listed(one)
+        after = [party for party in found if _by_one_of([k.public for k in party], listed)]
+        if listed.endorsement and after:
+            after[0].append(listed)
+        else:
+            found.append(list(KeyList.of(one).keys))
+    lists = tuple(KeyList(tuple(party)) for party in found)
+    publics = [public for party in lists for public in party.publics]
+    for public in publics:
+        if publics.count(public) > 1:
+            raise StudyError(f"the key {public} is listed twice: keep one of them")
+    return lists
+
+
+def _several(value: object) -> Sequence[object]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return value
+    return [value]
+
+
+def _by_one_of(earlier: Sequence[str], one: ListedKey) -> bool:
+    return any(is_endorsed(one.public, by=old, endorsement=one.endorsement) for old in earlier)
+
+
+def _listed(value: object) -> ListedKey:
+    if isinstance(value, ListedKey):
+        return value
+    if isinstance(value, Mapping):
+        for name in value:
+            if name not in _KNOWN:
+                raise StudyError(
+                    f"a key is a text, or a table of {', '.join(_KNOWN)}: {str(name)[:40]!r} is "
+                    "not known there"
+                )
+        public, until = value.get("key"), value.get("until")
+        endorsement = value.get("endorsement", "")
+        if not isinstance(endorsement, str):
+            raise StudyError("an endorsement is a text: copy the whole line again")
+        return ListedKey(_valid_key(public), _day(until), endorsement)
+    return ListedKey(_valid_key(value))
+
+
+def _valid_key(value: object) -> str:
+    if not isinstance(value, str):
+        raise StudyError("a key is a text, 'ed25519:...', or a table with one: correct it")
+    public_key(value)
+    return value
+
+
+def _day(value: object) -> date | None:
+    if value is None or (isinstance(value, date) and not isinstance(value, datetime)):
+        return value
+    try:
+        return date.fromisoformat(str(value))
+    except ValueError:
+        raise StudyError(
+            "until of a key is the last day on which it counts, such as 2027-01-31: correct it"
+        ) from None
