@@ -81,8 +81,10 @@ def test_a_mask_is_drawn_once_for_each_row_whatever_run() -> None:
     them = parties(n=500, seed=42)
     policy = dataclasses.replace(NOISY, max_epsilon=1.4)
     federation = them.federation(policy)
-    how = method(response="masked", flip=0.2, holdout=0.3)
-    runs = [how.run(federation, seed=seed) for seed in (1, 1, 2, 3)]
+    runs = [
+        method(response="masked", flip=0.2, holdout=share).run(federation, seed=seed)
+        for seed, share in ((1, 0.3), (2, 0.3), (1, 0.2), (3, 0.4))
+    ]
     first, again, second, third = (given_to(federation, "b", run) for run in runs)
     np.testing.assert_array_equal(first, again)
     assert (np.isnan(first) != np.isnan(second)).any(), "other rows are held out"

@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 import consilience
+from consilience.exceptions import DataError
 from consilience.methods.assistance_test.messages import SketchRequest, TestRequest
 from consilience.methods.assisted_glm import AssistedGLM
 from consilience.methods.assisted_glm.messages import (
@@ -30,6 +31,8 @@ from consilience.methods.assisted_glm.messages import (
 from consilience.methods.base import Columns, Preparation, get_method
 from consilience.methods.phases.align_ids import Common, HashRequest
 from consilience.methods.phases.opening import Open
+from consilience.methods.phases.own_order import own_order
+from consilience.numerics.random import stream
 from consilience.sites.home import MemoryHome
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
@@ -390,14 +393,17 @@ def test_a_step_answered_once_is_not_answered_after_other_answers() -> None:
 class Relay:
     """Third-party coordinator of an honest initiator and an honest partner: it has no key."""
 
-    def __init__(self, sites: tuple[Site, ...], method: str, run: str = "run-1") -> None:
+    def __init__(
+        self, sites: tuple[Site, ...], method: str, run: str = "run-1", *, without: int = 0
+    ) -> None:
         self.lines = {site.name: Villain(site, run, method=method) for site in sites}
         hashed = {}
         for name, line in self.lines.items():
             line.open()
             hashed[name] = line.ask("align_ids.hash", HashRequest())
+        common = common_ids([np.asarray(h.hashes.value) for h in hashed.values()])
         message = Common(
-            hashes=relayed(common_ids([np.asarray(h.hashes.value) for h in hashed.values()]), ROWS),
+            hashes=relayed(common[without:], ROWS),
             introductions={name: (h.public, h.tag) for name, h in hashed.items()},
             roles={"a": "initiator", "b": "partner"},
             preparation=json.dumps(dataclasses.asdict(Preparation())),
@@ -454,6 +460,107 @@ def test_the_response_does_not_follow_from_many_splits() -> None:
     conclude(1)
     with pytest.raises(Refused, match="answered once"):
         conclude(2)
+
+
+def concluded(site: Site, run: str, **changes: Any) -> dict[str, float]:
+    """Figures that one run gives a third-party coordinator, without any training."""
+    line = Relay((site, partner()), "assisted-glm", run).lines["a"]
+    text = settings(family="binomial", **changes)
+    line.ask("share", ShareRequest(text, "b"))
+    parts = (relayed((), ROWS), relayed((), ROWS), relayed((), MODEL))
+    reply = line.ask("conclude", ConcludeRequest(text, *parts, complete=False, hidden=0))
+    return dict(reply.fit.value)
+
+
+def ones(figures: dict[str, float], n_held: int, total: int) -> int:
+    """Ones among the rows held out, by the null deviances and how common ones are."""
+    gaps = []
+    for out in range(n_held + 1):
+        n, k = N - n_held, total - out
+        if 0 < k < n:
+            there, here = np.log(k / n), np.log(1 - k / n)
+            trained = -2 * (k * there + (n - k) * here)
+            told = -2 * (out * there + (n_held - out) * here) / n_held
+            gap = abs(trained - figures["deviance_null"]) + abs(told - figures["holdout_null"])
+            gaps.append((gap, out))
+    return min(gaps)[1]
+
+
+@pytest.mark.parametrize("preset", ["simulation", "consortium"])
+def test_the_response_does_not_follow_from_many_runs(preset: Any) -> None:
+    """Ones among rows that a public seed held out: 70 runs with seeds of their own, 60 unknowns."""
+    rules = {"preset": preset, "share_response": True, "max_revealed_rank": "full"}
+    site, y = initiator()
+    site.policy = Policy(**rules)
+    n_held, runs = 20, 70
+    equations, told, seen = [], [], set()
+    for seed in range(runs):
+        figures = concluded(site, f"run-{seed}", holdout=1 / 3, split_seed=seed)
+        held = stream(seed, "holdout").permutation(np.arange(N))[:n_held]
+        out = ones(figures, n_held, int(y.sum()))
+        equations += [np.ones(N), np.isin(np.arange(N), held).astype(float)]
+        told += [y.sum(), out]
+        seen.add((figures["deviance_null"], figures["holdout_null"]))
+    found, *_ = np.linalg.lstsq(np.array(equations), np.array(told, dtype=float), rcond=None)
+    right = float(np.mean((found > 0.5) == (y > 0.5)))
+    if preset == "simulation":  # protects no single record, and shows that the attack is one
+        assert right == 1.0 and len(seen) > 5
+    else:
+        # One figure whatever the seed: a guess of 60 coins is right in more than 45 with a
+        # probability below 1e-4.
+        assert len(seen) == 1
+        assert right <= 0.75
+
+
+def test_no_share_of_held_out_rows_isolates_a_row() -> None:
+    """Shares that differ by one row had that row's response as the difference of their counts."""
+    site, _ = initiator(share_response=True, max_revealed_rank="full")
+    sizes = set()
+    for k in range(18, 44, 2):
+        line = Relay((site, partner()), "assisted-glm", f"run-{k}").lines["a"]
+        text = settings(family="binomial", holdout=k / N)
+        line.ask("share", ShareRequest(text, "b"))
+        parts = (relayed((), ROWS), relayed((), ROWS), relayed((), MODEL))
+        reply = line.ask("conclude", ConcludeRequest(text, *parts, complete=False, hidden=0))
+        sizes.add(int(reply.records.value["held"]))
+    assert sizes == {20, 30, 40}
+
+
+def test_rows_left_out_of_the_match_are_few_equations() -> None:
+    """Two sets that differ by a row have its response as the difference of their counts."""
+    site = initiator()[0]
+    refused = 0
+    for k in range(12):
+        try:
+            Relay((site, partner()), "assisted-glm", f"run-{k}", without=k + 1)
+        except Refused as refusal:
+            assert "as many different sets of rows" in str(refusal)
+            refused += 1
+    assert refused == 6  # 60 rows are 6 groups of 10
+    with pytest.raises(Refused, match="as many different sets of rows"):
+        Relay((site, partner()), "assisted-glm", "run-all")
+    site = initiator()[0]
+    for k in range(12):  # the same set is no other equation
+        Relay((site, partner()), "assisted-glm", f"run-{k}")
+
+
+def test_the_order_of_rows_is_nobodys_choice() -> None:
+    """The same whatever is asked; another one where a row or what it is for is another."""
+    site = initiator()[0]
+    data = site._loader(Columns(id="id"), Preparation(), partition="columns").data
+    places = np.arange(N)
+    order = own_order(data, places, "holdout")
+    assert sorted(order) == list(places)
+    np.testing.assert_array_equal(order, own_order(data.take(places), places, "holdout"))
+    changed = np.where(places == 7, 1 - np.asarray(data.target), data.target)
+    for other in (
+        own_order(data, places, "subsample"),
+        own_order(dataclasses.replace(data, target=changed), places, "holdout"),
+    ):
+        # 60 rows: 10 or more stay where they were with a probability below 1e-6.
+        assert np.sum(other == order) < 10
+    with pytest.raises(DataError, match="no order of their own"):
+        own_order(dataclasses.replace(data, target=None), places, "holdout")
 
 
 def test_the_response_needs_its_own_consent() -> None:

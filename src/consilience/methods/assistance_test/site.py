@@ -22,6 +22,7 @@ from consilience.methods.assistance_test.messages import (
 )
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.own_columns import OwnColumns
+from consilience.methods.phases.own_order import own_order
 from consilience.methods.phases.response import response_of
 from consilience.methods.phases.sticky import Kept
 from consilience.numerics import assistance
@@ -222,8 +223,11 @@ def _tested(
     given = _given(data, site)
     rows = np.flatnonzero(response.known)
     if s.subsample is not None and s.subsample < len(rows):
-        order = stream(0, "subsample", data.n_rows).permutation(len(rows))
-        rows = np.sort(rows[order[: s.subsample]])
+        if site.limits.min_records == 1:
+            drawn = rows[stream(0, "subsample", data.n_rows).permutation(len(rows))]
+        else:
+            drawn = own_order(data, rows, "subsample")
+        rows = np.sort(drawn[: s.subsample])
     found = [
         assistance.sketch_test(
             data.features[rows],

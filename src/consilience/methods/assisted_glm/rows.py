@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError
 from consilience.methods.assisted_glm.messages import Settings
-from consilience.methods.base import SiteData
+from consilience.methods.base import SiteContext, SiteData
+from consilience.methods.phases.own_order import own_order, whole_groups
 from consilience.methods.phases.response import response_of
 from consilience.numerics.random import stream
 
@@ -47,8 +48,12 @@ class Rows:
         return np.where(self.train, self.weights, 0.0)
 
 
-def rows_of(data: SiteData, s: Settings) -> Rows:
-    """Split the rows; the held-out ones follow from the public seed and the order of the match.
+def rows_of(data: SiteData, s: Settings, site: SiteContext) -> Rows:
+    """Split the rows; which ones are held out follows from the site's own table.
+
+    Held-out figures of many splits would be equations in the response, one for each split. So a
+    coordinator chooses no split, and shares of held-out rows go by groups of `min_records`. Only a
+    policy that protects no single record (``min_records = 1``) leaves the split to the public seed.
 
     Raises
     ------
@@ -58,9 +63,13 @@ def rows_of(data: SiteData, s: Settings) -> Rows:
     """
     response = response_of(data, s.true_family())
     places = np.flatnonzero(response.known)
-    n_held = round(s.holdout * len(places))
+    least = site.limits.min_records
     held = np.zeros(data.n_rows, dtype=bool)
-    held[stream(s.split_seed, "holdout").permutation(places)[:n_held]] = True
+    if least == 1:
+        drawn = stream(s.split_seed, "holdout").permutation(places)
+    else:
+        drawn = own_order(data, places, "holdout")
+    held[drawn[: whole_groups(s.holdout, len(places), least)]] = True
     weights = np.ones(data.n_rows) if data.weight is None else np.asarray(data.weight)
     rows = Rows(response.y, response.known & ~held, held, ~response.known, weights)
     fault = s.true_family().check(rows.y[rows.train])

@@ -93,7 +93,7 @@ def share(
     s = Settings.from_json(message.settings)
     if s.masked:
         raise ProtocolError("a masked response was asked for as it is")
-    rows = rows_of(data, s)
+    rows = rows_of(data, s, site)
     y = np.where(rows.train, rows.y, np.nan)
     reply = Shared(
         response=addressed(response(y), message.partner),
@@ -126,7 +126,7 @@ def share_masked(
 
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    rows = rows_of(data, s)
+    rows = rows_of(data, s, site)
     earlier = site.kept or {"rows": np.empty(0, dtype=np.int64), "values": np.empty((0, 1))}
     noise = Kept(
         RandomizedResponse(s.flip),
@@ -334,7 +334,7 @@ def turn(
     """Take in one partner's contribution, refit, and send the next one its starting point."""
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    joint = Joint(s, data, rows_of(data, s), state)
+    joint = Joint(s, data, rows_of(data, s, site), state)
     added = False
     contribution = np.asarray(message.contribution.value, dtype=float)
     if message.owner:
@@ -383,7 +383,7 @@ def settle(
     """Tell a partner how its messages stand in the joint fit."""
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    joint = Joint(s, data, rows_of(data, s), state)
+    joint = Joint(s, data, rows_of(data, s, site), state)
     joint.require_end()
     owner = s.partners.index(message.partner)
     place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True}

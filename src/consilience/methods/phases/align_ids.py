@@ -12,6 +12,9 @@ align_ids.match: Common       ->  keeps the common rows, in the order of their i
                               <-  Matched
 ================================  ====================================================
 
+A response is matched in so many different sets of rows only as its table has groups of
+`min_records` rows: figures of sets that differ by a row are equations in its response.
+
 Hashes are HMAC-SHA256 of run and id, so they differ from run to run. A coordinator without the key
 (a third party) learns how many ids each site has and how many are common, and nothing of any id.
 The coordinator of the initiator has the key: it could try ids that it knows of against a partner's
@@ -27,6 +30,7 @@ own matched rows, because nobody else holds its columns.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Generator
 
@@ -142,7 +146,40 @@ def _filled(data: SiteData, rules: Preparation) -> SiteData:
     return dataclasses.replace(scaled, scaling=np.stack([fill, centre, scale]), bounds=bounds)
 
 
-@step("align_ids.match", transform=transform, once=True)
+def sets_of(message: Common, data: SiteData) -> str:
+    """Name under which a site keeps which sets of its rows were matched (``keeps`` of a step)."""
+    return f"matched {data.content_hash}"
+
+
+def note_set(common: np.ndarray, data: SiteData, site: SiteContext) -> None:
+    """Count the sets of rows with which a response was matched.
+
+    A coordinator hands the common rows out and may leave some out: figures of two sets that differ
+    by one row are an equation in its response. The same set again says nothing new.
+
+    Raises
+    ------
+    DisclosureError
+        More sets than the table has groups of `min_records` rows.
+    """
+    least = site.limits.min_records
+    if data.target is None or data.hashes is None or least == 1:
+        return
+    rows = np.sort(data.rows[positions(data.hashes, common)])
+    one = np.frombuffer(hashlib.sha256(rows.astype("<i8").tobytes()).digest(), dtype=np.uint8)
+    known = np.empty((0, 32), dtype=np.uint8) if site.kept is None else np.asarray(site.kept["sets"])
+    if (known == one).all(axis=1).any():
+        return
+    if len(known) >= data.n_rows // least:
+        sentence = (
+            "the response was matched with as many different sets of rows as may be: let all "
+            "parties offer the rows that they offered before"
+        )
+        raise DisclosureError(sentence, public=sentence)
+    site.keep({"sets": np.vstack([known, one])})
+
+
+@step("align_ids.match", transform=transform, once=True, keeps=sets_of)
 def match(
     message: Common, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Matched, State]:
@@ -156,6 +193,7 @@ def match(
     if len(common) > 1 and not _ascending(common):
         raise WireError("common hashes that are not sorted, or repeat")
     positions(data.hashes, common)
+    note_set(common, data, site)
     # A tag also says which role its site has by its own table: no coordinator can change it.
     said = {f"{message.roles.get(s)} {s}": told for s, told in message.introductions.items()}
     peers = check_peers(site.partner_key, site.run, said)
