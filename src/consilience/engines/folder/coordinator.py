@@ -12,6 +12,7 @@ from typing import Any
 
 from consilience.engines.base import Arrival, Engine, Key
 from consilience.engines.folder.mailbox import (
+    COPY,
     FOLDERS,
     Looked,
     Mailbox,
@@ -21,8 +22,10 @@ from consilience.engines.folder.mailbox import (
     check_site,
     existing,
     pause,
+    printable,
 )
-from consilience.exceptions import EngineError, SignatureError, StudyError, WireError
+from consilience.engines.folder.schedule import UNSEEN, Schedule
+from consilience.exceptions import EngineError, RunError, SignatureError, StudyError, WireError
 from consilience.sites.home import check_run_id
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Request
@@ -31,6 +34,9 @@ from consilience.wire.keys import KeyList, remedy
 from consilience.wire.signing import SigningKey
 
 WHERE = "[sites.keys] of the study"
+
+_LIST_EVERY = 1.0
+_MOST_CONFLICTS = 20
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +50,7 @@ class _Open:
     about: str
     sent: float
     fault: str = ""
+    unsent: str = ""
 
 
 class FolderEngine(Engine):
@@ -63,6 +70,8 @@ class FolderEngine(Engine):
         ``on_note(kind, facts)`` for files that were set aside; they also go to the log.
     keep_files : bool
         Leave the run's files in the folder when the run has ended.
+    again : float
+        Seconds after which an ask without reply is written again; the wait doubles each time.
 
     Attributes
     ----------
@@ -89,6 +98,7 @@ class FolderEngine(Engine):
         *,
         on_note: OnNote | None = None,
         keep_files: bool = False,
+        again: float = UNSEEN,
     ) -> None:
         self.sites = tuple(sorted(check_site(site) for site in sites))
         for site in self.sites:
@@ -106,12 +116,17 @@ class FolderEngine(Engine):
         self._on_note, self._keep_files = on_note, keep_files
         self._waiting: dict[Key, _Open] = {}
         self._looked = Looked()
+        self._unseen, self._spoilt = Schedule.for_unseen(again), Schedule.for_spoilt()
+        self._run = ""
+        self._conflicts: set[str] = set()
+        self._listed = 0.0
         self.notes: list[str] = []
 
     def open_run(self, run: str) -> None:
         """Make the run's two directories."""
+        self._run = check_run_id(run)
         for name in FOLDERS.values():
-            make_directory(self._box.runs / check_run_id(run) / name)
+            make_directory(self._box.runs / run / name)
 
     def send(self, requests: Mapping[Key, bytes]) -> None:
         """Write asks; those that are there already stay as they are."""
@@ -120,6 +135,7 @@ class FolderEngine(Engine):
             place = Place(request.run, key[0], request.attempt, key[1])
             self._box.put(place, self._public, data)
             self._looked.note((place, "ask"), self._box.stamp(place, "ask"))
+            self._unseen.start(place)
             self._waiting[key] = _Open(place, data, digest(data), time.monotonic())
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
@@ -137,24 +153,21 @@ class FolderEngine(Engine):
                     began = time.monotonic()
             if not left or (arrivals and wait == "any"):
                 return arrivals
+            self._name_conflicts()
             time.sleep(pause(began, self._poll))
 
     def close_run(self, run: str) -> None:
         """Remove the run's files: the journal and the sites' records have what they said."""
         self._waiting.clear()
-        self._looked.keep(())
+        for known in (self._looked, self._unseen, self._spoilt):
+            known.keep(())
+        self._name_conflicts(at_once=True)
         if self._keep_files:
             return
-        path = self._box.runs / check_run_id(run)
-        gone = path.with_name(f".{run}.closed")
         try:
-            # Out of the sites' sight first, so that nobody answers what is being removed.
-            path.rename(gone)
-            shutil.rmtree(gone)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            self._note("left", run=run, reason=str(explain(error, "remove", path)))
+            remove_files(self._box.runs.parent, run)
+        except RunError as error:
+            self._note("left", run=run, reason=str(error))
 
     def _look(self, key: Key, deadline: float) -> Arrival | None:
         """One look at one place. The file comes first: a process may have slept past a deadline."""
@@ -166,7 +179,9 @@ class FolderEngine(Engine):
             try:
                 body = self._reply(ask)
             except WireError as error:
-                if self._looked.note(ask.place, stamp) or error.public != ask.fault:
+                self._looked.note(ask.place, stamp)
+                # Once for each reason: a file that grows while it is copied changes all the time.
+                if error.public != ask.fault:
                     self._note("set aside", round=key[0], site=key[1], reason=error.public)
                 ask.fault = error.public
             else:
@@ -195,10 +210,37 @@ class FolderEngine(Engine):
         return body
 
     def _repair(self, ask: _Open) -> None:
-        """Write an ask again that somebody has altered or removed."""
-        if not self._looked.holds((ask.place, "ask"), self._box.stamp(ask.place, "ask")):
-            self._box.put(ask.place, self._public, ask.data)
-            self._looked.note((ask.place, "ask"), self._box.stamp(ask.place, "ask"))
+        """Write an ask again that was altered or removed, or that nobody seems to see."""
+        place, stamp = ask.place, self._box.stamp(ask.place, "ask")
+        unseen = self._unseen.is_due(place)
+        spoilt = not self._looked.holds((place, "ask"), stamp) and self._spoilt.is_due(place)
+        if not unseen and not spoilt:
+            return
+        try:
+            if self._box.put(place, self._public, ask.data, anew=unseen) and not unseen:
+                self._spoilt.done(place)
+        except RunError as error:
+            self._spoilt.done(place)
+            if str(error) != ask.unsent:
+                self._note("unsent", round=place.round, site=place.site, reason=str(error))
+            ask.unsent = str(error)
+        if unseen:
+            self._unseen.done(place)
+        self._looked.note((place, "ask"), self._box.stamp(place, "ask"))
+
+    def _name_conflicts(self, *, at_once: bool = False) -> None:
+        """Note, once for each name, what a synchroniser has put beside the messages."""
+        if not at_once and time.monotonic() - self._listed < _LIST_EVERY:
+            return
+        self._listed = time.monotonic()
+        try:
+            found = self._box.conflicts(self._run, self.sites) if self._run else []
+        except OSError:
+            return  # The looks at the messages themselves say what is wrong with the folder.
+        for name in found:
+            if name not in self._conflicts and len(self._conflicts) < _MOST_CONFLICTS:
+                self._conflicts.add(name)
+                self._note("conflicting copy", run=self._run, file=printable(name), reason=COPY)
 
     def _note(self, kind: str, **facts: Any) -> None:
         words = ", ".join(f"{name} {value}" for name, value in facts.items())
@@ -206,3 +248,28 @@ class FolderEngine(Engine):
         _log.warning("folder: %s: %s", kind, words)
         if self._on_note is not None:
             self._on_note(kind, facts)
+
+
+def remove_files(folder: Path, run: str) -> bool:
+    """Remove what a run has left in a shared folder; returns whether there was something.
+
+    Raises
+    ------
+    RunError
+        Something there cannot be removed.
+    """
+    path = folder / "runs" / check_run_id(run)
+    gone = path.with_name(f".{run}.closed")
+    found = False
+    try:
+        if gone.exists():  # left by a process that was killed here, or brought back
+            shutil.rmtree(gone)
+            found = True
+        # Out of the sites' sight first, so that nobody answers what is being removed.
+        path.rename(gone)
+        shutil.rmtree(gone)
+    except FileNotFoundError:
+        return found
+    except OSError as error:
+        raise explain(error, "remove", path) from error
+    return True

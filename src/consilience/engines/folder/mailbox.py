@@ -29,11 +29,14 @@ Direction = Literal["ask", "reply"]
 OnNote = Callable[[str, dict[str, Any]], None]
 Stamp = tuple[int, int, int, int]
 
+COPY = "a synchroniser's copy of a message: it is not read, and may be removed"
 FOLDERS: dict[Direction, str] = {"ask": "asks", "reply": "replies"}
 _OTHER: dict[Direction, Direction] = {"ask": "reply", "reply": "ask"}
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NUMBERS = r"([1-9]\d{0,8})-([1-9]\d{0,8})"
 _ENVELOPE_SLACK = 1 << 16
 _TRUST = 0.05
+_MOST_TRUST = 60.0
 
 
 @dataclass(frozen=True, order=True)
@@ -90,8 +93,15 @@ class Mailbox:
         """Return the file of one direction at a place."""
         return self.runs / place.run / FOLDERS[direction] / place.file
 
-    def put(self, place: Place, coordinator: str, body: bytes, *, about: str = "") -> bool:
+    def put(
+        self, place: Place, coordinator: str, body: bytes, *, about: str = "", anew: bool = False
+    ) -> bool:
         """Write a message unless it is there already; returns whether it was written.
+
+        Parameters
+        ----------
+        anew : bool
+            Write the same bytes again, so that a synchroniser copies them once more.
 
         Raises
         ------
@@ -101,7 +111,7 @@ class Mailbox:
         sealed = self._key.seal(place.context(self.writes, coordinator, about), body)
         path = self.path(place, self.writes)
         try:
-            if self._read(path) == sealed:
+            if not anew and self._read(path) == sealed:
                 return False
         except WireError:
             pass  # What lies there is not a message: it is replaced.
@@ -147,8 +157,8 @@ class Mailbox:
         OSError
             The folder cannot be read.
         """
-        pattern = re.compile(rf"([1-9]\d{{0,8}})-([1-9]\d{{0,8}})-{re.escape(site)}\.msg")
-        found = []
+        pattern = re.compile(f"{_NUMBERS}-{re.escape(site)}\\.msg", re.IGNORECASE)
+        found: set[Place] = set()
         for run in _names(self.runs):
             try:
                 check_run_id(run)
@@ -156,9 +166,31 @@ class Mailbox:
                 continue
             for name in _names(self.runs / run / FOLDERS[self.reads]):
                 match = pattern.fullmatch(name)
-                if match is not None:
-                    found.append(Place(run, int(match[1]), int(match[2]), site))
+                if match is None:
+                    continue
+                place = Place(run, int(match[1]), int(match[2]), site)
+                # Other capitals are the same file where the file system says so, and only there.
+                if name == place.file or self.stamp(place, self.reads) is not None:
+                    found.add(place)
         return sorted(found)
+
+    def conflicts(self, run: str, sites: Collection[str]) -> list[str]:
+        """Names that synchronisers gave to copies of messages of these sites; never read.
+
+        Raises
+        ------
+        OSError
+            The folder cannot be read.
+        """
+        either = "|".join(re.escape(site) for site in sorted(sites, key=len, reverse=True))
+        pattern = re.compile(f"({_NUMBERS}-({either}))(.*)", re.IGNORECASE | re.DOTALL)
+        found = []
+        for folder in FOLDERS.values():
+            for name in sorted(_names(self.runs / run / folder)):
+                match = pattern.fullmatch(name)
+                if match is not None and _is_copy(name, match[5], sites):
+                    found.append(f"{folder}/{name}")
+        return found
 
     def _opened(
         self,
@@ -224,7 +256,7 @@ class Looked:
     def note(self, key: object, stamp: object) -> bool:
         """Note a look; returns whether the stamp is another one than before."""
         known, trust, _ = self._known.get(key, (None, 0.0, 0.0))
-        trust = 2 * trust if known == stamp and trust else _TRUST
+        trust = min(_MOST_TRUST, 2 * trust) if known == stamp and trust else _TRUST
         self._known[key] = (stamp, trust, time.monotonic() + trust)
         return known != stamp
 
@@ -237,6 +269,18 @@ def _unreadable(error: OSError) -> WireError:
     if error.errno == errno.ELOOP:
         return WireError("what lies there is a link", public="it is no file")
     return WireError(f"it cannot be read: {error.strerror}", public="it cannot be read")
+
+
+def _is_copy(name: str, rest: str, sites: Collection[str]) -> bool:
+    """Whether a name that begins like a message's is that of a copy."""
+    if rest.lower() == ".msg":
+        return not any(name.endswith(f"-{site}.msg") for site in sites)
+    return "conflict" in rest.lower() or rest.endswith(("~", ".tmp"))
+
+
+def printable(name: str) -> str:
+    """A name from elsewhere, fit for a log: short, on one line, without control characters."""
+    return "".join(c if c.isprintable() else "?" for c in name)[:120]
 
 
 def _names(folder: Path) -> list[str]:

@@ -6,11 +6,12 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from consilience.engines.folder.mailbox import (
+    COPY,
     Looked,
     Mailbox,
     OnNote,
@@ -20,7 +21,9 @@ from consilience.engines.folder.mailbox import (
     check_site,
     existing,
     pause,
+    printable,
 )
+from consilience.engines.folder.schedule import UNSEEN, Schedule
 from consilience.exceptions import RunError, SignatureError, StudyError, WireError
 from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
@@ -31,6 +34,10 @@ from consilience.wire.keys import KeyList, parties, remedy
 from consilience.wire.signing import SigningKey
 
 WHERE = "[trust] of the site file"
+_WAIT_FOR_FOLDER = 5.0
+_LIST_EVERY = 5.0
+_MOST_CONFLICTS = 1000
+
 BINDINGS = "_coordinators"
 """Ledger of a site's home: which coordinator began which run (no data id begins so)."""
 
@@ -58,7 +65,9 @@ class Watcher:
     coordinators : collection of KeyList or str
         Public keys of the coordinators that may ask, a list for each.
     on_event : callable, optional
-        ``on_event(kind, facts)``: "answered", "ignored", "unsent", "unreachable".
+        ``on_event(kind, facts)``: "answered", "ignored", "unsent", "unreachable", "conflict".
+    again : float
+        Seconds after which a reply that leads to nothing new is written again; the wait doubles.
     """
 
     def __init__(
@@ -68,6 +77,8 @@ class Watcher:
         key: SigningKey,
         coordinators: Collection[KeyList | str],
         on_event: OnNote | None = None,
+        *,
+        again: float = UNSEEN,
     ) -> None:
         if not coordinators:
             raise StudyError(
@@ -82,6 +93,13 @@ class Watcher:
         self._looked = Looked()
         self._faults: dict[Place, tuple[Stamp | None, str]] = {}
         self._reachable = True
+        self._unseen, self._spoilt = Schedule.for_unseen(again), Schedule.for_spoilt()
+        self._wait_for_folder = min(again, _WAIT_FOR_FOLDER)
+        self._no_folder: dict[Place, float] = {}
+        self._answered: dict[Place, Stamp | None] = {}
+        self._latest: set[Place] = set()
+        self._conflicts: set[str] = set()
+        self._listed = 0.0
         self.unsent: dict[Place, str] = {}
 
     def once(self, stop: Callable[[], bool] = _never) -> int:
@@ -95,13 +113,18 @@ class Watcher:
         """
         try:
             places = self._box.places(self._site.name)
+            self._name_conflicts({place.run for place in places})
         except OSError as error:
             if self._reachable:
                 self._tell("unreachable", reason=error.strerror or type(error).__name__)
             self._reachable = False
             return 0
         self._reachable = True
-        self._looked.keep(set(places))
+        self._latest = set({place.run: place for place in places}.values())
+        for known in (self._looked, self._unseen, self._spoilt):
+            known.keep(set(places))
+        self._answered = {p: self._answered[p] for p in places if p in self._answered}
+        self._no_folder = {p: self._no_folder[p] for p in places if p in self._no_folder}
         self._faults = {place: self._faults[place] for place in places if place in self._faults}
         self.unsent = {place: self.unsent[place] for place in places if place in self.unsent}
         written = 0
@@ -109,7 +132,8 @@ class Watcher:
             if stop():
                 break
             ask = self._box.stamp(place, "ask")
-            if self._looked.holds(place, (ask, self._box.stamp(place, "reply"))):
+            stamps = (ask, self._box.stamp(place, "reply"))
+            if self._looked.holds(place, stamps) and not self._unseen.is_due(place):
                 continue
             written += self._handle(place)
             if place not in self.unsent:
@@ -121,13 +145,16 @@ class Watcher:
             coordinator, body = self._verified(place)
             about = digest(body)
             if self._is_answered(place, coordinator, about):
+                self._say_again(place, coordinator, about)
+                return False
+            if place in self._answered and not self._spoilt.is_due(place):
                 return False
             reply = self._site.answer(body)
         except WireError as error:
-            self._ignore(place, str(error))
+            self._ignore(place, str(error), damaged=not isinstance(error, SignatureError))
             return False
-        if not self._box.path(place, "reply").parent.is_dir():
-            self._ignore(place, "the coordinator has closed the run")
+        if not self._has_folder(place):
+            self._ignore(place, "the coordinator has closed the run, or its folder is not here yet")
             return False
         try:
             self._box.put(place, coordinator, reply, about=about)
@@ -137,6 +164,10 @@ class Watcher:
             self.unsent[place] = str(error)
             return False
         self.unsent.pop(place, None)
+        if place in self._answered:
+            self._spoilt.done(place)
+        self._answered[place] = self._box.stamp(place, "ask")
+        self._unseen.start(place)
         said = Reply.from_bytes(reply)
         self._tell(
             "answered",
@@ -191,8 +222,55 @@ class Watcher:
         except WireError:
             return False
 
-    def _ignore(self, place: Place, reason: str) -> None:
-        fault = (self._box.stamp(place, "ask"), reason)
+    def _say_again(self, place: Place, coordinator: str, about: str) -> None:
+        """Write a reply again that may not have reached the coordinator.
+
+        That is so for the last one of a run, and for one that was asked for anew.
+        """
+        ask = self._box.stamp(place, "ask")
+        if place not in self._answered:
+            self._answered[place] = ask  # written by an earlier process
+        self._unseen.start(place)
+        if not self._unseen.is_due(place):
+            return
+        self._unseen.done(place)
+        if place not in self._latest and self._answered[place] == ask:
+            return
+        self._answered[place] = ask
+        body = self._box.own(place, coordinator, about=about)
+        if body is not None and self._box.path(place, "reply").parent.is_dir():
+            with suppress(RunError):  # What lies there is whole: it is tried again later.
+                self._box.put(place, coordinator, body, about=about, anew=True)
+
+    def _has_folder(self, place: Place) -> bool:
+        """Whether there is a folder for the reply; it is made when the ask stays for a while.
+
+        Some synchronisers copy no empty folders. A run that is closed loses its asks first.
+        """
+        if self._box.path(place, "reply").parent.is_dir():
+            self._no_folder.pop(place, None)
+            return True
+        since = self._no_folder.setdefault(place, time.monotonic())
+        waited = time.monotonic() - since >= self._wait_for_folder
+        return waited and self._box.stamp(place, "ask") is not None
+
+    def _name_conflicts(self, runs: Collection[str]) -> None:
+        """Note, once for each name, what a synchroniser has put beside this site's messages."""
+        if time.monotonic() - self._listed < _LIST_EVERY:
+            return
+        self._listed = time.monotonic()
+        for run in sorted(runs):
+            for name in self._box.conflicts(run, (self._site.name,)):
+                if f"{run}/{name}" in self._conflicts or len(self._conflicts) >= _MOST_CONFLICTS:
+                    continue
+                self._conflicts.add(f"{run}/{name}")
+                file = printable(name)
+                self._site.home.log("conflict", run=run, file=file, reason=COPY)
+                self._tell("conflict", run=run, file=file, reason=COPY)
+
+    def _ignore(self, place: Place, reason: str, *, damaged: bool = False) -> None:
+        # Once for each alteration; a file that is being copied changes all the time.
+        fault = (None if damaged else self._box.stamp(place, "ask"), reason)
         if self._faults.get(place) == fault:
             return
         self._faults[place] = fault
@@ -214,6 +292,7 @@ def watch(
     stop: Stop | None = None,
     poll: float = 0.5,
     on_event: OnNote | None = None,
+    again: float = UNSEEN,
 ) -> int:
     """Answer the asks to a site until told to stop.
 
@@ -233,6 +312,8 @@ def watch(
     poll : float
         Longest time in seconds between two looks into the folder.
     on_event : callable, optional
+    again : float
+        Seconds after which a reply that leads to nothing new is written again; the wait doubles.
 
     Returns
     -------
@@ -251,7 +332,7 @@ def watch(
     """
     check_poll(poll)
     is_over = _never if stop is None else stop.is_set
-    watcher = Watcher(site, Path(folder), key, coordinators, on_event)
+    watcher = Watcher(site, Path(folder), key, coordinators, on_event, again=again)
     written = 0
     with _sole(site):
         began = time.monotonic()
