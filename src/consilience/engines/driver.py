@@ -56,6 +56,9 @@ class Driver:
         self._steps = steps_of(type(method))
         self._round = 0
         self._open: dict[Key, bytes] = {}
+        # What was read of requests and replies that are under way, to read long ones once.
+        self._asked: dict[Key, Request] = {}
+        self._read: dict[Key, tuple[Reply, Any]] = {}
         self._sent: set[Key] = set()
         self._step_of: dict[int, str] = {}
         self._last: dict[str, tuple[int, int]] = {}
@@ -118,7 +121,9 @@ class Driver:
                 site=site,
                 direction="to-site",
             )
-            self._open[(self._round, site)] = self._request(ask.step, site, encoded[site])
+            request = self._request(ask.step, site, encoded[site])
+            self._asked[(self._round, site)] = request
+            self._open[(self._round, site)] = request.to_bytes()
         if self._round not in self._journal.delivered:
             self._journal.deliver(self._round, self._gather(ask))
         return self._deliver(self._journal.delivered[self._round])
@@ -143,7 +148,7 @@ class Driver:
             raise ProtocolError(f"step {ask.step!r} is asked of no site")
         return messages
 
-    def _request(self, step: str, site: str, message: bytes) -> bytes:
+    def _request(self, step: str, site: str, message: bytes) -> Request:
         info = self._store.info
         known = self._journal.replies.get((self._round, site))
         attempt = self._journal.attempt
@@ -164,7 +169,7 @@ class Driver:
             site=site,
             seed=info.seed,
             message=message,
-        ).to_bytes()
+        )
 
     def _gather(self, ask: Ask) -> tuple[Key, ...]:
         """Wait for what this ask waits for; returns the keys to deliver, in order."""
@@ -200,22 +205,24 @@ class Driver:
             except WireError as error:
                 self._journal.absent(arrival.key, f"its reply was not accepted: {error.public}")
                 self._store.event("rejected", round=round_, site=site, reason=str(error))
-        known = self._journal.replies[arrival.key]
-        refused = known.kind == "reply" and Reply.from_bytes(known.data).status == "refused"
-        kind = "refused" if refused else known.kind
+        read = self._read.get(arrival.key)
+        refused = read is not None and read[0].status == "refused"
+        kind = "refused" if refused else self._journal.replies[arrival.key].kind
         self._tell("arrived", round=round_, site=site, outcome=kind)
 
     def _check(self, arrival: Arrival) -> None:
         round_, site = arrival.key
         reply = Reply.from_bytes(arrival.data or b"")
-        request = Request.from_bytes(self._open[arrival.key])
+        request = self._asked[arrival.key]
         expected = (request.run, round_, request.attempt, request.step, site)
         if (reply.run, reply.round, reply.attempt, reply.step, reply.site) != expected:
             raise WireError("a reply to another question")
+        message = None
         if reply.status == "reply":
             message = decode_message(reply.message)
             if type(message) is not self._steps[reply.step].reply:
                 raise WireError("a reply with another message than the step's")
+        self._read[arrival.key] = (reply, message)
 
     def _deliver(self, keys: tuple[Key, ...]) -> Replies:
         """Turn journaled replies into what the generator receives, and record them."""
@@ -224,6 +231,8 @@ class Driver:
         for key in keys:
             round_, site = key
             self._open.pop(key, None)
+            self._asked.pop(key, None)
+            read = self._read.pop(key, None)
             known = self._journal.replies[key]
             rounds[site] = round_
             step = self._step_of[round_]
@@ -233,7 +242,7 @@ class Driver:
                     round_=round_, step=step, site=site, verdict="absent", reason=known.reason
                 )
                 continue
-            reply = Reply.from_bytes(known.data)
+            reply = Reply.from_bytes(known.data) if read is None else read[0]
             self._last[site] = (reply.round, reply.attempt)
             if reply.status == "refused":
                 content[site] = Refused(reply.reason)
@@ -241,7 +250,7 @@ class Driver:
                     round_=round_, step=step, site=site, verdict="refused", reason=reply.reason
                 )
             else:
-                content[site] = decode_message(reply.message)
+                content[site] = decode_message(reply.message) if read is None else read[1]
                 self._transcript.reply(reply, content[site])
         return Replies(content, rounds)
 

@@ -72,13 +72,14 @@ class LocalEngine(Engine):
         )
         for key, data in queue.items():
             item = begun.get(key)
+            request = item.request if isinstance(item, Work) else Request.from_bytes(data)
             if item is None:
                 arrival = Arrival(key, None, failed[key])
             elif isinstance(item, Work):
                 arrival = self._finished(key, item, outcomes[key])
             else:
                 arrival = Arrival(key, item)
-            self._arrived[key] = (self._arrival_time(data), arrival)
+            self._arrived[key] = (self._arrival_time(request), arrival)
 
     def _finished(self, key: Key, work: Work, outcome: object) -> Arrival:
         try:
@@ -87,9 +88,8 @@ class LocalEngine(Engine):
             # The site could not keep its record: nothing may leave it, so it counts as absent.
             return Arrival(key, None, error.public)
 
-    def _arrival_time(self, data: bytes) -> float:
+    def _arrival_time(self, request: Request) -> float:
         """Virtual time: a site's previous arrival plus a delay drawn from seed, site and round."""
-        request = Request.from_bytes(data)
         delay = stream(request.seed, "delay", request.site, request.round).exponential()
         clock = (request.run, request.site)
         self._clock[clock] = self._clock.get(clock, 0.0) + float(delay)

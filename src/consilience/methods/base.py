@@ -209,6 +209,8 @@ class SiteData:
         chosen = {
             name: values[index] for name in _BY_ROW if (values := getattr(self, name)) is not None
         }
+        for values in chosen.values():
+            values.flags.writeable = False  # they are nobody else's: no further copy is needed
         return dataclasses.replace(self, **chosen)
 
 

@@ -6,6 +6,7 @@ a library would use: sums over threads differ in their last bits.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ R = TypeVar("R")
 _lock = threading.Lock()
 _limits: list[Any] = []
 _inside = 0
+_found: tuple[int, Any] | None = None
 
 
 @contextmanager
@@ -28,11 +30,9 @@ def one_thread() -> Iterator[None]:
     the first to leave would let the library loose under the second. Here the last one restores.
     A run holds this context from beginning to end, in the thread that called it.
     """
-    from threadpoolctl import threadpool_limits
-
     global _inside
     with _lock:
-        _limits.append(threadpool_limits(1))
+        _limits.append(_controller().limit(limits=1))
         _inside += 1
     try:
         yield
@@ -41,6 +41,17 @@ def one_thread() -> Iterator[None]:
             _inside -= 1
             while _inside == 0 and _limits:
                 _limits.pop().restore_original_limits()
+
+
+def _controller() -> Any:
+    """Libraries with threads of their own, looked for again where something was imported since."""
+    from threadpoolctl import ThreadpoolController
+
+    global _found
+    if _found is None or _found[0] != len(sys.modules):
+        controller = ThreadpoolController()
+        _found = (len(sys.modules), controller)
+    return _found[1]
 
 
 def ordered_map(

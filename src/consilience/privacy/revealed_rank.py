@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -199,8 +200,9 @@ class RevealedRank:
         basis = np.linalg.qr(np.vstack([now, grown.directions[other]]))[0]
         today = np.asarray(factor, dtype=float) / lengths
         seen = np.vstack([today @ basis[: len(place)], basis[len(place) :]])
-        largest = float(np.linalg.norm(today, 2)) if today.size else 0.0
-        return min(_rank(seen, max(largest, 1.0)), _rank(today, largest))
+        values = _singular(today)
+        largest = values.max(initial=0.0)
+        return min(_rank(_singular(seen), max(largest, 1.0)), _rank(values, largest))
 
     def _with_columns(self, names: Sequence[str], lengths: FloatArray) -> RevealedRank:
         """The same span, with the columns that are seen for the first time at the end."""
@@ -219,8 +221,8 @@ def rank_of(factor: FloatArray) -> int:
     factor = np.asarray(factor, dtype=float)
     if not factor.size:
         return 0
-    today = factor / _lengths(factor, factor.shape[1])
-    return _rank(today, float(np.linalg.norm(today, 2)))
+    values = _singular(factor / _lengths(factor, factor.shape[1]))
+    return _rank(values, values.max(initial=0.0))
 
 
 def _damaged() -> RunError:
@@ -246,8 +248,18 @@ def _lengths(factor: FloatArray | None, p: int) -> FloatArray:
     return np.where(lengths > 0, lengths, 1.0)
 
 
-def _rank(matrix: FloatArray, largest: float) -> int:
-    return int((np.linalg.svd(matrix, compute_uv=False) > TOLERANCE * largest).sum())
+def _singular(matrix: FloatArray) -> FloatArray:
+    """Singular values; an exchange asks for those of one factor many times."""
+    return np.frombuffer(_singular_of(np.ascontiguousarray(matrix).tobytes(), matrix.shape))
+
+
+@lru_cache(maxsize=8)
+def _singular_of(data: bytes, shape: tuple[int, int]) -> bytes:
+    return np.linalg.svd(np.frombuffer(data).reshape(shape), compute_uv=False).tobytes()
+
+
+def _rank(values: FloatArray, largest: float) -> int:
+    return int((values > TOLERANCE * largest).sum())
 
 
 def _known_on(basis: FloatArray, place: NDArray[np.int64]) -> FloatArray:

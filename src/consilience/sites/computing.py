@@ -25,7 +25,7 @@ from consilience.privacy.revealed_rank import RevealedRank, rank_of
 from consilience.sites import gate, outputs
 from consilience.sites.home import Record
 from consilience.sites.policy import Policy
-from consilience.wire.codec import decode_message, digest, pack
+from consilience.wire.codec import decode_message, digest, pack_parts
 from consilience.wire.disclosure import Limits, Released
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure, iterate_fields
@@ -60,6 +60,7 @@ class StepContext:
     notes: list[str] = field(default_factory=list)
     senders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keeping: dict[str, Any] | None = None
+    counted: dict[Any, tuple[int, int]] = field(default_factory=dict)
 
     def stream(self, *key: str | int) -> np.random.Generator:
         """Public stream by key, round and step, whatever site asks."""
@@ -89,9 +90,16 @@ class StepContext:
         self, factor: np.ndarray, names: tuple[str, ...], directions: np.ndarray
     ) -> tuple[int, int, bool]:
         """Count what a release of ``x @ directions`` would make known of these columns."""
-        rank = rank_of(factor)
-        known = self.ledger.after(names, directions, factor).count(factor, names)
+        key = (names, *(_bytes_of(array) for array in (factor, directions)))
+        if key not in self.counted:
+            known = self.ledger.after(names, directions, factor).count(factor, names)
+            self.counted[key] = (known, rank_of(factor))
+        known, rank = self.counted[key]
         return known, rank, known <= self.policy.revealed_limit(rank)
+
+
+def _bytes_of(array: np.ndarray) -> tuple[tuple[int, ...], bytes]:
+    return array.shape, np.ascontiguousarray(array, dtype=float).tobytes()
 
 
 @dataclass(frozen=True)
@@ -273,7 +281,7 @@ def _asked_once(
     name = f"once {step.name}"
     if isinstance(step.once, str):
         name = " ".join((name, *context.senders.get(step.once, ())))
-    sealed = digest(request.message + pack(prior.state))
+    sealed = digest(request.message, *pack_parts(prior.state))
     if known.get(name, {"message": sealed})["message"] != sealed:
         sentence = f"step {step.name!r} is answered once in a run: start another run"
         raise DisclosureError(sentence, public=sentence)

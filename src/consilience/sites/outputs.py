@@ -18,6 +18,7 @@ import numpy as np
 
 from consilience.exceptions import ProtocolError, RunError
 from consilience.methods.base import SiteData, get_method
+from consilience.sites import quick_csv
 from consilience.sites.home import Home
 from consilience.wire.codec import pack, unpack
 
@@ -29,6 +30,8 @@ TABLE = "labels.csv"
 PREDICTOR = "predictor.bin"
 PROVENANCE = "provenance.json"
 READING = "reading.json"
+MANY_ROWS = 2000
+"""Tables of so many rows are written in another way; the bytes are the same."""
 RESERVED = frozenset((ROWS, TABLE, PREDICTOR, PROVENANCE, READING))
 
 
@@ -196,17 +199,23 @@ def encode_table(name: str, columns: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _table(columns: dict[str, np.ndarray], data: SiteData) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     ids = [] if data.id is None else ["id"]
-    writer.writerow(["row", *ids, "kept", *columns])
+    csv.writer(text, lineterminator="\n").writerow(["row", *ids, "kept", *columns])
     n = max(data.n_read, data.n_rows)
     rows = np.sort(data.rows)
     kept = np.zeros(n, dtype=np.int64)
     kept[rows] = 1
-    filled: list[list[Any]] = [kept.tolist()]
+    by_row = list(columns.values())
     if data.id is not None:
-        columns = {"": data.id[np.argsort(data.rows, kind="stable")], **columns}
-    for values in columns.values():
+        by_row.insert(0, data.id[np.argsort(data.rows, kind="stable")])
+    if n >= MANY_ROWS and all(quick_csv.quick(values) for values in by_row):
+        every, place = [np.arange(n), *by_row], [None, *(rows for _ in by_row)]
+        at = 1 + len(ids)
+        every.insert(at, kept)
+        place.insert(at, None)
+        return text.getvalue().encode() + quick_csv.lines(every, place)
+    filled: list[list[Any]] = [kept.tolist()]
+    for values in by_row:
         cells: list[Any] = values.tolist()
         if len(rows) < n:
             cells = [""] * n
@@ -215,5 +224,5 @@ def _table(columns: dict[str, np.ndarray], data: SiteData) -> bytes:
         filled.append(cells)
     if data.id is not None:
         filled.insert(0, filled.pop(1))
-    writer.writerows(zip(range(n), *filled, strict=True))
+    csv.writer(text, lineterminator="\n").writerows(zip(range(n), *filled, strict=True))
     return text.getvalue().encode()

@@ -11,7 +11,7 @@ import codecs
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -254,9 +254,13 @@ class Table:
         encoded = pc.dictionary_encode(column).combine_chunks()
         positions = _to_numpy(pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1))
         values = encoded.dictionary.to_pylist()
-        texts = tuple(plain_text(value) for value in values)
+        if self.kind(name) == "text":
+            texts = tuple(value.strip() for value in values)
+        else:
+            texts = tuple(plain_text(value) for value in values)
+        is_missing = code_check(codes)
         missing = [
-            not text or value != value or is_code(text, codes)
+            not text or value != value or is_missing(text)
             for text, value in zip(texts, values, strict=True)
         ]
         kept = np.where(missing, -1, np.arange(len(texts))).astype(np.int64)
@@ -332,6 +336,14 @@ def is_code(text: str, codes: tuple[str, ...]) -> bool:
     if text in codes:
         return True
     return is_number(text) and any(is_number(c) and float(c) == float(text) for c in codes)
+
+
+def code_check(codes: tuple[str, ...]) -> Callable[[str], bool]:
+    """Return a form of `is_code` for many texts: the codes are read as numbers once."""
+    whole, numbers = frozenset(codes), frozenset(float(c) for c in codes if is_number(c))
+    if not numbers:
+        return whole.__contains__
+    return lambda text: text in whole or (is_number(text) and float(text) in numbers)
 
 
 def plain_text(value: object) -> str:

@@ -37,14 +37,72 @@ def pack(value: Any) -> bytes:
     ProtocolError
         For a type that does not cross the wire.
     """
-    import msgpack
+    return b"".join(pack_parts(value))
 
+
+def pack_parts(value: Any) -> list[bytes | memoryview]:
+    """Return parts whose concatenation is `pack` of a value: long buffers are not copied.
+
+    Raises
+    ------
+    ProtocolError
+        For a type that does not cross the wire.
+    """
+    parts: list[bytes | memoryview] = []
     try:
-        packed = msgpack.packb(_to_wire(value, 0), use_bin_type=True)
+        _add_parts(_to_wire(value, 0), parts)
     except (ValueError, OverflowError) as error:
         # Whole numbers over 64 bits, texts that are not Unicode, more bytes than a length may say.
         raise ProtocolError(f"a value does not cross the wire ({type(error).__name__})") from None
-    return bytes(packed)
+    return parts
+
+
+_LONG = 1 << 14
+_HEADS: dict[type, tuple[int, int, int | None, int, int]] = {
+    # First byte of few items (and how many are few), then those of lengths of 1, 2 and 4 bytes.
+    dict: (0x80, 15, None, 0xDE, 0xDF),
+    list: (0x90, 15, None, 0xDC, 0xDD),
+    bytes: (0, -1, 0xC4, 0xC5, 0xC6),
+}
+
+
+def _add_parts(raw: Any, parts: list[bytes | memoryview]) -> None:
+    """Encode as msgpack does, leaving long buffers where they are."""
+    import msgpack
+
+    if not _has_long(raw):
+        parts.append(msgpack.packb(raw, use_bin_type=True))
+    elif isinstance(raw, dict):
+        parts.append(_head(dict, len(raw)))
+        for key, item in raw.items():
+            parts.append(msgpack.packb(key, use_bin_type=True))
+            _add_parts(item, parts)
+    elif isinstance(raw, list):
+        parts.append(_head(list, len(raw)))
+        for item in raw:
+            _add_parts(item, parts)
+    else:
+        parts.append(_head(bytes, len(raw)))
+        parts.append(raw)
+
+
+def _has_long(raw: Any) -> bool:
+    if isinstance(raw, bytes | memoryview):
+        return len(raw) >= _LONG
+    if isinstance(raw, dict):
+        return any(_has_long(item) for item in raw.values())
+    return isinstance(raw, list) and any(_has_long(item) for item in raw)
+
+
+def _head(kind: type, length: int) -> bytes:
+    """Encode the type and the length of what follows, in the shortest form."""
+    first, few, one, two, four = _HEADS[kind]
+    if length <= few:
+        return bytes([first | length])
+    for code, size in ((one, 1), (two, 2), (four, 4)):
+        if code is not None and length < 1 << 8 * size:
+            return bytes([code]) + length.to_bytes(size, "big")
+    raise ValueError("too long")
 
 
 def unpack(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
@@ -138,9 +196,12 @@ def decode_message(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     return kind.cls(**content)
 
 
-def digest(data: bytes, *, salt: bytes = b"") -> str:
-    """Hexadecimal SHA-256 of salt and bytes."""
-    return hashlib.sha256(len(salt).to_bytes(4, "big") + salt + data).hexdigest()
+def digest(*data: bytes | memoryview, salt: bytes = b"") -> str:
+    """Hexadecimal SHA-256 of salt and bytes; of several parts as of their concatenation."""
+    found = hashlib.sha256(len(salt).to_bytes(4, "big") + salt)
+    for part in data:
+        found.update(part)
+    return found.hexdigest()
 
 
 def _to_wire(value: Any, depth: int) -> Any:
@@ -172,7 +233,8 @@ def _array_to_wire(array: np.ndarray) -> dict[str, Any]:
         "$": "array",
         "d": little.dtype.str,
         "s": list(array.shape),
-        "b": little.tobytes(),
+        # A view, since a copy is made where the parts are put together; empty ones have none.
+        "b": little.reshape(-1).view(np.uint8).data if little.size else b"",
     }
 
 

@@ -38,6 +38,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
+from consilience.wire.centred import Projectable, projectable
+from consilience.wire.centred import column_factor as column_factor
 from consilience.wire.estimators.types import is_memorising
 from consilience.wire.message import Disclosure
 
@@ -499,25 +501,8 @@ def noised(values: NDArray[Any], mechanism: Mechanism) -> Released:
     return Released(mechanism.release(values), Disclosure.NOISED, evidence, _KEY)
 
 
-def column_factor(x: NDArray[Any]) -> FloatArray:
-    """Triangular factor R of the centred columns, (min(n, p), p): R'R is their scatter matrix.
-
-    Ranks of projections can be computed from it without the rows.
-    """
-    return np.asarray(np.linalg.qr(_centred(np.asarray(x, dtype=float)), mode="r"))
-
-
-def _centred(x: FloatArray) -> FloatArray:
-    """Columns without their means; one that is constant but for rounding becomes zero."""
-    mean = x.mean(axis=0)
-    centred = x - mean
-    lengths = np.sqrt(np.einsum("ij,ij->j", centred, centred))
-    centred[:, lengths <= 1e-13 * np.sqrt(len(x)) * np.abs(mean)] = 0.0
-    return np.asarray(centred)
-
-
 def projection(
-    x: NDArray[Any],
+    x: NDArray[Any] | Projectable,
     directions: NDArray[Any],
     *,
     names: Sequence[str],
@@ -529,9 +514,10 @@ def projection(
 
     Parameters
     ----------
-    x : (n, p) array
+    x : (n, p) array, or Projectable
         The site's columns. They are centred here over all rows; with a mechanism they are taken
-        as they are, since the mechanism's price rests on public bounds and a mean does not.
+        as they are, since the mechanism's price rests on public bounds and a mean does not. Columns
+        that were centred before go without mechanism, factor and units.
     directions : (p, k) or (p,) array
         Coefficients of the combinations.
     names : sequence of p str
@@ -557,19 +543,20 @@ def projection(
         Shapes that do not fit, a name used twice, numbers that are not finite, a unit that is not
         positive, or the factor of other rows.
     """
-    x, directions = np.asarray(x, dtype=float), np.asarray(directions, dtype=float)
+    ready = x if isinstance(x, Projectable) else None
+    if ready is not None and (mechanism, factor, units) != (None, None, None):
+        raise ProtocolError("columns that were centred go without mechanism, factor and units")
+    x = ready.centred if ready is not None else np.asarray(x, dtype=float)
+    directions = np.asarray(directions, dtype=float)
     wide = directions[:, None] if directions.ndim == 1 else directions
     if x.ndim != 2 or wide.ndim != 2 or not x.shape[1] == len(wide) == len(names):
         raise ProtocolError("a projection has one direction entry and one name for each column")
     if len(set(names)) != len(names):
         raise ProtocolError("a projection names each column once")
-    if not (len(x) and np.isfinite(x).all() and np.isfinite(wide).all()):
+    if not np.isfinite(wide).all():
         raise ProtocolError("a projection needs rows, and finite numbers")
-    centred = _centred(x)
-    if factor is None:
-        factor = np.asarray(np.linalg.qr(centred, mode="r"))
-    elif not _same_scatter(factor, centred):
-        raise ProtocolError("the factor of a projection is that of other rows")
+    ready = projectable(x, factor) if ready is None else ready
+    centred, factor = ready.centred, ready.factor
     unit = np.ones(len(wide)) if units is None else np.asarray(units, dtype=float)
     if unit.shape != (len(wide),) or not (np.isfinite(unit) & (unit > 0)).all():
         raise ProtocolError("a projection has one positive unit for each column")
@@ -580,7 +567,7 @@ def projection(
         n_columns=x.shape[1],
         directions=wide / unit[:, None],
         columns=tuple(names),
-        factor=np.asarray(factor, dtype=float) * unit,
+        factor=factor * unit,
         rows=None if mechanism is not None else centred if units is None else centred * unit,
         **noise,
     )
@@ -591,15 +578,6 @@ def projection(
 
 def _noise_of(mechanism: Mechanism) -> dict[str, Any]:
     return {"epsilon": mechanism.epsilon, "mechanism": mechanism.name}
-
-
-def _same_scatter(factor: FloatArray, centred: FloatArray) -> bool:
-    """Whether a factor has the lengths of the columns."""
-    factor = np.asarray(factor, dtype=float)
-    if factor.shape != (min(centred.shape), centred.shape[1]):
-        return False
-    lengths = np.sqrt(np.einsum("ij,ij->j", centred, centred))
-    return np.allclose(np.sqrt((factor**2).sum(axis=0)), lengths, rtol=1e-8, atol=1e-12)
 
 
 def reprojected(released: Released, directions: FloatArray) -> Released:

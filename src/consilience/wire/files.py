@@ -106,13 +106,13 @@ class AppendLog:
         except OSError as error:
             raise explain(error, "open", path) from error
 
-    def append(self, record: bytes) -> None:
-        """Add a record and wait until it is on disk."""
+    def append(self, *parts: bytes) -> None:
+        """Add a record, given whole or in parts, and wait until it is on disk."""
         if self.path is None:
             return
         try:
             with open(self.path, "ab") as file:
-                file.write(record)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

@@ -116,9 +116,10 @@ class Journal:
         self._append({"k": "retry", "r": round_})
 
     def _append(self, record: dict[str, object]) -> None:
-        body = pack(record)
-        self._log.append(_HEAD.pack(len(body), zlib.crc32(body)) + body)
-        self._apply(unpack(body))
+        if self._log.path is not None:
+            body = pack(record)
+            self._log.append(_HEAD.pack(len(body), zlib.crc32(body)), body)
+        self._apply(record)
 
     def _apply(self, record: dict[str, object]) -> None:
         match record:

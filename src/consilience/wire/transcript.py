@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from consilience.exceptions import RunError
-from consilience.wire.codec import digest, pack, plain_fields
+from consilience.wire.codec import digest, pack_parts, plain_fields
 from consilience.wire.envelope import Reply
 from consilience.wire.files import AppendLog
 from consilience.wire.message import Sealed, iterate_fields
@@ -95,7 +95,7 @@ class Transcript:
         if not plain:
             self._bare(round_, step, site, direction, "sent", "")
         for name, spec, _ in iterate_fields(msg):
-            encoded = pack(plain[name])
+            encoded = pack_parts(plain[name])
             verdict = said.get(name, {})
             self._add(
                 Line(
@@ -108,8 +108,8 @@ class Transcript:
                     field=name,
                     disclosure=spec.disclosure.value,
                     shape=describe_shape(plain[name]),
-                    bytes=len(encoded),
-                    digest=digest(encoded, salt=self._salt),
+                    bytes=sum(len(part) for part in encoded),
+                    digest=digest(*encoded, salt=self._salt),
                     verdict=str(verdict.get("verdict", "sent")),
                     rule=str(verdict.get("rule", "")),
                     epsilon=float(verdict.get("epsilon", 0.0)),

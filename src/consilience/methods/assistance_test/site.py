@@ -86,7 +86,7 @@ def sketch(
     directions = np.asarray(kept["directions"])
     known, rank, allowed = site.revealed(own.factor, own.names, directions)
     _require_room(allowed)
-    z = projection(own.x, directions, names=own.names, factor=own.factor)
+    z = projection(own.ready, directions, names=own.names)
     return Sketched(z=addressed(z, message.recipient), rank=rank, known=known), state
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, ProtocolError
+from consilience.methods.assisted_glm import warm
 from consilience.methods.assisted_glm.comparison import comparison
 from consilience.methods.assisted_glm.messages import (
     Concluded,
@@ -29,7 +30,7 @@ from consilience.methods.assisted_glm.refining import (
     known_design,
     target_rows,
 )
-from consilience.methods.assisted_glm.rows import Rows, rows_of
+from consilience.methods.assisted_glm.rows import Rows
 from consilience.methods.assisted_glm.training import (
     Joint,
     endless_fit,
@@ -197,7 +198,7 @@ def conclude(
     s = Settings.from_json(message.settings)
     if site.senders.get("rest", s.partners) != s.partners:
         raise ProtocolError("further directions that are not from the partners in their order")
-    rows = rows_of(data, s, site)
+    rows = warm.rows_of(data, s, site)
     joint = Joint(s, data, rows, state)
     rest = [_checked(np.asarray(block), data) for block in message.rest.value]
     left = [dict(one) for one in message.left.value if isinstance(one, dict)]

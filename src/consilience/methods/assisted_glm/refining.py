@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError
+from consilience.methods.assisted_glm import warm
 from consilience.methods.assisted_glm.messages import (
     Aimed,
     AimRequest,
@@ -21,7 +22,7 @@ from consilience.methods.assisted_glm.messages import (
     RefineRequest,
     Settings,
 )
-from consilience.methods.assisted_glm.rows import Rows, rows_of
+from consilience.methods.assisted_glm.rows import Rows
 from consilience.methods.assisted_glm.training import Joint, require_role, require_sender, told
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.own_columns import OwnColumns
@@ -114,7 +115,7 @@ def aim(
     """Solve for the targets within what is known; send the solutions to a partner."""
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    rows = rows_of(data, s, site)
+    rows = warm.rows_of(data, s, site)
     joint = Joint(s, data, rows, state)
     if message.owner:
         state = _with_more(message, data, state, site)
@@ -153,6 +154,7 @@ def aim(
         spent=not allowed,
         known=known,
     )
+    joint.leave()
     return reply, state
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
+from consilience.methods.assisted_glm import warm
 from consilience.methods.assisted_glm.messages import (
     SPAN,
     Contributed,
@@ -27,7 +28,7 @@ from consilience.methods.assisted_glm.messages import (
     Turned,
     TurnRequest,
 )
-from consilience.methods.assisted_glm.rows import Rows, require_rows, rows_of
+from consilience.methods.assisted_glm.rows import Rows, require_rows
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.own_columns import OwnColumns
 from consilience.methods.phases.sticky import Kept
@@ -93,7 +94,7 @@ def share(
     s = Settings.from_json(message.settings)
     if s.masked:
         raise ProtocolError("a masked response was asked for as it is")
-    rows = rows_of(data, s, site)
+    rows = warm.rows_of(data, s, site)
     y = np.where(rows.train, rows.y, np.nan)
     reply = Shared(
         response=addressed(response(y), message.partner),
@@ -126,7 +127,7 @@ def share_masked(
 
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    rows = rows_of(data, s, site)
+    rows = warm.rows_of(data, s, site)
     earlier = site.kept or {"rows": np.empty(0, dtype=np.int64), "values": np.empty((0, 1))}
     noise = Kept(
         RandomizedResponse(s.flip),
@@ -189,14 +190,14 @@ def _received(
         sentence = "the partner's columns are constant over the matched rows: they cannot help"
         raise DataError(sentence, public=sentence)
     y = np.where(np.isnan(y), 0.0, y)
-    partner = Partner(own.centred, y, s.training_family(), weights=used, penalty=s.penalty())
+    partner = _partner(own, data, {"y": y, "weights": used}, s)
     require_rows(used > 0, partner.rank, s, "partner")
     p = len(own.names)
     state = {
         "y": y,
         "weights": used,
         "factor": own.factor,
-        "partner": partner.to_state(),
+        "partner": _left(partner, data, y, used, s),
         "sent": np.empty((p, 0)),
         "pending": np.empty((p, 0)),
     }
@@ -222,12 +223,15 @@ class Joint:
     def __init__(self, s: Settings, data: SiteData, rows: Rows, state: State) -> None:
         self.s, self.rows = s, rows
         arguments: dict[str, Any] = {"weights": rows.training_weights, "penalty": s.penalty()}
-        known = state.get("model")
+        known = _turned(state.get("model"))
         x, fam = data.features, s.training_family()
         self.y = y = np.asarray(state["y"])
         self.model: SpanModel | Alternation
+        self.data, self.inputs = data, {"settings": s, "y": y, "weights": arguments["weights"]}
         if s.acceleration == SPAN:
-            self.model = SpanModel(x, y, fam, state=known, **arguments)
+            self.model = warm.model(
+                data, self.inputs, known, lambda: SpanModel(x, y, fam, state=known, **arguments)
+            )
         else:
             depth = 6 if s.acceleration == "anderson" else 0
             n = len(s.partners)
@@ -242,9 +246,10 @@ class Joint:
 
     def to_state(self, state: State) -> State:
         """State with which the next turn goes on."""
+        self.leave()
         return {
             **state,
-            "model": self.model.to_state(),
+            "model": _turned(self.model.to_state()),
             "last": self.last,
             "counts": self.counts,
             "best": self.best,
@@ -252,6 +257,11 @@ class Joint:
             "contributions": self.sent,
             "owners": self.owners,
         }
+
+    def leave(self) -> None:
+        """Spare the next step to build the model anew."""
+        if isinstance(self.model, SpanModel):
+            warm.leave(self.data, self.inputs, self.model)
 
     def take(self, contribution: FloatArray, owner: int, beside: Any) -> bool:
         """Take in a contribution; False where it brought nothing new."""
@@ -327,6 +337,11 @@ class Joint:
         return np.asarray(chosen, dtype=float)
 
 
+def _turned(model: Any) -> Any:
+    """State of a model with its columns as rows, which is how they lie in memory, or back."""
+    return {**model, "q": np.asarray(model["q"]).T} if model and "q" in model else model
+
+
 @step("turn", keeps=numbers_of)
 def turn(
     message: TurnRequest, data: SiteData, state: State, site: SiteContext
@@ -334,7 +349,7 @@ def turn(
     """Take in one partner's contribution, refit, and send the next one its starting point."""
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    joint = Joint(s, data, rows_of(data, s, site), state)
+    joint = Joint(s, data, warm.rows_of(data, s, site), state)
     added = False
     contribution = np.asarray(message.contribution.value, dtype=float)
     if message.owner:
@@ -358,12 +373,15 @@ def turn(
         raise DisclosureError(sentence, public=sentence)
     part = joint.others_part(to)
     seen = joint.model.offset_for(to)
-    constant = float(np.mean(seen - own.centred @ coef - (part if len(part) else 0.0)))
+    mine = own.released(coef, message.partner)
+    # What is released is the product, but where a constant column or a scale made another of it.
+    along = mine.value if own.centred is own.ready.centred else own.centred @ coef
+    constant = float(np.mean(seen - along - (part if len(part) else 0.0)))
     place = {"weights": joint.weights_for(to), "constant": constant, "added": added}
     deviance = float(joint.model.deviance)
     course = {"deviance": deviance, "change": change if message.closes else -1.0}
     reply = Turned(
-        own=own.released(coef, message.partner) if allowed else empty_for(message.partner),
+        own=mine if allowed else empty_for(message.partner),
         others=addressed(per_record(part), message.partner),
         place=told(place, data, message.partner),
         added=added,
@@ -383,7 +401,7 @@ def settle(
     """Tell a partner how its messages stand in the joint fit."""
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    joint = Joint(s, data, rows_of(data, s, site), state)
+    joint = Joint(s, data, warm.rows_of(data, s, site), state)
     joint.require_end()
     owner = s.partners.index(message.partner)
     place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True}
@@ -442,7 +460,9 @@ def contribute(
     return reply, {
         **state,
         # A fit that was not sent is no part of the joint one: the next does not start there.
-        "partner": partner.to_state() if leaves else state["partner"],
+        "partner": _left(partner, data, state["y"], state["weights"], s)
+        if leaves
+        else state["partner"],
         "pending": pending,
         "eta": offset_kept,
     }
@@ -460,17 +480,26 @@ def _settled(state: State, weights: FloatArray) -> State:
 
 
 def _partner(own: OwnColumns, data: SiteData, state: State, s: Settings) -> Partner:
-    saved = dict(state["partner"])
-    if s.acceleration == SPAN:
-        saved["betas"] = np.asarray(state["sent"])
-    return Partner(
-        own.centred,
-        np.asarray(state["y"]),
-        s.training_family(),
-        weights=np.asarray(state["weights"]),
-        penalty=s.penalty(),
-        state=saved,
+    """Partner of a state, a new one where the state has none."""
+    y, used, known = np.asarray(state["y"]), np.asarray(state["weights"]), state.get("partner")
+    partner = warm.model(
+        data,
+        {"settings": s, "y": y, "weights": used},
+        known,
+        lambda: Partner(
+            own.centred, y, s.training_family(), weights=used, penalty=s.penalty(), state=known
+        ),
     )
+    if known is not None and s.acceleration == SPAN:
+        partner.betas = np.array(state["sent"])
+    return partner
+
+
+def _left(partner: Partner, data: SiteData, y: Any, used: Any, s: Settings) -> State:
+    """State of a partner; the next step is spared to build it anew."""
+    inputs = {"settings": s, "y": np.asarray(y), "weights": np.asarray(used)}
+    warm.leave(data, inputs, partner)
+    return partner.to_state()
 
 
 @step("finish", once=True)
@@ -481,6 +510,7 @@ def finish(
     require_role(site, "partner")
     s = Settings.from_json(message.settings)
     require_sender(site, "place", s.initiator)
+    warm.forget(data)
     own = OwnColumns.of(data, np.asarray(state["factor"]))
     weights = np.asarray(message.place.value["weights"], dtype=float)
     state = _settled(state, weights)

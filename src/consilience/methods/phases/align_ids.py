@@ -141,8 +141,10 @@ def _filled(data: SiteData, rules: Preparation) -> SiteData:
     if rules.standardize != "none":
         spread = x.std(axis=0)
         centre, scale = x.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        x = (x - centre) / scale
     bounds = None if data.bounds is None else (data.bounds - centre) / scale
-    scaled = data.with_features((x - centre) / scale)
+    x.flags.writeable = False
+    scaled = data.with_features(x)
     return dataclasses.replace(scaled, scaling=np.stack([fill, centre, scale]), bounds=bounds)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.methods.base import SiteContext, SiteData
-from consilience.wire.disclosure import Released, addressed, column_factor, projection
+from consilience.wire.centred import Projectable, projectable
+from consilience.wire.disclosure import Released, addressed, projection
 
 FloatArray = NDArray[np.float64]
 _KNOWN: WeakKeyDictionary[SiteData, OwnColumns] = WeakKeyDictionary()
@@ -29,6 +30,8 @@ class OwnColumns:
     factor : (min(n, p), p) array
     centred : (n, p) array
         Prepared columns without their means over all matched rows.
+    ready : Projectable
+        `x`, ready to be released along directions.
     """
 
     x: FloatArray
@@ -36,6 +39,7 @@ class OwnColumns:
     names: tuple[str, ...]
     factor: FloatArray
     centred: FloatArray
+    ready: Projectable
 
     @classmethod
     def of(cls, data: SiteData, factor: FloatArray | None = None) -> OwnColumns:
@@ -48,11 +52,12 @@ class OwnColumns:
         p = data.features.shape[1]
         scale = np.ones(p) if data.scaling is None else data.scaling[2]
         x = data.features if (scale == 1.0).all() else data.features * scale
-        if factor is None:
-            factor = column_factor(x)
-        centred = data.features - data.features.mean(axis=0)
-        centred.flags.writeable = False
-        _KNOWN[data] = found = cls(x, scale, data.feature_names, np.asarray(factor), centred)
+        ready = projectable(x, factor)
+        centred = ready.centred
+        if x is not data.features or ready.zeroed:
+            centred = data.features - data.features.mean(axis=0)
+            centred.flags.writeable = False
+        _KNOWN[data] = found = cls(x, scale, data.feature_names, ready.factor, centred, ready)
         return found
 
     def unsent(self, directions: FloatArray) -> FloatArray:
@@ -95,5 +100,4 @@ class OwnColumns:
 
     def released(self, directions: FloatArray, to: str) -> Released:
         """Centred columns along directions (of the prepared columns), for one site's eyes."""
-        value = projection(self.x, self.unscaled(directions), names=self.names, factor=self.factor)
-        return addressed(value, to)
+        return addressed(projection(self.ready, self.unscaled(directions), names=self.names), to)
