@@ -16,10 +16,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -90,6 +94,10 @@ class Home(ABC):
         """Keep a record; afterwards the reply may leave."""
 
     @abstractmethod
+    def recorded(self) -> dict[str, float]:
+        """Runs with records, and when the last one was written (seconds since 1970)."""
+
+    @abstractmethod
     def series(self, run: str) -> dict[str, Any]:
         """Last releases of a run's repeated sums, over all lines of questions."""
 
@@ -142,9 +150,13 @@ class Home(ABC):
         """Drop a run's records; outputs and ledger stay."""
 
 
+def _is_run_id(run: str) -> bool:
+    return _RUN_ID.fullmatch(run) is not None and ".." not in run
+
+
 def check_run_id(run: str) -> str:
     """Refuse run ids that could leave the home's directory."""
-    if not _RUN_ID.fullmatch(run) or ".." in run:
+    if not _is_run_id(run):
         raise RunError("a run id with characters that are not allowed was refused")
     return run
 
@@ -154,6 +166,7 @@ class MemoryHome(Home):
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, int, int], bytes] = {}
+        self._written: dict[str, float] = {}
         self._series: dict[str, bytes] = {}
         self._outputs: dict[str, dict[str, bytes]] = {}
         self._ledgers: dict[str, dict[str, Any]] = {}
@@ -168,6 +181,11 @@ class MemoryHome(Home):
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
         self._records[(run, record.round, record.attempt)] = record.to_bytes()
+        self._written[run] = time.time()
+
+    def recorded(self) -> dict[str, float]:
+        """Runs with records, and when the last one was written (seconds since 1970)."""
+        return dict(self._written)
 
     def series(self, run: str) -> dict[str, Any]:
         """Last releases of a run's repeated sums, over all lines of questions."""
@@ -223,6 +241,7 @@ class MemoryHome(Home):
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""
         self._records = {key: data for key, data in self._records.items() if key[0] != run}
+        self._written.pop(run, None)
 
 
 class DiskHome(Home):
@@ -260,6 +279,17 @@ class DiskHome(Home):
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
         atomic_write(self._record_path(run, record.round, record.attempt), record.to_bytes())
+
+    def recorded(self) -> dict[str, float]:
+        """Runs with records, and when the last one was written (seconds since 1970)."""
+        try:
+            return {
+                folder.name: max(p.stat().st_mtime for p in (folder, *folder.glob("*.record")))
+                for folder in (self.path / "runs").glob("[!.]*")
+                if folder.is_dir() and _is_run_id(folder.name)
+            }
+        except OSError as error:
+            raise explain(error, "read", self.path / "runs") from error
 
     def series(self, run: str) -> dict[str, Any]:
         """Last releases of a run's repeated sums, over all lines of questions."""
@@ -357,6 +387,43 @@ class DiskHome(Home):
                 shutil.rmtree(folder)
         except OSError as error:
             raise explain(error, "remove", folder) from error
+
+
+@contextmanager
+def sole(home: Home) -> Iterator[None]:
+    """Hold a home for this process; the lock goes with the process.
+
+    Raises
+    ------
+    RunError
+        Another process holds it, or it cannot be written.
+    """
+    if not isinstance(home, DiskHome):
+        yield
+        return
+    path = home.path / ".lock"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise explain(error, "write", path) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"another process serves the home {home.path}: stop it, or wait until it ends"
+            ) from None
+        _sweep(home.path)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _sweep(home: Path) -> None:
+    """Remove what a killed process had begun to write."""
+    for folder in ("runs", "outputs"):
+        for part in (home / folder).glob("*/.*.part"):
+            part.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> bytes:

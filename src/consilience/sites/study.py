@@ -176,6 +176,18 @@ class Trust(_Strict):
     coordinators: Parties = ()
 
 
+class Retention(_Strict):
+    """``[retention]`` of a site file: how long answers are kept to be given again.
+
+    Attributes
+    ----------
+    days : int or None
+        Days after the last question of a run; None keeps them until they are purged by hand.
+    """
+
+    days: int | None = Field(default=None, ge=1)
+
+
 class Partners(_Strict):
     """``[partners]`` of a site file: the secret that the parties of a study over columns share.
 
@@ -369,6 +381,7 @@ class SiteFile(_File):
         As written; read by the policy.
     trust : Trust
     partners : Partners or None
+    retention : Retention
     """
 
     name: SiteName
@@ -378,6 +391,7 @@ class SiteFile(_File):
     policy: dict[str, Any] = {}
     trust: Trust = Trust()
     partners: Partners | None = None
+    retention: Retention = Retention()
 
     def partner_key(self) -> bytes:
         """Secret that the parties share; empty where the file names none.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,11 +23,11 @@ from consilience.engines.folder.mailbox import (
 )
 from consilience.engines.folder.schedule import UNSEEN, Schedule
 from consilience.exceptions import RunError, SignatureError, StudyError, WireError
-from consilience.sites.home import DiskHome
+from consilience.sites.home import sole
+from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Site
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply, Request
-from consilience.wire.files import explain
 from consilience.wire.keys import KeyList, parties, remedy
 from consilience.wire.signing import SigningKey
 
@@ -139,6 +137,11 @@ class Watcher:
             if place not in self.unsent:
                 self._looked.note(place, (ask, self._box.stamp(place, "reply")))
         return written
+
+    def purge(self, days: int) -> None:
+        """Purge what the retention of the site file lets go."""
+        for run, age in purge_old(self._site, days).items():
+            self._tell("purged", run=run, reason=f"last asked {age:.0f} days ago")
 
     def _handle(self, place: Place) -> bool:
         try:
@@ -293,6 +296,7 @@ def watch(
     poll: float = 0.5,
     on_event: OnNote | None = None,
     again: float = UNSEEN,
+    retention: int | None = None,
 ) -> int:
     """Answer the asks to a site until told to stop.
 
@@ -314,6 +318,9 @@ def watch(
     on_event : callable, optional
     again : float
         Seconds after which a reply that leads to nothing new is written again; the wait doubles.
+    retention : int, optional
+        Days for which records of a run are kept after its last question: older ones are purged now
+        and once a day.
 
     Returns
     -------
@@ -334,9 +341,13 @@ def watch(
     is_over = _never if stop is None else stop.is_set
     watcher = Watcher(site, Path(folder), key, coordinators, on_event, again=again)
     written = 0
-    with _sole(site):
+    with sole(site.home):
         began = time.monotonic()
+        purged = -DAY
         while not is_over():
+            if retention is not None and time.monotonic() - purged >= DAY:
+                watcher.purge(retention)
+                purged = time.monotonic()
             found = watcher.once(is_over)
             written += found
             if once:
@@ -347,34 +358,3 @@ def watch(
                 began = time.monotonic()
             time.sleep(pause(began, poll))
     return written
-
-
-@contextmanager
-def _sole(site: Site) -> Iterator[None]:
-    """Hold a home for this process; the lock goes with the process."""
-    if not isinstance(site.home, DiskHome):
-        yield
-        return
-    path = site.home.path / ".lock"
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise explain(error, "write", path) from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"another process serves the home {site.home.path}: stop it, or wait until it ends"
-            ) from None
-        _sweep(site.home.path)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _sweep(home: Path) -> None:
-    """Remove what a killed process had begun to write."""
-    for folder in ("runs", "outputs"):
-        for part in (home / folder).glob("*/.*.part"):
-            part.unlink(missing_ok=True)

@@ -1,0 +1,61 @@
+"""How long a site keeps what it needs only to answer again.
+
+Records hold answers and the secret draws that they rest on. Outputs, ledgers and budgets are not
+touched: they are what the steward, and the next run, build on. Each purge is noted in the home's
+log before it happens.
+"""
+
+from __future__ import annotations
+
+import time
+
+from consilience.exceptions import ParameterError
+from consilience.sites.home import Home
+from consilience.sites.site import Site
+
+DAY = 86400.0
+
+
+def old_runs(home: Home, days: float, *, now: float | None = None) -> dict[str, float]:
+    """Return runs whose last question is more than `days` days ago, with their age in days.
+
+    Raises
+    ------
+    ParameterError
+        `days` is negative.
+    RunError
+        The home cannot be read.
+    """
+    if not days >= 0:
+        raise ParameterError.of("days", "0 or a number above", days)
+    now = time.time() if now is None else now
+    ages = {run: (now - last) / DAY for run, last in home.recorded().items()}
+    return {run: age for run, age in sorted(ages.items()) if age > days}
+
+
+def purge_run(site: Site, run: str, why: str) -> None:
+    """Purge a run, and note it in the home's log before it happens.
+
+    Raises
+    ------
+    RunError
+        The run id is not allowed, or the home cannot be written.
+    """
+    site.home.log("purged", run=run[:100], reason=why)
+    site.purge(run)
+
+
+def purge_old(
+    site: Site, days: float, *, now: float | None = None, why: str = "retention"
+) -> dict[str, float]:
+    """Purge runs that were not asked for some days; returns their ages in days.
+
+    Raises
+    ------
+    ParameterError, RunError
+        As `old_runs` and `purge_run`.
+    """
+    found = old_runs(site.home, days, now=now)
+    for run, age in found.items():
+        purge_run(site, run, f"{why}: last asked {age:.1f} days ago, kept for {days:g}")
+    return found
