@@ -36,3 +36,16 @@ def test_a_price_that_is_no_price_is_refused(epsilon: float) -> None:
 def test_a_damaged_ledger_stops_everything(charges: object) -> None:
     with pytest.raises(RunError, match="damaged"):
         Budget.read({"epsilon": charges})
+
+
+def test_what_was_never_granted_is_not_used_up() -> None:
+    """Each refusal says what is so: nothing granted, too little granted, or used up."""
+    for limit, epsilon, words in (
+        (0.0, 1.0, "grants no epsilon"),
+        (1.0, 2.0, "costs more epsilon than the steward grants"),
+        (2.0, 1.5, "is used up"),
+    ):
+        ledger = Budget({}).charge("first", min(1.0, limit), limit=limit)
+        with pytest.raises(BudgetError) as refusal:
+            Budget(ledger).charge("second", epsilon, limit=limit)
+        assert words in refusal.value.public

@@ -25,6 +25,7 @@ from consilience.methods.assisted_glm.messages import (
     FinishRequest,
     ReceiveRequest,
     RefineRequest,
+    SettleRequest,
     ShareRequest,
     TurnRequest,
 )
@@ -693,3 +694,23 @@ def test_a_value_sealed_in_another_run_or_field_is_refused() -> None:
     swapped = dataclasses.replace(sealed, weights=sealed.response)
     with pytest.raises(Refused, match="sealed for another field or run"):
         second.ask("receive", swapped)
+
+
+def test_what_one_step_sealed_is_not_taken_by_another() -> None:
+    """Field `place` has three meanings in a run: a third party hands an earlier one on."""
+    relay = Relay((initiator(share_response=True)[0], partner()), "assisted-glm")
+    line, other = relay.lines["a"], relay.lines["b"]
+    text = settings()
+    shared = line.ask("share", ShareRequest(text, "b"))
+    other.ask("receive", ReceiveRequest(text, shared.response, shared.weights))
+    nothing = (relayed(NOTHING, ROWS), relayed(NOTHING, MODEL))
+    turned = line.ask("turn", TurnRequest(text, "", *nothing, partner="b", closes=False))
+    base = other.last
+    with pytest.raises(Refused, match="in another message"):
+        other.ask("finish", FinishRequest(text, turned.place))
+    settled = line.ask("settle", SettleRequest(text, "b"))
+    mixed = ContributeRequest(text, turned.own, turned.others, settled.place)
+    with pytest.raises(Refused, match="in another message"):
+        other.ask("contribute", mixed, after=base)
+    right = ContributeRequest(text, turned.own, turned.others, turned.place)
+    assert not other.ask("contribute", right, after=base).spent

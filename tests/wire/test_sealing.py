@@ -51,18 +51,31 @@ class Fit:
 
 @message("sealing-test/asked", version=1)
 class Asked:
-    predictor: Released = sends(Disclosure.PER_RECORD, ("n",), audience="initiator")
+    predictor: Released = sends(
+        Disclosure.PER_RECORD, ("n",), audience="initiator", origin="sealing-test/fit"
+    )
     weights: np.ndarray = sends(Disclosure.PUBLIC, ("n",), audience="site")
 
 
 @message("sealing-test/several", version=1)
 class Several:
-    predictor: Released = sends(Disclosure.PER_RECORD, ("n",), audience="initiator", many=True)
+    predictor: Released = sends(
+        Disclosure.PER_RECORD, ("n",), audience="initiator", many=True, origin="sealing-test/fit"
+    )
 
 
 @message("sealing-test/nest", version=1)
 class Nest:
-    predictor: Released = sends(Disclosure.PER_RECORD, "by partner", audience="initiator")
+    predictor: Released = sends(
+        Disclosure.PER_RECORD, "by partner", audience="initiator", origin="sealing-test/fit"
+    )
+
+
+@message("sealing-test/refit", version=1)
+class Refit:
+    """Another step's message with a field of the same name."""
+
+    predictor: Released = sends(Disclosure.PER_RECORD, ("n",), audience="initiator")
 
 
 @message("sealing-test/told", version=1)
@@ -244,12 +257,27 @@ def test_every_changed_byte_is_noticed() -> None:
         assert "damaged" in refused(Asked(short, np.ones(12)), reader)
 
 
+def test_a_value_of_another_step_is_refused() -> None:
+    """A coordinator answers one step's question with what was sealed in another, same field."""
+    reader = keyring("a")
+    refit = seal_message(Refit(per_record(PREDICTOR)), keyring("b"), {"predictor": "a"})
+    assert "in another message" in refused(asked(refit.predictor.value), reader)
+    assert np.array_equal(open_message(refit, reader).predictor.value, PREDICTOR)
+    in_fit = dataclasses.replace(sealed_fit(), predictor=refit.predictor)
+    assert "in another message" in refused(in_fit, reader)
+    several = Several(received((sealed_fit().predictor.value,), Disclosure.PER_RECORD))
+    assert np.array_equal(open_message(several, reader).predictor.value[0], PREDICTOR)
+    mixed = received((sealed_fit().predictor.value, refit.predictor.value), Disclosure.PER_RECORD)
+    assert "in another message" in refused(Several(mixed), reader)
+
+
 def forged(value: Any, name: str = "predictor") -> Sealed:
     """What a partner that has the keys can make with other code than ours."""
     from consilience.wire import sealing
 
     cipher = sealing._cipher(keyring("b"), "a", "b", "a")
-    return Sealed("b", "a", cipher.encrypt(value, [sealing._bound(RUN, "b", "a", name)]))
+    where = (RUN, "b", "a", "sealing-test/fit", name)
+    return Sealed("b", "a", cipher.encrypt(value, [sealing._bound(*where)]))
 
 
 INSIDE = Sealed("b", "a", bytes(40))

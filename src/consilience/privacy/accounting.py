@@ -66,10 +66,16 @@ class Budget:
             sentence = "the price of a step is a finite number of at least 0"
             raise BudgetError(sentence, public=sentence)
         if self.spent + epsilon > limit * (1 + 1e-12):
+            if limit <= 0:
+                public = "the steward grants no epsilon on this data (max_epsilon)"
+            elif epsilon > limit * (1 + 1e-12):
+                public = "the step costs more epsilon than the steward grants on this data"
+            else:
+                public = "the epsilon that the steward allows on this data is used up"
             raise BudgetError(
                 f"the step costs epsilon {epsilon:g}, {self.spent:g} of {limit:g} is spent: the "
                 "steward may raise max_epsilon",
-                public="the epsilon that the steward allows on this data is used up",
+                public=public,
             )
         charges[key] = float(epsilon)
         return {**self.ledger, "epsilon": charges}

@@ -89,6 +89,9 @@ class FieldSpec:
         NaN stands for cells that a site withheld. Otherwise every number must be finite.
     doc : str
         One phrase for the transcript and the docs.
+    origin : str
+        For a field that a coordinator passes on to a role: name of the message in which the value
+        was sealed. No other message's value is opened there.
     """
 
     disclosure: Disclosure
@@ -98,6 +101,7 @@ class FieldSpec:
     many: bool = False
     gaps: bool = False
     doc: str = ""
+    origin: str = ""
 
     @property
     def for_role(self) -> bool:
@@ -114,9 +118,10 @@ def sends(
     many: bool = False,
     gaps: bool = False,
     doc: str = "",
+    origin: str = "",
 ) -> Any:
     """Declare a field of a message; see :class:`FieldSpec` for the arguments."""
-    spec = FieldSpec(disclosure, shape, kind, audience, many, gaps, doc)
+    spec = FieldSpec(disclosure, shape, kind, audience, many, gaps, doc, origin)
     return dataclasses.field(metadata={"sends": spec})
 
 

@@ -10,14 +10,14 @@ the value and the receiving one opens it; in between, the bytes of the message h
    passes the introductions on; one that it made or exchanged itself has no valid tag.
 2. **Keys.** The key from one site to another is HKDF-SHA256 (RFC 5869) of the X25519 secret and the
    partner key, bound to run, sender and recipient. Each direction has its own.
-3. **Values.** AES-256-SIV (RFC 5297) of the packed value; run, sender, recipient and field name are
-   authenticated with it. It is deterministic: a repeated answer has the same bytes, and no nonce
+3. **Values.** AES-256-SIV (RFC 5297) of the packed value; run, sender, recipient, message and field
+   name are authenticated with it. It is deterministic: a repeated answer has the same bytes, and no nonce
    can be used twice by mistake after a crash.
 
-The message and the round are not bound: a coordinator can pass an older value of the *same field*
-on again, or none. It learns nothing from that, but a method whose fields differ in meaning must
-give them different names. What it sees all the same: sizes, and that two values of one field are
-equal.
+A field that is passed on says in which message its value was sealed (``sends(..., origin=...)``),
+so no value is opened in another step than the one it was made for. The round is not bound: a
+coordinator can pass an older value of the *same message and field* on again, or none. It learns
+nothing from that. What it sees all the same: sizes, and that two values of one field are equal.
 
 Ids are matched by their HMAC under the partner key and the run, so that they cannot be compared
 with guessed ids, or between runs, by anybody who lacks the partner key.
@@ -64,7 +64,7 @@ KEY_BYTES = 32
 HASH_BYTES = 16
 MIN_PARTNER_KEY = 16
 
-_SEAL = "consilience-sealed-1"
+_SEAL = "consilience-sealed-2"
 _KEY = "consilience-seal-key-1"
 _INTRODUCTION = "consilience-introduction-1"
 _IDS = "consilience-ids-1"
@@ -272,7 +272,7 @@ def seal_message(msg: M, keyring: Keyring, recipients: Mapping[str, str]) -> M:
             raise ProtocolError(f"{where} is sealed already")
         recipient = recipients[name]
         cipher = _cipher(keyring, recipient, keyring.site, recipient)
-        bound = _bound(keyring.run, keyring.site, recipient, name)
+        bound = _bound(keyring.run, keyring.site, recipient, _origin(kind.name, spec), name)
         data = cipher.encrypt(pack(plain[name]), [bound])
         changes[name] = _content(spec, Sealed(keyring.site, recipient, data))
     return _changed(msg, changes)
@@ -309,11 +309,13 @@ def open_message(msg: M, keyring: Keyring) -> M:
         if spec.for_role and spec.disclosure is not Disclosure.PUBLIC:
             _came_sealed(name, spec, value)
         if isinstance(value, Sealed):
-            value = _opened(name, value, keyring)
+            value = _opened(_origin(kind.name, spec), name, value, keyring)
             changes[name] = _content(spec, value)
         elif spec.many and holds_sealed(value):
+            origin = _origin(kind.name, spec)
             value = tuple(
-                _opened(name, item, keyring) if isinstance(item, Sealed) else item for item in value
+                _opened(origin, name, item, keyring) if isinstance(item, Sealed) else item
+                for item in value
             )
             changes[name] = _content(spec, value)
         try:
@@ -335,27 +337,33 @@ def _came_sealed(name: str, spec: FieldSpec, value: Any) -> None:
             raise WireError(sentence, public=sentence)
 
 
-def _opened(name: str, sealed: Sealed, keyring: Keyring) -> Any:
+def _origin(message: str, spec: FieldSpec) -> str:
+    """Message in which a field's value is sealed: its own, unless it is passed on from another."""
+    return spec.origin or message
+
+
+def _opened(origin: str, name: str, sealed: Sealed, keyring: Keyring) -> Any:
     from cryptography.exceptions import InvalidTag
 
     if sealed.recipient != keyring.site:
         sentence = f"field {name!r} is sealed for another site"
         raise WireError(sentence, public=sentence)
     cipher = _cipher(keyring, sealed.sender, sealed.sender, sealed.recipient)
-    bound = _bound(keyring.run, sealed.sender, sealed.recipient, name)
+    bound = _bound(keyring.run, sealed.sender, sealed.recipient, origin, name)
     try:
         packed = cipher.decrypt(sealed.data, [bound])
     except (InvalidTag, ValueError):
         sentence = (
-            f"field {name!r} was sealed for another field or run, by another site, or is damaged"
+            f"field {name!r} was sealed for another field or run, in another message, by another "
+            "site, or is damaged"
         )
         raise WireError(sentence, public=sentence) from None
     return unpack(packed)
 
 
-def _bound(run: str, sender: str, recipient: str, name: str) -> bytes:
+def _bound(run: str, sender: str, recipient: str, origin: str, name: str) -> bytes:
     """What a ciphertext is bound to: packed with lengths, so that no two cases look alike."""
-    return pack([_SEAL, run, sender, recipient, name])
+    return pack([_SEAL, run, sender, recipient, origin, name])
 
 
 def _checked(msg: object, name: str) -> dict[str, Any]:

@@ -118,7 +118,11 @@ class TestRequest:
 
     settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
     z: Released = sends(
-        Disclosure.PER_RECORD, ("n", "t"), audience="initiator", doc="the partner's sketch"
+        Disclosure.PER_RECORD,
+        ("n", "t"),
+        audience="initiator",
+        origin="assistance-test/sketched",
+        doc="the partner's sketch",
     )
 
 
@@ -128,7 +132,11 @@ class NoisyTestRequest:
 
     settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
     z: Released = sends(
-        Disclosure.NOISED, ("n", "t"), audience="initiator", doc="the partner's sketch"
+        Disclosure.NOISED,
+        ("n", "t"),
+        audience="initiator",
+        origin="assistance-test/noisy-sketched",
+        doc="the partner's sketch",
     )
     scale: float = sends(Disclosure.PUBLIC, kind="float", audience="all", doc="scale of the noise")
 

@@ -142,10 +142,19 @@ class ReceiveRequest:
 
     settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
     response: Released = sends(
-        Disclosure.PER_RECORD, ("n",), audience="partner", gaps=True, doc="response"
+        Disclosure.PER_RECORD,
+        ("n",),
+        audience="partner",
+        gaps=True,
+        origin="assisted-glm/shared",
+        doc="response",
     )
     weights: Released = sends(
-        Disclosure.PER_RECORD, ("m",), audience="partner", doc="case weights, if there are any"
+        Disclosure.PER_RECORD,
+        ("m",),
+        audience="partner",
+        origin="assisted-glm/shared",
+        doc="case weights, if there are any",
     )
 
 
@@ -155,10 +164,19 @@ class MaskedReceiveRequest:
 
     settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
     response: Released = sends(
-        Disclosure.NOISED, ("n",), audience="partner", gaps=True, doc="response, flipped at random"
+        Disclosure.NOISED,
+        ("n",),
+        audience="partner",
+        gaps=True,
+        origin="assisted-glm/masked-shared",
+        doc="response, flipped at random",
     )
     weights: Released = sends(
-        Disclosure.PER_RECORD, ("m",), audience="partner", doc="case weights, if there are any"
+        Disclosure.PER_RECORD,
+        ("m",),
+        audience="partner",
+        origin="assisted-glm/masked-shared",
+        doc="case weights, if there are any",
     )
 
 
@@ -178,12 +196,17 @@ class TurnRequest:
         Disclosure.PUBLIC, kind="str", audience="all", doc="whose contribution this is, if any"
     )
     contribution: Released = sends(
-        Disclosure.PER_RECORD, ("m",), audience="initiator", doc="the partner's contribution"
+        Disclosure.PER_RECORD,
+        ("m",),
+        audience="initiator",
+        origin="assisted-glm/contributed",
+        doc="the partner's contribution",
     )
     beside: Released = sends(
         Disclosure.MODEL,
         "inner products and penalty",
         audience="initiator",
+        origin="assisted-glm/contributed",
         doc="what a penalty needs to know of the partner's coefficients",
     )
     partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="who is next")
@@ -229,15 +252,24 @@ class ContributeRequest:
 
     settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
     own: Released = sends(
-        Disclosure.PER_RECORD, ("m",), audience="partner", doc="the initiator's part"
+        Disclosure.PER_RECORD,
+        ("m",),
+        audience="partner",
+        origin="assisted-glm/turned",
+        doc="the initiator's part",
     )
     others: Released = sends(
-        Disclosure.PER_RECORD, ("k",), audience="partner", doc="the other partners' part, if any"
+        Disclosure.PER_RECORD,
+        ("k",),
+        audience="partner",
+        origin="assisted-glm/turned",
+        doc="the other partners' part, if any",
     )
     place: Released = sends(
         Disclosure.MODEL,
         "weights of the partner's messages, constant",
         audience="partner",
+        origin="assisted-glm/turned",
         doc="where the partner's own coefficients stand",
     )
 
@@ -294,6 +326,7 @@ class FinishRequest:
         Disclosure.MODEL,
         "weights of the partner's messages, constant",
         audience="partner",
+        origin="assisted-glm/settled",
         doc="where the partner's own coefficients stand",
     )
 
@@ -330,7 +363,11 @@ class AimRequest:
         Disclosure.PUBLIC, kind="str", audience="all", doc="whose further directions these are"
     )
     more: Released = sends(
-        Disclosure.PER_RECORD, ("m", "k"), audience="initiator", doc="further directions, if any"
+        Disclosure.PER_RECORD,
+        ("m", "k"),
+        audience="initiator",
+        origin="assisted-glm/refined",
+        doc="further directions, if any",
     )
 
 
@@ -365,15 +402,24 @@ class RefineRequest:
 
     settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
     own: Released = sends(
-        Disclosure.PER_RECORD, ("m", "k"), audience="partner", doc="the initiator's columns"
+        Disclosure.PER_RECORD,
+        ("m", "k"),
+        audience="partner",
+        origin="assisted-glm/aimed",
+        doc="the initiator's columns",
     )
     others: Released = sends(
-        Disclosure.PER_RECORD, ("o", "j"), audience="partner", doc="the other partners' parts"
+        Disclosure.PER_RECORD,
+        ("o", "j"),
+        audience="partner",
+        origin="assisted-glm/aimed",
+        doc="the other partners' parts",
     )
     place: Released = sends(
         Disclosure.MODEL,
         "weights, constants, rows of the targets",
         audience="partner",
+        origin="assisted-glm/aimed",
         doc="the partner's own part, by its messages",
     )
     last: bool = sends(
@@ -405,6 +451,7 @@ class ConcludeRequest:
         ("m", "k"),
         audience="initiator",
         many=True,
+        origin="assisted-glm/finished",
         doc="each partner's further directions",
     )
     variances: Released = sends(
@@ -412,6 +459,7 @@ class ConcludeRequest:
         ("v",),
         audience="initiator",
         many=True,
+        origin="assisted-glm/finished",
         doc="each partner's variances for new people",
     )
     left: Released = sends(
@@ -419,6 +467,7 @@ class ConcludeRequest:
         "by target",
         audience="initiator",
         many=True,
+        origin="assisted-glm/refined",
         doc="what is still hidden of each target at each partner",
     )
     hidden: int = sends(
@@ -484,6 +533,7 @@ class RecordRequest:
         Disclosure.MODEL,
         "weights, covariance, directions that others have too",
         audience="partner",
+        origin="assisted-glm/told",
         doc="the partner's part of the joint fit",
     )
 
@@ -530,6 +580,7 @@ class PredictRequest:
         ("n", "k"),
         audience="initiator",
         many=True,
+        origin="assisted-glm/part",
         doc="each partner's part",
     )
     shift: Released = sends(
@@ -537,6 +588,7 @@ class PredictRequest:
         "one number by direction",
         audience="initiator",
         many=True,
+        origin="assisted-glm/part",
         doc="mean along each direction",
     )
 
