@@ -1,36 +1,125 @@
-"""``consilience purge``: drop what a finished run no longer needs."""
+"""``consilience purge``: drop what finished runs no longer need."""
 
 from __future__ import annotations
+
+import time
+from pathlib import Path
 
 import typer
 
 from consilience.cli import console
-from consilience.cli.runs import RUN, directory, state_of
+from consilience.cli.runs import RUNS, directory, state_of
+
+DAY = 86400.0
 
 
 def purge(
-    run: str = RUN,
+    run: str | None = typer.Argument(
+        None,
+        metavar="RUN",
+        help="Run directory, or the id of a run in ./runs; with --older-than a folder of runs, "
+        "./runs unless given.",
+    ),
+    older_than: float | None = typer.Option(
+        None, "--older-than", min=0, metavar="DAYS", help="All runs that ended so many days ago."
+    ),
+    folder: Path | None = typer.Option(
+        None, metavar="DIR", help="Remove what the runs left in this shared folder, too."
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Say what would be dropped, and drop nothing."
+    ),
     force: bool = typer.Option(
         False, "--force", help="Also a run that has not ended: it can then not be resumed."
     ),
 ) -> None:
-    """Drop the payloads of a finished run.
+    """Drop the payloads of a finished run, or of all that ended some time ago.
 
     They are its journal; transcript, result and report stay.
     """
-    from consilience.engines import rundir
+    from consilience.exceptions import EngineError, StudyError
+
+    if folder is not None and not folder.is_dir():
+        raise EngineError(f"there is no folder {folder}: check the path of the shared folder")
+    if older_than is not None:
+        _purge_old(RUNS if run is None else Path(run), older_than, folder, dry_run, force)
+        return
+    if run is None:
+        raise StudyError("name a run, or give --older-than DAYS")
+    path = directory(run)
+    reason = _kept_because(path, force)
+    if reason is not None:
+        raise _as_error(path, reason)
+    if dry_run:
+        console.line(f"Would drop the payloads of {path}")
+        return
+    had, left = _drop(path, folder)
+    what = "The payloads were removed" if had else "There were no payloads any more"
+    more = f", and what it had left in {folder}" if left else ""
+    console.line(f"{what}{more}; transcript and result stay in {path}")
+
+
+def _purge_old(runs: Path, days: float, folder: Path | None, dry_run: bool, force: bool) -> None:
+    from consilience.engines.study_run import runs_in
     from consilience.exceptions import RunError
 
-    path = directory(run)
+    if not runs.is_dir():
+        raise RunError(f"there is no folder of runs {runs}: name it")
+    dropped = 0
+    for path, _ in runs_in(runs):
+        if (time.time() - _last_change(path)) / DAY <= days:
+            continue
+        reason = _kept_because(path, force)
+        if reason is not None:
+            console.line(f"kept {path}: {reason}")
+        elif dry_run:
+            if _has_something(path, folder):
+                console.line(f"would drop the payloads of {path}")
+                dropped += 1
+        elif any(_drop(path, folder)):
+            console.line(f"dropped the payloads of {path}")
+            dropped += 1
+    if not dropped:
+        console.line(f"There is nothing to drop in {runs}")
+
+
+def _kept_because(path: Path, force: bool) -> str | None:
     state = state_of(path)
     if state == "running":
-        raise RunError(f"a coordinator is at work in {path}: wait until it has ended")
-    if state == "stopped" and not force:
-        raise RunError(
-            f"the run in {path} has not ended and could not be resumed afterwards: add --force if "
-            "that is meant"
-        )
-    had = (path / "journal").is_dir()
-    rundir.purge(path)
-    what = "The payloads were removed" if had else "There were no payloads any more"
-    console.line(f"{what}; transcript and result stay in {path}")
+        return "a coordinator is at work in it"
+    if state != "finished" and not force:
+        return "it has not ended and could not be resumed afterwards: add --force if that is meant"
+    return None
+
+
+def _as_error(path: Path, reason: str) -> Exception:
+    from consilience.exceptions import RunError
+
+    return RunError(f"{path} was not purged: {reason}")
+
+
+def _drop(path: Path, folder: Path | None) -> tuple[bool, bool]:
+    """Drop a run's payloads, and its files in a shared folder; returns what there was."""
+    from consilience.engines import rundir
+    from consilience.engines.folder.coordinator import remove_files
+
+    had = rundir.purge(path)
+    left = folder is not None and remove_files(folder, rundir.read_info(path).run)
+    return had, left
+
+
+def _has_something(path: Path, folder: Path | None) -> bool:
+    from consilience.engines import rundir
+
+    left = folder is not None and (folder / "runs" / rundir.read_info(path).run).is_dir()
+    return left or (path / "journal").is_dir()
+
+
+def _last_change(path: Path) -> float:
+    """When a run ended, or its journal was last written."""
+    for name in ("result.json", "journal/log", "run.json"):
+        try:
+            return (path / name).stat().st_mtime
+        except OSError:
+            continue
+    return time.time()

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.cli import site_keys
+from consilience.cli import site_keys, site_purge
 from consilience.cli.site_common import SiteToml
 from consilience.cli.site_common import one_sentence as _one_sentence
 from consilience.exceptions import RunError, StudyError
@@ -20,6 +20,7 @@ from consilience.exceptions import RunError, StudyError
 app = typer.Typer(help="Keys, watch, approvals and outputs of a site.", no_args_is_help=True)
 
 app.command()(_one_sentence(site_keys.keys))
+app.command()(_one_sentence(site_purge.purge))
 
 
 @app.command("partner-key")
@@ -76,6 +77,7 @@ def watch(
             stop=steward,
             poll=poll,
             on_event=_print_event,
+            retention=file.retention.days,
         )
     typer.echo(f"site {site.name}: stopped")
 
@@ -138,24 +140,6 @@ def approve(
         home.write_ledger(APPROVED, {"studies": [*hashes, study.hash()]})
     typer.echo(f"approved study {study.name} ({study.hash()}) at site {file.name}")
     typer.echo("studies that are not approved are refused here from now on")
-
-
-@app.command()
-@_one_sentence
-def purge(
-    site_toml: SiteToml,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run.")],
-) -> None:
-    """Drop what the site keeps to answer again in a run; its outputs and ledgers stay.
-
-    The run can never go on at this site afterwards. Stop a watch on the site first.
-    """
-    from consilience.sites.loaders import file_site
-    from consilience.sites.study import SiteFile
-
-    site = file_site(SiteFile.load(site_toml))
-    site.purge(run)
-    typer.echo(f"dropped the records of run {run} at site {site.name}; outputs and ledgers stay")
 
 
 # --------------------------------------------------------------------------- for people

@@ -226,17 +226,30 @@ def new_run_id(name: str) -> str:
     return f"{name[:40]}-{stamp}-{secrets.token_hex(3)}"
 
 
-def purge(path: Path) -> None:
-    """Drop the payloads of a run (journal and salt); transcript, result and report stay."""
+def purge(path: Path) -> bool:
+    """Drop the payloads of a run (journal and salt); transcript, result and report stay.
+
+    Returns whether there were any; that they were dropped is noted in the run's events.
+
+    Raises
+    ------
+    RunError
+        There is no run, a coordinator is at work on it, or it cannot be removed.
+    """
     import shutil
 
     read_info(path)
-    try:
-        shutil.rmtree(path / "journal", ignore_errors=False)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise explain(error, "remove", path / "journal") from error
+    if not (path / "journal").is_dir():
+        return False
+    with _lock(path):
+        line = json.dumps({"time": round(time.time(), 3), "event": "purged"}, sort_keys=True)
+        events = AppendLog(path / "events.jsonl", lambda data: data.rfind(b"\n") + 1)
+        events.append(line.encode() + b"\n")
+        try:
+            shutil.rmtree(path / "journal", ignore_errors=False)
+        except OSError as error:
+            raise explain(error, "remove", path / "journal") from error
+    return True
 
 
 def _lock(path: Path) -> IO[bytes]:
