@@ -14,7 +14,9 @@ from consilience.sites.policy import Policy
 from tests.reference import pooled_glm
 
 FAMILIES = ("binomial", "normal", "poisson", "log-cosh", "pseudo-huber", "gamma", "tweedie")
-SIGNED = Policy(preset="consortium", share_response=True, max_revealed_rank="full")
+SIGNED = Policy(
+    preset="consortium", share_response=True, share_names=True, max_revealed_rank="full"
+)
 """Policy of partners who signed a contract and let everything that the method needs be known."""
 
 

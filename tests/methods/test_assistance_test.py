@@ -220,7 +220,8 @@ def refusal(method: AssistanceTest, made: Tables | None = None, **settings: Any)
 
 def test_a_budget_that_is_used_up() -> None:
     words = "the epsilon that the steward allows on this data is used up"
-    assert words in refusal(NOISY, policy=policy(max_epsilon=1.9))
+    assert "costs more epsilon than" in refusal(NOISY, policy=policy(max_epsilon=1.9))
+    assert "grants no epsilon" in refusal(NOISY, policy=policy(max_epsilon=0.0))
     fed = federation(tables(sites=TWO), policy=policy(max_epsilon=3.0, max_revealed_rank="full"))
     NOISY.run(fed, seed=1)
     with pytest.raises(QuorumError, match=words):

@@ -284,6 +284,23 @@ def test_a_third_party_reads_no_masked_response(tmp_path: Path) -> None:
                 assert found_in([Canary("y", (array.astype(kind).tobytes(),))], where) == []
 
 
+@pytest.mark.parametrize("granted", [False, True])
+def test_names_leave_where_their_owner_says_so(
+    granted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third-party coordinator that asks for names, as no honest one does."""
+    honest = AssistedGLM._settings
+    monkeypatch.setattr(
+        AssistedGLM, "_settings", lambda s, ctx: dataclasses.replace(honest(s, ctx), names=True)
+    )
+    them = marked(n=120)
+    policy = dataclasses.replace(SIGNED, share_names=granted)
+    _, run, where = watched_run(them, method(), tmp_path / "run", policy, at="third-party")
+    assert bool(found_in(NAMES, where)) == granted
+    assert (run.result.coefficients["name"][0] == "(intercept)") == granted
+    assert any("share_names = true" in note for note in run.notes) != granted
+
+
 def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
     """Negative control: in the sites' own homes all of it is found."""
     them = marked(n=120)

@@ -571,6 +571,17 @@ def test_the_response_needs_its_own_consent() -> None:
         line.ask("share", ShareRequest(settings(family="binomial"), "b"))
 
 
+@pytest.mark.parametrize("granted", [False, True])
+def test_names_of_columns_need_their_own_consent(granted: bool) -> None:
+    site = initiator(share_response=True, share_names=granted)[0]
+    line = Relay((site, partner()), "assisted-glm").lines["a"]
+    text = settings(family="binomial", names=True)
+    line.ask("share", ShareRequest(text, "b"))
+    parts = (relayed((), ROWS), relayed((), ROWS), relayed((), MODEL))
+    reply = line.ask("conclude", ConcludeRequest(text, *parts, complete=False, hidden=0))
+    assert reply.names == (("(intercept)", "age", "income") if granted else ("x0", "x1", "x2"))
+
+
 def test_sealed_fields_are_not_made_by_a_coordinator_without_the_key() -> None:
     line = Relay((initiator()[0], partner()), "assisted-glm").lines["b"]
     message = ReceiveRequest(settings(), relayed(np.zeros(N), ROWS), relayed(NOTHING, ROWS))

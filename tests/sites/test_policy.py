@@ -56,6 +56,7 @@ def test_settings_change_a_preset() -> None:
         ("noised", "yes"),
         ("share_ids", 1),
         ("share_response", "true"),
+        ("share_names", "true"),
         ("max_revealed_rank", -1),
         ("max_revealed_rank", 1.0),
         ("max_revealed_rank", True),

@@ -201,6 +201,8 @@ preset = "consortium"
 data_id = "demo-clinic"
 # The laboratory may see the diagnoses of the patients that both have.
 share_response = true
+# The coordinator is this party, and gets its coefficients by name.
+share_names = true
 # Every fit tells the laboratory some combinations of these columns. Without this line all but one
 # may come to be known: enough for one fit, and a second one with other settings ends at once.
 max_revealed_rank = "full"

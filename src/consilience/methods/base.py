@@ -233,6 +233,8 @@ class SiteContext(Protocol):
         Name of the policy's preset.
     per_record : bool
         Whether the policy lets values for each record leave.
+    share_names : bool
+        Whether the policy lets the names of the site's own columns leave.
     run : str
     keys : dict
         What the house keeps for end-to-end encryption (see phase `align_ids`).
@@ -254,6 +256,7 @@ class SiteContext(Protocol):
     limits: Limits
     preset: str
     per_record: bool
+    share_names: bool
     run: str
     keys: dict[str, Any]
     partner_key: bytes

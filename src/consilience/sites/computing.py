@@ -45,6 +45,7 @@ class StepContext:
     limits: Limits
     preset: str
     per_record: bool
+    share_names: bool
     seed: int
     step: str
     round: int
@@ -339,6 +340,7 @@ def context_of(work: Work, state: Mapping[str, Any]) -> StepContext:
         limits=work.policy.limits,
         preset=work.policy.preset,
         per_record=work.policy.per_record,
+        share_names=work.policy.share_names,
         seed=r.seed,
         step=r.step,
         round=r.round,

@@ -44,6 +44,9 @@ class Policy:
         Whether keyed hashes of ids may leave, to find the records that sites have in common.
     share_response : bool
         Whether the response of each record may leave.
+    share_names : bool
+        Whether the names of the site's own columns may leave, beside their coefficients (studies
+        over columns, at the initiator).
     max_revealed_rank : "default", "full" or int
         Directions of the columns that may ever be known: all but one, all, or so many.
     max_epsilon : float
@@ -65,6 +68,7 @@ class Policy:
     noised: bool = _BY_PRESET
     share_ids: bool = _BY_PRESET
     share_response: bool = _BY_PRESET
+    share_names: bool = _BY_PRESET
     max_revealed_rank: Literal["default", "full"] | int = _BY_PRESET
     max_epsilon: float = _BY_PRESET
     max_runs: int | None = _BY_PRESET
@@ -101,6 +105,7 @@ class Policy:
             ("noised", isinstance(self.noised, bool), "true or false"),
             ("share_ids", isinstance(self.share_ids, bool), "true or false"),
             ("share_response", isinstance(self.share_response, bool), "true or false"),
+            ("share_names", isinstance(self.share_names, bool), "true or false"),
             (
                 "max_revealed_rank",
                 self.max_revealed_rank in ("default", "full") or _whole(self.max_revealed_rank, 0),
@@ -172,6 +177,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "noised": False,
         "share_ids": False,
         "share_response": False,
+        "share_names": False,
         "max_revealed_rank": 0,
         "max_epsilon": 0.0,
         "max_runs": 200,
@@ -184,6 +190,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "noised": False,
         "share_ids": True,
         "share_response": False,
+        "share_names": False,
         "max_revealed_rank": "default",
         "max_epsilon": 0.0,
         "max_runs": 200,
@@ -196,6 +203,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "noised": True,
         "share_ids": True,
         "share_response": True,
+        "share_names": True,
         "max_revealed_rank": "full",
         "max_epsilon": 1e6,
         "max_runs": None,

@@ -41,7 +41,7 @@ class Settings:
     partners : tuple of str
         In the order of their turns.
     names : bool
-        Whether the initiator's coefficients go to the coordinator under their names.
+        Whether the coordinator asks for the names of the initiator's columns; its policy decides.
     """
 
     family: str

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 _GAP = -1e299
+INTERCEPT = "(intercept)"
 
 
 class Course:
@@ -211,6 +212,11 @@ def _note_absent(ctx: CoordinatorContext, s: Settings, concluded: Any) -> None:
         ctx.note(
             f"The coefficients of {s.initiator} stay there: they are more than half as many as the "
             "training rows."
+        )
+    elif s.names and concluded.names[0] != INTERCEPT:
+        ctx.note(
+            f"The coefficients of {s.initiator} are numbered in the order of its columns: their "
+            "names leave where its policy says share_names = true."
         )
 
 
