@@ -16,9 +16,10 @@ import pytest
 
 from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine, Mailbox, Place, watch
-from consilience.engines.folder.mailbox import Looked, pause
+from consilience.engines.folder.mailbox import Looked
 from consilience.engines.folder.site import Watcher
 from consilience.engines.local import LocalEngine
+from consilience.engines.signed import pause
 from consilience.exceptions import (
     EngineError,
     ParameterError,

@@ -41,7 +41,8 @@ Both ends are one `Mailbox` (``mailbox.py``), which does not know what role it p
 from __future__ import annotations
 
 from consilience.engines.folder.coordinator import FolderEngine
-from consilience.engines.folder.mailbox import Mailbox, Place
+from consilience.engines.folder.mailbox import Mailbox
 from consilience.engines.folder.site import Watcher, watch
+from consilience.engines.signed import Place
 
 __all__ = ["FolderEngine", "Mailbox", "Place", "Watcher", "watch"]

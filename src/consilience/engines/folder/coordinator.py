@@ -16,24 +16,18 @@ from consilience.engines.folder.mailbox import (
     FOLDERS,
     Looked,
     Mailbox,
-    OnNote,
-    Place,
-    check_poll,
-    check_site,
     existing,
-    pause,
     printable,
 )
 from consilience.engines.folder.schedule import UNSEEN, Schedule
-from consilience.exceptions import EngineError, RunError, SignatureError, StudyError, WireError
+from consilience.engines.signed import OnNote, Place, SiteKeys, check_poll, pause
+from consilience.exceptions import EngineError, RunError, WireError
 from consilience.sites.home import check_run_id
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Request
 from consilience.wire.files import explain, make_directory
-from consilience.wire.keys import KeyList, remedy
+from consilience.wire.keys import KeyList
 from consilience.wire.signing import SigningKey
-
-WHERE = "[sites.keys] of the study"
 
 _LIST_EVERY = 1.0
 _MOST_CONFLICTS = 20
@@ -100,16 +94,8 @@ class FolderEngine(Engine):
         keep_files: bool = False,
         again: float = UNSEEN,
     ) -> None:
-        self.sites = tuple(sorted(check_site(site) for site in sites))
-        for site in self.sites:
-            if site not in site_public_keys:
-                raise StudyError(
-                    f"the study has no public key of site {site!r}: ask its steward for the line "
-                    "that 'consilience site keys' prints and add it to [sites.keys]"
-                )
-        self._keys = {site: KeyList.of(site_public_keys[site]) for site in self.sites}
-        for site, keys in self._keys.items():
-            keys.require_valid(f"site {site!r}", WHERE)
+        self._keys = SiteKeys(sites, site_public_keys)
+        self.sites = self._keys.sites
         self._public = coordinator_key.public
         self._box = Mailbox(existing(Path(folder)), coordinator_key, "ask")
         self._poll = check_poll(poll)
@@ -198,15 +184,11 @@ class FolderEngine(Engine):
     def _reply(self, ask: _Open) -> bytes | None:
         """Return the reply to an ask, signed with a key of the site that counts today."""
         site = ask.place.site
-        keys = self._keys[site]
-        found = self._box.take(ask.place, self._public, keys.publics, about=ask.about)
+        found = self._box.take(ask.place, self._public, self._keys.publics(site), about=ask.about)
         if found is None:
             return None
         body, public = found
-        ended = keys.ended(public)
-        if ended is not None:
-            sentence = f"the key of site {site!r} has ended on {ended}: {remedy(site, WHERE)}"
-            raise SignatureError(sentence, public=sentence)
+        self._keys.require_current(site, public)
         return body
 
     def _repair(self, ask: _Open) -> None:

@@ -7,64 +7,30 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal
 
+from consilience.engines.signed import Direction, Place
 from consilience.exceptions import (
     EngineError,
-    ParameterError,
     RunError,
     SignatureError,
-    StudyError,
     WireError,
 )
 from consilience.sites.home import check_run_id
 from consilience.wire.codec import MAX_BYTES
 from consilience.wire.files import atomic_write
-from consilience.wire.signing import OVERHEAD, Context, SigningKey, unseal
+from consilience.wire.signing import OVERHEAD, SigningKey, unseal
 
-Direction = Literal["ask", "reply"]
-OnNote = Callable[[str, dict[str, Any]], None]
 Stamp = tuple[int, int, int, int]
 
 COPY = "a synchroniser's copy of a message: it is not read, and may be removed"
 FOLDERS: dict[Direction, str] = {"ask": "asks", "reply": "replies"}
 _OTHER: dict[Direction, Direction] = {"ask": "reply", "reply": "ask"}
-_SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBERS = r"([1-9]\d{0,8})-([1-9]\d{0,8})"
 _ENVELOPE_SLACK = 1 << 16
 _TRUST = 0.05
 _MOST_TRUST = 60.0
-
-
-@dataclass(frozen=True, order=True)
-class Place:
-    """One question to one site: where its two files are and what their signatures name."""
-
-    run: str
-    round: int
-    attempt: int
-    site: str
-
-    def __post_init__(self) -> None:
-        check_run_id(self.run)
-        check_site(self.site)
-
-    @property
-    def file(self) -> str:
-        """Name of both files."""
-        return f"{self.round}-{self.attempt}-{self.site}.msg"
-
-    def context(self, direction: Direction, coordinator: str, about: str) -> Context:
-        """What the envelope at this place is bound to."""
-        sender, recipient = coordinator, self.site
-        if direction == "reply":
-            sender, recipient = recipient, sender
-        return Context(
-            self.run, self.round, self.attempt, direction, sender, recipient, about=about
-        )
 
 
 class Mailbox:
@@ -291,20 +257,6 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def check_site(site: str) -> str:
-    """Refuse names of sites that could leave the folder."""
-    if not _SITE.fullmatch(site) or ".." in site:
-        raise StudyError(
-            f"site name {site[:80]!r} is not allowed: use 1 to 64 letters, digits, '.', '_' or '-'"
-        )
-    return site
-
-
-def pause(since: float, poll: float) -> float:
-    """Seconds until the next look: a tenth of the time waited so far, at least 2 ms."""
-    return min(poll, max(0.002, 0.1 * (time.monotonic() - since)))
-
-
 def existing(folder: Path) -> Path:
     """Return the shared folder; `EngineError` where there is none."""
     if not folder.is_dir():
@@ -312,10 +264,3 @@ def existing(folder: Path) -> Path:
             f"there is no folder {folder}: create the shared folder, or check that it is mounted"
         )
     return folder
-
-
-def check_poll(poll: float) -> float:
-    """Check the longest time between two looks."""
-    if not poll > 0:
-        raise ParameterError.of("poll", "a number of seconds above 0", poll)
-    return poll

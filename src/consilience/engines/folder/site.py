@@ -12,32 +12,24 @@ from consilience.engines.folder.mailbox import (
     COPY,
     Looked,
     Mailbox,
-    OnNote,
-    Place,
     Stamp,
-    check_poll,
-    check_site,
     existing,
-    pause,
     printable,
 )
 from consilience.engines.folder.schedule import UNSEEN, Schedule
-from consilience.exceptions import RunError, SignatureError, StudyError, WireError
+from consilience.engines.signed import OnNote, Place, TrustedCoordinators, check_poll, pause
+from consilience.exceptions import RunError, SignatureError, WireError
 from consilience.sites.home import sole
 from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Site
 from consilience.wire.codec import digest
-from consilience.wire.envelope import Reply, Request
-from consilience.wire.keys import KeyList, parties, remedy
+from consilience.wire.envelope import Reply
+from consilience.wire.keys import KeyList
 from consilience.wire.signing import SigningKey
 
-WHERE = "[trust] of the site file"
 _WAIT_FOR_FOLDER = 5.0
 _LIST_EVERY = 5.0
 _MOST_CONFLICTS = 1000
-
-BINDINGS = "_coordinators"
-"""Ledger of a site's home: which coordinator began which run (no data id begins so)."""
 
 
 class Stop(Protocol):
@@ -78,13 +70,7 @@ class Watcher:
         *,
         again: float = UNSEEN,
     ) -> None:
-        if not coordinators:
-            raise StudyError(
-                f"site {site.name!r} trusts no coordinator: add the study's coordinator key to "
-                "coordinators in [trust] of the site file"
-            )
-        self._site, self._coordinators = site, parties(tuple(coordinators))
-        check_site(site.name)
+        self._site, self._trusted = site, TrustedCoordinators(site, coordinators)
         limit = site.policy.max_message_bytes
         self._box = Mailbox(existing(folder), key, "reply", max_bytes=limit)
         self._on_event = on_event
@@ -185,38 +171,12 @@ class Watcher:
 
     def _verified(self, place: Place) -> tuple[str, bytes]:
         """Return the coordinator's key and its ask at a place."""
-        refusal = "no coordinator that this site trusts has signed it for this place"
-        for party in self._coordinators:
-            for coordinator in party.publics:
-                try:
-                    found = self._box.take(place, coordinator, (coordinator,))
-                except SignatureError:
-                    continue
-                if found is None:
-                    raise WireError("the ask is gone")
-                ended = party.ended(coordinator)
-                if ended is not None:
-                    whose = "the coordinator"
-                    refusal = f"the key of {whose} has ended on {ended}: {remedy(whose, WHERE)}"
-                    raise SignatureError(refusal)
-                request = Request.from_bytes(found[0])
-                named = Place(request.run, request.round, request.attempt, request.site)
-                if named != place:
-                    raise WireError("the ask is for another place")
-                self._bind(place.run, party, coordinator)
-                return coordinator, found[0]
-        raise SignatureError(refusal)
 
-    def _bind(self, run: str, party: KeyList, coordinator: str) -> None:
-        """Note who began a run, or check that it is the same one, be it under a later key."""
-        known = self._site.home.ledger(BINDINGS)
-        if run not in known:
-            self._site.home.write_ledger(BINDINGS, {**known, run: coordinator})
-        elif known[run] not in party.publics:
-            raise SignatureError(
-                "another coordinator began this run, or the same one under a key that is no longer "
-                f"listed: list all keys of one coordinator together in {WHERE}"
-            )
+        def take(public: str) -> bytes | None:
+            found = self._box.take(place, public, (public,))
+            return None if found is None else found[0]
+
+        return self._trusted.ask(place, take)
 
     def _is_answered(self, place: Place, coordinator: str, about: str) -> bool:
         """Whether this site's own reply to this very ask lies there."""

@@ -1,0 +1,215 @@
+"""Who may say what, where: what engines between organisations check of signed messages.
+
+A *place* (run, round, attempt, site) names one question; its ask and its reply are envelopes that
+are bound to it (`wire.signing`). The coordinator knows the sites by the keys that the study lists
+(`SiteKeys`), a site knows coordinators by those that its own file trusts (`TrustedCoordinators`).
+Both lists come from files that a person wrote; nothing that arrives changes them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from consilience.exceptions import ParameterError, SignatureError, StudyError, WireError
+from consilience.sites.home import check_run_id
+from consilience.sites.site import Site
+from consilience.wire.envelope import Request
+from consilience.wire.keys import KeyList, parties, remedy
+from consilience.wire.signing import Context
+
+Direction = Literal["ask", "reply"]
+OnNote = Callable[[str, dict[str, Any]], None]
+
+BINDINGS = "_coordinators"
+"""Ledger of a site's home: which coordinator began which run (no data id begins so)."""
+IN_STUDY = "[sites.keys] of the study"
+IN_SITE_FILE = "[trust] of the site file"
+_SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """One question to one site: where its two messages are and what their signatures name."""
+
+    run: str
+    round: int
+    attempt: int
+    site: str
+
+    def __post_init__(self) -> None:
+        check_run_id(self.run)
+        check_site(self.site)
+
+    @property
+    def file(self) -> str:
+        """Name of both files in a shared folder."""
+        return f"{self.round}-{self.attempt}-{self.site}.msg"
+
+    def context(self, direction: Direction, coordinator: str, about: str) -> Context:
+        """What the envelope at this place is bound to."""
+        sender, recipient = coordinator, self.site
+        if direction == "reply":
+            sender, recipient = recipient, sender
+        return Context(
+            self.run, self.round, self.attempt, direction, sender, recipient, about=about
+        )
+
+    @classmethod
+    def of(cls, request: Request) -> Place:
+        """Place at which a request belongs."""
+        return cls(request.run, request.round, request.attempt, request.site)
+
+
+class SiteKeys:
+    """The sites of a study, by the keys under which a coordinator knows them.
+
+    Parameters
+    ----------
+    sites : iterable of str
+    public_keys : mapping of site to KeyList, or to public key
+
+    Attributes
+    ----------
+    sites : tuple of str
+        In order of name.
+
+    Raises
+    ------
+    StudyError
+        A site has no public key, every key of a site has ended, or a name or key is malformed.
+    """
+
+    def __init__(self, sites: Iterable[str], public_keys: Mapping[str, KeyList | str]) -> None:
+        self.sites = tuple(sorted(check_site(site) for site in sites))
+        for site in self.sites:
+            if site not in public_keys:
+                raise StudyError(
+                    f"the study has no public key of site {site!r}: ask its steward for the line "
+                    "that 'consilience site keys' prints and add it to [sites.keys]"
+                )
+        self._keys = {site: KeyList.of(public_keys[site]) for site in self.sites}
+        for site, keys in self._keys.items():
+            keys.require_valid(f"site {site!r}", IN_STUDY)
+
+    def publics(self, site: str) -> tuple[str, ...]:
+        """Every key of a site, whether it counts today or not."""
+        return self._keys[site].publics
+
+    def require_current(self, site: str, public: str) -> None:
+        """Refuse what a key has signed that has ended.
+
+        Raises
+        ------
+        SignatureError
+        """
+        ended = self._keys[site].ended(public)
+        if ended is not None:
+            sentence = f"the key of site {site!r} has ended on {ended}: {remedy(site, IN_STUDY)}"
+            raise SignatureError(sentence, public=sentence)
+
+
+class TrustedCoordinators:
+    """The coordinators whose asks a site answers.
+
+    Parameters
+    ----------
+    site : Site
+    coordinators : collection of KeyList or str
+        A list of keys for each.
+
+    Raises
+    ------
+    StudyError
+        There is none, or a key is malformed.
+    """
+
+    def __init__(self, site: Site, coordinators: Collection[KeyList | str]) -> None:
+        if not coordinators:
+            raise StudyError(
+                f"site {site.name!r} trusts no coordinator: add the study's coordinator key to "
+                "coordinators in [trust] of the site file"
+            )
+        check_site(site.name)
+        self._site, self._parties = site, parties(tuple(coordinators))
+
+    def signed(self, take: Callable[[str], bytes | None]) -> tuple[KeyList, str, bytes | None]:
+        """Return who signed a message (party and key), and the message.
+
+        Parameters
+        ----------
+        take : callable
+            ``take(public)`` returns the body if that key signed it, None if there is nothing;
+            otherwise it raises `SignatureError`.
+
+        Raises
+        ------
+        SignatureError
+            Nobody of the list has signed it, or the key has ended.
+        WireError
+            From `take`.
+        """
+        for party in self._parties:
+            for public in party.publics:
+                try:
+                    body = take(public)
+                except SignatureError:
+                    continue
+                ended = party.ended(public)
+                if ended is not None:
+                    said = remedy("the coordinator", IN_SITE_FILE)
+                    raise SignatureError(f"the coordinator's key has ended on {ended}: {said}")
+                return party, public, body
+        raise SignatureError("no coordinator that this site trusts has signed it for this place")
+
+    def ask(self, place: Place, take: Callable[[str], bytes | None]) -> tuple[str, bytes]:
+        """Return the coordinator's key and its ask at a place, and bind the run to it.
+
+        Raises
+        ------
+        WireError
+            There is none, or it is for another place; `SignatureError` as in `signed`, or another
+            coordinator began the run.
+        """
+        party, public, body = self.signed(take)
+        if body is None:
+            raise WireError("the ask is gone")
+        if Place.of(Request.from_bytes(body)) != place:
+            raise WireError("the ask is for another place")
+        self._bind(place.run, party, public)
+        return public, body
+
+    def _bind(self, run: str, party: KeyList, public: str) -> None:
+        """Note who began a run, or check that it is the same one, be it under a later key."""
+        known = self._site.home.ledger(BINDINGS)
+        if run not in known:
+            self._site.home.write_ledger(BINDINGS, {**known, run: public})
+        elif known[run] not in party.publics:
+            raise SignatureError(
+                "another coordinator began this run, or the same one under a key that is no longer "
+                f"listed: list all keys of one coordinator together in {IN_SITE_FILE}"
+            )
+
+
+def check_site(site: str) -> str:
+    """Refuse names of sites that could leave the folder."""
+    if not _SITE.fullmatch(site) or ".." in site:
+        raise StudyError(
+            f"site name {site[:80]!r} is not allowed: use 1 to 64 letters, digits, '.', '_' or '-'"
+        )
+    return site
+
+
+def pause(since: float, poll: float) -> float:
+    """Seconds until the next look: a tenth of the time waited so far, at least 2 ms."""
+    return min(poll, max(0.002, 0.1 * (time.monotonic() - since)))
+
+
+def check_poll(poll: float) -> float:
+    """Check the longest time between two looks."""
+    if not poll > 0:
+        raise ParameterError.of("poll", "a number of seconds above 0", poll)
+    return poll
