@@ -26,7 +26,7 @@ def check(
     where too few sites could take part.
     """
     from consilience.engines.study_check import check_sites, differences, require_quorum
-    from consilience.engines.study_run import method_of, read_site_files
+    from consilience.engines.study_run import key_remarks, method_of, read_site_files
     from consilience.sites.study import Study
 
     read = Study.load(study)
@@ -52,6 +52,7 @@ def check(
     remarks = [(c.name, remark) for c in checks for remark in c.remarks]
     remarks += [(c.name, f"Cannot take part: {c.error}") for c in checks if c.error is not None]
     said = [*differences(read.columns, checks), *(f"{name}: {text}" for name, text in remarks)]
+    said += key_remarks(read)
     if said:
         console.heading("Remarks")
         for text in said:

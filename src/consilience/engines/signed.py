@@ -124,7 +124,7 @@ class TrustedCoordinators:
     Raises
     ------
     StudyError
-        There is none, or a key is malformed.
+        There is none, every key of all of them has ended, or a key is malformed.
     """
 
     def __init__(self, site: Site, coordinators: Collection[KeyList | str]) -> None:
@@ -135,6 +135,8 @@ class TrustedCoordinators:
             )
         check_site(site.name)
         self._site, self._parties = site, parties(tuple(coordinators))
+        if not any(party.valid() for party in self._parties):
+            self._parties[0].require_valid("the coordinator", IN_SITE_FILE)
 
     def signed(self, take: Callable[[str], bytes | None]) -> tuple[KeyList, str, bytes | None]:
         """Return who signed a message (party and key), and the message.

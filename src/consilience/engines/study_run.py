@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from consilience.engines import rundir
 from consilience.engines.columns import check_partition
 from consilience.engines.local import LocalEngine
+from consilience.engines.signed import IN_STUDY
 from consilience.exceptions import ConsilienceError, RunError, StudyError
 from consilience.methods.base import Method, get_method
 from consilience.sites.loaders import file_site
@@ -109,6 +110,15 @@ def folder_engine(study: Study, folder: Path, key: Path, *, on_note: Any = None)
                 "keys DIR --retire')"
             )
     return FolderEngine(folder, study.sites.names, own, study.sites.keys, on_note=on_note)
+
+
+def key_remarks(study: Study) -> list[str]:
+    """Say which parties' keys in a study file have ended, or will within a month."""
+    listed = [(f"site {site!r}", keys, IN_STUDY) for site, keys in study.sites.keys.items()]
+    if study.coordinator.key is not None:
+        listed.append(("the coordinator", study.coordinator.key, "[coordinator] of the study"))
+    remarks = (keys.remark(whose, where) for whose, keys, where in listed)
+    return [remark for remark in remarks if remark is not None]
 
 
 def method_of(study: Study) -> Method:

@@ -61,10 +61,12 @@ def rotate(directory: Path) -> str:
     """
     old = SigningKey.load(_existing(directory))
     place = directory / NEXT
-    if (place / PRIVATE_FILE).exists():
+    if (place / PRIVATE_FILE).exists() and (place / PUBLIC_FILE).exists():
         new = SigningKey.load(place)
     else:
-        (place / PUBLIC_FILE).unlink(missing_ok=True)  # without its private half it is nothing
+        # Half of a key is left by a process that was killed: nobody was told of it.
+        for name in (PRIVATE_FILE, PUBLIC_FILE):
+            (place / name).unlink(missing_ok=True)
         new = SigningKey.generate()
         new.save(place)
     return entry(new.public, old.endorse(new.public))

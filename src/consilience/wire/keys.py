@@ -24,6 +24,8 @@ from datetime import UTC, date, datetime
 from consilience.exceptions import StudyError
 from consilience.wire.signing import is_endorsed, public_key
 
+SOON = 30
+"""Days before the end of a last key in which a check says so."""
 _KNOWN = ("key", "until", "endorsement")
 
 
@@ -121,6 +123,17 @@ class KeyList:
             raise StudyError(
                 f"every key of {whose} has ended, the last one on {last}: {remedy(whose, where)}"
             )
+
+    def remark(self, whose: str, where: str, on: date | None = None) -> str | None:
+        """Say that no key counts, or that the last one will end within a month."""
+        on = today() if on is None else on
+        if not self.valid(on):
+            return f"every key of {whose} has ended: {remedy(whose, where)}"
+        days = [one.until for one in self.keys if one.public in self.valid(on)]
+        known = [day for day in days if day is not None]
+        if len(known) < len(days) or (max(known) - on).days > SOON:
+            return None
+        return f"the last key of {whose} ends on {max(known)}: {remedy(whose, where)}"
 
 
 def remedy(whose: str, where: str) -> str:
