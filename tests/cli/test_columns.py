@@ -152,8 +152,53 @@ def test_check_of_columns(space: ColumnsWorkspace) -> None:
 
 def test_check_of_consent_to_ids(space: ColumnsWorkspace) -> None:
     space.site("lab", more='[policy]\npreset = "strict"\n')
-    said = call("check", space.file)
-    assert "lab: The policy lets no hashed ids leave" in words(said)
+    assert "the policy lets no hashed ids leave (share_ids)" in cannot(space, 4)
+
+
+@pytest.mark.parametrize(
+    ("site", "policy", "parameters", "says"),
+    [
+        ("clinic", "", "response = 'share'", "lets none leave: the steward may grant share_resp"),
+        ("clinic", "", "response = 'masked'", "does not let a masked response leave (noised)"),
+        (
+            "clinic",
+            "noised = true\nmax_epsilon = 2.0\n",
+            "response = 'masked'\nflip = 0.1",
+            "a masked response costs epsilon 2.19722, and 2 of 2 is left on this data",
+        ),
+        ("lab", "per_record = false\n", "", "lets no sketch without noise leave (per_record)"),
+        ("lab", "", "epsilon = 1.0", "does not let a sketch with noise leave (noised)"),
+        ("lab", "noised = true\n", "epsilon = 1.0", "costs epsilon 1, and 0 of 0 is left"),
+    ],
+)
+def test_check_of_what_the_method_will_ask(
+    space: ColumnsWorkspace, site: str, policy: str, parameters: str, says: str
+) -> None:
+    space.site(site, more=POLICY + policy)
+    space.write(parameters=parameters)
+    if "response" in parameters:
+        text = space.file.read_text(encoding="utf-8")
+        space.file.write_text(text.replace("assistance-test", "assisted-glm"), encoding="utf-8")
+    said = cannot(space, 4)
+    assert said.count(". ") == 0 and says in said
+
+
+def test_check_of_bounds_that_noise_needs(space: ColumnsWorkspace) -> None:
+    more = f"{POLICY}noised = true\nmax_epsilon = 3.0\n"
+    space.site("lab", more=more)
+    text = space.toml("lab").read_text(encoding="utf-8")
+    bounds = next(line for line in text.splitlines() if line.startswith("bounds"))
+    space.toml("lab").write_text(text.replace(bounds, "bounds = { crp = [0, 1] }"))
+    space.write(parameters="epsilon = 1.0")
+    assert "give bounds of glucose, iron in [columns] of the site file" in cannot(space, 4)
+
+
+def test_check_lets_pass_what_was_drawn_before(space: ColumnsWorkspace) -> None:
+    pytest.importorskip("opendp")
+    space.site("lab", more=f"{POLICY}noised = true\nmax_epsilon = 3.0\n")
+    space.write(parameters="n_directions = 2\nepsilon = 3.0")
+    assert space.run().exit_code == 0
+    assert call("check", space.file).exit_code == 0
 
 
 # --- runs -------------------------------------------------------------------------------------
@@ -244,11 +289,11 @@ def test_noise_from_files(space: ColumnsWorkspace) -> None:
         assert "at epsilon 3" in done.stdout
     ledger = DiskHome(space.root / "homes" / "lab").ledger("default")
     assert list(ledger["epsilon"].values()) == [3.0]
-    # Another price than what is left: refused, with the sites' own sentence.
+    # Another price than what is left: no run begins.
     space.write(parameters="n_directions = 2\nepsilon = 1.0")
     done = call("run", space.file, "--out", space.root / "runs" / "three")
-    assert done.exit_code == 8
-    assert "the epsilon that the steward allows on this data is used up" in sentence(done)
+    assert done.exit_code == 4
+    assert "costs epsilon 1, and 0 of 3 is left on this data" in sentence(done)
 
 
 def test_an_approved_study_over_columns(space: ColumnsWorkspace) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from consilience.engines.consent_check import consent_refusal
 from consilience.engines.study_run import check_site_files
 from consilience.exceptions import (
     ConsilienceError,
@@ -157,20 +158,23 @@ def _check(study: Study, file: SiteFile, method: Method, ids: Ids) -> SiteCheck:
             *_about_size(loaded.data, policy, method),
             *_about_home(study, file, policy),
         ]
+        refusal = None
         if study.partition == "columns":
-            remarks += _about_partner(study, file, columns, policy)
+            _require_partner(study, file, columns)
+            refusal = consent_refusal(study, file, loaded.data, policy, method)
     except ConsilienceError as error:
         return SiteCheck(file.name, policy, None, kinds, error)
     if loaded.data.id is not None:
         ids[file.name] = frozenset(loaded.data.id.tolist())
     foreign = _foreign(loaded.report, study.partition)
-    return SiteCheck(
-        file.name, policy, loaded.report, kinds, foreign, foreign is not None, tuple(remarks)
-    )
+    # Nothing goes without the one who asks; of several partners some may do.
+    stops = foreign is not None or (refusal is not None and study.roles[file.name] == "initiator")
+    error_ = foreign if foreign is not None else refusal
+    return SiteCheck(file.name, policy, loaded.report, kinds, error_, stops, tuple(remarks))
 
 
-def _about_partner(study: Study, file: SiteFile, columns: Columns, policy: Policy) -> list[str]:
-    """What only studies over columns need: a partner key, a target at one site, shared ids.
+def _require_partner(study: Study, file: SiteFile, columns: Columns) -> None:
+    """What only studies over columns need: a partner key, and a target at one site.
 
     Raises
     ------
@@ -188,9 +192,6 @@ def _about_partner(study: Study, file: SiteFile, columns: Columns, policy: Polic
             f"the study calls the site {role!r} and its [columns] names {names}: the initiator, "
             "and nobody else, has the target"
         )
-    if not policy.share_ids:
-        return ["The policy lets no hashed ids leave (share_ids): the site will refuse."]
-    return []
 
 
 def _kinds(table: Table, study: Study, columns: Columns, own: SiteColumns) -> dict[str, str]:
