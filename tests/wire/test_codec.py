@@ -20,6 +20,7 @@ from consilience.wire.codec import (
     digest,
     encode_message,
     pack,
+    pack_parts,
     unpack,
 )
 from consilience.wire.disclosure import aggregate
@@ -255,3 +256,26 @@ def test_other_versions(version: Any) -> None:
 def test_digests_depend_on_the_salt() -> None:
     assert digest(b"a") == digest(b"a") != digest(b"a", salt=b"s")
     assert digest(b"bc", salt=b"a") != digest(b"c", salt=b"ab")
+
+
+@settings(max_examples=60)
+@given(st.sampled_from([15, 16, 65535, 65536]), st.binary(max_size=5), st.booleans())
+def test_long_buffers_are_encoded_as_msgpack_does(n: int, tail: bytes, as_map: bool) -> None:
+    long = bytes(1 << 14) + tail
+    array = np.arange(5000.0)
+    raw = {"$": "array", "d": "<f8", "s": [5000], "b": array.tobytes()}
+    items: list[Any] = [1] * (n - 2)
+    mine: Any = [*items, long, array]
+    plain: Any = [*items, long, raw]
+    if as_map:
+        mine, plain = ({str(i): v for i, v in enumerate(each)} for each in (mine, plain))
+    whole = {"nest": (mine, "x"), "short": b"y"}
+    expected = msgpack.packb({"nest": [plain, "x"], "short": b"y"}, use_bin_type=True)
+    assert pack(whole) == expected
+    assert b"".join(pack_parts(whole)) == expected
+
+
+def test_digest_of_parts_is_that_of_the_whole() -> None:
+    parts = pack_parts({"x": np.arange(9000.0), "y": "z"})
+    assert len(parts) > 2
+    assert digest(*parts, salt=b"s") == digest(b"".join(parts), salt=b"s")

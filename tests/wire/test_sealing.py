@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from consilience.exceptions import DataError, ProtocolError, StudyError, WireError
 from consilience.testing.alterations import MUTATIONS
+from consilience.wire import sealing
 from consilience.wire.codec import decode_message, encode_message, pack, unpack
 from consilience.wire.disclosure import Released, count, per_record, received
 from consilience.wire.message import Disclosure, FieldSpec, check_shape, message, sends
@@ -652,3 +653,47 @@ def test_importing_the_module_does_not_load_cryptography() -> None:
         "sys.exit(any(m.split('.')[0] == 'cryptography' for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+AWKWARD = [
+    "7",
+    "007",
+    "7.0",
+    "é",
+    "e\u0301",
+    "日本",
+    " x ",
+    "None",
+    "nan",
+    "\ud800",
+    "a" * 500,
+    "\x01",
+]
+
+
+def test_ids_are_hashed_one_by_one_to_the_byte() -> None:
+    import hmac
+
+    key = hmac.digest(PARTNER_KEY, pack([sealing._IDS, RUN]), "sha256")
+    plain = [hmac.digest(key, i.encode("utf-8", "surrogatepass"), "sha256")[:16] for i in AWKWARD]
+    for ids in (AWKWARD, np.array(AWKWARD), np.array(AWKWARD, dtype=object), iter(AWKWARD)):
+        assert hashed_ids(ids, PARTNER_KEY, RUN).tobytes() == b"".join(plain)
+
+
+@pytest.mark.parametrize("wrong", [7, 7.0, None, "", b"x", float("nan")])
+def test_what_is_no_text_is_no_id(wrong: object) -> None:
+    with pytest.raises(DataError, match="missing or not a text"):
+        hashed_ids(np.array(["a", wrong], dtype=object), PARTNER_KEY, RUN)
+
+
+def test_positions_where_first_halves_agree() -> None:
+    rng = np.random.default_rng(5)
+    hashes = rng.integers(0, 256, size=(400, 16), dtype=np.uint8)
+    hashes[:, :8] = hashes[:8].repeat(50, axis=0)[:, :8]  # eight first halves for 400 rows
+    common = common_ids([hashes])
+    assert len(common) == 400
+    assert [bytes(h) for h in common] == sorted(bytes(h) for h in hashes)
+    assert (hashes[positions(hashes, common)] == common).all()
+    for wrong in (common[::-1], np.concatenate([common[:1], common])):
+        with pytest.raises(WireError, match="increasing"):
+            positions(hashes, wrong)

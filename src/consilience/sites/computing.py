@@ -11,6 +11,7 @@ import importlib
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,6 @@ class StepContext:
     notes: list[str] = field(default_factory=list)
     senders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keeping: dict[str, Any] | None = None
-    counted: dict[Any, tuple[int, int]] = field(default_factory=dict)
 
     def stream(self, *key: str | int) -> np.random.Generator:
         """Public stream by key, round and step, whatever site asks."""
@@ -91,16 +91,35 @@ class StepContext:
         self, factor: np.ndarray, names: tuple[str, ...], directions: np.ndarray
     ) -> tuple[int, int, bool]:
         """Count what a release of ``x @ directions`` would make known of these columns."""
-        key = (names, *(_bytes_of(array) for array in (factor, directions)))
-        if key not in self.counted:
-            known = self.ledger.after(names, directions, factor).count(factor, names)
-            self.counted[key] = (known, rank_of(factor))
-        known, rank = self.counted[key]
+        span = (self.ledger.columns, _frozen(self.ledger.scales), _frozen(self.ledger.directions))
+        known, rank = _counted(span, names, _frozen(factor), _frozen(directions))
         return known, rank, known <= self.policy.revealed_limit(rank)
 
 
-def _bytes_of(array: np.ndarray) -> tuple[tuple[int, ...], bytes]:
+Frozen = tuple[tuple[int, ...], bytes]
+
+
+def _frozen(array: np.ndarray) -> Frozen:
     return array.shape, np.ascontiguousarray(array, dtype=float).tobytes()
+
+
+def _thawed(frozen: Frozen) -> np.ndarray:
+    flat = np.frombuffer(frozen[1]) if frozen[1] else np.empty(0)
+    return flat.reshape(frozen[0])
+
+
+@lru_cache(maxsize=16)
+def _counted(
+    span: tuple[tuple[str, ...], Frozen, Frozen],
+    names: tuple[str, ...],
+    factor: Frozen,
+    directions: Frozen,
+) -> tuple[int, int]:
+    """Directions known after a release, and the rank: an exchange asks the same many times."""
+    columns = _thawed(factor)
+    ledger = RevealedRank(span[0], _thawed(span[1]), _thawed(span[2]))
+    known = ledger.after(names, _thawed(directions), columns)
+    return known.count(columns, names), rank_of(columns)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from consilience.exceptions import DataError, ProtocolError
 from consilience.methods.assisted_glm import warm
 from consilience.methods.assisted_glm.comparison import comparison
 from consilience.methods.assisted_glm.messages import (
+    SPAN,
     Concluded,
     ConcludeRequest,
     Recorded,
@@ -213,9 +214,8 @@ def conclude(
         hidden=message.hidden,
         complete=message.complete,
     )
-    fam, true = s.training_family(), s.true_family()
-    alone = glm.fit(data.features, rows.y, true, weights=rows.training_weights, penalty=s.penalty())
-    compared = comparison(s, rows, final.trained, alone.eta, fam)
+    alone = _alone(s, data, rows, joint)
+    compared = comparison(s, rows, final.trained, alone.eta, s.training_family())
     table, status = _coefficients(data, final, s)
     table |= _beside(s, data, rows, alone)
     low, high, widths = _intervals(s, data, rows, final, joint, message.variances.value)
@@ -249,7 +249,26 @@ def conclude(
     return reply, {"concluded": kept}
 
 
-def _beside(s: Settings, data: SiteData, rows: Rows, alone: glm.Fit) -> dict[str, FloatArray]:
+@dataclass(frozen=True, eq=False)
+class Alone:
+    """The initiator's own model: coefficients, and the linear predictor of all rows."""
+
+    coef: FloatArray
+    intercept: float
+    eta: FloatArray
+
+
+def _alone(s: Settings, data: SiteData, rows: Rows, joint: Joint) -> Alone:
+    """Fit of the true response; the training began with it where the response is not masked."""
+    if s.acceleration == SPAN and not s.masked:
+        coef, intercept = np.asarray(joint.alone["coef"]), float(joint.alone["intercept"])
+        return Alone(coef, intercept, data.features @ coef + intercept)
+    v, true = rows.training_weights, s.true_family()
+    found = glm.fit(data.features, rows.y, true, weights=v, penalty=s.penalty())
+    return Alone(found.coef, found.intercept, found.eta)
+
+
+def _beside(s: Settings, data: SiteData, rows: Rows, alone: Alone) -> dict[str, FloatArray]:
     """Coefficients of the initiator's own model."""
     estimate = np.append(alone.intercept, alone.coef)
     if s.alpha:

@@ -83,10 +83,15 @@ def orthonormal(block: FloatArray) -> tuple[FloatArray, FloatArray]:
         return block, np.empty((0, 0))
     lengths = np.linalg.norm(block, axis=0)
     lengths = np.where(lengths > 0, lengths, 1.0)
-    left, size, turn = np.linalg.svd(block / lengths, full_matrices=False)
-    kept = size > 1e-8 * size.max()
     # Of the size of the columns' entries, so that coefficients are numbers of ordinary size.
     scale = np.sqrt(len(block))
+    values, vectors = np.linalg.eigh((block.T @ block) / np.outer(lengths, lengths))
+    if values[0] > 1e-5 * values[-1]:
+        # Far from dependent: the Gram matrix gives the same in a fraction of the time.
+        back = vectors / np.sqrt(values) * scale / lengths[:, None]
+        return block @ back, back
+    left, size, turn = np.linalg.svd(block / lengths, full_matrices=False)
+    kept = size > 1e-8 * size.max()
     return left[:, kept] * scale, (turn[kept].T / size[kept]) * scale / lengths[:, None]
 
 

@@ -240,6 +240,10 @@ class Joint:
         self.last = np.asarray(state.get("last", self.model.eta))
         self.counts = np.asarray(state.get("counts", np.zeros(len(s.partners), dtype=np.int64)))
         self.best = np.asarray(state.get("best", self.counts))
+        # The initiator's own model, as it stood before anybody contributed.
+        self.alone: State = state.get(
+            "alone", {"coef": self.model.coef_a, "intercept": self.model.intercept}
+        )
         self.course = np.asarray(state.get("course", np.empty((0, 2))))
         self.sent = np.asarray(state.get("contributions", np.empty((len(y), 0))))
         self.owners = np.asarray(state.get("owners", np.empty(0, dtype=np.int64)))
@@ -253,6 +257,7 @@ class Joint:
             "last": self.last,
             "counts": self.counts,
             "best": self.best,
+            "alone": self.alone,
             "course": self.course,
             "contributions": self.sent,
             "owners": self.owners,

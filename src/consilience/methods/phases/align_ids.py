@@ -33,6 +33,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Generator
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -122,10 +123,24 @@ def transform(message: Common, data: SiteData) -> SiteData:
     if data.hashes is None or data.id is None:
         raise StudyError("rows without hashes cannot be matched")
     common = np.asarray(message.hashes.value, dtype=np.uint8)
-    index = positions(data.hashes, common)
+    index = _places(data, common)
     # Hashes differ from run to run: by ids the order, and every sum, is the same each time.
     matched = data.take(index[np.argsort(data.id[index], kind="stable")])
     return _filled(matched, Preparation(**json.loads(message.preparation)))
+
+
+_PLACES: WeakKeyDictionary[SiteData, tuple[bytes, np.ndarray]] = WeakKeyDictionary()
+
+
+def _places(data: SiteData, common: np.ndarray) -> np.ndarray:
+    """Rows of the common ids; remembered for the transform that follows the step."""
+    asked = common.tobytes()
+    known = _PLACES.get(data)
+    if known is None or known[0] != asked:
+        if data.hashes is None:
+            raise StudyError("rows without hashes cannot be matched")
+        _PLACES[data] = known = (asked, positions(data.hashes, common))
+    return known[1]
 
 
 def _filled(data: SiteData, rules: Preparation) -> SiteData:
@@ -167,9 +182,11 @@ def note_set(common: np.ndarray, data: SiteData, site: SiteContext) -> None:
     least = site.limits.min_records
     if data.target is None or data.hashes is None or least == 1:
         return
-    rows = np.sort(data.rows[positions(data.hashes, common)])
+    rows = np.sort(data.rows[_places(data, common)])
     one = np.frombuffer(hashlib.sha256(rows.astype("<i8").tobytes()).digest(), dtype=np.uint8)
-    known = np.empty((0, 32), dtype=np.uint8) if site.kept is None else np.asarray(site.kept["sets"])
+    known = (
+        np.empty((0, 32), dtype=np.uint8) if site.kept is None else np.asarray(site.kept["sets"])
+    )
     if (known == one).all(axis=1).any():
         return
     if len(known) >= data.n_rows // least:
@@ -194,7 +211,7 @@ def match(
         raise DisclosureError(sentence, public=sentence)
     if len(common) > 1 and not _ascending(common):
         raise WireError("common hashes that are not sorted, or repeat")
-    positions(data.hashes, common)
+    _places(data, common)
     note_set(common, data, site)
     # A tag also says which role its site has by its own table: no coordinator can change it.
     said = {f"{message.roles.get(s)} {s}": told for s, told in message.introductions.items()}
