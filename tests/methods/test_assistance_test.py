@@ -107,6 +107,9 @@ def test_the_kernel_on_the_same_noisy_sketch(seen: Seen) -> None:
     assert abs(np.abs(noise).mean() / scale - 1) < 0.33
     assert run.result.epsilon == {"lab": 2.0}
     assert run.result.loose_epsilon["lab"] > 2.0
+    power = run.result.power["lab"]
+    at = float(power["power"][list(power["epsilon"]).index(2.0), 3])
+    assert f"power {at:.0%} if they explain 1% of what is left)" in run.result.summary()
 
 
 def test_a_useful_partner_and_one_that_is_not() -> None:
@@ -115,6 +118,11 @@ def test_a_useful_partner_and_one_that_is_not() -> None:
     assert run.result.useful == {"lab": True, "pharmacy": False}
     assert "columns of lab explain the response of clinic beyond its own" in run.result.summary()
     assert "no evidence that the columns of pharmacy" in run.result.summary()
+    power = run.result.power["pharmacy"]
+    at = float(power["power"][list(power["epsilon"]).index(np.inf), 3])  # effect .01, no noise
+    assert power["effect"][3] == 0.01 and 0.05 < at < 1
+    said = f"power {at:.0%} if they explain 1% of what is left)"
+    assert said in run.result.summary()
     assert len(run.result.to_frame()) == 8
 
 

@@ -16,7 +16,7 @@ from consilience import report as room
 from consilience.engines.federation import Run
 from consilience.methods.assistance_test import AssistanceTest
 from consilience.methods.assisted_glm import AssistedGLM
-from consilience.report import disclosure, figures_assisted, html
+from consilience.report import assisted_evidence, disclosure, figures_assisted, html
 from consilience.report.methods import assistance_test, assisted_glm
 from consilience.report.sections import Block, MethodReport, Table, p_value, report_of
 from consilience.wire.transcript import Line
@@ -342,6 +342,16 @@ def test_only_the_largest_of_many_coefficients_are_drawn() -> None:
     z = np.abs(np.nan_to_num(result.coefficients["z"]))
     assert len(rows) == 40 and z[rows].min() >= np.sort(z)[-40]
     assert len(table(blocks(GLM, result)["What the model says"], "Coefficients").rows) == 70
+
+
+def test_calibration_that_is_not_there_is_missed_by_name() -> None:
+    """Groups too small for the rules of a small table: the block would only be gone."""
+    shown = assisted_evidence.comparison(joint_fit())
+    assert not any("No calibration is shown" in text for text in shown.text)
+    nothing = {"predicted": np.full(2, NAN), "observed": np.full(2, NAN), "records": np.full(2, 6)}
+    small = joint_fit(n_holdout=12, calibration={"alone": nothing, "joint": nothing})
+    said = assisted_evidence.comparison(small).text
+    assert any("No calibration is shown" in text and "too few for groups" in text for text in said)
 
 
 def test_comparison_has_its_error() -> None:

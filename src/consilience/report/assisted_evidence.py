@@ -140,6 +140,11 @@ def comparison(result: AssistedGLMResult) -> Block:
         if result.n_holdout < FEW_HELD_OUT:
             some = count(result.n_holdout, "record")
             warning = f"Only {some} were held out: the interval is rough."
+    if result.n_holdout and result.calibration and not shows_calibration(result):
+        text.append(
+            "No calibration is shown: the held-out records are too few for groups of a size that "
+            f"the rules of {asker(result)} let out."
+        )
     if result.response == "masked":
         text.append(
             f"{asker(result)}'s own model is fitted to the true response, the joint one to what "
@@ -202,6 +207,11 @@ def _held_out(result: AssistedGLMResult) -> Table:
         "models as they are: it holds the chance in the held-out records only."
     )
     return Table("Held-out comparison", head, (row,), note)
+
+
+def shows_calibration(result: AssistedGLMResult) -> bool:
+    """Whether two groups of held-out records at least came with their mean response."""
+    return any(np.isfinite(t["observed"]).sum() > 1 for t in result.calibration.values())
 
 
 def calibration(result: AssistedGLMResult) -> Block:

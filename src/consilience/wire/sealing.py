@@ -11,8 +11,8 @@ the value and the receiving one opens it; in between, the bytes of the message h
 2. **Keys.** The key from one site to another is HKDF-SHA256 (RFC 5869) of the X25519 secret and the
    partner key, bound to run, sender and recipient. Each direction has its own.
 3. **Values.** AES-256-SIV (RFC 5297) of the packed value; run, sender, recipient, message and field
-   name are authenticated with it. It is deterministic: a repeated answer has the same bytes, and no nonce
-   can be used twice by mistake after a crash.
+   name are authenticated with it. It is deterministic: a repeated answer has the same bytes, and no
+   nonce can be used twice by mistake after a crash.
 
 A field that is passed on says in which message its value was sealed (``sends(..., origin=...)``),
 so no value is opened in another step than the one it was made for. The round is not bound: a

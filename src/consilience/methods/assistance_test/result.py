@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from consilience.methods.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+SHOWN_EFFECT = 0.01
+"""Share of what is left for which a summary says the power."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +104,25 @@ class AssistanceTestResult(Result):
             )
             said.append(
                 f"{verdict} ({self.test} test, {shown}, {self.n_records} rows, {cost}; "
-                f"{self.revealed[partner]} of {self.n_columns[partner]} directions revealed)."
+                f"{self.revealed[partner]} of {self.n_columns[partner]} directions revealed"
+                f"{self._power_said(partner)})."
             )
         said += [f"{site} was not tested: {why}." for site, why in self.left_out.items()]
         return " ".join(said)
+
+    def _power_said(self, partner: str) -> str:
+        """How often the test finds a partner of some worth, at the price that was paid."""
+        known = self.power.get(partner) or {}
+        prices, effects = np.asarray(known.get("epsilon", ())), np.asarray(known.get("effect", ()))
+        price = self.epsilon[partner]
+        rows = np.isinf(prices) if price is None else np.isclose(prices, price, rtol=1e-9)
+        places = np.flatnonzero(np.isclose(effects, SHOWN_EFFECT))
+        if not rows.any() or not len(places):
+            return ""
+        chance = float(np.asarray(known["power"])[np.flatnonzero(rows)[0], places[0]])
+        if not np.isfinite(chance):
+            return ""
+        return f"; power {chance:.0%} if they explain {SHOWN_EFFECT:.0%} of what is left"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each partner, kind of test and draw."""

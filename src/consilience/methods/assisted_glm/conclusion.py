@@ -221,7 +221,8 @@ def conclude(
     low, high, widths = _intervals(s, data, rows, final, joint, message.variances.value)
     _outputs(site, s, data, rows, final, low, high, message.complete)
     table_names = ("(intercept)", *data.feature_names)
-    shown = table_names if s.names and site.share_names else tuple(f"x{j}" for j in range(len(table_names)))
+    numbered = tuple(f"x{j}" for j in range(len(table_names)))
+    shown = table_names if s.names and site.share_names else numbered
     site.table("coefficients", {"name": table_names, **table, "status": status})
     n = int(rows.train.sum())
     if n < 2 * len(status):  # so many coefficients of so few rows stay here

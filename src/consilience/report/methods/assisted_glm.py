@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from scipy.stats import chi2
 
 from consilience.engines.federation import Run
@@ -80,7 +79,7 @@ class AssistedGLMReport(MethodReport):
         if result.followed:
             return [assisted_evidence.predictions(result)]
         blocks = [assisted_evidence.comparison(result)]
-        if any(np.isfinite(t["observed"]).sum() > 1 for t in result.calibration.values()):
+        if assisted_evidence.shows_calibration(result):
             blocks.append(assisted_evidence.calibration(result))
         if len(result.coefficients["name"]):
             blocks.append(assisted_evidence.coefficients(result))
