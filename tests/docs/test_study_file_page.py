@@ -28,6 +28,7 @@ MODELS: dict[str, Any] = {
     "SiteColumns": SiteColumns,
     "Trust": files.Trust,
     "Partners": files.Partners,
+    "Retention": files.Retention,
 }
 
 
