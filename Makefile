@@ -25,7 +25,7 @@ WORKERS ?= 2
 FAST := not slow and not replication and not faults and not flower and not r and not postgresql
 STYLED := src tests tools $(wildcard replications benchmarks examples)
 
-.PHONY: help venv lock demo test test-slow test-faults test-flower test-replication check \
+.PHONY: help venv lock demo test test-slow test-faults test-flower test-postgresql test-replication check \
 	check-style format bench replicate docs-table stale clean distclean
 
 help: ## list the targets
@@ -73,6 +73,9 @@ test-faults: $(STAMP) ## crashes, absences, damaged messages
 
 test-flower: $(STAMP) ## a Flower deployment on loopback
 	$(PYTEST) -m "flower"
+
+test-postgresql: $(STAMP) ## tables from a PostgreSQL server, which the tests start themselves
+	$(PYTEST) -m "postgresql"
 
 test-replication: $(STAMP) ## small slices of the papers' tables
 	$(PYTEST) -n $(WORKERS) -m "replication"

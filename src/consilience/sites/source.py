@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import DataError, MissingExtraError, ParameterError, StudyError
+from consilience.exceptions import DataError, ParameterError, StudyError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -380,7 +380,9 @@ def read_source(source: object, base: Path | None = None) -> Table:
     base = Path() if base is None else Path(base)
     if isinstance(source, Source):
         if source.url is not None:
-            return _read_database(source, base)
+            from consilience.sites.source_database import read_database
+
+            return read_database(source, base)
         return _read_file(source, base)
     return _from_memory(source)
 
@@ -390,8 +392,8 @@ def fail(sentence: str) -> DataError:
     return DataError(sentence, public=UNREADABLE)
 
 
-def _finished(frame: Any, content_hash: str, where: str, decimal: str = ".") -> Table:
-    """Check names and size."""
+def finished(frame: Any, content_hash: str, where: str, decimal: str = ".") -> Table:
+    """Check names and size of a table that was read."""
     names = _distinct(frame.column_names, where)
     if not names or frame.num_rows == 0:
         raise fail(f"{where} has no rows: a site needs at least one")
@@ -427,7 +429,7 @@ def _read_file(source: Source, base: Path) -> Table:
         frame = _parse(_parquet, data, f"{path} is not a readable Parquet file")
     else:
         frame = _parse(_arrow, data, f"{path} is not a readable Arrow or Feather file")
-    return _finished(frame, content_hash, str(path), source.decimal)
+    return finished(frame, content_hash, str(path), source.decimal)
 
 
 def _unpacked(data: bytes, path: Path) -> bytes:
@@ -475,65 +477,6 @@ def row_list(numbers: Any) -> str:
     return f"; {'row' if len(numbers) == 1 else 'rows'} {', '.join(shown)}{more}"
 
 
-# --------------------------------------------------------------------------- databases
-
-
-def _read_database(source: Source, base: Path) -> Table:
-    url = expand(str(source.url))
-    scheme = url.partition(":")[0]
-    if scheme == "sqlite":
-        connect, target = _sqlite(url, base)
-    elif scheme in ("postgresql", "postgres"):
-        connect, target = _postgresql(), url
-    else:
-        raise StudyError(f"[source] url must start with sqlite: or postgresql:, not {scheme!r}")
-    where = f"the query of the {scheme} database"
-    # A driver's own message may show the password or a cell, so only its code is passed on.
-    failure: str | None = None
-    try:
-        with connect(target) as connection, connection.cursor() as cursor:
-            cursor.execute(source.query)
-            frame = cursor.fetch_arrow_table()
-    except _driver_errors() as error:
-        code = getattr(error, "sqlstate", None) or getattr(error, "status_code", None)
-        failure = str(getattr(code, "name", code))
-    if failure is not None:
-        raise fail(
-            f"{where} failed ({failure}): check url and query in [source], "
-            "for example by running the query in the database's own client"
-        )
-    return _finished(frame, column_hash(frame), where)
-
-
-def _sqlite(url: str, base: Path) -> tuple[Any, str]:
-    from urllib.parse import quote
-
-    rest = url.removeprefix("sqlite:")
-    path = base / (rest[3:] if rest.startswith("///") else rest)
-    if not path.is_file():
-        raise fail(f"there is no file {path}: check url in [source]")
-    try:
-        from adbc_driver_sqlite import dbapi
-    except ImportError:
-        raise MissingExtraError("database", "reading a SQLite database") from None
-    return dbapi.connect, f"file:{quote(str(path.resolve()))}?mode=ro"
-
-
-def _postgresql() -> Any:
-    try:
-        from adbc_driver_postgresql import dbapi
-    except ImportError:
-        raise MissingExtraError("database", "reading a PostgreSQL database") from None
-    return dbapi.connect
-
-
-def _driver_errors() -> tuple[type[Exception], ...]:
-    import adbc_driver_manager
-    import pyarrow as pa
-
-    return adbc_driver_manager.Error, pa.ArrowException, OSError
-
-
 # --------------------------------------------------------------------------- memory
 
 
@@ -557,7 +500,7 @@ def _from_memory(source: object) -> Table:
     if len({len(a) for a in arrays.values()}) > 1:
         raise fail(f"{where} has columns of different lengths")
     frame = pa.table(arrays)
-    return _finished(frame, column_hash(frame), where)
+    return finished(frame, column_hash(frame), where)
 
 
 def _distinct(names: list[Any], where: str) -> list[str]:
@@ -612,10 +555,15 @@ def _bytes_of(column: Any) -> tuple[bytes, ...]:
     if t.is_boolean(column.type) or t.is_integer(column.type) or t.is_floating(column.type):
         zero = pa.scalar(0).cast(column.type)
         return valid, _to_numpy(pc.fill_null(column, zero)).tobytes()
-    texts = column.to_pylist() if t.is_nested(column.type) else None
+    odd = t.is_nested(column.type) or t.is_interval(column.type)
+    texts = column.to_pylist() if odd else None
     if texts is not None:
         return valid, repr(texts).encode()
-    filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
+    raw = t.is_binary(column.type) or t.is_large_binary(column.type)
+    if raw or t.is_fixed_size_binary(column.type):
+        filled = pc.fill_null(pc.cast(column, pa.large_binary()), b"")
+    else:
+        filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
     lengths = _to_numpy(pc.binary_length(filled)).astype("<i8").tobytes()
     content = b"".join(_content(chunk) for chunk in filled.chunks)
     return valid, lengths, content
