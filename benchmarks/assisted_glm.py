@@ -11,6 +11,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,25 @@ def federation(a: np.ndarray, b: np.ndarray, y: np.ndarray) -> Federation:
     )
 
 
+def stages(asked: list[tuple[str, float]]) -> dict[str, float]:
+    """Seconds from the first question of a stage to that of the next.
+
+    The rows are put in the matched order when the first question after the matching is answered:
+    that counts as training here.
+    """
+    firsts = {
+        "reading and hashing": "opening.read",
+        "matching": "align_ids.hash",
+        "training": "share",
+        "last directions": "settle",
+        "fit, errors and outputs": "conclude",
+        "end": "end",
+    }
+    begin = {stage: next(t for step, t in asked if step == name) for stage, name in firsts.items()}
+    names = list(firsts)
+    return {one: begin[two] - begin[one] for one, two in pairwise(names)}
+
+
 def joint(n: int, p: int) -> dict[str, Any]:
     """One size: whole runs, the training alone, and pooled fits."""
     import glum
@@ -80,14 +100,19 @@ def joint(n: int, p: int) -> dict[str, Any]:
     pooled = np.column_stack([a, b])
     fam = glm.family("binomial")
     sites = federation(a, b, y)
-    clock: list[tuple[str, float]] = []
+    taken: list[dict[str, float]] = []
 
     def run(**settings: Any) -> Any:
-        clock.clear()
+        asked: list[tuple[str, float]] = []
         method = AssistedGLM(response="share", holdout=0.0, **settings)
-        return sites.run(
-            method, seed=1, on_event=lambda kind, facts: clock.append((kind, time.perf_counter()))
-        )
+
+        def note(kind: str, facts: dict[str, Any]) -> None:
+            if kind in ("ask", "done"):
+                asked.append((facts.get("step", "end"), time.perf_counter()))
+
+        done = sites.run(method, seed=1, on_event=note)
+        taken.append(stages(asked))
+        return done
 
     def inference() -> None:
         fitted = glm.fit(pooled, y, fam)
@@ -97,9 +122,6 @@ def joint(n: int, p: int) -> dict[str, Any]:
     with_intervals = seconds(run)
     without = seconds(lambda: run(interval="none"))
     done = run(interval="none")
-    asked = [t for kind, t in clock if kind == "ask"]
-    # opening, two of matching, share, receive, then the training; settle, finish, conclude, ...
-    training = asked[-5] - asked[3]
     by_glum = glum.GeneralizedLinearRegressor(
         family="binomial", alpha=0, fit_intercept=True, gradient_tol=1e-10
     )
@@ -109,7 +131,9 @@ def joint(n: int, p: int) -> dict[str, Any]:
         "rounds": done.result.rounds,
         "run": with_intervals,
         "run without intervals": without,
-        "training on the engine": training,
+        "training on the engine": min(each["training"] for each in taken),
+        # Of whole runs with intervals.
+        "stages": {k: min(each[k] for each in taken[:REPEATS]) for k in taken[0]},
         "training in process": seconds(lambda: fit_jointly(a, [b], y, fam)),
         "pooled fit": seconds(lambda: glm.fit(pooled, y, fam)),
         "pooled fit with sandwich": seconds(inference),

@@ -176,6 +176,9 @@ def _judged(
 ) -> Certainty:
     """What the errors of the own coefficients and of every row's linear predictor are worth."""
     p = data.features.shape[1]
+    if whole and not known.covariances.null.shape[1]:
+        n_targets = p + 1 + data.n_rows
+        return Certainty(np.ones(n_targets), np.ones(n_targets, dtype=bool))
     every = np.vstack([np.eye(p + 1, known.design.shape[1]), known.design])
     fine = known.covariances.identified(every)
     if whole:
