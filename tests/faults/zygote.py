@@ -68,8 +68,8 @@ class Fate:
         self._append = files.AppendLog.append
         fate = self
 
-        def append(log: files.AppendLog, record: bytes) -> None:
-            fate.append(log, record)
+        def append(log: files.AppendLog, *parts: bytes) -> None:
+            fate.append(log, b"".join(parts))
 
         files.AppendLog.append = append  # type: ignore[method-assign]
 
