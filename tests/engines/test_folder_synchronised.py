@@ -339,10 +339,15 @@ def test_waits_double_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         now += 1.0
         assert unseen.is_due("k")
         unseen.done("k")
-    for _ in range(200):
+    for _ in range(45):
         unseen.done("k")
-    now += 4 * 3600.0
+    now += 4 * 3600.0 - 1.0
+    assert not unseen.is_due("k")
+    now += 1.0
     assert unseen.is_due("k")
+    unseen.done("k")
+    now += 1e9
+    assert not unseen.is_due("k"), "after a week it has had its chance"
     unseen.keep(())
     assert not unseen.is_due("k")
     spoilt = Schedule.for_spoilt()

@@ -7,7 +7,7 @@ home, policy and key; all they have in common is a directory::
       asks/<round>-<attempt>-<site>.msg       written by the coordinator, read by that site
       replies/<round>-<attempt>-<site>.msg    written by that site, read by the coordinator
 
-The protocol, in six rules:
+The protocol, in eight rules:
 
 1. **A place names one question.** Run, round, attempt and site are the *place*; each place has at
    most one ask and one reply. Nobody ever takes run, round or site from the content of a file:
@@ -26,7 +26,14 @@ The protocol, in six rules:
    then is the reply file written. A crash in between loses nothing and computes nothing twice.
 5. **A run belongs to the coordinator that began it.** A site that trusts several coordinators notes
    whose ask came first and hears nobody else on that run.
-6. **Silence ends.** A place without a valid reply within the deadline, counted from when this
+6. **What is lost comes again.** What a party wrote and finds altered or missing it writes again, at
+   first at once. What is there and has no effect (an ask without reply, the last reply of a run that
+   does not go on) is written again after a while, because a synchroniser may have lost it; the waits
+   double, so that a slow copy can end (``schedule.py``). Copies that synchronisers make beside a
+   message are named once and never read: the message itself comes again.
+7. **Keys come from files that people wrote.** A party may have several, with last days
+   (`wire.keys`); nothing in the folder adds one, takes one away, or moves a day.
+8. **Silence ends.** A place without a valid reply within the deadline, counted from when this
    process sent the ask, counts as an absent site; the last fault that was seen is the reason.
 
 What the folder does not do: hide. Who can read the folder can read the messages in it, so a site

@@ -14,6 +14,7 @@ whenever it is written, so a fixed time shorter than one copy takes would never 
 SPOILT = 0.5
 """Seconds between repairs of a file that is altered or removed again and again."""
 _MOST_UNSEEN = 4 * 3600.0
+_TIMES_UNSEEN = 50  # more than a week: a run that nobody closed is not written about for ever
 _MOST_SPOILT = 60.0
 _FREE = 3
 
@@ -29,16 +30,18 @@ class Schedule:
         Longest one.
     free : int
         How many times are due at once.
+    times : int, optional
+        How many times there are at all.
     """
 
-    def __init__(self, first: float, most: float, free: int = 0) -> None:
-        self._first, self._most, self._free = first, most, free
+    def __init__(self, first: float, most: float, free: int = 0, times: int | None = None) -> None:
+        self._first, self._most, self._free, self._times = first, most, free, times
         self._known: dict[object, tuple[int, float]] = {}
 
     @classmethod
     def for_unseen(cls, first: float) -> Schedule:
         """For files that are there but have no effect."""
-        return cls(first, max(first, _MOST_UNSEEN))
+        return cls(first, max(first, _MOST_UNSEEN), times=_TIMES_UNSEEN)
 
     @classmethod
     def for_spoilt(cls) -> Schedule:
@@ -53,7 +56,8 @@ class Schedule:
         """Whether it is time; what was never started is due only where some are due at once."""
         if key not in self._known:
             return self._free > 0
-        return time.monotonic() >= self._known[key][1]
+        count, at = self._known[key]
+        return time.monotonic() >= at and (self._times is None or count < self._times)
 
     def done(self, key: object) -> None:
         """Note that it was written again."""
