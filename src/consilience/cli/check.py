@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from consilience.cli import console
+from consilience.cli.run import EngineName
 
 if TYPE_CHECKING:
     from consilience.engines.study_check import SiteCheck
@@ -19,12 +20,28 @@ def check(
     sites: Path | None = typer.Option(
         None, metavar="DIR", help="Where <site>.toml are; sites/ beside the study unless given."
     ),
+    engine: EngineName = typer.Option(
+        EngineName.local, help="flower: ask the sites where they are, and check the connection."
+    ),
+    superlink: str | None = typer.Option(
+        None, metavar="HOST:PORT", help="Where the SuperLink is (engine flower)."
+    ),
+    keys: Path | None = typer.Option(
+        None, metavar="DIR", help="The coordinator's certificates and keys (engine flower)."
+    ),
+    insecure: bool = typer.Option(
+        False, "--insecure", help="No TLS: for trials on one machine (engine flower)."
+    ),
 ) -> None:
     """Check a study and its tables without running anything.
 
     Names columns and counts rows; never shows a value. Ends with the exit code of the first error
-    where too few sites could take part.
+    where too few sites could take part. With --engine flower every site that is connected checks
+    its own table and answers by yes or no; ports, clocks, certificates and versions are looked at.
     """
+    if engine is EngineName.flower or superlink is not None:
+        _over_flower(study, superlink, keys, insecure=insecure)
+        return
     from consilience.engines.study_check import check_sites, differences, require_quorum
     from consilience.engines.study_run import key_remarks, method_of, read_site_files
     from consilience.sites.study import Study
@@ -59,6 +76,51 @@ def check(
             console.say(text, indent=2, bullet="- ")
     typer.echo()
     require_quorum(read, checks)
+    console.say("The study can run.")
+
+
+def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecure: bool) -> None:
+    """Ask the sites of a federation over Flower."""
+    from consilience.cli.flower import tell_seen
+    from consilience.engines.flower import join
+    from consilience.engines.study_run import key_remarks, method_of
+    from consilience.exceptions import QuorumError, StudyError
+    from consilience.sites.study import Study
+
+    if superlink is None or keys is None:
+        raise StudyError("--engine flower needs --superlink and --keys")
+    study = Study.load(path)
+    method = method_of(study)
+    through = join.engine(study, superlink, keys, insecure=insecure)
+    try:
+        found = join.look(study, through)
+    finally:
+        through.close()
+    console.facts(
+        (
+            ("Study", f"{study.name} ({path})"),
+            ("Hash", study.hash()),
+            ("Method", f"{method.name}: {method.title}"),
+            ("Sites", f"{len(found)}, of which {study.quorum} must answer"),
+            ("SuperLink", f"{superlink}, {'plaintext' if insecure else 'TLS'}"),
+            ("Apps", join.APPS),
+        )
+    )
+    console.heading("Sites")
+    tell_seen(found)
+    said = [f"{one.site}: {text}" for one in found for text in one.said]
+    said += [*join.differences(study, found), *key_remarks(study), *join.certificate_remarks(keys)]
+    if said:
+        console.heading("Remarks")
+        for text in said:
+            console.say(text, indent=2, bullet="- ")
+    typer.echo()
+    able = [one.site for one in found if one.able]
+    if len(able) < study.quorum:
+        raise QuorumError(
+            f"{len(able)} of {len(found)} sites can take part and the study needs "
+            f"{study.quorum}: see the remarks above"
+        )
     console.say("The study can run.")
 
 

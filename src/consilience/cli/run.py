@@ -29,6 +29,16 @@ class EngineName(StrEnum):
 
     local = "local"
     folder = "folder"
+    flower = "flower"
+
+
+OPTIONS = {
+    EngineName.local: ("sites",),
+    EngineName.folder: ("folder", "key"),
+    EngineName.flower: ("superlink", "keys", "insecure"),
+}
+"""Options of each engine; another engine's are refused, so that none is left unheeded."""
+_OPTIONAL = ("sites", "insecure")
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,9 @@ class Plan:
     resume, retry_refused : bool
     engine : EngineName
     folder, key, sites : Path or None
+    superlink : str or None
+    keys : Path or None
+    insecure : bool
     seed : int or None
     quiet : bool
     """
@@ -59,18 +72,23 @@ class Plan:
     seed: int | None = None
     quiet: bool = False
     runs: Path = RUNS
+    superlink: str | None = None
+    keys: Path | None = None
+    insecure: bool = False
 
     def check(self) -> None:
         """Raise `StudyError` where options do not go together."""
         from consilience.exceptions import StudyError
 
-        through_folder = self.engine is EngineName.folder
-        if through_folder and (self.folder is None or self.key is None):
-            raise StudyError("--engine folder needs --folder (the shared folder) and --key")
-        if not through_folder and (self.folder is not None or self.key is not None):
-            raise StudyError("--folder and --key go with --engine folder: add it")
-        if through_folder and self.sites is not None:
-            raise StudyError("--sites is for --engine local: sites elsewhere have their own files")
+        for engine, needed in OPTIONS.items():
+            given = [name for name in needed if getattr(self, name) not in (None, False)]
+            listed = " and ".join(f"--{name}" for name in needed if name not in _OPTIONAL)
+            if self.engine is not engine and given:
+                raise StudyError(f"--{given[0]} goes with --engine {engine.value}: add it")
+            if self.engine is engine and any(
+                getattr(self, name) is None for name in needed if name not in _OPTIONAL
+            ):
+                raise StudyError(f"--engine {engine.value} needs {listed}")
         if self.resume and self.seed is not None:
             raise StudyError("a run keeps its seed: leave --seed out when resuming")
 
@@ -79,9 +97,10 @@ class Plan:
         words = ["consilience", "run", str(self.study), "--out", str(out), "--resume"]
         words += ["--retry-refused"] if retry else []
         words += [] if self.engine is EngineName.local else ["--engine", self.engine.value]
-        for name in ("folder", "key", "sites"):
+        for name in ("folder", "key", "sites", "superlink", "keys"):
             if getattr(self, name) is not None:
                 words += [f"--{name}", str(getattr(self, name))]
+        words += ["--insecure"] if self.insecure else []
         return shlex.join(words)
 
 
@@ -97,7 +116,8 @@ def run(
         False, "--retry-refused", help="Resume, and ask again sites that refused or were absent."
     ),
     engine: EngineName = typer.Option(
-        EngineName.local, help="All sites on this machine, or each behind a shared folder."
+        EngineName.local,
+        help="All sites on this machine, each behind a shared folder, or nodes of a SuperLink.",
     ),
     folder: Path | None = typer.Option(None, metavar="DIR", help="Shared folder (engine folder)."),
     key: Path | None = typer.Option(
@@ -105,6 +125,15 @@ def run(
     ),
     sites: Path | None = typer.Option(
         None, metavar="DIR", help="Where <site>.toml are; sites/ beside the study unless given."
+    ),
+    superlink: str | None = typer.Option(
+        None, metavar="HOST:PORT", help="Where the SuperLink is (engine flower)."
+    ),
+    keys: Path | None = typer.Option(
+        None, metavar="DIR", help="The coordinator's certificates and keys (engine flower)."
+    ),
+    insecure: bool = typer.Option(
+        False, "--insecure", help="No TLS: for trials on one machine (engine flower)."
     ),
     seed: int | None = typer.Option(
         None, min=0, metavar="N", help="Public seed; the study's, or a fresh one, unless given."
@@ -120,7 +149,19 @@ def run(
     holds this run's directory.
     """
     plan = Plan(
-        study, out, resume or retry_refused, retry_refused, engine, folder, key, sites, seed, quiet
+        study,
+        out,
+        resume or retry_refused,
+        retry_refused,
+        engine,
+        folder,
+        key,
+        sites,
+        seed,
+        quiet,
+        superlink=superlink,
+        keys=keys,
+        insecure=insecure,
     )
     done = execute(plan)
     if json:
@@ -149,7 +190,7 @@ def execute(plan: Plan) -> Run:
     if not plan.resume:
         _require_room(out)
     follows = followed_run(study, out.parent)
-    with Progress(quiet=plan.quiet, each_site=plan.engine is EngineName.folder) as progress:
+    with Progress(quiet=plan.quiet, each_site=plan.engine is not EngineName.local) as progress:
         federation = Federation.from_study(study, engine=_engine(plan, study, method, progress))
         with _way_back(plan, out):
             done = federation.run(
@@ -207,6 +248,14 @@ def _engine(plan: Plan, study: Study, method: Method, progress: Progress) -> Eng
 
     if plan.folder is not None and plan.key is not None:
         return folder_engine(study, plan.folder, plan.key, on_note=progress.note)
+    if plan.superlink is not None and plan.keys is not None:
+        from consilience.engines.flower.join import engine as flower_engine
+
+        through = flower_engine(
+            study, plan.superlink, plan.keys, insecure=plan.insecure, on_note=progress.note
+        )
+        through.require_link()
+        return through
     files = read_site_files(study, plan.sites)
     if not plan.resume:
         require_quorum(study, check_sites(study, files, method))

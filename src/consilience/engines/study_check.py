@@ -76,6 +76,11 @@ def check_sites(study: Study, files: Mapping[str, SiteFile], method: Method) -> 
     return checks
 
 
+def check_one(study: Study, file: SiteFile, method: Method) -> SiteCheck:
+    """Check one site by itself, where the others are elsewhere."""
+    return _check(study, file, method, {})
+
+
 def _over_columns(
     checks: list[SiteCheck], files: Mapping[str, SiteFile], ids: Ids
 ) -> list[SiteCheck]:

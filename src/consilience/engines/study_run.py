@@ -19,6 +19,7 @@ from consilience.sites.study import SiteFile, Study
 if TYPE_CHECKING:
     from consilience.engines.base import Engine
     from consilience.engines.federation import Run
+    from consilience.wire.signing import SigningKey
 
 SITES = "sites"
 
@@ -93,6 +94,18 @@ def folder_engine(study: Study, folder: Path, key: Path, *, on_note: Any = None)
         There is no such folder.
     """
     from consilience.engines.folder import FolderEngine
+
+    own = coordinator_key(study, key)
+    return FolderEngine(folder, study.sites.names, own, study.sites.keys, on_note=on_note)
+
+
+def coordinator_key(study: Study, key: Path) -> SigningKey:
+    """Read the coordinator's private key, which must be one that the study names, if it names any.
+
+    Raises
+    ------
+    StudyError
+    """
     from consilience.wire.signing import SigningKey
 
     own = SigningKey.load(key)
@@ -109,7 +122,7 @@ def folder_engine(study: Study, folder: Path, key: Path, *, on_note: Any = None)
                 "[coordinator] of the study says: use the one that follows it ('consilience site "
                 "keys DIR --retire')"
             )
-    return FolderEngine(folder, study.sites.names, own, study.sites.keys, on_note=on_note)
+    return own
 
 
 def key_remarks(study: Study) -> list[str]:

@@ -1,0 +1,243 @@
+"""``consilience flower``: studies across organisations, over Flower."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from consilience.cli import console
+from consilience.cli.run import EngineName, Plan, execute, tell
+from consilience.cli.runs import as_json
+from consilience.cli.site_common import one_sentence as _one_sentence
+
+if TYPE_CHECKING:
+    from consilience.engines.flower.join import Seen
+
+app = typer.Typer(help="Studies across organisations, over Flower.", no_args_is_help=True)
+
+Keys = Annotated[Path, typer.Option(metavar="DIR", help="Certificates and keys of this party.")]
+SuperLinkAt = Annotated[
+    str, typer.Option("--superlink", metavar="HOST:PORT", help="Where the SuperLink is.")
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="No TLS, any node: for trials on one machine only.")
+]
+PORT = 9092
+
+
+@app.command()
+@_one_sentence
+def keys(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory.")],
+    site: Annotated[
+        list[str], typer.Option("--site", metavar="NAME", help="A site; several times.")
+    ],
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="Name or address of the server, for sites."),
+    ] = None,
+    days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 365,
+) -> None:
+    """Make certificates and keys for a test federation, and print the lines for its files.
+
+    For a real one each party makes its own: 'consilience flower node-key' and 'consilience site
+    keys'; the server's certificate comes from whoever signs certificates there.
+    """
+    from consilience.engines.flower.keys import COORDINATOR, SITES, make_federation
+
+    hosts = host or ["127.0.0.1", "localhost"]
+    public = make_federation(directory, site, hosts, days=days)
+    typer.echo("# study file:")
+    typer.echo("[coordinator]")
+    typer.echo(f'key = "{public[COORDINATOR]}"')
+    typer.echo("[sites.keys]")
+    for name in site:
+        typer.echo(f'{name} = "{public[name]}"')
+    typer.echo("# each site file:")
+    typer.echo("[trust]")
+    typer.echo(f'coordinators = ["{public[COORDINATOR]}"]')
+    typer.echo(
+        f"wrote {directory / COORDINATOR} for who runs server and studies, and one directory for "
+        f"each site in {directory / SITES}: hand each to its site over a safe channel",
+        err=True,
+    )
+
+
+@app.command("node-key")
+@_one_sentence
+def node_key(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to keep the key.")],
+    site: Annotated[str, typer.Option("--site", metavar="NAME", help="Name of the site.")],
+) -> None:
+    """Make the key by which this site's node is let in, and print its public line.
+
+    Who runs the SuperLink puts that line into nodes/NAME.pub of the coordinator's directory.
+    """
+    from consilience.engines.flower.keys import make_node_key
+
+    typer.echo(make_node_key(directory, site))
+
+
+@app.command()
+@_one_sentence
+def coordinator(
+    keys: Keys,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = PORT,
+    home: Annotated[
+        Path, typer.Option(metavar="DIR", help="Database and log of the server.")
+    ] = Path("superlink"),
+    insecure: Insecure = False,
+) -> None:
+    """Run the SuperLink until stopped: TLS, registered nodes only, nothing reported home.
+
+    Nodes are those whose public keys lie in nodes/ of the keys; add one and start again.
+    """
+    from consilience.engines.flower.join import certificate_remarks
+    from consilience.engines.flower.server import SuperLink
+
+    if insecure:
+        console.complain("Insecure: no TLS, and any node may connect. For trials on one machine.")
+    for remark in certificate_remarks(keys):
+        console.complain(remark)
+    with _until_stopped() as is_over:
+        link = SuperLink(keys, host, port, home, insecure=insecure)
+        try:
+            known = ", ".join(sorted(link.nodes)) or ("any" if insecure else "none")
+            typer.echo(f"SuperLink at {host}:{port}, nodes: {known}; its log is {link.log}")
+            link.wait(is_over)
+        finally:
+            link.stop()
+    typer.echo("SuperLink: stopped")
+
+
+@app.command()
+@_one_sentence
+def site(
+    site_toml: Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's own file.")],
+    superlink: SuperLinkAt,
+    keys: Keys,
+    insecure: Insecure = False,
+    poll: Annotated[float, typer.Option(help="Pause between two looks, seconds.")] = 0.2,
+) -> None:
+    """Be this site's node until stopped.
+
+    Runs no code that comes from the network: whatever app a run carries, the installed package
+    answers, and only asks that a coordinator of [trust] has signed.
+    """
+    from consilience.engines.flower.join import certificate_remarks, serve
+    from consilience.sites.study import SiteFile
+
+    file = SiteFile.load(site_toml)
+    if insecure:
+        console.complain("Insecure: no TLS, no node key. For trials on one machine.")
+    for remark in certificate_remarks(keys):
+        console.complain(remark)
+    trusted = len(file.trust.coordinators)
+    typer.echo(
+        f"site {file.name}: node of {superlink}, trusting {trusted} coordinator(s); apps of runs "
+        "are not loaded"
+    )
+    with _until_stopped() as is_over:
+        serve(
+            file,
+            superlink,
+            keys,
+            insecure=insecure,
+            is_over=is_over,
+            poll=poll,
+            on_event=_print_event,
+        )
+    typer.echo(f"site {file.name}: stopped")
+
+
+@app.command()
+@_one_sentence
+def run(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="Study file.")],
+    superlink: SuperLinkAt,
+    keys: Keys,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Run directory; runs/<run id> here unless given."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that stopped.")
+    ] = False,
+    retry_refused: Annotated[
+        bool, typer.Option("--retry-refused", help="Resume, and ask again who refused.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Public seed.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    insecure: Insecure = False,
+) -> None:
+    """Run a study over a SuperLink; the run directory is written here.
+
+    The same as 'consilience run STUDY --engine flower'.
+    """
+    plan = Plan(
+        study,
+        out,
+        resume or retry_refused,
+        retry_refused,
+        EngineName.flower,
+        seed=seed,
+        quiet=quiet,
+        superlink=superlink,
+        keys=keys,
+        insecure=insecure,
+    )
+    done = execute(plan)
+    if json:
+        console.print_json(as_json(done))
+    else:
+        tell(done)
+
+
+def tell_seen(found: list[Seen]) -> None:
+    """Print what the sites answered before a run."""
+    console.table(
+        ("site", "connected", "release", "clock, seconds", "verdict"),
+        (
+            (
+                one.site,
+                "yes" if one.connected else "no",
+                one.release or "-",
+                f"{one.skew:+.1f}" if one.connected else "-",
+                "can take part" if one.able else "cannot take part",
+            )
+            for one in found
+        ),
+        right="   r",
+    )
+
+
+def _print_event(kind: str, facts: dict[str, Any]) -> None:
+    said = " ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", None))
+    typer.echo(f"{kind} {said}".strip())
+
+
+@contextmanager
+def _until_stopped() -> Iterator[Any]:
+    """Let the first signal end the work in order; the second ends it at once."""
+    over = threading.Event()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if over.is_set():
+            raise KeyboardInterrupt
+        over.set()
+
+    before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield over.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,245 @@
+"""What both ends need of Flower: clients that never retry or stop the process on their own.
+
+Flower's own retry helper answers some errors by a signal to the process that uses it. Ours is a
+person's command or a site's service, so clients here raise, and who called decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from consilience.engines.flower.link import Content, LinkLost
+from consilience.exceptions import EngineError, MissingExtraError, StudyError
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+
+try:
+    import httpx
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+    from flwr.supercore.inflatable.inflatable_utils import (
+        inflate_object_from_contents,
+        pull_objects,
+    )
+    from flwr.supercore.interceptors import (
+        RuntimeVersionHttpInterceptor,
+        SuperExecAuthHttpInterceptor,
+    )
+    from flwr.supercore.protobuf.client import ProtobufClient
+except ImportError as error:
+    raise MissingExtraError("flower", "The engine over Flower") from error
+
+logging.getLogger("flwr").setLevel(logging.WARNING)
+
+APP = Path(__file__).parent / "app"
+SERIES = "1.41."
+"""Release series of Flower on whose inner interfaces these modules rest."""
+
+MESSAGE_TYPE = "query.consilience"
+RECORD = "consilience"
+_LONG = 1 << 18
+_UPLOAD = 180.0
+"""Seconds for which the server keeps a message whose parts are still being sent."""
+
+C = TypeVar("C", bound=ProtobufClient)
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a SuperLink is, and how its certificate is checked.
+
+    Attributes
+    ----------
+    address : str
+        ``host:port``.
+    certificate : Path or None
+        Certificate of the authority that signed the server's; None for a plaintext connection.
+    """
+
+    address: str
+    certificate: Path | None
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdigit():
+            raise StudyError(
+                f"the address of a SuperLink is HOST:PORT, but {self.address[:80]!r} was given"
+            )
+
+    def root(self) -> bytes | None:
+        """Text of the certificate.
+
+        Raises
+        ------
+        StudyError
+        """
+        if self.certificate is None:
+            return None
+        try:
+            return self.certificate.read_bytes()
+        except OSError as error:
+            raise StudyError(
+                f"the certificate {self.certificate} cannot be read: {error.strerror}"
+            ) from None
+
+
+def check_release() -> None:
+    """Refuse releases of Flower that were not tried.
+
+    Raises
+    ------
+    MissingExtraError
+    """
+    found = importlib.metadata.version("flwr")
+    if not found.startswith(SERIES):
+        raise MissingExtraError(
+            "flower",
+            f"Flower {found} is installed, but {SERIES}x was tried: the engine over Flower",
+        )
+
+
+def client(kind: type[C], server: Server, component: str, *interceptors: Any) -> C:
+    """Build a client of one of Flower's interfaces."""
+    return kind.from_server_address(
+        server.address,
+        server.certificate is None,
+        server.root(),
+        [RuntimeVersionHttpInterceptor(component_name=component), *interceptors],
+        retry_invoker=None,
+    )
+
+
+def executor_interceptor(secret: bytes) -> Any:
+    """Show the server that this process may take tasks."""
+    methods = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+    return SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)
+
+
+@contextmanager
+def losses(what: str) -> Iterator[None]:
+    """Turn Flower's and the network's errors into `LinkLost`, without their texts."""
+    try:
+        yield
+    except (httpx.HTTPStatusError, httpx.TransportError) as error:
+        raise LinkLost(f"{what} failed: {describe(error)}") from None
+    except LinkLost:
+        raise
+    except EngineError:
+        raise
+    except Exception as error:  # Flower raises many classes; their texts may come from anybody.
+        raise LinkLost(f"{what} failed ({type(error).__name__})") from error
+
+
+def describe(error: Exception) -> str:
+    """Say what happened to a connection, in words for the person who has to mend it."""
+    if isinstance(error, httpx.HTTPStatusError):
+        code = error.response.status_code
+        return {
+            401: "the server does not know this key or token (HTTP 401)",
+            403: "the server does not allow it (HTTP 403)",
+            404: "the server has no such interface: is it a SuperLink of the same release (404)?",
+            412: "the server runs another release of Flower (HTTP 412)",
+        }.get(code, f"the server answers with HTTP {code}")
+    text = str(error).lower()
+    if "certificate has expired" in text:
+        return "the server's certificate has expired: who runs it must make a new one"
+    if "certificate is not yet valid" in text:
+        return "the server's certificate is not valid yet: compare the clocks"
+    if "mismatch" in text or "not valid for" in text:
+        return "the server's certificate is for another host: use the name that it was made for"
+    if "certificate" in text:
+        return "the server's certificate is not signed by the authority that was given"
+    if any(word in text for word in ("wrong_version", "wrong version", "ssl", "tls")):
+        return "the server does not speak TLS, or speaks it otherwise"
+    if isinstance(error, httpx.ConnectError):
+        return "nobody answers at that address"
+    if isinstance(error, httpx.TimeoutException):
+        return "the server does not answer in time"
+    return "the connection broke"
+
+
+@cache
+def own_app() -> tuple[bytes, str]:
+    """The one app of this release as Flower packs it, and its hash."""
+    packed = build_fab_from_disk(APP)
+    return packed, hashlib.sha256(packed).hexdigest()
+
+
+def whole(message_id: str, tree: Any, pull: Callable[[str], bytes]) -> Message:
+    """Fetch the parts of a message and put them together.
+
+    A message is announced before all its parts are there; Flower's own waiting begins at a second.
+    """
+    ids = [part.object_id for part in iterate_object_tree(tree)]
+    contents = pull_objects(
+        ids,
+        pull_object_fn=pull,
+        max_time=_UPLOAD,
+        max_tries_per_object=None,
+        initial_backoff=0.01,
+        backoff_cap=0.5,
+    )
+    message = inflate_object_from_contents(tree.object_id, contents)
+    if not isinstance(message, Message):
+        raise LinkLost("the server sent something that is no message")
+    message.metadata.__dict__["_message_id"] = message_id
+    return message
+
+
+def packed(content: Content) -> RecordDict:
+    """Put a message's content into Flower's records; long bytes go as an array, in pieces."""
+    short = {k: v for k, v in content.items() if not isinstance(v, bytes) or len(v) < _LONG}
+    records = RecordDict({RECORD: ConfigRecord(dict(short))})
+    for name in content.keys() - short.keys():
+        value = content[name]
+        if isinstance(value, bytes):
+            array = Array("uint8", (len(value),), "raw", value)
+            records[f"{RECORD}.{name}"] = ArrayRecord({name: array})
+    return records
+
+
+def unpacked(message: Message) -> dict[str, object] | None:
+    """Content of a message; None where it is not one of ours."""
+    if message.has_error() or RECORD not in message.content:
+        return None
+    found: dict[str, object] = {}
+    for title, record in message.content.items():
+        if title == RECORD and isinstance(record, ConfigRecord):
+            found.update(dict(record))
+        elif title.startswith(f"{RECORD}.") and isinstance(record, ArrayRecord):
+            found.update({str(name): array.data for name, array in record.items()})
+    return found
+
+
+class Beats:
+    """Says every few seconds that this process is alive; errors are left to the next real call."""
+
+    def __init__(self, beat: Callable[[], object], every: float = 20.0) -> None:
+        self._beat, self._every = beat, every
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="heartbeat")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop.set()
+        self._thread.join(timeout=2.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every):
+            try:
+                self._beat()
+            except Exception as error:  # noqa: BLE001  a later call says it to who can act
+                logging.getLogger(__name__).debug("a heartbeat failed (%s)", type(error).__name__)

@@ -1,0 +1,399 @@
+"""The coordinator's end of the exchange through Flower."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from consilience.engines.base import Arrival, Engine, Key
+from consilience.engines.flower.desk import query_context
+from consilience.engines.flower.link import Content, Delivered, Link, LinkLost
+from consilience.engines.signed import OnNote, Place, SiteKeys, check_poll, pause
+from consilience.exceptions import EngineError, SignatureError, WireError
+from consilience.wire.codec import digest
+from consilience.wire.envelope import Request
+from consilience.wire.keys import KeyList
+from consilience.wire.signing import Context, SigningKey, unseal
+
+_log = logging.getLogger(__name__)
+
+HELLO_AGAIN = 2.0
+"""Seconds between two looks for sites that are not connected."""
+HELD_FIRST, HELD_LAST = 2.0, 60.0
+"""Seconds until a held reply is asked for again; they double."""
+AGAIN_FIRST, AGAIN_LAST = 0.5, 30.0
+"""Seconds until a message that failed is sent again, and until a lost link is opened again."""
+REPEAT_FIRST, REPEAT_LAST = 20.0, 300.0
+"""Seconds of silence after which an ask is sent again: a node that died with a message in hand is
+not given it a second time. A site that is still computing answers both, from one record."""
+LIFE = 24 * 3600.0
+"""Seconds for which the SuperLink keeps a message for a site that is away."""
+
+
+@dataclass
+class _Open:
+    """An ask without its reply yet."""
+
+    place: Place
+    body: bytes
+    content: Content
+    sent: float
+    due: float
+    again: float = AGAIN_FIRST
+    ids: list[str] = field(default_factory=list)
+    node: int = 0
+    repeat: float = REPEAT_FIRST
+    fault: str = ""
+
+
+class FlowerEngine(Engine):
+    """Engine over sites that are nodes of a SuperLink.
+
+    Parameters
+    ----------
+    open_link : callable
+        ``open_link() -> Link``; called again when the link was lost.
+    sites : iterable of str
+    coordinator_key : SigningKey
+        Private key of this coordinator.
+    site_public_keys : mapping of site to KeyList, or to public key
+    poll : float
+        Longest time in seconds between two looks for replies.
+    on_note : callable, optional
+        ``on_note(kind, facts)`` for what was set aside, lost or held; it also goes to the log.
+
+    Attributes
+    ----------
+    notes : list of str
+
+    Raises
+    ------
+    StudyError
+        A site has no public key, every key of a site has ended, or a name or key is malformed.
+    """
+
+    name = "flower"
+
+    def __init__(
+        self,
+        open_link: Callable[[], Link],
+        sites: Iterable[str],
+        coordinator_key: SigningKey,
+        site_public_keys: Mapping[str, KeyList | str],
+        *,
+        poll: float = 0.5,
+        on_note: OnNote | None = None,
+    ) -> None:
+        self._keys, self._key = SiteKeys(sites, site_public_keys), coordinator_key
+        self.sites = self._keys.sites
+        self._link: Link | None = None
+        self._open_link = open_link
+        self._poll, self._on_note = check_poll(poll), on_note
+        self._waiting: dict[Key, _Open] = {}
+        self._nodes: dict[str, int] = {}
+        self._strangers: set[int] = set()
+        self._hellos: dict[str, tuple[int, str, str]] = {}
+        self._next_hello = self._next_link = 0.0
+        self._patience = AGAIN_FIRST
+        self.notes: list[str] = []
+
+    # ------------------------------------------------------------------ the engine
+
+    def send(self, requests: Mapping[Key, bytes]) -> None:
+        """Put asks in line; they go as soon as their site is connected."""
+        now = time.monotonic()
+        for key, data in requests.items():
+            request = Request.from_bytes(data)
+            place = Place.of(request)
+            envelope = self._key.seal(place.context("ask", self._key.public, ""), data)
+            content: Content = {
+                "kind": "ask",
+                "run": place.run,
+                "round": place.round,
+                "attempt": place.attempt,
+                "site": place.site,
+                "envelope": envelope,
+            }
+            self._waiting[key] = _Open(place, data, content, now, now)
+
+    def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
+        """Send what is in line and look for replies until all (or any) are there or late."""
+        unknown = [key for key in keys if key not in self._waiting]
+        if unknown:
+            raise EngineError(f"round {unknown[0][0]} was not put to site {unknown[0][1]!r}")
+        arrivals: list[Arrival] = []
+        began = time.monotonic()
+        while True:
+            found = self._turn(keys)
+            for key in sorted(keys & self._waiting.keys()):
+                arrival = found.get(key) or self._late(key, deadline)
+                if arrival is not None:
+                    del self._waiting[key]
+                    arrivals.append(arrival)
+                    began = time.monotonic()
+            if not keys & self._waiting.keys() or (arrivals and wait == "any"):
+                return arrivals
+            time.sleep(pause(began, self._poll))
+
+    def close_run(self, run: str) -> None:
+        """End Flower's run."""
+        self._waiting.clear()
+        self._close(well=True)
+
+    def ask_everyone(
+        self, kind: str, body: Mapping[str, Any], *, seconds: float
+    ) -> dict[str, dict[str, Any] | None]:
+        """Put a question that belongs to no run to every site that is connected.
+
+        Parameters
+        ----------
+        kind : {"hello", "check"}
+        body : dict
+            Of texts and numbers.
+        seconds : float
+            How long to wait.
+
+        Returns
+        -------
+        dict
+            By site: what it answered and signed, or None.
+        """
+        found: dict[str, dict[str, Any] | None] = dict.fromkeys(self.sites)
+        asked: dict[str, tuple[str, str]] = {}
+        end, tried = time.monotonic() + seconds, set()  # type: tuple[float, set[int]]
+        while time.monotonic() < end and None in found.values():
+            try:
+                link = self._linked()
+                if link is not None:
+                    for node in set(link.nodes()) - tried:
+                        tried.add(node)
+                        query, content, about = self._query(kind, body)
+                        asked[link.push(node, content, seconds=seconds)] = (query, about)
+                    for delivered in link.pull(list(asked)):
+                        query, about = asked.pop(delivered.id, ("", ""))
+                        site, said = self._answered(delivered, query, about)
+                        if site:
+                            found[site] = said
+            except LinkLost as lost:
+                self._lost(lost)
+                tried.clear()
+                asked.clear()
+            time.sleep(0.05)
+        return found
+
+    def require_link(self) -> None:
+        """Open the link, or say why that cannot be done.
+
+        Raises
+        ------
+        LinkLost
+        """
+        if self._link is None:
+            self._link = self._open_link()
+
+    def close(self) -> None:
+        """Let the connection go without having finished."""
+        self._close(well=False)
+
+    # ------------------------------------------------------------------ one turn
+
+    def _turn(self, keys: Collection[Key]) -> dict[Key, Arrival]:
+        """Greet, send, fetch once; a lost link leaves everything to be sent again."""
+        try:
+            link = self._linked()
+            if link is None:
+                return {}
+            self._greet(link)
+            self._push(link)
+            return self._pull(link, keys)
+        except LinkLost as lost:
+            self._lost(lost)
+            return {}
+
+    def _linked(self) -> Link | None:
+        if self._link is None and time.monotonic() >= self._next_link:
+            try:
+                self._link = self._open_link()
+                self._patience = AGAIN_FIRST
+            except LinkLost as lost:
+                self._lost(lost)
+        return self._link
+
+    def _lost(self, lost: LinkLost) -> None:
+        """Forget what was sent through a link; our own reply caches make sending again harmless."""
+        self._note("link lost", reason=str(lost))
+        self._close(well=False)
+        self._next_link = time.monotonic() + self._patience
+        self._patience = min(2 * self._patience, AGAIN_LAST)
+
+    def _close(self, *, well: bool) -> None:
+        link, self._link = self._link, None
+        for ask in self._waiting.values():
+            ask.ids, ask.due = [], 0.0
+        self._nodes.clear()
+        self._strangers.clear()
+        self._hellos.clear()
+        self._next_hello = 0.0
+        if link is not None:
+            link.close(well=well)
+
+    def _greet(self, link: Link) -> None:
+        """Find out which node is which site, as long as a site is missing."""
+        wanted = {ask.place.site for ask in self._waiting.values()} - self._nodes.keys()
+        if not wanted and all(ask.ids for ask in self._waiting.values()):
+            return
+        if time.monotonic() >= self._next_hello:
+            self._next_hello = time.monotonic() + HELLO_AGAIN
+            present = link.nodes()
+            for site, node in list(self._nodes.items()):
+                if node not in present:
+                    del self._nodes[site]
+            known = {*self._nodes.values(), *(node for node, _, _ in self._hellos.values())}
+            for node in sorted(set(present) - known - self._strangers):
+                query, content, about = self._query("hello", {})
+                self._hellos[link.push(node, content, seconds=60.0)] = (node, query, about)
+        for delivered in link.pull(list(self._hellos)) if self._hellos else ():
+            node, query, about = self._hellos.pop(delivered.id)
+            site, _ = self._answered(delivered, query, about)
+            if site:
+                self._nodes[site] = node
+            elif not delivered.fault:
+                self._strangers.add(node)
+                self._note("stranger", reason="a node answers for no site of the study")
+
+    def _push(self, link: Link) -> None:
+        now = time.monotonic()
+        for ask in self._waiting.values():
+            node = self._nodes.get(ask.place.site)
+            if node is None:
+                ask.fault = ask.fault or "it is not connected to the SuperLink"
+                continue
+            if ask.ids and ask.node != node:
+                ask.due = now
+            if ask.due > now:
+                continue
+            sent = link.push(node, ask.content, seconds=LIFE)
+            if not sent:
+                self._again(ask, "the SuperLink did not take the message")
+                continue
+            ask.ids.append(sent)
+            ask.node, ask.due = node, now + ask.repeat
+            ask.repeat = min(2 * ask.repeat, REPEAT_LAST)
+
+    def _pull(self, link: Link, keys: Collection[Key]) -> dict[Key, Arrival]:
+        by_id = {one: key for key in keys if key in self._waiting for one in self._waiting[key].ids}
+        found: dict[Key, Arrival] = {}
+        for delivered in link.pull(list(by_id)) if by_id else ():
+            key = by_id.get(delivered.id)
+            if key is None or key in found:
+                continue
+            self._waiting[key].ids.remove(delivered.id)
+            body = self._opened(key, delivered)
+            if body is not None:
+                found[key] = Arrival(key, body)
+        return found
+
+    def _opened(self, key: Key, delivered: Delivered) -> bytes | None:
+        """The reply in what came back; anything else is noted, and asked for again."""
+        ask = self._waiting[key]
+        content = delivered.content
+        if content is None:
+            self._again(ask, f"Flower reports {delivered.fault}")
+            return None
+        status, envelope = content.get("status"), content.get("envelope")
+        if status == "held":
+            ask.fault = "its reply waits for the steward's release"
+            self._note("held", round=key[0], site=key[1], reason=ask.fault)
+            ask.again = min(2 * max(ask.again, HELD_FIRST / 2), HELD_LAST)
+            ask.due = time.monotonic() + ask.again
+            return None
+        if status != "reply" or not isinstance(envelope, bytes):
+            said = content.get("reason")
+            known = said if isinstance(said, str) and said in IGNORED else "it was not understood"
+            self._again(ask, f"the site set the message aside: {known}")
+            return None
+        context = ask.place.context("reply", self._key.public, digest(ask.body))
+        try:
+            return self._unsealed(key[1], envelope, context)
+        except WireError as error:
+            self._again(ask, error.public)
+            return None
+
+    def _unsealed(self, site: str, envelope: bytes, context: Context) -> bytes:
+        """What a site has signed with a key that counts today."""
+        fault: WireError = WireError("a site without keys")
+        for public in self._keys.publics(site):
+            try:
+                body = unseal(envelope, public=public, context=context)
+            except SignatureError as error:
+                fault = error
+                continue
+            self._keys.require_current(site, public)
+            return body
+        raise fault
+
+    def _again(self, ask: _Open, reason: str) -> None:
+        if ask.fault != reason:
+            self._note("again", round=ask.place.round, site=ask.place.site, reason=reason)
+        ask.fault = reason
+        ask.due = time.monotonic() + ask.again
+        ask.again = min(2 * ask.again, AGAIN_LAST)
+
+    def _late(self, key: Key, deadline: float) -> Arrival | None:
+        ask = self._waiting[key]
+        if time.monotonic() < ask.sent + deadline:
+            return None
+        why = f" ({ask.fault})" if ask.fault else ""
+        return Arrival(key, None, f"no reply within {deadline:g} seconds{why}")
+
+    # ------------------------------------------------------------------ questions of no run
+
+    def _query(self, kind: str, body: Mapping[str, Any]) -> tuple[str, Content, str]:
+        query = secrets.token_hex(16)
+        text = json.dumps({"kind": kind, **body}, sort_keys=True).encode()
+        context = query_context(query, "ask", self._key.public)
+        content: Content = {"kind": kind, "query": query, "envelope": self._key.seal(context, text)}
+        return query, content, digest(text)
+
+    def _answered(
+        self, delivered: Delivered, query: str, about: str
+    ) -> tuple[str, dict[str, Any] | None]:
+        """Site that signed an answer, and what it says; no site where no key of the study fits."""
+        content = delivered.content or {}
+        envelope, site = content.get("envelope"), content.get("site")
+        if not isinstance(envelope, bytes) or site not in self.sites:
+            return "", None
+        context = query_context(query, "reply", self._key.public, about)
+        try:
+            said = json.loads(self._unsealed(str(site), envelope, context))
+        except (WireError, ValueError):
+            return "", None
+        if not isinstance(said, dict) or said.get("site") != site:
+            return "", None
+        return str(site), said
+
+    def _note(self, kind: str, **facts: Any) -> None:
+        sentence = ", ".join(f"{name} {value}" for name, value in facts.items())
+        self.notes.append(f"{kind}: {sentence}")
+        _log.info("%s: %s", kind, sentence)
+        if self._on_note is not None:
+            self._on_note(kind, facts)
+
+
+IGNORED = frozenset(
+    {
+        "no coordinator that this site trusts has signed it for this place",
+        "another coordinator began this run",
+        "the ask is for another place",
+        "the run's app is not the one of this release",
+        "it is larger than messages may be",
+        "it is not a message of this package",
+        "the site could not keep its record",
+    }
+)
+"""Words in which a site says that it set a message aside; others are not repeated."""

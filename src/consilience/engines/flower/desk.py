@@ -1,0 +1,221 @@
+"""A site's end of the exchange through Flower: one message in, one message out.
+
+Nothing that arrives is trusted for where it came from: an ask is an envelope that a coordinator on
+the site's own list has signed for this site, run, round and attempt, like a file in a shared folder
+(`engines.signed`); Flower's authentication only says which machine is connected. And nothing but
+our own sentences leaves: whatever is raised in here becomes a refusal or one of a few words.
+
+======= ============================================ ===========================================
+kind    asks                                         answer
+======= ============================================ ===========================================
+hello   who are you, are you well?                   name, release, clock, free disk
+check   could this study run on your table?          yes, or why not
+ask     a request of a run                           the reply, or that it waits for the steward
+======= ============================================ ===========================================
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal
+
+from consilience.engines.flower.link import Content
+from consilience.engines.signed import OnNote, Place, TrustedCoordinators
+from consilience.exceptions import ConsilienceError, RunError, SignatureError, WireError
+from consilience.sites.home import DiskHome
+from consilience.sites.site import Site
+from consilience.wire.codec import digest
+from consilience.wire.envelope import Reply
+from consilience.wire.keys import KeyList
+from consilience.wire.signing import OVERHEAD, Context, SigningKey, unseal
+
+Checker = Callable[[str], Mapping[str, Any]]
+
+ANY_SITE = "any site"
+NOT_OURS = "it is not a message of this package"
+NOT_TRUSTED = "no coordinator that this site trusts has signed it for this place"
+OTHER_COORDINATOR = "another coordinator began this run"
+TOO_LARGE = "it is larger than messages may be"
+HOME_FAILED = "the site could not keep its record"
+FOREIGN_APP = "the run's app is not the one of this release"
+UNFORESEEN = "the site stopped with an error; its own log says why"
+IGNORED = frozenset(
+    {NOT_OURS, NOT_TRUSTED, OTHER_COORDINATOR, TOO_LARGE, HOME_FAILED, FOREIGN_APP, UNFORESEEN}
+)
+"""All that a site ever says of a message that it sets aside."""
+
+_QUERY = 32
+_SLACK = 1 << 16
+
+
+def query_context(
+    query: str, direction: Literal["ask", "reply"], coordinator: str, about: str = ""
+) -> Context:
+    """What hello and check are bound to: a number that the coordinator drew, and no run."""
+    sender, recipient = coordinator, ANY_SITE
+    if direction == "reply":
+        sender, recipient = recipient, sender
+    return Context(f"query {query}", 0, 0, direction, sender, recipient, about=about)
+
+
+class Desk:
+    """Answers what a node hands in.
+
+    Parameters
+    ----------
+    site : Site
+    key : SigningKey
+        The site's private key.
+    coordinators : collection of KeyList or str
+        Public keys of the coordinators that may ask.
+    check : callable, optional
+        ``check(study text) -> {"able": bool, "said": [...]}`` for the kind "check".
+    on_event : callable, optional
+        ``on_event(kind, facts)``: "answered", "ignored", "held", "greeted", "checked".
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        key: SigningKey,
+        coordinators: Collection[KeyList | str],
+        *,
+        check: Checker | None = None,
+        on_event: OnNote | None = None,
+    ) -> None:
+        self._site, self._key, self._check = site, key, check
+        self._trusted = TrustedCoordinators(site, coordinators)
+        self._on_event = on_event
+        self._most = site.policy.max_message_bytes + OVERHEAD + _SLACK
+
+    def handle(self, content: Mapping[str, object]) -> Content:
+        """Answer one message; never raises, and says nothing that is not meant to leave."""
+        try:
+            return self._handle(content)
+        except SignatureError as error:
+            other = OTHER_COORDINATOR in str(error)
+            return self._ignored(OTHER_COORDINATOR if other else NOT_TRUSTED, error)
+        except WireError as error:
+            return self._ignored(NOT_OURS, error)
+        except RunError as error:
+            return self._ignored(HOME_FAILED, error)
+        except Exception as error:  # noqa: BLE001  its text may hold a value and stays here
+            return self._ignored(UNFORESEEN, error)
+
+    def _handle(self, content: Mapping[str, object]) -> Content:
+        kind, envelope = content.get("kind"), content.get("envelope")
+        if not isinstance(envelope, bytes):
+            raise WireError("a message without an envelope")
+        if len(envelope) > self._most:
+            return self._ignored(TOO_LARGE, None)
+        if kind == "ask":
+            return self._ask(content, envelope)
+        if kind in ("hello", "check"):
+            return self._query(str(kind), content, envelope)
+        raise WireError("a message of no known kind")
+
+    def _ask(self, content: Mapping[str, object], envelope: bytes) -> Content:
+        place = _place(content)
+        if place.site != self._site.name:
+            raise WireError("a message for another site")
+
+        def take(public: str) -> bytes:
+            return unseal(envelope, public=public, context=place.context("ask", public, ""))
+
+        coordinator, body = self._trusted.ask(place, take)
+        reply = self._site.answer(body)
+        said = Reply.from_bytes(reply)
+        context = place.context("reply", coordinator, digest(body))
+        self._tell(
+            "answered",
+            run=place.run,
+            round=place.round,
+            step=said.step,
+            outcome=said.status,
+            reason=said.reason,
+            bytes=len(reply),
+        )
+        return {"status": "reply", "envelope": self._key.seal(context, reply)}
+
+    def _query(self, kind: str, content: Mapping[str, object], envelope: bytes) -> Content:
+        query = content.get("query")
+        if not isinstance(query, str) or len(query) != _QUERY or not query.isalnum():
+            raise WireError("a question without its number")
+
+        def take(public: str) -> bytes:
+            return unseal(envelope, public=public, context=query_context(query, "ask", public))
+
+        _, coordinator, body = self._trusted.signed(take)
+        asked = _json(body or b"")
+        if asked.get("kind") != kind:
+            raise WireError("a question of another kind")
+        said = self._hello() if kind == "hello" else self._checked(asked)
+        text = json.dumps({"site": self._site.name, **said}, sort_keys=True).encode()
+        context = query_context(query, "reply", coordinator, digest(body or b""))
+        self._tell("greeted" if kind == "hello" else "checked")
+        return {
+            "status": "reply",
+            "site": self._site.name,
+            "envelope": self._key.seal(context, text),
+        }
+
+    def _hello(self) -> dict[str, Any]:
+        from consilience import __version__
+
+        home, free = self._site.home, None
+        if isinstance(home, DiskHome):
+            free = shutil.disk_usage(home.path).free // 1_000_000
+        return {
+            "release": __version__,
+            "time": round(time.time(), 3),
+            "preset": self._site.policy.preset,
+            "free_megabytes": free,
+        }
+
+    def _checked(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        text = asked.get("study")
+        if self._check is None or not isinstance(text, str):
+            raise WireError("a check without a study")
+        try:
+            return dict(self._check(text))
+        except ConsilienceError as error:
+            self._site.home.log("check", reason=str(error))
+            return {"able": False, "said": [error.public]}
+
+    def _ignored(self, reason: str, error: Exception | None) -> Content:
+        said = reason if error is None else str(error) or type(error).__name__
+        if reason == UNFORESEEN and error is not None:
+            self._site.home.log("error", reason=f"{type(error).__name__}: {said}")
+        self._tell("ignored", reason=reason)
+        return {"status": "ignored", "reason": reason}
+
+    def _tell(self, kind: str, **facts: Any) -> None:
+        if self._on_event is not None:
+            self._on_event(kind, facts)
+
+
+def _place(content: Mapping[str, object]) -> Place:
+    run, site = content.get("run"), content.get("site")
+    round_, attempt = content.get("round"), content.get("attempt")
+    if not (isinstance(run, str) and isinstance(site, str)):
+        raise WireError("a message without its place")
+    for number in (round_, attempt):
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 10**9:
+            raise WireError("a message without its place")
+    try:
+        return Place(run, int(str(round_)), int(str(attempt)), site)
+    except ConsilienceError as error:
+        raise WireError(f"a message with an impossible place: {error}") from None
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise WireError("a question that cannot be read")
+    return found

@@ -1,0 +1,239 @@
+"""From the files of a study and a site to Flower: an engine, a node, a check before a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from consilience.engines.flower.coordinator import FlowerEngine
+from consilience.engines.flower.desk import Desk
+from consilience.engines.flower.keys import CA, NODE_KEY, SECRET, days_left
+from consilience.engines.flower.link import Link
+from consilience.engines.signed import OnNote
+from consilience.exceptions import StudyError
+from consilience.sites.home import sole
+from consilience.sites.loaders import file_site
+from consilience.sites.retention import DAY, purge_old
+from consilience.sites.site import Confirm
+from consilience.sites.study import SiteFile, Study
+from consilience.wire.signing import SigningKey
+
+SKEW = 60.0
+"""Seconds by which clocks may differ; Flower refuses a node's signatures beyond 300."""
+FEW_DAYS = 14.0
+APPS = (
+    "sites of this package load no app and answer only runs with the app of their release; a stock "
+    "SuperNode would execute whatever app a run carries"
+)
+"""What `check` says of a run's code."""
+_MEMORY = "flower-node"
+
+
+def engine(
+    study: Study, address: str, keys: Path, *, insecure: bool = False, on_note: OnNote | None = None
+) -> FlowerEngine:
+    """Build the engine over sites that are nodes of a SuperLink.
+
+    Parameters
+    ----------
+    study : Study
+    address : str
+        ``host:port`` of the SuperLink.
+    keys : Path
+        The coordinator's directory: ``consilience.key``, ``executor.secret``, ``ca.crt``.
+    insecure : bool
+        Without TLS, for trials on one machine.
+
+    Raises
+    ------
+    StudyError
+        A file is missing, or the key is not the one that the study names.
+    MissingExtraError
+        Flower is not installed, or another release of it.
+    """
+    from consilience.engines.flower._flwr import Server, check_release
+    from consilience.engines.flower.grid import GridLink, read_secret
+    from consilience.engines.study_run import coordinator_key
+
+    check_release()
+    own = coordinator_key(study, keys)
+    server = Server(address, None if insecure else keys / CA)
+    server.root()
+    secret = read_secret(keys / SECRET)
+
+    def open_link() -> Link:
+        return GridLink(server, secret, keys / ".turn")
+
+    return FlowerEngine(open_link, study.sites.names, own, study.sites.keys, on_note=on_note)
+
+
+def serve(
+    file: SiteFile,
+    address: str,
+    keys: Path,
+    *,
+    insecure: bool = False,
+    is_over: Callable[[], bool],
+    poll: float = 0.2,
+    confirm: Confirm | None = None,
+    on_event: OnNote | None = None,
+) -> None:
+    """Be the node of a site until told to stop.
+
+    Parameters
+    ----------
+    file : SiteFile
+    address : str
+        ``host:port`` of the SuperLink.
+    keys : Path
+        The site's directory: ``consilience.key``, ``node.key``, ``ca.crt``.
+    insecure : bool
+        Without TLS and node key, for trials on one machine.
+    is_over : callable
+    poll : float
+        Seconds between two looks for messages.
+
+    Raises
+    ------
+    StudyError
+        A file is missing, or the site trusts no coordinator.
+    RunError
+        Another process serves the home.
+    """
+    from consilience.engines.flower._flwr import Server, check_release
+    from consilience.engines.flower.node import FlowerNode
+
+    check_release()
+    server = Server(address, None if insecure else keys / CA)
+    server.root()
+    site = file_site(file, confirm=confirm)
+    desk = Desk(
+        site,
+        SigningKey.load(keys),
+        file.trust.coordinators,
+        check=lambda text: check_here(file, text),
+        on_event=on_event,
+    )
+    next_purge = [0.0]
+
+    def is_over_or_late() -> bool:
+        if file.retention.days is not None and time.monotonic() >= next_purge[0]:
+            next_purge[0] = time.monotonic() + DAY
+            for run in purge_old(site, file.retention.days):
+                if on_event is not None:
+                    on_event("purged", {"run": run})
+        return is_over()
+
+    with sole(site.home):
+        node = FlowerNode(
+            server,
+            None if insecure else keys / NODE_KEY,
+            desk.handle,
+            on_event,
+            memory=None if insecure else file.home_path / _MEMORY,
+        )
+        node.serve(is_over_or_late, poll=poll)
+
+
+def check_here(file: SiteFile, text: str) -> dict[str, Any]:
+    """Say whether a study could run on this site's table, in sentences that may leave it."""
+    from consilience.engines.study_check import check_one
+    from consilience.engines.study_run import method_of
+
+    study = Study.from_canonical(text)
+    if file.name not in study.sites.names:
+        raise StudyError("another study", public="the study does not name this site")
+    found = check_one(study, file, method_of(study))
+    if found.error is not None:
+        return {"able": False, "said": [found.error.public]}
+    return {"able": True, "said": [], "kinds": found.kinds if study.partition == "rows" else {}}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one site answered before a run.
+
+    Attributes
+    ----------
+    site : str
+    connected : bool
+    release : str
+    skew : float
+        Seconds by which the site's clock is ahead of ours.
+    able : bool
+    said : tuple of str
+        What stands against taking part.
+    kinds : dict of str to str
+        Types of the study's columns.
+    """
+
+    site: str
+    connected: bool
+    release: str = ""
+    skew: float = 0.0
+    able: bool = False
+    said: tuple[str, ...] = ()
+    kinds: dict[str, str] | None = None
+
+
+def look(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> list[Seen]:
+    """Ask every site who it is and whether the study could run there.
+
+    Raises
+    ------
+    LinkLost
+        The SuperLink cannot be reached.
+    """
+    from consilience import __version__
+
+    began = time.time()
+    through.require_link()
+    greeted = through.ask_everyone("hello", {}, seconds=seconds)
+    half = (time.time() - began) / 2
+    checked = through.ask_everyone("check", {"study": study.canonical()}, seconds=3 * seconds)
+    found = []
+    for name in study.sites.names:
+        hello, verdict = greeted.get(name), checked.get(name)
+        if hello is None:
+            found.append(Seen(name, False, said=("it is not connected to the SuperLink",)))
+            continue
+        said = [str(one)[:300] for one in (verdict or {}).get("said", ["it did not answer"])]
+        skew = float(hello.get("time", 0.0)) - began - half
+        release = str(hello.get("release", ""))[:40]
+        if abs(skew) > max(SKEW, 2 * half):
+            said.append(f"its clock differs from this one by {skew:.0f} seconds")
+        if release != __version__:
+            said.append(f"it has release {release}, here is {__version__}: install the same")
+        able = bool((verdict or {}).get("able")) and release == __version__
+        found.append(
+            Seen(name, True, release, skew, able, tuple(said), (verdict or {}).get("kinds"))
+        )
+    return found
+
+
+def differences(study: Study, found: list[Seen]) -> list[str]:
+    """Say in which columns the tables differ between sites, by column and site."""
+    said = []
+    for name in study.columns.used() if study.partition == "rows" else ():
+        kinds = {one.site: str((one.kinds or {}).get(name, "absent")) for one in found if one.kinds}
+        if len(set(kinds.values())) > 1:
+            listed = ", ".join(f"{kind} at {site}" for site, kind in kinds.items())
+            said.append(f"Column {name} is {listed}.")
+    return said
+
+
+def certificate_remarks(keys: Path) -> list[str]:
+    """What to say of a certificate that ends soon."""
+    if not (keys / CA).is_file():
+        return []
+    left = days_left(keys / CA)
+    if left <= 0:
+        return [
+            f"The certificate {keys / CA} has expired: nothing can connect until it is renewed."
+        ]
+    if left < FEW_DAYS:
+        return [f"The certificate {keys / CA} ends in {left:.0f} days: renew it."]
+    return []

@@ -1,0 +1,268 @@
+"""The SuperLink as a child of our command: safe defaults, known nodes, a clean end.
+
+What is switched on or off, and why:
+
+============================================ ======================================================
+``--ssl-...`` and ``--enable-supernode-auth`` TLS, and only nodes whose key was registered
+``--isolation process`` and a secret          runs are served by a coordinator's own process, which
+                                              shows the secret; the server starts no app
+``--database``                                a restart forgets nothing
+``--disable-runtime-dependency-installation`` no app installs anything
+telemetry, update checks                      off (environment)
+============================================ ======================================================
+
+Flower's control interface knows no accounts: whoever reaches the port may begin runs and register
+nodes. Runs that are begun so get no answer (sites hear only signed asks), but the port is best
+reachable for the sites' ``/v1/fleet/`` paths alone; see the guide on deployment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from consilience.engines.flower._flwr import Server, check_release, client, losses
+from consilience.engines.flower.keys import (
+    CA,
+    NODES,
+    SECRET,
+    SERVER,
+    SERVER_KEY,
+    days_left,
+    is_signed_by,
+    make_secret,
+)
+from consilience.engines.flower.link import LinkLost
+from consilience.exceptions import EngineError, StudyError
+
+# isort: split
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+LEAST_DAYS = 30.0
+_START = 60.0
+_STOP = 10.0
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Environment of Flower's programs: nothing is reported home, nothing is looked up."""
+    return {
+        **os.environ,
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_HOME": str(home),
+    }
+
+
+def superlink_command(
+    keys: Path, host: str, port: int, database: Path, *, insecure: bool
+) -> list[str]:
+    """Command line of the SuperLink.
+
+    Raises
+    ------
+    StudyError
+        A file is missing, or the certificate is not the authority's or has ended.
+    """
+    words = [
+        _program("flower-superlink"),
+        *("--host", host, "--port", str(port)),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(make_secret(keys))),
+        *("--database", str(database), "--disable-runtime-dependency-installation"),
+    ]
+    if insecure:
+        return [*words, "--insecure"]
+    for name in (CA, SERVER, SERVER_KEY):
+        if not (keys / name).is_file():
+            raise StudyError(
+                f"there is no {keys / name}: put certificate and key of the server there, make "
+                "them for a trial with 'consilience flower keys DIR', or type --insecure"
+            )
+    if days_left(keys / SERVER) <= 0:
+        raise StudyError(f"the certificate {keys / SERVER} has expired: make a new one")
+    if not is_signed_by(keys / SERVER, keys / CA):
+        raise StudyError(f"{keys / SERVER} is not signed by {keys / CA}: put the right pair there")
+    return [
+        *words,
+        *("--ssl-certfile", str(keys / SERVER), "--ssl-keyfile", str(keys / SERVER_KEY)),
+        *("--ssl-ca-certfile", str(keys / CA), "--enable-supernode-auth"),
+    ]
+
+
+class SuperLink:
+    """A SuperLink that this process started.
+
+    Parameters
+    ----------
+    keys : Path
+        The coordinator's directory (`consilience.engines.flower.keys`).
+    host, port : str, int
+        Where to listen.
+    home : Path
+        For the database and Flower's own files.
+    insecure : bool
+        Plaintext, and any node: for trials on one machine.
+    log : Path, optional
+        Where the server's lines go; `home`/superlink.log unless given.
+
+    Raises
+    ------
+    StudyError, EngineError
+        A file is missing; the port is taken; the server does not start.
+    """
+
+    def __init__(
+        self,
+        keys: Path,
+        host: str,
+        port: int,
+        home: Path,
+        *,
+        insecure: bool,
+        log: Path | None = None,
+    ) -> None:
+        check_release()
+        home.mkdir(parents=True, exist_ok=True)
+        home.chmod(0o700)
+        self.log = home / "superlink.log" if log is None else log
+        command = superlink_command(keys, host, port, home / "superlink.db", insecure=insecure)
+        inside = "127.0.0.1" if host in ("0.0.0.0", "::", "[::]") else host
+        self.server = Server(f"{inside}:{port}", None if insecure else keys / CA)
+        self.nodes: dict[str, int] = {}
+        with open(self.log, "ab") as sink:
+            self._process = subprocess.Popen(
+                command,
+                env=environment(home / "flwr"),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_up(port)
+            if not insecure:
+                self.nodes = register(self.server, sorted((keys / NODES).glob("*.pub")))
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait(self, is_over: Callable[[], bool]) -> None:
+        """Return when told to stop.
+
+        Raises
+        ------
+        EngineError
+            The server ended by itself.
+        """
+        while not is_over():
+            if self._process.poll() is not None:
+                raise EngineError(
+                    f"the SuperLink ended by itself (code {self._process.returncode}): see the end "
+                    f"of {self.log}"
+                )
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End the server."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_STOP)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _wait_until_up(self, port: int) -> None:
+        end = time.monotonic() + _START
+        while time.monotonic() < end:
+            if self._process.poll() is not None:
+                break
+            try:
+                known_nodes(self.server)
+            except LinkLost:
+                time.sleep(0.1)
+                continue
+            return
+        raise EngineError(
+            f"the SuperLink did not start on port {port}: is the port taken? The end of {self.log} "
+            "says why"
+        )
+
+
+def register(server: Server, public_keys: Iterable[Path]) -> dict[str, int]:
+    """Let nodes in; those that are known already stay as they are.
+
+    Returns
+    -------
+    dict of str to int
+        Number of each node, by the name of its file.
+
+    Raises
+    ------
+    StudyError
+        A file holds no public key of a node.
+    LinkLost
+        The server cannot be reached.
+    """
+    known = known_nodes(server)
+    found = {}
+    for path in public_keys:
+        raw = _public(path)
+        if raw not in known:
+            with losses(f"registering the node {path.stem}"):
+                control = client(ControlHttpClient, server, "flwr CLI")
+                request = RegisterNodeRequest(public_key=raw, name=path.stem)
+                known[raw] = int(control.RegisterNode(request).node_id)
+                control.close()
+        found[path.stem] = known[raw]
+    return found
+
+
+def known_nodes(server: Server) -> dict[bytes, int]:
+    """Registered nodes by their public keys; `LinkLost` where the server does not answer."""
+    with losses("asking the SuperLink for its nodes"):
+        control = client(ControlHttpClient, server, "flwr CLI")
+        try:
+            answer: Any = control.ListNodes(ListNodesRequest())
+        finally:
+            control.close()
+    return {
+        node.public_key: int(node.node_id)
+        for node in answer.nodes_info
+        if node.status != "unregistered"
+    }
+
+
+def _public(path: Path) -> bytes:
+    try:
+        key: Any = load_ssh_public_key(path.read_bytes())
+        return bytes(public_key_to_bytes(key))
+    except (OSError, ValueError, AttributeError, UnsupportedAlgorithm):
+        raise StudyError(
+            f"{path} holds no public key of a node: it is the line in the site's node.pub"
+        ) from None
+
+
+def _program(name: str) -> str:
+    """Flower's programs lie beside the interpreter that runs this."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        raise EngineError(
+            f"the program {name} is not beside {sys.executable}: install Flower again"
+        )
+    return found
+
+
+__all__ = ["LEAST_DAYS", "SECRET", "SuperLink", "environment", "known_nodes", "register"]
