@@ -395,7 +395,13 @@ class Relay:
     """Third-party coordinator of an honest initiator and an honest partner: it has no key."""
 
     def __init__(
-        self, sites: tuple[Site, ...], method: str, run: str = "run-1", *, without: int = 0
+        self,
+        sites: tuple[Site, ...],
+        method: str,
+        run: str = "run-1",
+        *,
+        without: int = 0,
+        rules: Preparation | None = None,
     ) -> None:
         self.lines = {site.name: Villain(site, run, method=method) for site in sites}
         hashed = {}
@@ -407,7 +413,7 @@ class Relay:
             hashes=relayed(common[without:], ROWS),
             introductions={name: (h.public, h.tag) for name, h in hashed.items()},
             roles={"a": "initiator", "b": "partner"},
-            preparation=json.dumps(dataclasses.asdict(Preparation())),
+            preparation=json.dumps(dataclasses.asdict(rules or Preparation())),
         )
         for line in self.lines.values():
             line.ask("align_ids.match", message)
@@ -543,6 +549,12 @@ def test_rows_left_out_of_the_match_are_few_equations() -> None:
     site = initiator()[0]
     for k in range(12):  # the same set is no other equation
         Relay((site, partner()), "assisted-glm", f"run-{k}")
+
+
+def test_rules_of_preparation_are_those_of_the_opening() -> None:
+    with pytest.raises(Refused, match="other rules than the run was opened with"):
+        sites = (initiator()[0], partner())
+        Relay(sites, "assisted-glm", rules=Preparation(standardize="site"))
 
 
 def test_the_order_of_rows_is_nobodys_choice() -> None:

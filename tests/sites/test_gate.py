@@ -157,6 +157,17 @@ def test_summary(n: int, good: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("numbers", "n", "good"), [(12, 12, True), (13, 12, False), (2, 9, False), (3, 0, False)]
+)
+def test_figures(numbers: int, n: int, good: bool) -> None:
+    """No more numbers than records, counted over the whole nest."""
+    nest = {"a": 1.0, "b": (np.ones(numbers - 2), 2)}
+    released = d.model(nest, kind="figures", n_records=n)
+    assert passes(released) is good
+    assert passes(released, Policy(preset="simulation"))
+
+
+@pytest.mark.parametrize(
     ("n", "step", "good"),
     [(9, 0.2, False), (10, 0.1, True), (10, 0.09, False), (100, 0.01, True), (99, 0.01, False)],
 )
@@ -272,6 +283,7 @@ def test_verdicts() -> None:
 def test_every_rule_has_a_test_here() -> None:
     tested = {"count", "keyed-count", "sum", "moments", "centroids", "linear", "summary"}
     assert set(RULES) == tested | {
+        "figures",
         "rounded",
         "estimator",
         "estimators",

@@ -240,6 +240,8 @@ class SiteContext(Protocol):
         What the house keeps for end-to-end encryption (see phase `align_ids`).
     partner_key : bytes
         Secret that the parties of a study over columns share; empty where there is none.
+    preparation : str
+        Rules of preparation with which the run was opened, as JSON.
     kept : dict or None
         What an earlier question of the same kind made and kept (steps with ``keeps``).
     senders : dict of str to tuple of str
@@ -260,6 +262,7 @@ class SiteContext(Protocol):
     run: str
     keys: dict[str, Any]
     partner_key: bytes
+    preparation: str
     kept: dict[str, Any] | None
     senders: dict[str, tuple[str, ...]]
     followed: Any

@@ -55,6 +55,7 @@ class StepContext:
     ledger: RevealedRank
     keys: dict[str, Any] = field(default_factory=dict)
     partner_key: bytes = b""
+    preparation: str = ""
     kept: dict[str, Any] | None = None
     followed: Any = None
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -181,6 +182,8 @@ def _answered(work: Work) -> Outcome:
     step = step_of(request)
     prior = work.prior or Record(0, 0, "", b"")
     context = context_of(work, prior.state)
+    if prior.opening:
+        context.preparation = decode_message(prior.opening).preparation
     ring = _keyring(context)
     message = decode_message(request.message, max_bytes=work.policy.max_message_bytes)
     if type(message) is not step.request:

@@ -14,6 +14,7 @@ moments        the same, and rows >= 2 x columns
 centroids      every class rests on `min_records` records
 linear         rows >= 2 x parameters, and at least `min_records`
 summary        a statistic of no record (an abstention) or of at least `min_records`
+figures        the same, and rows >= numbers (not under `min_records = 1`)
 rounded        the same, rounded to at least one over the number of records
 estimator      every leaf rests on `min_records`; rows >= 2 x parameters; no type that carries rows
 estimators     the same, for each of them
@@ -228,6 +229,12 @@ def _enough(name: str, evidence: Evidence, limits: Limits) -> None:
         raise _refusal(name, f"it rests on fewer than {limits.min_records} records")
 
 
+def _few_figures(name: str, evidence: Evidence, limits: Limits) -> None:
+    _enough(name, evidence, limits)
+    if limits.min_records > 1 and evidence.n_records < evidence.n_parameters:
+        raise _refusal(name, "it holds more figures than records behind it")
+
+
 def _linear(name: str, evidence: Evidence, limits: Limits) -> None:
     _enough(name, evidence, limits)
     if evidence.n_records < 2 * evidence.n_parameters:
@@ -263,6 +270,7 @@ RULES: dict[str, Rule] = {
     "centroids": _classes,
     "linear": _linear,
     "summary": _enough,
+    "figures": _few_figures,
     "rounded": _rounded,
     "estimator": _estimator,
     "estimators": _estimator,

@@ -367,9 +367,10 @@ def model(
     Parameters
     ----------
     parameters : nest of dicts and tuples of arrays
-    kind : {"centroids", "linear", "summary"}
-        Rule that applies: class parameters, a linear model, or a statistic of all records (such
-        as a vote) that is nothing finer than `n_records` allows.
+    kind : {"centroids", "linear", "summary", "figures"}
+        Rule that applies: class parameters, a linear model, a statistic of all records (such as a
+        vote) that is nothing finer than `n_records` allows, or a few such figures: no
+        more numbers than records.
     n_records : int
         Rows that the model was fitted on.
     cells : (n_records,) int array, optional
@@ -377,7 +378,7 @@ def model(
     n_parameters : int
         Free parameters, for ``kind="linear"``.
     """
-    if kind not in ("centroids", "linear", "summary"):
+    if kind not in ("centroids", "linear", "summary", "figures"):
         raise ProtocolError(f"no disclosure rule is called {kind!r}")
     records = None
     if kind == "centroids":
@@ -387,8 +388,19 @@ def model(
         records = np.unique(used, return_counts=True)[1].astype(np.int64)
         if not len(records) and _has_numbers(parameters):
             raise ProtocolError("class parameters are released with rows in their classes")
+    if kind == "figures":
+        n_parameters = _numbers_in(parameters)
     evidence = Evidence(kind, int(n_records), records, n_parameters=int(n_parameters))
     return Released(parameters, Disclosure.MODEL, evidence, _KEY)
+
+
+def _numbers_in(value: Any) -> int:
+    """How many numbers are in a nest of arrays."""
+    if isinstance(value, Mapping):
+        return sum(_numbers_in(item) for item in value.values())
+    if isinstance(value, tuple | list):
+        return sum(_numbers_in(item) for item in value)
+    return int(np.size(value))
 
 
 def _has_numbers(value: Any) -> bool:

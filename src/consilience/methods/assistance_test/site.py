@@ -259,8 +259,8 @@ def _tested(
         "reliability": float(np.mean(reliable)),
     }
     return Tested(
-        tests=model(tests, kind="summary", n_records=len(rows)),
-        facts=model(facts, kind="summary", n_records=len(rows)),
+        tests=model(tests, kind="figures", n_records=len(rows)),
+        facts=model(facts, kind="figures", n_records=len(rows)),
         given=given is not None,
         warnings=tuple(dict.fromkeys(w for f in found for w in f.warnings)),
     )

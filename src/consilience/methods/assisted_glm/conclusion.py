@@ -239,10 +239,10 @@ def conclude(
             n_parameters=len(status),
         ),
         status=status,
-        fit=model(_plain(compared.figures), kind="summary", n_records=n),
+        fit=model(_plain(compared.figures), kind="figures", n_records=n),
         calibration=compared.calibration(site.limits),
-        intervals=model(widths, kind="summary", n_records=n),
-        records=model(_counts(rows, site), kind="summary", n_records=n),
+        intervals=model(widths, kind="figures", n_records=n),
+        records=model(_counts(rows, site), kind="figures", n_records=n),
     )
     kept = {
         "weights": tuple(final.weights),

@@ -105,4 +105,4 @@ def predict(
         "certified": int(known.sum()),
         "mean_width": float((high - low)[known].mean()) if known.any() else -1.0,
     }
-    return Predicted(records=model(facts, kind="summary", n_records=len(x))), state
+    return Predicted(records=model(facts, kind="figures", n_records=len(x))), state

@@ -394,7 +394,7 @@ def turn(
         spent=not allowed,
         known=known,
         rank=rank,
-        course=model(course, kind="summary", n_records=int(joint.rows.train.sum())),
+        course=model(course, kind="figures", n_records=int(joint.rows.train.sum())),
     )
     return reply, {**joint.to_state(state), "factor": own.factor}
 
@@ -458,7 +458,7 @@ def contribute(
         spent=not allowed,
         done=done,
         known=known if leaves else before,
-        gain=model({"gain": gain if speaks else GAP}, kind="summary", n_records=data.n_rows),
+        gain=model({"gain": gain if speaks else GAP}, kind="figures", n_records=data.n_rows),
     )
     pending = answer.direction[:, None] if leaves else np.empty((len(own.names), 0))
     offset_kept = offset + own.centred @ (sent[:, : len(weights)] @ weights)

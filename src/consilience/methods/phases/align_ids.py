@@ -204,6 +204,10 @@ def match(
 ) -> tuple[Matched, State]:
     """Check the others' introductions; tell the owner how many rows found a counterpart."""
     common = np.asarray(message.hashes.value, dtype=np.uint8)
+    if json.loads(message.preparation) != json.loads(site.preparation):
+        # A steward approves the rules of the study, with which the run was opened.
+        sentence = "rows are to be filled and scaled by other rules than the run was opened with"
+        raise DisclosureError(sentence, public=sentence)
     if site.site not in message.introductions or data.hashes is None:
         raise WireError("the ids of this site were not asked for")
     if len(common) < max(site.limits.min_records, MIN_MATCHED):
