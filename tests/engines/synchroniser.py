@@ -86,7 +86,8 @@ class Synchroniser(threading.Thread):
     def _notice(self, link: Link) -> None:
         source, target = link
         there: set[str] = set()
-        for path in source.glob("runs/*/*/*"):
+        found = (Path(folder) / f for folder, _, files in os.walk(source / "runs") for f in files)
+        for path in found:
             name = str(path.relative_to(source))
             stamp = _stamp(path)
             if stamp is None or path.name.startswith("."):
