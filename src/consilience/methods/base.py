@@ -683,14 +683,19 @@ def get_method(name: str) -> type[Method]:
     if name not in _METHODS and name in (known := _modules()):
         importlib.import_module(known[name])
     if name not in _METHODS:
-        names = ", ".join(sorted({*_METHODS, *_modules()}))
+        names = ", ".join(method_names())
         raise StudyError(f"no method is called {name!r}: there are {names}")
     return _METHODS[name]
 
 
+def method_names() -> tuple[str, ...]:
+    """Names of all methods, without importing any."""
+    return tuple(sorted({*_METHODS, *_modules()}))
+
+
 def all_methods() -> dict[str, type[Method]]:
     """All methods by name."""
-    return {name: get_method(name) for name in sorted({*_METHODS, *_modules()})}
+    return {name: get_method(name) for name in method_names()}
 
 
 def _modules() -> dict[str, str]:

@@ -153,7 +153,7 @@ def _sqlite(url: str, base: Path) -> tuple[Callable[[str], Any], str]:
     return dbapi.connect, f"file:{quote(str(path.resolve()))}?mode=ro"
 
 
-def _postgresql() -> Callable[[str], Any]:
+def _postgresql() -> Any:
     try:
         from adbc_driver_postgresql import dbapi
     except ImportError:

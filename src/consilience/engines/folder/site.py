@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from consilience.engines.folder.heartbeat import Heart
 from consilience.engines.folder.mailbox import (
     COPY,
     Looked,
@@ -257,6 +258,7 @@ def watch(
     on_event: OnNote | None = None,
     again: float = UNSEEN,
     retention: int | None = None,
+    heartbeat: float | None = None,
 ) -> int:
     """Answer the asks to a site until told to stop.
 
@@ -281,6 +283,8 @@ def watch(
     retention : int, optional
         Days for which records of a run are kept after its last question: older ones are purged now
         and once a day.
+    heartbeat : float, optional
+        Seconds between two heartbeats in the folder; none are written unless given.
 
     Returns
     -------
@@ -301,14 +305,17 @@ def watch(
     is_over = _never if stop is None else stop.is_set
     watcher = Watcher(site, Path(folder), key, coordinators, on_event, again=again)
     written = 0
-    with sole(site.home):
+    heart = Heart(site, Path(folder), key, heartbeat, on_event)
+    with sole(site.home), heart:
         began = time.monotonic()
         purged = -DAY
         while not is_over():
             if retention is not None and time.monotonic() - purged >= DAY:
                 watcher.purge(retention)
                 purged = time.monotonic()
-            found = watcher.once(is_over)
+            with heart.working():
+                found = watcher.once(is_over)
+            heart.look(len(watcher.unsent))
             written += found
             if once:
                 for reason in watcher.unsent.values():
