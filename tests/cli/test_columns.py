@@ -286,7 +286,7 @@ def test_noise_from_files(space: ColumnsWorkspace) -> None:
     for name in ("one", "two"):
         done = call("run", space.file, "--out", space.root / "runs" / name)
         assert done.exit_code == 0, done.output
-        assert "at epsilon 3" in done.stdout
+        assert "at epsilon 3" in words(done)
     ledger = DiskHome(space.root / "homes" / "lab").ledger("default")
     assert list(ledger["epsilon"].values()) == [3.0]
     # Another price than what is left: no run begins.
