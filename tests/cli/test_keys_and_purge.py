@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from consilience.exceptions import QuorumError
 from consilience.sites.home import DiskHome, sole
 from consilience.sites.study import Study
 from consilience.wire.keys import KeyList, today
 from consilience.wire.signing import SigningKey
+from tests.cli.test_site import Workspace as Federated
 from tests.cli.workspace import SITES, Workspace, call
 
 DAY = 86400.0
@@ -195,3 +197,35 @@ def test_a_run_at_work_is_not_purged(space: Workspace) -> None:
     finally:
         store.close()
     assert (run / "journal").is_dir()
+
+
+# --- with processes ---------------------------------------------------------------------------
+
+
+def test_a_site_changes_its_key_and_an_approved_study_goes_on(tmp_path: Path) -> None:
+    """As in the guide: rotate, have it listed, retire, watch again; with a retention besides."""
+    space = Federated(tmp_path)
+    place, toml = space.root / "boston" / "keys", space.site_toml("boston")
+    assert call("site", "approve", toml, space.study_toml).exit_code == 0
+    old = space.keys["boston"].public
+    with space.watching("boston", "leeds"):
+        assert space.run(run_id="r1").result.n == 80
+        line = call("site", "keys", place, "--rotate").stdout.strip()
+        assert space.run(run_id="r2").result.n == 80, "the old key signs"
+    text = space.study_toml.read_text()
+    with_both = text.replace(f'boston = "{old}"', f'boston = ["{old}", {line}]')
+    assert call("site", "keys", place, "--retire").exit_code == 0
+
+    folder = space.root / "boston" / "home" / "runs" / "r1"
+    age(*folder.iterdir(), folder, days=40)
+    toml.write_text(toml.read_text() + "[retention]\ndays = 30\n")
+    with space.watching("boston", "leeds") as processes:
+        with pytest.raises(QuorumError, match="not signed by boston"):
+            space.run(run_id="r3", deadline=5.0)
+        assert with_both != text
+        space.study_toml.write_text(with_both)
+        assert space.run(run_id="r4").result.n == 80
+        processes["boston"].terminate()
+        said, _ = processes["boston"].communicate(timeout=60)
+    assert "run r1: purged: last asked 40 days ago" in said
+    assert not folder.exists() and (folder.parent / "r2").is_dir()

@@ -298,6 +298,19 @@ def test_conflicting_copies_are_named_once_and_never_read(parties: Parties) -> N
     assert all("not read" in note for note in noted)
 
 
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_alone_is_no_ask(parties: Parties, name: str) -> None:
+    """Nor is a name in other capitals, where the file system says that it is another file."""
+    engine = parties.engine()
+    place = _ask(parties, engine, "ash")
+    path = parties.folders["coordinator"] / "runs" / "r1" / "asks" / place.file
+    path.rename(path.with_name(name))
+    watcher = parties.watcher("ash", folder="coordinator")
+    assert watcher._box.places("ash") == [] and watcher.once() == 0
+    assert engine._look((1, "ash"), 60.0) is None
+    assert watcher.once() == 1, "the ask itself came again"
+
+
 def test_names_of_copies_cannot_steer_a_terminal_or_fill_the_notes(parties: Parties) -> None:
     engine = parties.engine(keep_files=True)
     place = _ask(parties, engine, "ash")
