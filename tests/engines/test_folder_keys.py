@@ -208,6 +208,7 @@ def test_no_rotation_can_be_forced_from_outside(parties: Parties) -> None:
         parties.watcher(site, trusted, key).once()
         assert outcome(engine).data is None, "an unlisted key was believed"
         assert "not signed by ash" in engine.notes[-1]
+        assert "add the new one to [sites.keys]" in engine.notes[-1], "what to do, by hand"
         assert engine._keys.publics(site) == (old.public,)
     # The other way: the same keys as coordinators.
     for key in (parties.new, parties.stranger, old):

@@ -165,7 +165,10 @@ class TrustedCoordinators:
                     said = remedy("the coordinator", IN_SITE_FILE)
                     raise SignatureError(f"the coordinator's key has ended on {ended}: {said}")
                 return party, public, body
-        raise SignatureError("no coordinator that this site trusts has signed it for this place")
+        raise SignatureError(
+            "no coordinator that this site trusts has signed it for this place; if the "
+            f"coordinator's key has changed, add the new one to {IN_SITE_FILE}"
+        )
 
     def ask(self, place: Place, take: Callable[[str], bytes | None]) -> tuple[str, bytes]:
         """Return the coordinator's key and its ask at a place, and bind the run to it.

@@ -20,8 +20,8 @@ from consilience.engines.folder.mailbox import (
     printable,
 )
 from consilience.engines.folder.schedule import UNSEEN, Schedule
-from consilience.engines.signed import OnNote, Place, SiteKeys, check_poll, pause
-from consilience.exceptions import EngineError, RunError, WireError
+from consilience.engines.signed import IN_STUDY, OnNote, Place, SiteKeys, check_poll, pause
+from consilience.exceptions import EngineError, RunError, SignatureError, WireError
 from consilience.sites.home import check_run_id
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Request
@@ -184,7 +184,12 @@ class FolderEngine(Engine):
     def _reply(self, ask: _Open) -> bytes | None:
         """Return the reply to an ask, signed with a key of the site that counts today."""
         site = ask.place.site
-        found = self._box.take(ask.place, self._public, self._keys.publics(site), about=ask.about)
+        publics = self._keys.publics(site)
+        try:
+            found = self._box.take(ask.place, self._public, publics, about=ask.about)
+        except SignatureError as error:
+            sentence = f"{error.public}; if its key has changed, add the new one to {IN_STUDY}"
+            raise SignatureError(sentence, public=sentence) from None
         if found is None:
             return None
         body, public = found
