@@ -9,6 +9,7 @@ from consilience.sites.home import DiskHome
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Loaded, load_with_report
+from consilience.sites.prepared_cache import PreparedCache
 from consilience.sites.site import Confirm, Site
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile
@@ -42,8 +43,13 @@ def memory_site(
     return Site(name, load, policy=rules, partner_key=partner_key)
 
 
-def file_site(file: SiteFile, *, confirm: Confirm | None = None) -> Site:
+def file_site(file: SiteFile, *, confirm: Confirm | None = None, cache: bool = False) -> Site:
     """Build the site that a site file describes, with its home on disk.
+
+    Parameters
+    ----------
+    cache : bool
+        Keep prepared rows in the home (`PreparedCache`), for processes that do not live long.
 
     Raises
     ------
@@ -57,7 +63,19 @@ def file_site(file: SiteFile, *, confirm: Confirm | None = None) -> Site:
         read = read_source(file.source, file.base)
         return load_with_report(read, columns, preparation, file.columns, partition=partition)
 
+    def load_once(
+        columns: Columns, preparation: Preparation, partition: Partition = "rows"
+    ) -> Loaded:
+        kept = PreparedCache(file)
+        key = kept.key(columns, preparation, partition)
+        found = kept.get(key)
+        if found is None:
+            found = load(columns, preparation, partition)
+            kept.put(key, found)
+        return found
+
     policy = Policy.from_settings(file.policy)
     home = DiskHome(file.home_path)
     key = file.partner_key()
-    return Site(file.name, load, policy=policy, home=home, confirm=confirm, partner_key=key)
+    loader = load_once if cache else load
+    return Site(file.name, loader, policy=policy, home=home, confirm=confirm, partner_key=key)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 
 from consilience.exceptions import ParameterError
-from consilience.sites.home import Home
+from consilience.sites.home import DiskHome, Home
+from consilience.sites.prepared_cache import purge_prepared
 from consilience.sites.site import Site
 
 DAY = 86400.0
@@ -58,4 +59,6 @@ def purge_old(
     found = old_runs(site.home, days, now=now)
     for run, age in found.items():
         purge_run(site, run, f"{why}: last asked {age:.1f} days ago, kept for {days:g}")
+    if isinstance(site.home, DiskHome):
+        purge_prepared(site.home.path, older_than=days)
     return found

@@ -400,6 +400,11 @@ def finished(frame: Any, content_hash: str, where: str, decimal: str = ".") -> T
     return Table(frame.rename_columns(names), content_hash, where, decimal)
 
 
+def source_path(source: Source, base: Path) -> Path | None:
+    """Return the file that a source names; None where it is a database."""
+    return None if source.path is None else base / expand(str(source.path))
+
+
 def _read_file(source: Source, base: Path) -> Table:
     path = base / expand(str(source.path))
     if not path.exists():

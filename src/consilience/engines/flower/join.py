@@ -109,7 +109,7 @@ def serve(
     check_release()
     server = Server(address, None if insecure else keys / CA)
     server.root()
-    site = file_site(file, confirm=confirm)
+    site = file_site(file, confirm=confirm, cache=True)
     desk = Desk(
         site,
         SigningKey.load(keys),

@@ -47,7 +47,7 @@ def _answer(message: Message, context: Context) -> Content:
     file = SiteFile.load(Path(str(context.node_config["site"])))
     key = SigningKey.load(Path(str(context.node_config["keys"])))
     desk = Desk(
-        file_site(file),
+        file_site(file, cache=True),
         key,
         file.trust.coordinators,
         check=lambda text: check_here(file, text),
