@@ -141,7 +141,8 @@ class Watcher:
                 return False
             reply = self._site.answer(body)
         except WireError as error:
-            self._ignore(place, str(error), damaged=not isinstance(error, SignatureError))
+            if self._box.stamp(place, "ask") is not None:  # otherwise the run was closed meanwhile
+                self._ignore(place, str(error), damaged=not isinstance(error, SignatureError))
             return False
         if not self._has_folder(place):
             self._ignore(place, "the coordinator has closed the run, or its folder is not here yet")
