@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consilience.cli import console
+from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.cli.run import EngineName, Plan, execute, tell
 from consilience.cli.runs import as_json
 from consilience.cli.site_common import one_sentence as _one_sentence
@@ -126,6 +127,8 @@ def site(
     keys: Keys,
     insecure: Insecure = False,
     poll: Annotated[float, typer.Option(help="Pause between two looks, seconds.")] = 0.2,
+    log_format: Format = LogFormat.text,
+    log_level: Level = LogLevel.info,
 ) -> None:
     """Be this site's node until stopped.
 
@@ -135,17 +138,16 @@ def site(
     from consilience.engines.flower.join import certificate_remarks, serve
     from consilience.sites.study import SiteFile
 
-    file = SiteFile.load(site_toml)
+    log = EventLog(log_format, log_level, _words)
     if insecure:
-        console.complain("Insecure: no TLS, no node key. For trials on one machine.")
-    for remark in certificate_remarks(keys):
-        console.complain(remark)
-    trusted = len(file.trust.coordinators)
-    typer.echo(
-        f"site {file.name}: node of {superlink}, trusting {trusted} coordinator(s); apps of runs "
-        "are not loaded"
-    )
-    with _until_stopped() as is_over:
+        log.event("insecure", {"reason": "no TLS, no node key: for trials on one machine"})
+    with log.ending(), _until_stopped() as is_over:
+        file = SiteFile.load(site_toml)
+        log.always["site"] = file.name
+        for remark in certificate_remarks(keys):
+            log.event("certificate", {"reason": remark})
+        trusted = len(file.trust.coordinators)
+        log.event("watching", {"site": file.name, "server": superlink, "coordinators": trusted})
         serve(
             file,
             superlink,
@@ -153,9 +155,9 @@ def site(
             insecure=insecure,
             is_over=is_over,
             poll=poll,
-            on_event=_print_event,
+            on_event=log.event,
         )
-    typer.echo(f"site {file.name}: stopped")
+    log.event("stopped", log.always)
 
 
 @app.command()
@@ -220,9 +222,17 @@ def tell_seen(found: list[Seen]) -> None:
     )
 
 
-def _print_event(kind: str, facts: dict[str, Any]) -> None:
+def _words(kind: str, facts: dict[str, Any]) -> str:
+    """An event of a node, for people."""
+    if kind == "watching":
+        return (
+            f"site {facts['site']}: node of {facts['server']}, trusting {facts['coordinators']} "
+            "coordinator(s); apps of runs are not loaded"
+        )
+    if kind == "stopped":
+        return f"site {facts['site']}: stopped"
     said = " ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", None))
-    typer.echo(f"{kind} {said}".strip())
+    return f"{kind} {said}".strip()
 
 
 @contextmanager

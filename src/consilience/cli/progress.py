@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from consilience.cli.console import clean, complain, on_terminal
+from consilience.cli.logs import EventLog
 
 MANY = 6
 """Sites that a line names; of more it names those that did not answer, and the first."""
@@ -23,6 +24,14 @@ def shortened(answered: Sequence[str]) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
+def words(kind: str, facts: dict[str, Any]) -> str:
+    """One event for people, for logs that leave out what went as it should."""
+    if kind == "arrived":
+        return f"round {facts['round']}, {facts['step']}: {facts['site']} ({facts['outcome']})"
+    said = ", ".join(f"{name} {value}" for name, value in facts.items())
+    return f"{kind}: {said}"
+
+
 class Progress:
     """Follows a run's events.
 
@@ -32,10 +41,12 @@ class Progress:
         Say nothing.
     each_site : bool
         Where there is no terminal, print a line for each answer and not only for each round.
+    log : EventLog, optional
+        Where events are logged instead.
     """
 
-    def __init__(self, *, quiet: bool, each_site: bool) -> None:
-        self._quiet, self._each_site = quiet, each_site
+    def __init__(self, *, quiet: bool, each_site: bool, log: EventLog | None = None) -> None:
+        self._quiet, self._each_site, self._log = quiet or log is not None, each_site, log
         self._live: Any = None
         self._task: Any = None
         self._round, self._step = 0, ""
@@ -73,6 +84,11 @@ class Progress:
 
     def event(self, kind: str, facts: dict[str, Any]) -> None:
         """Take note of an event of the driver."""
+        if self._log is not None:
+            if kind == "ask":
+                self._step = facts["step"]
+            self._log.event(kind, {"step": self._step, **facts} if kind == "arrived" else facts)
+            return
         if kind == "ask":
             self._round_over()
             self._round, self._step = facts["round"], facts["step"]
@@ -90,6 +106,9 @@ class Progress:
 
     def note(self, kind: str, facts: dict[str, Any]) -> None:
         """Take note of a file that the folder engine has set aside."""
+        if self._log is not None:
+            self._log.event(kind, facts)
+            return
         words = ", ".join(f"{name} {value}" for name, value in facts.items())
         if not self._quiet:
             complain(f"folder: {kind}: {words}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import typer
 
 from consilience.cli import console
 from consilience.cli.errors import INTERRUPTED
-from consilience.cli.progress import Progress
+from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
+from consilience.cli.progress import Progress, words
 from consilience.cli.runs import REPORT, RUNS, as_json
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class Plan:
     insecure : bool
     seed : int or None
     quiet : bool
+    log_format : LogFormat
+    log_level : LogLevel
     """
 
     study: Path
@@ -75,6 +79,8 @@ class Plan:
     superlink: str | None = None
     keys: Path | None = None
     insecure: bool = False
+    log_format: LogFormat = LogFormat.text
+    log_level: LogLevel = LogLevel.info
 
     def check(self) -> None:
         """Raise `StudyError` where options do not go together."""
@@ -140,6 +146,8 @@ def run(
     ),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+    log_format: Format = LogFormat.text,
+    log_level: Level = LogLevel.info,
 ) -> None:
     """Run a study.
 
@@ -162,6 +170,8 @@ def run(
         superlink=superlink,
         keys=keys,
         insecure=insecure,
+        log_format=log_format,
+        log_level=log_level,
     )
     done = execute(plan)
     if json:
@@ -177,8 +187,14 @@ def execute(plan: Plan) -> Run:
     ------
     ConsilienceError
     """
+    log = EventLog(plan.log_format, plan.log_level, words, stream=sys.stderr)
+    with log.ending():
+        return _execute(plan, log)
+
+
+def _execute(plan: Plan, log: EventLog) -> Run:
     from consilience.engines.federation import Federation
-    from consilience.engines.rundir import new_run_id
+    from consilience.engines.rundir import new_run_id, read_info
     from consilience.engines.study_run import followed_run, method_of
     from consilience.sites.study import Study
 
@@ -189,8 +205,13 @@ def execute(plan: Plan) -> Run:
     out = plan.out or (_stopped_run(study) if plan.resume else plan.runs / run_id)
     if not plan.resume:
         _require_room(out)
+    log.always["run"] = read_info(out).run if plan.resume else run_id
     follows = followed_run(study, out.parent)
-    with Progress(quiet=plan.quiet, each_site=plan.engine is not EngineName.local) as progress:
+    with Progress(
+        quiet=plan.quiet,
+        each_site=plan.engine is not EngineName.local,
+        log=log if log.is_json or plan.log_level is not LogLevel.info else None,
+    ) as progress:
         federation = Federation.from_study(study, engine=_engine(plan, study, method, progress))
         with _way_back(plan, out):
             done = federation.run(
@@ -307,5 +328,6 @@ def _way_back(plan: Plan, out: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         begun = (out / "run.json").is_file()
         go_on = f"; go on with: {plan.again(out)}" if begun else ": nothing was asked yet"
-        console.complain(f"Interrupted{go_on}")
+        if plan.log_format is LogFormat.text:
+            console.complain(f"Interrupted{go_on}")
         raise typer.Exit(INTERRUPTED) from None

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from consilience.cli import site_keys, site_purge
+from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.cli.site_common import SiteToml
 from consilience.cli.site_common import one_sentence as _one_sentence
 from consilience.exceptions import RunError, StudyError
@@ -53,6 +54,11 @@ def watch(
     ] = False,
     once: Annotated[bool, typer.Option("--once", help="Answer what is there and end.")] = False,
     poll: Annotated[float, typer.Option(help="Longest pause between two looks, seconds.")] = 0.5,
+    heartbeat: Annotated[
+        float, typer.Option(help="Seconds between two heartbeats in the folder; 0 for none.")
+    ] = 60.0,
+    log_format: Format = LogFormat.text,
+    log_level: Level = LogLevel.info,
 ) -> None:
     """Answer the asks in a shared folder until stopped."""
     from consilience.engines.folder import watch as watch_folder
@@ -60,14 +66,18 @@ def watch(
     from consilience.sites.study import SiteFile
     from consilience.wire.signing import SigningKey
 
-    file = SiteFile.load(site_toml)
-    signing_key = SigningKey.load(key)
+    if confirm and log_format is LogFormat.json:
+        raise StudyError("--confirm asks at the terminal: leave --log-format json out")
+    log = EventLog(log_format, log_level, _words)
     steward = _Steward()
-    site = file_site(file, confirm=steward.confirm if confirm else None)
-    trusted = file.trust.coordinators
-    typer.echo(f"site {site.name}: watching {folder}, trusting {len(trusted)} coordinator(s)")
     # A KeyboardInterrupt comes at the prompt, or from a second signal: nothing is half done then.
-    with steward.signals(), suppress(KeyboardInterrupt):
+    with log.ending(), steward.signals(), suppress(KeyboardInterrupt):
+        file = SiteFile.load(site_toml)
+        log.always["site"] = file.name
+        signing_key = SigningKey.load(key)
+        site = file_site(file, confirm=steward.confirm if confirm else None)
+        trusted = file.trust.coordinators
+        log.event("watching", {"folder": folder, "coordinators": len(trusted), "site": site.name})
         watch_folder(
             site,
             folder,
@@ -76,10 +86,11 @@ def watch(
             once=once,
             stop=steward,
             poll=poll,
-            on_event=_print_event,
+            on_event=log.event,
             retention=file.retention.days,
+            heartbeat=heartbeat or None,
         )
-    typer.echo(f"site {site.name}: stopped")
+    log.event("stopped", log.always)
 
 
 @app.command()
@@ -232,9 +243,15 @@ def describe(request: Any, message: object, verdicts: tuple[dict[str, Any], ...]
         yield _printable("  " + "  ".join(cells).rstrip())
 
 
-def _print_event(kind: str, facts: dict[str, Any]) -> None:
+def _words(kind: str, facts: dict[str, Any]) -> str:
+    """An event of the watch, for people."""
     where = ", ".join(f"{k} {facts[k]}" for k in ("run", "round", "step", "file") if k in facts)
-    if kind == "answered" and facts["outcome"] == "reply":
+    if kind == "watching":
+        trusted = f"trusting {facts['coordinators']} coordinator(s)"
+        text = f"site {facts['site']}: watching {facts['folder']}, {trusted}"
+    elif kind == "stopped":
+        text = f"site {facts['site']}: stopped"
+    elif kind == "answered" and facts["outcome"] == "reply":
         text = f"{where}: replied with {facts['bytes']} bytes"
     elif kind == "answered":
         text = f"{where}: refused: {facts['reason']}"
@@ -244,7 +261,7 @@ def _print_event(kind: str, facts: dict[str, Any]) -> None:
         text = f"{where}: not sent yet: {facts['reason']}; trying again"
     else:
         text = f"{where}: {kind}: {facts['reason']}"
-    typer.echo(_printable(text))
+    return _printable(text)
 
 
 def _printable(text: str) -> str:
