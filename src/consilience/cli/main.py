@@ -9,7 +9,18 @@ import platform
 import typer
 
 from consilience import __version__
-from consilience.cli import check, demo, methods, purge, report, run, show, status, transcript
+from consilience.cli import (
+    check,
+    demo,
+    health,
+    methods,
+    purge,
+    report,
+    run,
+    show,
+    status,
+    transcript,
+)
 from consilience.cli.errors import House
 
 APPS = {"site": "consilience.cli.site", "flower": "consilience.cli.flower"}
@@ -52,6 +63,7 @@ app.command()(show.show)
 app.command()(transcript.transcript)
 app.command()(report.report)
 app.command()(status.status)
+app.command()(health.health)
 app.command()(purge.purge)
 for _name, _module in APPS.items():
     if importlib.util.find_spec(_module) is not None:

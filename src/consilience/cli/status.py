@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,58 +34,114 @@ def status(
     run: str | None = typer.Argument(
         None, metavar="[RUN]", help="Run directory or id, or a folder of runs; ./runs unless given."
     ),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
+    watch: bool = typer.Option(
+        False, "--watch", help="Say it again when it changes, until the run is no longer running."
+    ),
+    every: float = typer.Option(2.0, min=0.05, help="Seconds between two looks of --watch."),
 ) -> None:
     """Say how far a run has come, or list the runs here.
 
-    Names the sites that it waits for.
+    Names the sites that it waits for. With --watch and --json: one JSON object a line.
     """
-    from consilience.engines.rundir import read_info
-
     folder = RUNS if run is None else Path(run)
     if run is None or (folder.is_dir() and any(folder.glob("*/run.json"))):
-        _list(folder)
-        return
-    path = directory(run)
-    info, state, heard = read_info(path), state_of(path), _events(path)
-    console.facts(
-        (
-            ("Run", info.run),
-            ("Method", info.method),
-            ("State", state),
-            ("Round", f"{heard.round}, {heard.step}" if heard.round else "none yet"),
-            *_waiting(info, state, heard),
-            ("Last heard", _ago(heard.last)),
-            ("Directory", path),
-        )
-    )
-    if state == "stopped":
-        console.line(f"Go on with: consilience run STUDY --out {path} --resume")
+        look, show = (lambda: _all(folder)), _tell_all
+    else:
+        path = directory(run)
+        look, show = (lambda: [_one(path)]), _tell_one
+    while True:
+        found = look()
+        if not json:
+            show(found, folder)
+        elif watch:
+            typer.echo(_compact(found if show is _tell_all else found[0]))
+        else:
+            console.print_json(found if show is _tell_all else found[0])
+        if not watch or (show is _tell_one and found[0]["state"] != "running"):
+            return
+        _wait_for_change(look, found, every)
+        if not json:
+            typer.echo()
 
 
-def _list(folder: Path) -> None:
+def _wait_for_change(
+    look: Callable[[], list[dict[str, Any]]], before: list[dict[str, Any]], every: float
+) -> None:
+    while look() == before:
+        time.sleep(every)
+
+
+def _compact(value: Any) -> str:
+    return dumps(value, ensure_ascii=True, allow_nan=False)
+
+
+def _one(path: Path) -> dict[str, Any]:
+    """Facts about a run, as plain values."""
+    from consilience.engines.rundir import read_info
+
+    return _facts(path, read_info(path))
+
+
+def _facts(path: Path, info: RunInfo) -> dict[str, Any]:
+    # The state first: a run that ends in between is told of as running, and again when it changes.
+    state, heard = state_of(path), _events(path)
+    answered = heard.answered.get(heard.round, set())
+    left = sorted(set(info.sites) - answered) if state != "finished" and heard.round else []
+    all_asked = heard.asked == len(info.sites)
+    return {
+        "run": info.run,
+        "method": info.method,
+        "state": state,
+        "round": heard.round,
+        "step": heard.step,
+        "sites": list(info.sites),
+        "asked": heard.asked,
+        "answered": sorted(answered),
+        # Where only some were asked, the events do not say whom.
+        "waiting_for": left if all_asked else None,
+        "waiting": len(left) if all_asked else max(heard.asked - len(answered), 0),
+        "absent": sorted(heard.absent),
+        "last_heard": heard.last,
+        "directory": str(path),
+    }
+
+
+def _all(folder: Path) -> list[dict[str, Any]]:
     from consilience.engines.study_run import runs_in
 
-    rows = []
-    for path, info in runs_in(folder):
-        heard = _events(path)
-        rows.append((path, info.method, state_of(path), heard.round, _ago(heard.last)))
+    return [_facts(path, info) for path, info in runs_in(folder)]
+
+
+def _tell_one(found: list[dict[str, Any]], folder: Path) -> None:
+    one = found[0]
+    rows: list[tuple[str, object]] = [
+        ("Run", one["run"]),
+        ("Method", one["method"]),
+        ("State", one["state"]),
+        ("Round", f"{one['round']}, {one['step']}" if one["round"] else "none yet"),
+        ("Answered", ", ".join(one["answered"]) or "none"),
+    ]
+    if one["state"] != "finished" and one["waiting"]:
+        named = one["waiting_for"]
+        rows.append(("Waiting for", ", ".join(named) if named else f"{one['waiting']} sites"))
+    if one["absent"]:
+        rows.append(("Absent", ", ".join(one["absent"])))
+    rows += [("Last heard", _ago(one["last_heard"])), ("Directory", one["directory"])]
+    console.facts(rows)
+    if one["state"] == "stopped":
+        console.line(f"Go on with: consilience run STUDY --out {one['directory']} --resume")
+
+
+def _tell_all(found: list[dict[str, Any]], folder: Path) -> None:
+    rows = [
+        (one["directory"], one["method"], one["state"], one["round"], _ago(one["last_heard"]))
+        for one in found
+    ]
     if rows:
         console.table(("directory", "method", "state", "round", "last heard"), rows, right="   r")
     else:
         console.line(f"There are no runs in {folder}: name a run directory, or begin one.")
-
-
-def _waiting(info: RunInfo, state: str, heard: _Heard) -> list[tuple[str, str]]:
-    answered = heard.answered.get(heard.round, set())
-    shown = [("Answered", ", ".join(sorted(answered)) or "none")]
-    left = sorted(set(info.sites) - answered)
-    if state != "finished" and left:
-        all_asked = heard.asked == len(info.sites)
-        names = ", ".join(left) if all_asked else f"{max(heard.asked - len(answered), 0)} sites"
-        shown.append(("Waiting for", names))
-    if heard.absent:
-        shown.append(("Absent", ", ".join(sorted(heard.absent))))
-    return shown
 
 
 def _events(path: Path) -> _Heard:
@@ -96,7 +153,7 @@ def _events(path: Path) -> _Heard:
         return heard
     for line in text.splitlines():
         try:
-            event: Any = json.loads(line)
+            event: Any = loads(line)
             heard.last = float(event["time"])
             if event["event"] == "ask":
                 heard.round, heard.step = int(event["round"]), str(event["step"])

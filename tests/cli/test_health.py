@@ -1,0 +1,102 @@
+"""``consilience health`` and ``status --json --watch``: what an operator looks at."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from consilience.cli import status as command
+from tests.cli.test_site import Workspace, run_cli
+from tests.cli.workspace import Workspace as LocalWorkspace
+from tests.cli.workspace import call, sentence
+
+
+def look(workspace: Workspace, *more: str) -> tuple[int, str, str]:
+    done = call("health", workspace.study_toml, "--folder", workspace.folder, *more)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_health_of_a_federation(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    code, table, said = look(workspace)
+    assert code == 9 and "2 of 2 sites need attention: boston, leeds" in said
+    assert table.count("there is no heartbeat") == 2
+    with workspace.watching("boston", "leeds") as processes:
+        for process in processes.values():
+            assert process.stdout is not None and "watching" in process.stdout.readline()
+        for _ in range(600):
+            code, table, said = look(workspace, "--json")
+            if code == 0:
+                break
+            threading.Event().wait(0.05)
+        found = json.loads(table)
+        assert code == 0 and found["well"] and said == ""
+        assert [one["site"] for one in found["sites"]] == ["boston", "leeds"]
+        assert all(one["state"] == "watching" and one["age"] < 60 for one in found["sites"])
+        code, table, said = look(workspace)
+        assert code == 0 and "watching" in table
+    # Killed, not stopped: silent once its heartbeats are missed; here the last is a minute old.
+    assert run_cli(*workspace.watch_arguments("boston", "--once")).exit_code == 0
+    code, table, said = look(workspace)
+    assert code == 9 and "1 of 2 sites need attention: boston" in said
+    assert "boston: its watch was stopped" in table
+    (workspace.folder / "health" / "leeds.msg").write_bytes(b"damaged")
+    assert "leeds: " in look(workspace)[1]
+
+
+def test_heartbeats_can_be_left_out(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    arguments = workspace.watch_arguments("boston", "--once", "--heartbeat", "0")
+    assert run_cli(*arguments).exit_code == 0
+    assert not (workspace.folder / "health").exists()
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    missing = call("health", workspace.study_toml, "--folder", tmp_path / "none")
+    assert missing.exit_code == 9 and "there is no folder" in sentence(missing)
+    workspace.study_toml.write_text(workspace.study_toml.read_text().split("[sites.keys]")[0])
+    keyless = call("health", workspace.study_toml, "--folder", workspace.folder)
+    assert keyless.exit_code == 2 and "no public key" in sentence(keyless)
+
+
+def test_status_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(call("status", "--json").stdout) == []
+    space = LocalWorkspace(tmp_path)
+    assert space.run().exit_code == 0
+    one = json.loads(call("status", space.out, "--json").stdout)
+    assert (one["state"], one["waiting"], one["waiting_for"]) == ("finished", 0, [])
+    assert one["sites"] == one["answered"] == ["boston", "lyon", "osaka"]
+    assert json.loads(call("status", "--json").stdout)[0]["run"] == one["run"]
+    watched = call("status", space.out, "--json", "--watch")
+    assert watched.exit_code == 0 and len(watched.stdout.splitlines()) == 1
+
+
+def test_status_watched_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change is told of, and the end ends it."""
+    space = LocalWorkspace(tmp_path)
+    assert space.run().exit_code == 0
+    events = (space.out / "events.jsonl").read_text().splitlines(keepends=True)
+    (space.out / "events.jsonl").write_text("".join(events[:1]))
+    states = iter(["running", "running", "running", "finished", "finished"])
+
+    def state_of(path: Path) -> str:
+        state = next(states)
+        if state == "running":  # two looks in a row are the same, then something comes
+            shown = 1 if len(seen) < 2 else 3
+            (space.out / "events.jsonl").write_text("".join(events[:shown]))
+        seen.append(state)
+        return state
+
+    seen: list[str] = []
+    monkeypatch.setattr(command, "state_of", state_of)
+    done = call("status", space.out, "--watch", "--json", "--every", "0.05")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["state"] for line in lines] == ["running", "finished"] or [
+        line["state"] for line in lines
+    ] == ["running", "running", "finished"]
+    assert lines[0]["waiting_for"] == ["boston", "lyon", "osaka"]
