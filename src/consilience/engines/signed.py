@@ -208,9 +208,10 @@ def check_site(site: str) -> str:
     return site
 
 
-def pause(since: float, poll: float) -> float:
+def pause(since: float, poll: float, now: float | None = None) -> float:
     """Seconds until the next look: a tenth of the time waited so far, at least 2 ms."""
-    return min(poll, max(0.002, 0.1 * (time.monotonic() - since)))
+    waited = (time.monotonic() if now is None else now) - since
+    return min(poll, max(0.002, 0.1 * waited))
 
 
 def check_poll(poll: float) -> float:

@@ -8,10 +8,10 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from consilience.engines.base import Arrival, Engine, Key
-from consilience.engines.flower.desk import query_context
+from consilience.engines.flower.desk import IGNORED, query_context
 from consilience.engines.flower.link import Content, Delivered, Link, LinkLost
 from consilience.engines.signed import OnNote, Place, SiteKeys, check_poll, pause
 from consilience.exceptions import EngineError, SignatureError, WireError
@@ -24,6 +24,11 @@ _log = logging.getLogger(__name__)
 
 HELLO_AGAIN = 2.0
 """Seconds between two looks for sites that are not connected."""
+HELLO_REPEAT, HELLO_LIFE = 20.0, 60.0
+"""Seconds after which a node is greeted again, and for which a greeting is of use."""
+STRANGER_FIRST, STRANGER_LAST = 10.0, 300.0
+"""Seconds until a node that answered for no site is greeted again; they double. What it said may
+have been altered on the way, and a site's trust may be mended while a run waits for it."""
 HELD_FIRST, HELD_LAST = 2.0, 60.0
 """Seconds until a held reply is asked for again; they double."""
 AGAIN_FIRST, AGAIN_LAST = 0.5, 30.0
@@ -33,6 +38,26 @@ REPEAT_FIRST, REPEAT_LAST = 20.0, 300.0
 not given it a second time. A site that is still computing answers both, from one record."""
 LIFE = 24 * 3600.0
 """Seconds for which the SuperLink keeps a message for a site that is away."""
+
+
+class Clock(Protocol):
+    """What the engine needs of the module `time`."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let time pass."""
+
+
+@dataclass(frozen=True)
+class _Hello:
+    """A greeting that is out."""
+
+    node: int
+    query: str
+    about: str
+    sent: float
 
 
 @dataclass
@@ -66,6 +91,8 @@ class FlowerEngine(Engine):
         Longest time in seconds between two looks for replies.
     on_note : callable, optional
         ``on_note(kind, facts)`` for what was set aside, lost or held; it also goes to the log.
+    clock : Clock, optional
+        The module `time` unless given.
 
     Attributes
     ----------
@@ -88,16 +115,18 @@ class FlowerEngine(Engine):
         *,
         poll: float = 0.5,
         on_note: OnNote | None = None,
+        clock: Clock = time,
     ) -> None:
         self._keys, self._key = SiteKeys(sites, site_public_keys), coordinator_key
         self.sites = self._keys.sites
         self._link: Link | None = None
         self._open_link = open_link
-        self._poll, self._on_note = check_poll(poll), on_note
+        self._poll, self._on_note, self._clock = check_poll(poll), on_note, clock
         self._waiting: dict[Key, _Open] = {}
         self._nodes: dict[str, int] = {}
-        self._strangers: set[int] = set()
-        self._hellos: dict[str, tuple[int, str, str]] = {}
+        self._strangers: dict[int, tuple[float, float]] = {}
+        self._doubles: dict[int, str] = {}
+        self._hellos: dict[str, _Hello] = {}
         self._next_hello = self._next_link = 0.0
         self._patience = AGAIN_FIRST
         self.notes: list[str] = []
@@ -106,7 +135,7 @@ class FlowerEngine(Engine):
 
     def send(self, requests: Mapping[Key, bytes]) -> None:
         """Put asks in line; they go as soon as their site is connected."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         for key, data in requests.items():
             request = Request.from_bytes(data)
             place = Place.of(request)
@@ -127,7 +156,7 @@ class FlowerEngine(Engine):
         if unknown:
             raise EngineError(f"round {unknown[0][0]} was not put to site {unknown[0][1]!r}")
         arrivals: list[Arrival] = []
-        began = time.monotonic()
+        began = self._clock.monotonic()
         while True:
             found = self._turn(keys)
             for key in sorted(keys & self._waiting.keys()):
@@ -135,10 +164,10 @@ class FlowerEngine(Engine):
                 if arrival is not None:
                     del self._waiting[key]
                     arrivals.append(arrival)
-                    began = time.monotonic()
+                    began = self._clock.monotonic()
             if not keys & self._waiting.keys() or (arrivals and wait == "any"):
                 return arrivals
-            time.sleep(pause(began, self._poll))
+            self._clock.sleep(pause(began, self._poll, self._clock.monotonic()))
 
     def close_run(self, run: str) -> None:
         """End Flower's run."""
@@ -165,16 +194,19 @@ class FlowerEngine(Engine):
         """
         found: dict[str, dict[str, Any] | None] = dict.fromkeys(self.sites)
         asked: dict[str, tuple[str, str]] = {}
-        end, tried = time.monotonic() + seconds, set()  # type: tuple[float, set[int]]
-        while time.monotonic() < end and None in found.values():
+        tried: set[int] = set()
+        end = self._clock.monotonic() + seconds
+        while self._clock.monotonic() < end and None in found.values():
             try:
                 link = self._linked()
                 if link is not None:
                     for node in set(link.nodes()) - tried:
                         tried.add(node)
                         query, content, about = self._query(kind, body)
-                        asked[link.push(node, content, seconds=seconds)] = (query, about)
-                    for delivered in link.pull(list(asked)):
+                        sent = link.push(node, content, seconds=seconds)
+                        if sent:
+                            asked[sent] = (query, about)
+                    for delivered in link.pull(list(asked)) if asked else ():
                         query, about = asked.pop(delivered.id, ("", ""))
                         site, said = self._answered(delivered, query, about)
                         if site:
@@ -183,7 +215,7 @@ class FlowerEngine(Engine):
                 self._lost(lost)
                 tried.clear()
                 asked.clear()
-            time.sleep(0.05)
+            self._clock.sleep(0.05)
         return found
 
     def require_link(self) -> None:
@@ -216,10 +248,9 @@ class FlowerEngine(Engine):
             return {}
 
     def _linked(self) -> Link | None:
-        if self._link is None and time.monotonic() >= self._next_link:
+        if self._link is None and self._clock.monotonic() >= self._next_link:
             try:
                 self._link = self._open_link()
-                self._patience = AGAIN_FIRST
             except LinkLost as lost:
                 self._lost(lost)
         return self._link
@@ -228,7 +259,9 @@ class FlowerEngine(Engine):
         """Forget what was sent through a link; our own reply caches make sending again harmless."""
         self._note("link lost", reason=str(lost))
         self._close(well=False)
-        self._next_link = time.monotonic() + self._patience
+        for ask in self._waiting.values():
+            ask.fault = str(lost)
+        self._next_link = self._clock.monotonic() + self._patience
         self._patience = min(2 * self._patience, AGAIN_LAST)
 
     def _close(self, *, well: bool) -> None:
@@ -237,41 +270,72 @@ class FlowerEngine(Engine):
             ask.ids, ask.due = [], 0.0
         self._nodes.clear()
         self._strangers.clear()
+        self._doubles.clear()
         self._hellos.clear()
         self._next_hello = 0.0
         if link is not None:
             link.close(well=well)
 
     def _greet(self, link: Link) -> None:
-        """Find out which node is which site, as long as a site is missing."""
-        wanted = {ask.place.site for ask in self._waiting.values()} - self._nodes.keys()
-        if not wanted and all(ask.ids for ask in self._waiting.values()):
+        """Find out which node is which site, as long as a site is missing or silent."""
+        now, asks = self._clock.monotonic(), self._waiting.values()
+        wanted = {ask.place.site for ask in asks} - self._nodes.keys()
+        if not wanted and all(ask.ids and ask.due > now for ask in asks):
             return
-        if time.monotonic() >= self._next_hello:
-            self._next_hello = time.monotonic() + HELLO_AGAIN
-            present = link.nodes()
-            for site, node in list(self._nodes.items()):
-                if node not in present:
-                    del self._nodes[site]
-            known = {*self._nodes.values(), *(node for node, _, _ in self._hellos.values())}
-            for node in sorted(set(present) - known - self._strangers):
+        if now >= self._next_hello:
+            self._next_hello = now + HELLO_AGAIN
+            for node in self._ungreeted(link.nodes(), now):
                 query, content, about = self._query("hello", {})
-                self._hellos[link.push(node, content, seconds=60.0)] = (node, query, about)
+                sent = link.push(node, content, seconds=HELLO_LIFE)
+                if sent:
+                    self._hellos[sent] = _Hello(node, query, about, now)
         for delivered in link.pull(list(self._hellos)) if self._hellos else ():
-            node, query, about = self._hellos.pop(delivered.id)
-            site, _ = self._answered(delivered, query, about)
-            if site:
-                self._nodes[site] = node
-            elif not delivered.fault:
-                self._strangers.add(node)
-                self._note("stranger", reason="a node answers for no site of the study")
+            hello = self._hellos.pop(delivered.id, None)
+            if hello is not None:
+                self._greeted(hello, delivered, now)
+
+    def _ungreeted(self, listed: Collection[int], now: float) -> list[int]:
+        """Nodes of which it is not known which site they are; what has left is forgotten."""
+        present = set(listed)
+        self._nodes = {site: node for site, node in self._nodes.items() if node in present}
+        self._strangers = {n: when for n, when in self._strangers.items() if n in present}
+        self._doubles = {
+            n: s for n, s in self._doubles.items() if n in present and s in self._nodes
+        }
+        self._hellos = {i: h for i, h in self._hellos.items() if now < h.sent + HELLO_LIFE + 10.0}
+        known = {*self._nodes.values(), *self._doubles}
+        known |= {node for node, (due, _) in self._strangers.items() if now < due}
+        known |= {h.node for h in self._hellos.values() if now < h.sent + HELLO_REPEAT}
+        return sorted(present - known)
+
+    def _greeted(self, hello: _Hello, delivered: Delivered, now: float) -> None:
+        """Note which site a node is. Of two nodes with one site's key, the newer one counts."""
+        site, _ = self._answered(delivered, hello.query, hello.about)
+        if hello.node in self._doubles:
+            return
+        if site:
+            before = self._nodes.get(site, hello.node)
+            if before != hello.node:
+                self._doubles[before] = site
+                self._note("double", site=site, reason="two nodes answer for it")
+            self._nodes[site] = hello.node
+            self._strangers.pop(hello.node, None)
+        elif delivered.content is not None and hello.node not in self._nodes.values():
+            if hello.node not in self._strangers:
+                said = _known_words(delivered.content)
+                why = f"it set the greeting aside: {said}" if said else "it answers for no site"
+                self._note("stranger", node=hello.node, reason=why)
+            _, wait = self._strangers.get(hello.node, (0.0, STRANGER_FIRST))
+            self._strangers[hello.node] = (now + wait, min(2 * wait, STRANGER_LAST))
 
     def _push(self, link: Link) -> None:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         for ask in self._waiting.values():
             node = self._nodes.get(ask.place.site)
             if node is None:
-                ask.fault = ask.fault or "it is not connected to the SuperLink"
+                ask.fault = "it is not connected to the SuperLink"
+                if self._strangers:
+                    ask.fault += ", or is a node there that answers for no site of the study"
                 continue
             if ask.ids and ask.node != node:
                 ask.due = now
@@ -290,12 +354,13 @@ class FlowerEngine(Engine):
         found: dict[Key, Arrival] = {}
         for delivered in link.pull(list(by_id)) if by_id else ():
             key = by_id.get(delivered.id)
-            if key is None or key in found:
+            if key is None or key in found or delivered.id not in self._waiting[key].ids:
                 continue
             self._waiting[key].ids.remove(delivered.id)
             body = self._opened(key, delivered)
             if body is not None:
                 found[key] = Arrival(key, body)
+                self._patience = AGAIN_FIRST
         return found
 
     def _opened(self, key: Key, delivered: Delivered) -> bytes | None:
@@ -310,11 +375,10 @@ class FlowerEngine(Engine):
             ask.fault = "its reply waits for the steward's release"
             self._note("held", round=key[0], site=key[1], reason=ask.fault)
             ask.again = min(2 * max(ask.again, HELD_FIRST / 2), HELD_LAST)
-            ask.due = time.monotonic() + ask.again
+            ask.due = self._clock.monotonic() + ask.again
             return None
         if status != "reply" or not isinstance(envelope, bytes):
-            said = content.get("reason")
-            known = said if isinstance(said, str) and said in IGNORED else "it was not understood"
+            known = _known_words(content) or "it was not understood"
             self._again(ask, f"the site set the message aside: {known}")
             return None
         context = ask.place.context("reply", self._key.public, digest(ask.body))
@@ -341,12 +405,12 @@ class FlowerEngine(Engine):
         if ask.fault != reason:
             self._note("again", round=ask.place.round, site=ask.place.site, reason=reason)
         ask.fault = reason
-        ask.due = time.monotonic() + ask.again
+        ask.due = self._clock.monotonic() + ask.again
         ask.again = min(2 * ask.again, AGAIN_LAST)
 
     def _late(self, key: Key, deadline: float) -> Arrival | None:
         ask = self._waiting[key]
-        if time.monotonic() < ask.sent + deadline:
+        if self._clock.monotonic() < ask.sent + deadline:
             return None
         why = f" ({ask.fault})" if ask.fault else ""
         return Arrival(key, None, f"no reply within {deadline:g} seconds{why}")
@@ -366,16 +430,16 @@ class FlowerEngine(Engine):
         """Site that signed an answer, and what it says; no site where no key of the study fits."""
         content = delivered.content or {}
         envelope, site = content.get("envelope"), content.get("site")
-        if not isinstance(envelope, bytes) or site not in self.sites:
+        if not isinstance(envelope, bytes) or not isinstance(site, str) or site not in self.sites:
             return "", None
         context = query_context(query, "reply", self._key.public, about)
         try:
-            said = json.loads(self._unsealed(str(site), envelope, context))
-        except (WireError, ValueError):
+            said = json.loads(self._unsealed(site, envelope, context))
+        except (WireError, ValueError, RecursionError):
             return "", None
         if not isinstance(said, dict) or said.get("site") != site:
             return "", None
-        return str(site), said
+        return site, said
 
     def _note(self, kind: str, **facts: Any) -> None:
         sentence = ", ".join(f"{name} {value}" for name, value in facts.items())
@@ -385,15 +449,7 @@ class FlowerEngine(Engine):
             self._on_note(kind, facts)
 
 
-IGNORED = frozenset(
-    {
-        "no coordinator that this site trusts has signed it for this place",
-        "another coordinator began this run",
-        "the ask is for another place",
-        "the run's app is not the one of this release",
-        "it is larger than messages may be",
-        "it is not a message of this package",
-        "the site could not keep its record",
-    }
-)
-"""Words in which a site says that it set a message aside; others are not repeated."""
+def _known_words(content: Mapping[str, object]) -> str:
+    """Why a site set a message aside, in words of this package; others are not repeated."""
+    said = content.get("reason")
+    return said if isinstance(said, str) and said in IGNORED else ""

@@ -1,8 +1,8 @@
 """The seam between the exchange and Flower: what either end needs of a connection, and no more.
 
 `FlowerEngine` speaks with a `Link`, a site's `Desk` is called by a node; neither imports Flower.
-``_flwr.py`` has both over a real SuperLink; ``consilience.testing.fakes`` has both in one process,
-with losses, delays and repetitions.
+``grid.py`` and ``node.py`` have both over a real SuperLink; ``consilience.testing.fake_link`` has
+both in one process, with losses, delays and repetitions.
 """
 
 from __future__ import annotations
