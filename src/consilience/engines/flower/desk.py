@@ -17,6 +17,7 @@ ask     a request of a run                           the reply, or that it waits
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -31,6 +32,8 @@ from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import OVERHEAD, Context, SigningKey, unseal
+
+_log = logging.getLogger(__name__)
 
 Checker = Callable[[str], Mapping[str, Any]]
 
@@ -47,6 +50,7 @@ IGNORED = frozenset(
 )
 """All that a site ever says of a message that it sets aside."""
 
+_MOST_LOGGED = 1000
 _QUERY = 32
 _SLACK = 1 << 16
 
@@ -89,6 +93,7 @@ class Desk:
         self._site, self._key, self._check = site, key, check
         self._trusted = TrustedCoordinators(site, coordinators)
         self._on_event = on_event
+        self._logged: set[str] = set()
         self._most = site.policy.max_message_bytes + OVERHEAD + _SLACK
 
     def handle(self, content: Mapping[str, object]) -> Content:
@@ -106,6 +111,8 @@ class Desk:
             return self._ignored(UNFORESEEN, error)
 
     def _handle(self, content: Mapping[str, object]) -> Content:
+        if not isinstance(content, Mapping):
+            raise WireError("a message without content")
         kind, envelope = content.get("kind"), content.get("envelope")
         if not isinstance(envelope, bytes):
             raise WireError("a message without an envelope")
@@ -187,14 +194,26 @@ class Desk:
 
     def _ignored(self, reason: str, error: Exception | None) -> Content:
         said = reason if error is None else str(error) or type(error).__name__
-        if reason == UNFORESEEN and error is not None:
-            self._site.home.log("error", reason=f"{type(error).__name__}: {said}")
+        if reason == UNFORESEEN:
+            said = f"{type(error).__name__}: {said}"
+        # Once for each sentence: whoever runs the server could fill the disk otherwise.
+        if said not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add(said)
+            try:
+                self._site.home.log("ignored", reason=said)
+            except (OSError, RunError) as failed:
+                _log.error("the site's own log cannot be written: %s", failed)
         self._tell("ignored", reason=reason)
         return {"status": "ignored", "reason": reason}
 
     def _tell(self, kind: str, **facts: Any) -> None:
-        if self._on_event is not None:
+        """Tell the person at the site; what goes wrong there must not keep a reply back."""
+        if self._on_event is None:
+            return
+        try:
             self._on_event(kind, facts)
+        except Exception:  # noqa: BLE001  such as a terminal that is gone
+            _log.exception("telling of %r failed", kind)
 
 
 def _place(content: Mapping[str, object]) -> Place:
