@@ -60,7 +60,8 @@ def keys(
     typer.echo(f'key = "{public[COORDINATOR]}"')
     typer.echo("[sites.keys]")
     for name in site:
-        typer.echo(f'{name} = "{public[name]}"')
+        # A name may hold dots, which would begin a table.
+        typer.echo(f'"{name}" = "{public[name]}"')
     typer.echo("# each site file:")
     typer.echo("[trust]")
     typer.echo(f'coordinators = ["{public[COORDINATOR]}"]')

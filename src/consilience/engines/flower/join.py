@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,7 @@ def serve(
             desk.handle,
             on_event,
             memory=None if insecure else file.home_path / _MEMORY,
+            most=site.policy.max_message_bytes,
         )
         node.serve(is_over_or_late, poll=poll)
 
@@ -200,18 +202,37 @@ def look(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> list[
         if hello is None:
             found.append(Seen(name, False, said=("it is not connected to the SuperLink",)))
             continue
-        said = [str(one)[:300] for one in (verdict or {}).get("said", ["it did not answer"])]
-        skew = float(hello.get("time", 0.0)) - began - half
-        release = str(hello.get("release", ""))[:40]
+        said = ["it did not answer"] if verdict is None else _sentences(verdict.get("said"))
+        skew = _number(hello.get("time")) - began - half
+        release = _plain(hello.get("release", ""))[:40]
         if abs(skew) > max(SKEW, 2 * half):
             said.append(f"its clock differs from this one by {skew:.0f} seconds")
         if release != __version__:
             said.append(f"it has release {release}, here is {__version__}: install the same")
-        able = bool((verdict or {}).get("able")) and release == __version__
-        found.append(
-            Seen(name, True, release, skew, able, tuple(said), (verdict or {}).get("kinds"))
-        )
+        able = verdict is not None and verdict.get("able") is True and release == __version__
+        kinds = _kinds((verdict or {}).get("kinds"))
+        found.append(Seen(name, True, release, skew, able, tuple(said), kinds))
     return found
+
+
+def _plain(text: object) -> str:
+    """What a site says, fit for a terminal: short and without control characters."""
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:300])
+
+
+def _sentences(said: object) -> list[str]:
+    return [_plain(one) for one in said[:20]] if isinstance(said, list) else []
+
+
+def _kinds(said: object) -> dict[str, str] | None:
+    if not isinstance(said, Mapping):
+        return None
+    return {str(name): _plain(kind) for name, kind in said.items()}
+
+
+def _number(said: object) -> float:
+    is_number = isinstance(said, int | float) and abs(said) < 1e12 and math.isfinite(said)
+    return float(said) if is_number else 0.0  # type: ignore[arg-type]
 
 
 def differences(study: Study, found: list[Seen]) -> list[str]:

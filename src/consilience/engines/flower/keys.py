@@ -23,6 +23,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,6 +45,7 @@ NODE_KEY, NODE_PUBLIC = "node.key", "node.pub"
 SECRET = "executor.secret"
 COORDINATOR, SITES, NODES = "coordinator", "sites", "nodes"
 
+_HOST_NAME = re.compile(r"(?!.{254})[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*")
 _BACK = datetime.timedelta(hours=1)
 """Certificates begin a little earlier: clocks of other machines may be behind."""
 
@@ -89,6 +91,8 @@ def make_federation(
     names, addresses = [check_site(site) for site in sites], list(hosts)
     if not names or len(set(names)) < len(names):
         raise StudyError("name each site of the federation once: --site NAME, several times")
+    if COORDINATOR in names:
+        raise StudyError(f"no site can be called {COORDINATOR!r} here: give it another name")
     if not addresses:
         raise StudyError("name at least one host under which sites reach the server: --host NAME")
     if not 1 <= days <= 3650:
@@ -253,10 +257,11 @@ def _host(text: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(text)
-    except ValueError:
-        raise StudyError(f"{text[:80]!r} is neither a host name nor an address") from None
+    if not _HOST_NAME.fullmatch(text):
+        raise StudyError(
+            f"{text[:80]!r} is neither a host name nor an address: leave out port and scheme"
+        )
+    return x509.DNSName(text)
 
 
 def _public_line(key: ec.EllipticCurvePublicKey, site: str) -> str:
