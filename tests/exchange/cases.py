@@ -27,6 +27,7 @@ from consilience.methods.meta_clustering import MetaClustering
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.testing.check_method import Oracle
+from consilience.testing.fake_link import fake_flower
 from consilience.testing.fakes import (
     Asynchronous,
     ClassSums,
@@ -199,4 +200,5 @@ def folder(sites: Sequence[Site]) -> Iterator[Engine]:
                 thread.join()
 
 
-ENGINES = {"local": local, "folder": folder}
+# The real SuperLink is in tests marked `flower`; here is what FlowerEngine and Desk do over one.
+ENGINES = {"local": local, "folder": folder, "flower seam": fake_flower}
