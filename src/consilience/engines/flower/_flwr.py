@@ -177,20 +177,43 @@ def own_app() -> tuple[bytes, str]:
     return packed, hashlib.sha256(packed).hexdigest()
 
 
-def whole(message_id: str, tree: Any, pull: Callable[[str], bytes]) -> Message:
+class TooLarge(Exception):
+    """The parts of a message are more than whoever fetches them takes."""
+
+
+def whole(message_id: str, tree: Any, pull: Callable[[str], bytes], *, most: int) -> Message:
     """Fetch the parts of a message and put them together.
 
     A message is announced before all its parts are there; Flower's own waiting begins at a second.
+
+    Raises
+    ------
+    TooLarge
+        There are more than `most` bytes; what was fetched until then is dropped.
+    LinkLost
+        It is not a message.
     """
     ids = [part.object_id for part in iterate_object_tree(tree)]
+    size = 0
+
+    def counted(one: str) -> bytes:
+        nonlocal size
+        if size > most:
+            raise TooLarge
+        part = pull(one)
+        size += len(part)
+        return part
+
     contents = pull_objects(
         ids,
-        pull_object_fn=pull,
+        pull_object_fn=counted,
         max_time=_UPLOAD,
         max_tries_per_object=None,
         initial_backoff=0.01,
         backoff_cap=0.5,
     )
+    if size > most:
+        raise TooLarge
     message = inflate_object_from_contents(tree.object_id, contents)
     if not isinstance(message, Message):
         raise LinkLost("the server sent something that is no message")

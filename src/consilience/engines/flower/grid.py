@@ -32,6 +32,7 @@ from consilience.engines.flower._flwr import (
 )
 from consilience.engines.flower.link import Content, Delivered, LinkLost
 from consilience.exceptions import StudyError
+from consilience.wire.codec import MAX_BYTES
 
 # isort: split
 from flwr.app import Message
@@ -57,6 +58,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
+_MOST = 2 * MAX_BYTES
 _TAKE = 30.0
 """Seconds until a run that was submitted must be ours to serve."""
 
@@ -133,7 +135,7 @@ class GridLink:
     def _whole(self, head: Any, tree: Any) -> Message:
         run, node = self._open.run.run_id, self._open.node
         pull = make_pull_object_fn_protobuf(self._client.PullObject, node, run)
-        message = whole(head.metadata.message_id, tree, pull)
+        message = whole(head.metadata.message_id, tree, pull, most=_MOST)
         confirm = make_confirm_message_received_fn_protobuf(
             self._client.ConfirmMessageReceived, node, run
         )

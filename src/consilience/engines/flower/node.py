@@ -21,6 +21,7 @@ from consilience.engines.flower._flwr import (
     MESSAGE_TYPE,
     Beats,
     Server,
+    TooLarge,
     check_release,
     client,
     losses,
@@ -29,9 +30,10 @@ from consilience.engines.flower._flwr import (
     unpacked,
     whole,
 )
-from consilience.engines.flower.desk import FOREIGN_APP, NOT_OURS
+from consilience.engines.flower.desk import FOREIGN_APP, NOT_OURS, TOO_LARGE
 from consilience.engines.flower.link import Content, LinkLost
 from consilience.exceptions import StudyError
+from consilience.wire.codec import MAX_BYTES
 from consilience.wire.files import atomic_write
 
 # isort: split
@@ -70,6 +72,7 @@ _log = logging.getLogger(__name__)
 
 Handle = Callable[[dict[str, object]], Content]
 _AGAIN_FIRST, _AGAIN_LAST = 0.5, 30.0
+_SLACK = 1 << 20
 
 
 class FlowerNode:
@@ -90,6 +93,9 @@ class FlowerNode:
         File for the number under which the server knows the node: a node that was killed counts as
         connected for a minute, and takes its place again at once by saying goodbye first.
 
+    most : int
+        Largest message that is fetched, in bytes.
+
     Raises
     ------
     StudyError
@@ -104,8 +110,10 @@ class FlowerNode:
         on_event: Callable[[str, dict[str, Any]], None] | None = None,
         *,
         memory: Path | None = None,
+        most: int = MAX_BYTES,
     ) -> None:
         check_release()
+        self._most = most + _SLACK
         self._memory = memory
         self._server, self._handle = server, handle
         self._keys = generate_key_pairs() if key is None else _read_key(key)
@@ -138,7 +146,7 @@ class FlowerNode:
 
     def _connect(self) -> _Connection:
         known = _read_number(self._memory)
-        connection = _Connection(self._server, self._keys, self._registers, known)
+        connection = _Connection(self._server, self._keys, self._registers, known, self._most)
         if self._memory is not None and connection.node_id != known:
             atomic_write(self._memory, str(connection.node_id).encode())
         return connection
@@ -157,6 +165,8 @@ class FlowerNode:
     def _content(self, connection: _Connection, message: Message) -> Content:
         if not self._is_our_app(connection, message.metadata.run_id):
             return {"status": "ignored", "reason": FOREIGN_APP}
+        if not message.has_content():
+            return {"status": "ignored", "reason": TOO_LARGE}
         content = unpacked(message)
         if content is None or message.metadata.message_type != MESSAGE_TYPE:
             return {"status": "ignored", "reason": NOT_OURS}
@@ -181,8 +191,9 @@ class _Connection:
     """A node that is activated at the server."""
 
     def __init__(
-        self, server: Server, keys: tuple[Any, Any], registers: bool, known: int | None
+        self, server: Server, keys: tuple[Any, Any], registers: bool, known: int | None, most: int
     ) -> None:
+        self._most = most
         self._client = client(FleetHttpClient, server, "SuperNode", NodeAuthHttpInterceptor(*keys))
         public = public_key_to_bytes(keys[1])
         try:
@@ -212,7 +223,10 @@ class _Connection:
         tree = response.message_object_trees[0]
         run = head.metadata.run_id
         pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
-        message = whole(head.metadata.message_id, tree, pull)
+        try:
+            message = whole(head.metadata.message_id, tree, pull, most=self._most)
+        except TooLarge:
+            message = head  # without its content
         confirm = make_confirm_message_received_fn_protobuf(
             self._client.ConfirmMessageReceived, self._node, run
         )
