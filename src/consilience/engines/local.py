@@ -3,12 +3,15 @@
 Requests and replies pass through encode, gate and decode like anywhere else. Steps run wherever
 ``joblib.parallel_config`` says (threads, processes, dask, ray); records and outputs are kept here.
 
+A reply that waits for its site's steward is asked for again and again, until the deadline.
+
 Under ``wait="any"`` replies come in the order of a virtual clock: each site's delays are drawn from
 the run's seed, so an asynchronous run is the same every time.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 from consilience.engines.base import Arrival, Engine, Key
@@ -16,8 +19,11 @@ from consilience.exceptions import ConsilienceError, StudyError
 from consilience.numerics.parallel import ordered_map
 from consilience.numerics.random import stream
 from consilience.sites.computing import Work, compute
+from consilience.sites.jobs import Held
 from consilience.sites.site import Site
 from consilience.wire.envelope import Request
+
+_POLL = 0.1
 
 
 class LocalEngine(Engine):
@@ -43,6 +49,7 @@ class LocalEngine(Engine):
         self.n_jobs = n_jobs
         self._queue: dict[Key, bytes] = {}
         self._arrived: dict[Key, tuple[float, Arrival]] = {}
+        self._held: dict[Key, tuple[bytes, float]] = {}
         self._clock: dict[tuple[str, str], float] = {}
 
     def send(self, requests: Mapping[Key, bytes]) -> None:
@@ -52,13 +59,19 @@ class LocalEngine(Engine):
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
         """Compute what is queued and return it in the order of the virtual clock."""
         self._compute()
+        while left := [key for key in keys if key in self._held]:
+            for key in left:
+                self._ask_again(key, deadline)
+            if (wait == "any" and not keys.isdisjoint(self._arrived)) or not self._held:
+                break
+            time.sleep(_POLL)
         ready = sorted((k for k in keys if k in self._arrived), key=lambda k: self._arrived[k][0])
         chosen = ready if wait == "all" else ready[:1]
         return [self._arrived.pop(key)[1] for key in chosen]
 
     def _compute(self) -> None:
         queue, self._queue = self._queue, {}
-        begun: dict[Key, bytes | Work] = {}
+        begun: dict[Key, bytes | Held | Work] = {}
         failed: dict[Key, str] = {}
         for key, data in queue.items():
             try:
@@ -74,19 +87,49 @@ class LocalEngine(Engine):
             item = begun.get(key)
             request = item.request if isinstance(item, Work) else Request.from_bytes(data)
             if item is None:
-                arrival = Arrival(key, None, failed[key])
+                arrival: Arrival | None = Arrival(key, None, failed[key])
             elif isinstance(item, Work):
                 arrival = self._finished(key, item, outcomes[key])
             else:
-                arrival = Arrival(key, item)
-            self._arrived[key] = (self._arrival_time(request), arrival)
+                arrival = self._arrival(key, request, item)
+            if arrival is None:
+                self._held[key] = (data, time.monotonic())
+            else:
+                self._arrived[key] = (self._arrival_time(request), arrival)
 
-    def _finished(self, key: Key, work: Work, outcome: object) -> Arrival:
+    def _finished(self, key: Key, work: Work, outcome: object) -> Arrival | None:
         try:
-            return Arrival(key, self.members[key[1]].finish(work, outcome))  # type: ignore[arg-type]
+            reply = self.members[key[1]].finish(work, outcome)  # type: ignore[arg-type]
         except ConsilienceError as error:
             # The site could not keep its record: nothing may leave it, so it counts as absent.
             return Arrival(key, None, error.public)
+        return self._arrival(key, work.request, reply)
+
+    def _arrival(self, key: Key, request: Request, reply: bytes | Held) -> Arrival | None:
+        """A reply that arrives, unless it waits for the site's steward."""
+        if isinstance(reply, Held):
+            return None
+        try:
+            self.members[key[1]].sent(request.run, request.round, request.attempt)
+        except ConsilienceError as error:
+            return Arrival(key, None, error.public)
+        return Arrival(key, reply)
+
+    def _ask_again(self, key: Key, deadline: float) -> None:
+        """See what the steward has decided on a reply; past the deadline its site is absent."""
+        data, since = self._held[key]
+        request = Request.from_bytes(data)
+        try:
+            arrival = self._arrival(key, request, self.members[key[1]].answer(data))
+        except ConsilienceError as error:
+            arrival = Arrival(key, None, error.public)
+        if arrival is None:
+            if time.monotonic() - since < deadline:
+                return
+            reason = "no reply within the deadline: it waits for the site's steward"
+            arrival = Arrival(key, None, reason)
+        del self._held[key]
+        self._arrived[key] = (self._arrival_time(request), arrival)
 
     def _arrival_time(self, request: Request) -> float:
         """Virtual time: a site's previous arrival plus a delay drawn from seed, site and round."""

@@ -9,6 +9,7 @@
       ledger/<data id>.json                    runs opened, epsilon spent, directions revealed: kept
                                                outside run folders
       kept/<data id>/<name>.bin                what was drawn once for the data, with its noise
+      jobs/<run id>/<round>-<attempt>.json     replies that are held, and the steward's decisions
       log.jsonl                                the site's own log
 
 `MemoryHome` keeps the same in memory, for a federation that lives in one process.
@@ -27,11 +28,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from consilience.exceptions import RunError, WireError
 from consilience.wire.codec import digest, pack, unpack
 from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
+
+if TYPE_CHECKING:
+    from consilience.sites.jobs import Jobs
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -55,6 +59,9 @@ class Record:
         Message with which the run was opened here, so that rows can be read again.
     study, method : str
         What the run was opened for.
+    held_after : tuple of int
+        Empty unless the reply waits for the steward: then round and attempt of the answer to whose
+        state the site goes back if the reply is refused (0, 0 for none).
     """
 
     round: int
@@ -66,6 +73,7 @@ class Record:
     opening: bytes = b""
     study: str = ""
     method: str = ""
+    held_after: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
         """Encode."""
@@ -84,6 +92,11 @@ class Record:
 
 class Home(ABC):
     """Interface of both homes."""
+
+    @property
+    @abstractmethod
+    def jobs(self) -> Jobs:
+        """Replies that were held, and what the steward decided."""
 
     @abstractmethod
     def record(self, run: str, round_: int, attempt: int) -> Record | None:
@@ -173,6 +186,13 @@ class MemoryHome(Home):
         self._kept: dict[tuple[str, str], bytes] = {}
         self.lines: list[dict[str, Any]] = []
 
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Replies that were held, and what the steward decided."""
+        from consilience.sites.jobs import Jobs
+
+        return Jobs(None)
+
     def record(self, run: str, round_: int, attempt: int) -> Record | None:
         """Return the record of one answered question, if there is one."""
         data = self._records.get((run, round_, attempt))
@@ -242,6 +262,7 @@ class MemoryHome(Home):
         """Drop a run's records; outputs and ledger stay."""
         self._records = {key: data for key, data in self._records.items() if key[0] != run}
         self._written.pop(run, None)
+        self.jobs.purge(run)
 
 
 class DiskHome(Home):
@@ -260,6 +281,13 @@ class DiskHome(Home):
 
     def __init__(self, path: Path) -> None:
         self.path = make_directory(path)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Replies that were held, and what the steward decided."""
+        from consilience.sites.jobs import Jobs
+
+        return Jobs(self.path / "jobs")
 
     @cached_property
     def _log(self) -> AppendLog:
@@ -387,6 +415,8 @@ class DiskHome(Home):
                 shutil.rmtree(folder)
         except OSError as error:
             raise explain(error, "remove", folder) from error
+        # Last: without its job a held reply is held still.
+        self.jobs.purge(run)
 
 
 @contextmanager

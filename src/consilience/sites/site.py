@@ -7,6 +7,8 @@
    after the preparing steps so far.
 3. The step computes (`compute`: a pure function of a `Work`, which may run in another process).
 4. The gate reviews the reply; outputs, state and reply are written; then the reply leaves.
+5. Where replies are held it does not leave before the steward has released it (``jobs.py``):
+   until then the answer is `Held`, and asking again gives the reply, or a refusal.
 
 Whatever goes wrong becomes a refusal whose reason names no value; the site's own log has the rest.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +40,19 @@ from consilience.privacy.revealed_rank import RevealedRank
 from consilience.sites import outputs
 from consilience.sites.computing import Outcome, Work, compute, refused, step_of
 from consilience.sites.home import Home, MemoryHome, Record, check_run_id
+from consilience.sites.jobs import (
+    COMPUTED,
+    HELD,
+    REFUSED,
+    RELEASED,
+    SENT,
+    Held,
+    Hold,
+    holds,
+    refusal_sentence,
+    waiting_facts,
+    was_refused,
+)
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Loaded
 from consilience.wire.codec import decode_message, digest
@@ -69,6 +85,9 @@ class Site:
         Shown every reply before it leaves (request, message, verdicts); False refuses it.
     partner_key : bytes
         Secret that the parties of studies over columns share.
+    hold : {"none", "per-record", "all"}
+        Which replies wait for the steward: those with values for each record, or all. Refusals
+        leave at once.
     """
 
     def __init__(
@@ -80,23 +99,36 @@ class Site:
         home: Home | None = None,
         confirm: Confirm | None = None,
         partner_key: bytes = b"",
+        hold: Hold = "none",
     ) -> None:
         self.name = name
         self.policy = Policy() if policy is None else policy
         self.home = MemoryHome() if home is None else home
         self.confirm = confirm
+        self.hold: Hold = hold
         self._loader = loader
         self._partner_key = partner_key
         self._prepared: dict[str, tuple[bytes, Transforms, SiteData]] = {}
         self._secret_seed: int | None = None
         self.computed = 0
 
-    def answer(self, request: bytes) -> bytes:
-        """Answer one question; see the module's text for what happens."""
-        work = self.begin(request)
-        return work if isinstance(work, bytes) else self.finish(work, compute(work))
+    def answer(self, request: bytes) -> bytes | Held:
+        """Answer one question; see the module's text for what happens.
 
-    def begin(self, data: bytes) -> bytes | Work:
+        Returns
+        -------
+        bytes or Held
+            The reply, or that it waits for the steward: then the same question is asked again.
+
+        Raises
+        ------
+        WireError, RunError
+            As `begin`; nothing may leave.
+        """
+        work = self.begin(request)
+        return self.finish(work, compute(work)) if isinstance(work, Work) else work
+
+    def begin(self, data: bytes) -> bytes | Held | Work:
         """Read a request: return the stored reply, or the work to be computed.
 
         Raises
@@ -113,7 +145,7 @@ class Site:
         request_digest = digest(data)
         known = self.home.record(request.run, request.round, request.attempt)
         if known is not None and known.request_digest == request_digest:
-            return known.reply
+            return self._leaving(request.run, known)
         work = Work(
             request, request_digest, _NO_ROWS, None, {}, self.policy, self._secret_seed, _release()
         )
@@ -134,7 +166,7 @@ class Site:
             return self.finish(work, refused(work, ConsilienceError.default_public, error))
         return work
 
-    def finish(self, work: Work, outcome: Outcome) -> bytes:
+    def finish(self, work: Work, outcome: Outcome) -> bytes | Held:
         """Keep what a step gave and return the reply; nothing leaves before it is written."""
         self.computed += 1
         if self.confirm is not None and outcome.content is not None:
@@ -154,8 +186,60 @@ class Site:
             self._note_revealed(outcome.revealed)
         if outcome.keeping is not None:
             self.home.write_kept(self.policy.data_id, work.kept_name, outcome.keeping)
-        self.home.commit(run, outcome.record)
-        return outcome.record.reply
+        record = outcome.record
+        if holds(self.hold, outcome.content):
+            after = (work.request.after_round, work.request.after_attempt)
+            record = dataclasses.replace(record, held_after=after)
+        self.home.commit(run, record)
+        return self._leaving(run, record)
+
+    def sent(self, run: str, round_: int, attempt: int) -> None:
+        """Note that a reply has been handed over; nothing to do where it was never held.
+
+        Raises
+        ------
+        RunError
+            The home cannot be written.
+        """
+        state = self.home.jobs.state(run, round_, attempt)
+        job = state.read()
+        if job.state in (RELEASED, REFUSED) and state.move(job, SENT, sent=time.time()):
+            self.home.log("sent", run=run, round=round_, attempt=attempt, outcome=job.state)
+
+    def _leaving(self, run: str, record: Record) -> bytes | Held:
+        """Return the reply of a record as far as the steward lets it leave."""
+        if not record.held_after:
+            return record.reply
+        state = self.home.jobs.state(run, record.round, record.attempt)
+        job = state.read()
+        if job.state == COMPUTED:
+            # Just now, or a crash came between record and job.
+            state.move(COMPUTED, HELD, **waiting_facts(record))
+            job = state.read()
+        if was_refused(job):
+            return self._withdrawn(run, record, refusal_sentence(job)).reply
+        if job.state in (RELEASED, SENT):
+            return record.reply
+        reply = Reply.from_bytes(record.reply)
+        return Held(run, record.round, record.attempt, reply.step)
+
+    def _withdrawn(self, run: str, record: Record, sentence: str) -> Record:
+        """Put a refusal in the place of a reply that never left; the state goes back."""
+        prior = self.home.record(run, *record.held_after) or Record(0, 0, "", b"")
+        reply = Reply.from_bytes(record.reply)
+        refusal = dataclasses.replace(
+            reply, status="refused", message=b"", reason=sentence, verdicts=()
+        )
+        withdrawn = dataclasses.replace(
+            prior,
+            round=record.round,
+            attempt=record.attempt,
+            request_digest=record.request_digest,
+            reply=refusal.to_bytes(),
+            held_after=(),
+        )
+        self.home.commit(run, withdrawn)
+        return withdrawn
 
     def _note_revealed(self, known: RevealedRank) -> None:
         """Write what is known of the columns; another run may have added to it meanwhile."""
@@ -212,6 +296,13 @@ class Site:
         if prior is None:
             sentence = "the run was not opened at this site, or its records were purged"
             raise WireError(sentence, public=sentence)
+        if prior.held_after:
+            # What rests on a reply that has not left could tell of it.
+            if isinstance(self._leaving(r.run, prior), Held):
+                sentence = "the answer that this question follows waits for the steward"
+                raise WireError(sentence, public=sentence)
+            prior = self.home.record(r.run, r.after_round, r.after_attempt) or prior
+            prior = dataclasses.replace(prior, held_after=())
         if prior.opening and (prior.study, prior.method) != (r.study, r.method):
             sentence = "the run was opened at this site for another study or method"
             raise DisclosureError(sentence, public=sentence)

@@ -35,6 +35,7 @@ from consilience.engines.federation import Federation, Run
 from consilience.exceptions import ConsilienceError, QuorumError
 from consilience.methods.base import Method, SiteData
 from consilience.methods.phases import opening
+from consilience.sites.jobs import Held
 from consilience.sites.site import Site
 from consilience.testing.alterations import MUTATIONS, every_field, leaves_room
 from consilience.testing.canaries import Canary, canaries_after, plant
@@ -288,9 +289,12 @@ def _recorded(method: Method, factory: Factory) -> tuple[Site, list[Request]]:
 def _put(site: Site, data: bytes) -> tuple[bool, str]:
     """Put a request to a site: whether it was declined, and how."""
     try:
-        reply = Reply.from_bytes(site.answer(data))
+        said = site.answer(data)
     except ConsilienceError as error:
         return True, error.public
+    if isinstance(said, Held):
+        return True, "the reply waits for the steward"
+    reply = Reply.from_bytes(said)
     return reply.status == "refused", reply.reason
 
 
