@@ -127,6 +127,9 @@ def site(
     superlink: SuperLinkAt,
     keys: Keys,
     insecure: Insecure = False,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Every reply waits for 'consilience site release'.")
+    ] = False,
     poll: Annotated[float, typer.Option(help="Pause between two looks, seconds.")] = 0.2,
     log_format: Format = LogFormat.text,
     log_level: Level = LogLevel.info,
@@ -156,6 +159,7 @@ def site(
             insecure=insecure,
             is_over=is_over,
             poll=poll,
+            hold=hold,
             on_event=log.event,
         )
     log.event("stopped", log.always)
@@ -232,6 +236,9 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
         )
     if kind == "stopped":
         return f"site {facts['site']}: stopped"
+    if kind == "held":
+        where = ", ".join(f"{name} {facts[name]}" for name in ("run", "round", "step"))
+        return f"{where}: the reply waits for the steward ('consilience site queue')"
     said = " ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", None))
     return f"{kind} {said}".strip()
 

@@ -27,6 +27,7 @@ from consilience.engines.flower.link import Content
 from consilience.engines.signed import OnNote, Place, TrustedCoordinators
 from consilience.exceptions import ConsilienceError, RunError, SignatureError, WireError
 from consilience.sites.home import DiskHome
+from consilience.sites.jobs import Held
 from consilience.sites.site import Site
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply
@@ -94,6 +95,7 @@ class Desk:
         self._trusted = TrustedCoordinators(site, coordinators)
         self._on_event = on_event
         self._logged: set[str] = set()
+        self._waits: set[Place] = set()
         self._most = site.policy.max_message_bytes + OVERHEAD + _SLACK
 
     def handle(self, content: Mapping[str, object]) -> Content:
@@ -134,6 +136,10 @@ class Desk:
 
         coordinator, body = self._trusted.ask(place, take)
         reply = self._site.answer(body)
+        if isinstance(reply, Held):
+            return self._waiting(place, reply)
+        # Here is where it leaves: whoever asked comes again if it was lost on the way.
+        self._site.sent(place.run, place.round, place.attempt)
         said = Reply.from_bytes(reply)
         context = place.context("reply", coordinator, digest(body))
         self._tell(
@@ -146,6 +152,15 @@ class Desk:
             bytes=len(reply),
         )
         return {"status": "reply", "envelope": self._key.seal(context, reply)}
+
+    def _waiting(self, place: Place, held: Held) -> Content:
+        """Say that a reply waits for the steward, and nothing of what it is."""
+        if place not in self._waits:
+            if len(self._waits) >= _MOST_LOGGED:
+                self._waits.clear()
+            self._waits.add(place)
+            self._tell("held", run=place.run, round=place.round, step=held.step)
+        return {"status": "held"}
 
     def _query(self, kind: str, content: Mapping[str, object], envelope: bytes) -> Content:
         query = content.get("query")

@@ -16,6 +16,7 @@ from consilience.engines.flower.link import Link
 from consilience.engines.signed import OnNote
 from consilience.exceptions import StudyError
 from consilience.sites.home import sole
+from consilience.sites.jobs import Hold
 from consilience.sites.loaders import file_site
 from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Confirm
@@ -80,6 +81,7 @@ def serve(
     is_over: Callable[[], bool],
     poll: float = 0.2,
     confirm: Confirm | None = None,
+    hold: bool = False,
     on_event: OnNote | None = None,
 ) -> None:
     """Be the node of a site until told to stop.
@@ -96,6 +98,8 @@ def serve(
     is_over : callable
     poll : float
         Seconds between two looks for messages.
+    hold : bool
+        Every reply waits for the steward's release, whatever the site file says.
 
     Raises
     ------
@@ -110,7 +114,8 @@ def serve(
     check_release()
     server = Server(address, None if insecure else keys / CA)
     server.root()
-    site = file_site(file, confirm=confirm, cache=True)
+    held: Hold | None = "all" if hold else None
+    site = file_site(file, confirm=confirm, cache=True, hold=held)
     desk = Desk(
         site,
         SigningKey.load(keys),
