@@ -1,4 +1,4 @@
-"""``consilience site``: what a steward does at a site: keys, watch, approve, outputs, purge."""
+"""``consilience site``: what a steward does: keys, watch, held replies, approvals, outputs, purge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.cli import site_keys, site_purge
+from consilience.cli import site_keys, site_purge, site_queue
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.cli.site_common import SiteToml
 from consilience.cli.site_common import one_sentence as _one_sentence
@@ -22,6 +22,10 @@ app = typer.Typer(help="Keys, watch, approvals and outputs of a site.", no_args_
 
 app.command()(_one_sentence(site_keys.keys))
 app.command()(_one_sentence(site_purge.purge))
+app.command()(_one_sentence(site_queue.queue))
+app.command()(_one_sentence(site_queue.preview))
+app.command()(_one_sentence(site_queue.release))
+app.command()(_one_sentence(site_queue.refuse))
 
 
 @app.command("partner-key")
@@ -52,6 +56,9 @@ def watch(
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Show each reply and wait for yes or no.")
     ] = False,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Hold each reply until 'consilience site release'.")
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Answer what is there and end.")] = False,
     poll: Annotated[float, typer.Option(help="Longest pause between two looks, seconds.")] = 0.5,
     heartbeat: Annotated[
@@ -75,7 +82,16 @@ def watch(
         file = SiteFile.load(site_toml)
         log.always["site"] = file.name
         signing_key = SigningKey.load(key)
-        site = file_site(file, confirm=steward.confirm if confirm else None)
+        if confirm and (hold or file.release.hold):
+            raise StudyError(
+                "replies are held here until they are released: leave --confirm out, or --hold and "
+                "[release] hold of the site file"
+            )
+        site = file_site(
+            file,
+            confirm=steward.confirm if confirm else None,
+            hold="all" if hold else None,
+        )
         trusted = file.trust.coordinators
         log.event("watching", {"folder": folder, "coordinators": len(trusted), "site": site.name})
         watch_folder(
@@ -255,6 +271,8 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
         text = f"{where}: replied with {facts['bytes']} bytes"
     elif kind == "answered":
         text = f"{where}: refused: {facts['reason']}"
+    elif kind == "held":
+        text = f"{where}: held for the steward: 'consilience site queue' lists what waits"
     elif kind == "unreachable":
         text = f"the folder cannot be read: {facts['reason']}; trying again"
     elif kind == "unsent":

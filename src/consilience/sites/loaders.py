@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from consilience.methods.base import Columns, Preparation
 from consilience.sites.home import DiskHome
+from consilience.sites.jobs import Hold
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Loaded, load_with_report
@@ -43,13 +44,21 @@ def memory_site(
     return Site(name, load, policy=rules, partner_key=partner_key)
 
 
-def file_site(file: SiteFile, *, confirm: Confirm | None = None, cache: bool = False) -> Site:
+def file_site(
+    file: SiteFile,
+    *,
+    confirm: Confirm | None = None,
+    cache: bool = False,
+    hold: Hold | None = None,
+) -> Site:
     """Build the site that a site file describes, with its home on disk.
 
     Parameters
     ----------
     cache : bool
         Keep prepared rows in the home (`PreparedCache`), for processes that do not live long.
+    hold : {"none", "per-record", "all"}, optional
+        Which replies wait for the steward; as the file says unless given.
 
     Raises
     ------
@@ -78,4 +87,12 @@ def file_site(file: SiteFile, *, confirm: Confirm | None = None, cache: bool = F
     home = DiskHome(file.home_path)
     key = file.partner_key()
     loader = load_once if cache else load
-    return Site(file.name, loader, policy=policy, home=home, confirm=confirm, partner_key=key)
+    return Site(
+        file.name,
+        loader,
+        policy=policy,
+        home=home,
+        confirm=confirm,
+        partner_key=key,
+        hold=file.release.held if hold is None else hold,
+    )

@@ -32,6 +32,7 @@ from pydantic import (
 from consilience.exceptions import ConsilienceError, DataError, StudyError
 from consilience.methods.base import Columns, Preparation
 from consilience.sites.encoding import feature_names
+from consilience.sites.jobs import Hold
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.source import Source, expand
 from consilience.wire.keys import KeyList, parties
@@ -186,6 +187,25 @@ class Retention(_Strict):
     """
 
     days: int | None = Field(default=None, ge=1)
+
+
+class Release(_Strict):
+    """``[release]`` of a site file: which replies wait for the steward before they leave.
+
+    Attributes
+    ----------
+    hold : bool or "per-record"
+        True holds every reply, "per-record" those with values for each record.
+    """
+
+    hold: bool | Literal["per-record"] = False
+
+    @property
+    def held(self) -> Hold:
+        """The same in one word."""
+        if self.hold == "per-record":
+            return "per-record"
+        return "all" if self.hold else "none"
 
 
 class Partners(_Strict):
@@ -382,6 +402,7 @@ class SiteFile(_File):
     trust : Trust
     partners : Partners or None
     retention : Retention
+    release : Release
     """
 
     name: SiteName
@@ -392,6 +413,7 @@ class SiteFile(_File):
     trust: Trust = Trust()
     partners: Partners | None = None
     retention: Retention = Retention()
+    release: Release = Release()
 
     def partner_key(self) -> bytes:
         """Secret that the parties share; empty where the file names none.

@@ -21,6 +21,7 @@ from consilience.engines.folder.schedule import UNSEEN, Schedule
 from consilience.engines.signed import OnNote, Place, TrustedCoordinators, check_poll, pause
 from consilience.exceptions import RunError, SignatureError, WireError
 from consilience.sites.home import sole
+from consilience.sites.jobs import Held
 from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Site
 from consilience.wire.codec import digest
@@ -56,7 +57,8 @@ class Watcher:
     coordinators : collection of KeyList or str
         Public keys of the coordinators that may ask, a list for each.
     on_event : callable, optional
-        ``on_event(kind, facts)``: "answered", "ignored", "unsent", "unreachable", "conflict".
+        ``on_event(kind, facts)``: "answered", "held", "ignored", "unsent", "unreachable",
+        "conflict".
     again : float
         Seconds after which a reply that leads to nothing new is written again; the wait doubles.
     """
@@ -83,6 +85,7 @@ class Watcher:
         self._no_folder: dict[Place, float] = {}
         self._answered: dict[Place, Stamp | None] = {}
         self._latest: set[Place] = set()
+        self._held: dict[Place, object] = {}
         self._conflicts: set[str] = set()
         self._listed = 0.0
         self.unsent: dict[Place, str] = {}
@@ -110,6 +113,7 @@ class Watcher:
             known.keep(set(places))
         self._answered = {p: self._answered[p] for p in places if p in self._answered}
         self._no_folder = {p: self._no_folder[p] for p in places if p in self._no_folder}
+        self._held = {p: self._held[p] for p in places if p in self._held}
         self._faults = {place: self._faults[place] for place in places if place in self._faults}
         self.unsent = {place: self.unsent[place] for place in places if place in self.unsent}
         written = 0
@@ -118,7 +122,11 @@ class Watcher:
                 break
             ask = self._box.stamp(place, "ask")
             stamps = (ask, self._box.stamp(place, "reply"))
-            if self._looked.holds(place, stamps) and not self._unseen.is_due(place):
+            if (
+                self._looked.holds(place, stamps)
+                and not self._unseen.is_due(place)
+                and not self._is_decided(place)
+            ):
                 continue
             written += self._handle(place)
             if place not in self.unsent:
@@ -139,7 +147,13 @@ class Watcher:
                 return False
             if place in self._answered and not self._spoilt.is_due(place):
                 return False
+            decision = self._decision(place)
             reply = self._site.answer(body)
+            if isinstance(reply, Held):
+                if place not in self._held:
+                    self._tell("held", run=reply.run, round=reply.round, step=reply.step)
+                self._held[place] = decision
+                return False
         except WireError as error:
             if self._box.stamp(place, "ask") is not None:  # otherwise the run was closed meanwhile
                 self._ignore(place, str(error), damaged=not isinstance(error, SignatureError))
@@ -155,6 +169,8 @@ class Watcher:
             self.unsent[place] = str(error)
             return False
         self.unsent.pop(place, None)
+        self._held.pop(place, None)
+        self._site.sent(place.run, place.round, place.attempt)
         if place in self._answered:
             self._spoilt.done(place)
         self._answered[place] = self._box.stamp(place, "ask")
@@ -170,6 +186,14 @@ class Watcher:
             bytes=len(reply),
         )
         return True
+
+    def _is_decided(self, place: Place) -> bool:
+        """Whether the steward may have decided on a reply since the last look."""
+        return place in self._held and self._held[place] != self._decision(place)
+
+    def _decision(self, place: Place) -> object:
+        """What changes when the steward decides."""
+        return self._site.home.jobs.stamp(place.run, place.round, place.attempt)
 
     def _verified(self, place: Place) -> tuple[str, bytes]:
         """Return the coordinator's key and its ask at a place."""
@@ -195,6 +219,7 @@ class Watcher:
         ask = self._box.stamp(place, "ask")
         if place not in self._answered:
             self._answered[place] = ask  # written by an earlier process
+            self._site.sent(place.run, place.round, place.attempt)
         self._unseen.start(place)
         if not self._unseen.is_due(place):
             return
