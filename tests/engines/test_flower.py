@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -14,13 +15,14 @@ from consilience.engines.flower.desk import NOT_TRUSTED, query_context
 from consilience.engines.flower.link import Content
 from consilience.exceptions import EngineError, ParameterError, QuorumError, StudyError
 from consilience.sites.site import Site
-from consilience.testing.check_engine import check_engine
+from consilience.testing import check_engine
 from consilience.testing.fake_link import FakeLink, FakeSuperLink, Trouble, fake_flower
-from consilience.testing.fakes import SilentSite
+from consilience.testing.fakes import SilentSite, members
 from consilience.wire.codec import digest
 from consilience.wire.signing import SigningKey, unseal
 from tests.engines.flower_parties import Parties, collect, here
-from tests.faults.cases import CASES, SITES, loader
+from tests.exchange.cases import CASES as METHOD_CASES
+from tests.faults.cases import SITES, loader
 
 ASH, BIRCH = SITES
 DAY = 86400.0
@@ -43,8 +45,27 @@ def parties() -> Parties:
 # ------------------------------------------------------------------ results
 
 
-def test_it_keeps_the_promises_of_every_engine() -> None:
-    check_engine(fake_flower)
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_engine.check_round_trip,
+        check_engine.check_order,
+        check_engine.check_repeated_asks,
+        check_engine.check_silent_sites,
+        check_engine.check_waiting_for_any,
+        check_engine.check_refusals,
+        check_engine.check_errors,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_promises_of_every_engine_amid_trouble(check: Any) -> None:
+    """Without trouble, and with large messages, they are checked in `tests/exchange`."""
+
+    def engine(sites: Any) -> Any:
+        trouble = Trouble(delay=0.5, longest=1.0, repeat=0.5, reorder=True, seed=8)
+        return fake_flower(sites, FakeSuperLink(trouble))
+
+    check(engine)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -68,12 +89,16 @@ def test_trouble_on_the_way_changes_no_byte(trouble: str, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("name", [n for n, c in CASES.items() if not c.draws_secrets])
-def test_trouble_changes_no_result_of_any_study(name: str, seed: int) -> None:
-    parties = Parties(Trouble(seed=seed, **TROUBLES["all"]))
-    parties.connect()
-    assert parties.run(name, deadline=DAY).result.to_files() == here(name).result.to_files()
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", [n for n, c in METHOD_CASES.items() if not c.asynchronous])
+def test_trouble_changes_no_result_of_any_method(name: str, seed: int) -> None:
+    case = METHOD_CASES[name]
+    wanted, federation = case.method.run(case.factory(), seed=3), case.factory()
+    server = FakeSuperLink(Trouble(seed=seed, **TROUBLES["all"]))
+    with fake_flower(list(members(federation).values()), server) as engine:
+        moved = dataclasses.replace(federation, engine=engine, deadline=DAY)
+        found = case.method.run(moved, seed=3)
+    assert found.result.to_files() == wanted.result.to_files()
 
 
 def test_each_question_is_computed_once_however_often_it_is_asked() -> None:
