@@ -133,10 +133,12 @@ def health(folder: Path, keys: Mapping[str, KeyList], method: str) -> list[SiteH
 
 
 def _storage_clock(folder: Path) -> float | None:
-    """Seconds by which this machine's clock is ahead of the folder's, None where not writable."""
+    """Seconds by which this machine's clock is ahead of the folder's, None where not writable.
+
+    The directory is made by the first site, with the permissions that its steward wants.
+    """
     path = folder / FOLDER / f".{secrets.token_hex(8)}.part"
     try:
-        path.parent.mkdir(exist_ok=True)
         own = time.time()
         with open(path, "xb") as file:
             file.write(b"\n")
