@@ -216,7 +216,7 @@ class Desk:
             self._logged.add(said)
             try:
                 self._site.home.log("ignored", reason=said)
-            except (OSError, RunError) as failed:
+            except Exception as failed:  # noqa: BLE001  the answer goes out all the same
                 _log.error("the site's own log cannot be written: %s", failed)
         self._tell("ignored", reason=reason)
         return {"status": "ignored", "reason": reason}
