@@ -61,6 +61,17 @@ def test_it_says_nothing_of_the_data(tmp_path: Path) -> None:
     assert "40" not in json.dumps({k: v for k, v in json.loads(text).items() if k == "methods"})
 
 
+def test_replies_that_wait_are_counted(tmp_path: Path) -> None:
+    site = a_site(tmp_path)
+    for round_ in (1, 2):
+        state = site.home.jobs.state("r1", round_, 1)
+        assert state.move("computed", "held", method="m", step="s", since=0.0, fields=[], bytes=1)
+    assert site.home.jobs.release("r1", 1, 1)
+    assert health.heartbeat_of(site, "watching").held == 1
+    (tmp_path / "home" / "jobs" / "r1" / "2-1.json").write_text("{")
+    assert health.heartbeat_of(site, "watching").held == -1
+
+
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     beat = a_beat(held=2, busy=1.5, free=10)
     heartbeat.write(tmp_path, beat, KEY)
@@ -170,6 +181,7 @@ def test_a_site_that_is_well() -> None:
         ({}, -120.0, None, "120 s ahead of"),
         ({"held": 1}, 1.0, 0.0, "1 reply waits"),
         ({"held": 3}, 1.0, 0.0, "3 replies wait"),
+        ({"held": -1}, 1.0, 0.0, "cannot be read"),
         ({"unsent": 2}, 1.0, 0.0, "2 of its replies"),
         ({"free": 5 << 20}, 1.0, 0.0, "5 MB"),
     ],

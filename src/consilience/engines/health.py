@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from consilience.exceptions import WireError
+from consilience.exceptions import RunError, WireError
 from consilience.methods.base import method_names
 from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
@@ -52,7 +52,7 @@ class Heartbeat:
     busy : float
         Seconds for which the site has been at work on its present answer; 0 when it waits.
     held : int
-        Replies that wait for the steward.
+        Replies that wait for the steward, -1 where that cannot be read.
     unsent : int
         Replies that the folder or network did not take.
     free : int
@@ -129,8 +129,11 @@ def heartbeat_of(
 
 
 def held_at(site: Site) -> int:
-    """Replies of a site that wait for its steward."""
-    return 0
+    """Replies of a site that wait for its steward; -1 where that cannot be read."""
+    try:
+        return len(site.home.jobs.waiting())
+    except RunError:
+        return -1  # the watch itself ends with the reason; a heartbeat goes on
 
 
 def free_at(site: Site) -> int:
@@ -223,7 +226,11 @@ def judged(
     if skew is not None and abs(skew) > SKEW:
         ahead = "ahead of" if skew > 0 else "behind"
         troubles.append(f"its clock is {abs(skew):.0f} s {ahead} this one: synchronise the clocks")
-    if beat.held:
+    if beat.held < 0:
+        troubles.append(
+            "its queue of replies cannot be read: look at 'consilience site queue' there"
+        )
+    elif beat.held:
         waiting = "1 reply waits" if beat.held == 1 else f"{beat.held} replies wait"
         troubles.append(f"{waiting} for its steward: 'consilience site queue' there")
     if beat.unsent:
