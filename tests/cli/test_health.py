@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from consilience.cli import status as command
+from consilience.sites.home import DiskHome
 from tests.cli.test_site import Workspace, run_cli
 from tests.cli.workspace import Workspace as LocalWorkspace
 from tests.cli.workspace import call, sentence
@@ -91,3 +92,19 @@ def test_status_watched_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.M
     assert lines[0] == first and lines[-1] == last
     # A line when something changed, and no line twice.
     assert len(lines) <= 3 and all(a != b for a, b in itertools.pairwise(lines))
+
+
+def test_status_names_what_waits_at_sites_here(tmp_path: Path) -> None:
+    space = LocalWorkspace(tmp_path)
+    assert space.run().exit_code == 0
+    run = json.loads((space.out / "run.json").read_text())["run"]
+    home = DiskHome(tmp_path / "homes" / "lyon")
+    for name in (run, "another"):
+        state = home.jobs.state(name, 2, 1)
+        assert state.move("computed", "held", method="m", step="s", since=0.0, fields=[], bytes=1)
+    done = call("status", space.out, "--sites", tmp_path / "sites", "--json")
+    assert json.loads(done.stdout)["held"] == {"lyon": [f"{run}/2-1"]}
+    told = call("status", space.out, "--sites", tmp_path / "sites").stdout
+    assert "Held at lyon" in told and "another" not in told
+    missing = call("status", space.out, "--sites", tmp_path / "none")
+    assert missing.exit_code == 2 and "--sites" in sentence(missing)

@@ -39,6 +39,9 @@ def status(
         False, "--watch", help="Say it again when it changes, until the run is no longer running."
     ),
     every: float = typer.Option(2.0, min=0.05, help="Seconds between two looks of --watch."),
+    sites: Path | None = typer.Option(
+        None, metavar="DIR", help="Where <site>.toml of sites on this machine are: replies held."
+    ),
 ) -> None:
     """Say how far a run has come, or list the runs here.
 
@@ -49,7 +52,7 @@ def status(
         look, show = (lambda: _all(folder)), _tell_all
     else:
         path = directory(run)
-        look, show = (lambda: [_one(path)]), _tell_one
+        look, show = (lambda: [{**_one(path), **_held(path, sites)}]), _tell_one
     while True:
         found = look()
         if not json:
@@ -107,6 +110,30 @@ def _facts(path: Path, info: RunInfo) -> dict[str, Any]:
     }
 
 
+def _held(path: Path, sites: Path | None) -> dict[str, dict[str, list[str]]]:
+    """Replies of a run that wait for the stewards of sites on this machine, by site."""
+    from consilience.engines.rundir import read_info
+    from consilience.exceptions import StudyError
+    from consilience.sites.home import DiskHome
+    from consilience.sites.study import SiteFile
+
+    if sites is None:
+        return {}
+    if not sites.is_dir():
+        raise StudyError(f"there is no folder {sites}: name where the site files are by --sites")
+    info = read_info(path)
+    found = {}
+    for name in info.sites:
+        if not (sites / f"{name}.toml").is_file():
+            continue  # this site is elsewhere: its steward sees its queue there
+        home = SiteFile.load(sites / f"{name}.toml").home_path
+        jobs = DiskHome(home).jobs.waiting() if home.is_dir() else []
+        held = [job.name for job in jobs if job.run == info.run]
+        if held:
+            found[name] = held
+    return {"held": found}
+
+
 def _all(folder: Path) -> list[dict[str, Any]]:
     from consilience.engines.study_run import runs_in
 
@@ -127,6 +154,8 @@ def _tell_one(found: list[dict[str, Any]], folder: Path) -> None:
         rows.append(("Waiting for", ", ".join(named) if named else f"{one['waiting']} sites"))
     if one["absent"]:
         rows.append(("Absent", ", ".join(one["absent"])))
+    for site, held in one.get("held", {}).items():
+        rows.append((f"Held at {site}", f"{', '.join(held)}: consilience site queue"))
     rows += [("Last heard", _ago(one["last_heard"])), ("Directory", one["directory"])]
     console.facts(rows)
     if one["state"] == "stopped":
