@@ -96,13 +96,13 @@ def refuse(
     site_toml: SiteToml,
     job: Annotated[str, typer.Argument(metavar="JOB", help=_JOB)],
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="A sentence that the coordinator reads.")
+        str, typer.Option(metavar="TEXT", help="For your own records: it stays in the home.")
     ] = "",
 ) -> None:
     """Let a refusal leave instead of a waiting reply.
 
     The site goes back to where it was before the question. What was spent from a budget is not
-    given back.
+    given back. The coordinator reads that the reply was not released, and no reason.
     """
     home = _home(site_toml)
     found = _find(home, job)

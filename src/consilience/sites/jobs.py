@@ -38,6 +38,7 @@ TABLE = {
     SENT: (),
 }
 NOT_RELEASED = "the steward did not release the reply"
+"""All that a coordinator reads of a refusal: the steward's reason may tell of the data."""
 _MOST_REASON = 300
 
 Hold = Literal["none", "per-record", "all"]
@@ -143,7 +144,7 @@ class Jobs:
         Parameters
         ----------
         reason : str
-            What the coordinator is told besides; it leaves the site.
+            For the steward's own records: it stays in the home.
 
         Raises
         ------
@@ -155,6 +156,11 @@ class Jobs:
             raise ParameterError.of("reason", f"at most {_MOST_REASON} characters", f"{len(said)}")
         facts = {"decided": time.time(), "reason": said}
         return self.state(run, round_, attempt).move(HELD, REFUSED, **facts)
+
+    def is_held(self, run: str) -> bool:
+        """Whether a reply of a run waits for the steward."""
+        keys = [key for key in self._keys() if key[0] == run]
+        return any(self.state(*key).read().state == HELD for key in keys)
 
     def purge(self, run: str) -> None:
         """Drop the jobs of a run."""
@@ -215,9 +221,3 @@ def waiting_facts(record: Record) -> dict[str, Any]:
 def was_refused(job: Snapshot) -> bool:
     """Whether the steward decided against a reply, whether or not the refusal has left."""
     return "reason" in job.facts
-
-
-def refusal_sentence(job: Snapshot) -> str:
-    """What the coordinator reads."""
-    reason = str(job.facts.get("reason", ""))
-    return f"{NOT_RELEASED}: {reason}" if reason else NOT_RELEASED

@@ -20,6 +20,8 @@ DAY = 86400.0
 def old_runs(home: Home, days: float, *, now: float | None = None) -> dict[str, float]:
     """Return runs whose last question is more than `days` days ago, with their age in days.
 
+    Runs with a reply that waits for the steward are not among them.
+
     Raises
     ------
     ParameterError
@@ -31,7 +33,8 @@ def old_runs(home: Home, days: float, *, now: float | None = None) -> dict[str, 
         raise ParameterError.of("days", "0 or a number above", days)
     now = time.time() if now is None else now
     ages = {run: (now - last) / DAY for run, last in home.recorded().items()}
-    return {run: age for run, age in sorted(ages.items()) if age > days}
+    old = {run: age for run, age in sorted(ages.items()) if age > days}
+    return {run: age for run, age in old.items() if not home.jobs.is_held(run)}
 
 
 def purge_run(site: Site, run: str, why: str) -> None:

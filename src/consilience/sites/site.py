@@ -43,13 +43,13 @@ from consilience.sites.home import Home, MemoryHome, Record, check_run_id
 from consilience.sites.jobs import (
     COMPUTED,
     HELD,
+    NOT_RELEASED,
     REFUSED,
     RELEASED,
     SENT,
     Held,
     Hold,
     holds,
-    refusal_sentence,
     waiting_facts,
     was_refused,
 )
@@ -217,18 +217,18 @@ class Site:
             state.move(COMPUTED, HELD, **waiting_facts(record))
             job = state.read()
         if was_refused(job):
-            return self._withdrawn(run, record, refusal_sentence(job)).reply
+            return self._withdrawn(run, record).reply
         if job.state in (RELEASED, SENT):
             return record.reply
         reply = Reply.from_bytes(record.reply)
         return Held(run, record.round, record.attempt, reply.step)
 
-    def _withdrawn(self, run: str, record: Record, sentence: str) -> Record:
+    def _withdrawn(self, run: str, record: Record) -> Record:
         """Put a refusal in the place of a reply that never left; the state goes back."""
         prior = self.home.record(run, *record.held_after) or Record(0, 0, "", b"")
         reply = Reply.from_bytes(record.reply)
         refusal = dataclasses.replace(
-            reply, status="refused", message=b"", reason=sentence, verdicts=()
+            reply, status="refused", message=b"", reason=NOT_RELEASED, verdicts=()
         )
         withdrawn = dataclasses.replace(
             prior,
