@@ -29,6 +29,7 @@ MODELS: dict[str, Any] = {
     "Trust": files.Trust,
     "Partners": files.Partners,
     "Retention": files.Retention,
+    "Release": files.Release,
 }
 
 

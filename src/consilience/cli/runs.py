@@ -35,12 +35,17 @@ def load(text: str) -> Run:
 
 
 def state_of(path: Path) -> str:
-    """Say whether a run is ``finished``, ``running`` or ``stopped``."""
-    from consilience.engines.study_run import is_busy
+    """Say whether a run is ``begun``, ``running``, ``finished``, ``failed`` or ``stopped``."""
+    from consilience.engines import study_run
 
-    if is_busy(path):
-        return "running"
-    return "finished" if (path / "result.json").is_file() else "stopped"
+    return study_run.state_of(path)[0]
+
+
+def failure_of(path: Path) -> str:
+    """Say why a run has failed; empty where it has not."""
+    from consilience.engines import study_run
+
+    return study_run.state_of(path)[1]
 
 
 def versions(info: RunInfo) -> str:

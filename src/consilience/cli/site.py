@@ -1,4 +1,4 @@
-"""``consilience site``: what a steward does: keys, watch, held replies, approvals, outputs, purge."""
+"""``consilience site``: what a steward does: keys, watch, queue, approvals, outputs, purge."""
 
 from __future__ import annotations
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from consilience.cli import console
-from consilience.cli.runs import RUNS, directory, state_of
+from consilience.cli.runs import RUNS, directory, failure_of, state_of
 
 if TYPE_CHECKING:
     from consilience.engines.rundir import RunInfo
+
+_AT_WORK = ("begun", "running")
 
 
 @dataclass
@@ -61,7 +63,7 @@ def status(
             typer.echo(_compact(found if show is _tell_all else found[0]))
         else:
             console.print_json(found if show is _tell_all else found[0])
-        if not watch or (show is _tell_one and found[0]["state"] != "running"):
+        if not watch or (show is _tell_one and found[0]["state"] not in _AT_WORK):
             return
         _wait_for_change(look, found, every)
         if not json:
@@ -96,6 +98,7 @@ def _facts(path: Path, info: RunInfo) -> dict[str, Any]:
         "run": info.run,
         "method": info.method,
         "state": state,
+        "reason": failure_of(path) if state == "failed" else "",
         "round": heard.round,
         "step": heard.step,
         "sites": list(info.sites),
@@ -145,7 +148,7 @@ def _tell_one(found: list[dict[str, Any]], folder: Path) -> None:
     rows: list[tuple[str, object]] = [
         ("Run", one["run"]),
         ("Method", one["method"]),
-        ("State", one["state"]),
+        ("State", f"{one['state']}: {one['reason']}" if one["reason"] else one["state"]),
         ("Round", f"{one['round']}, {one['step']}" if one["round"] else "none yet"),
         ("Answered", ", ".join(one["answered"]) or "none"),
     ]
@@ -158,7 +161,7 @@ def _tell_one(found: list[dict[str, Any]], folder: Path) -> None:
         rows.append((f"Held at {site}", f"{', '.join(held)}: consilience site queue"))
     rows += [("Last heard", _ago(one["last_heard"])), ("Directory", one["directory"])]
     console.facts(rows)
-    if one["state"] == "stopped":
+    if one["state"] in ("stopped", "failed"):
         console.line(f"Go on with: consilience run STUDY --out {one['directory']} --resume")
 
 

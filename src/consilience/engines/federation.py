@@ -283,18 +283,19 @@ class Federation:
         path = None if out is None else Path(out)
         store = self._store(method, seed, path, resume, run_id)
         try:
-            ctx = self._context(store.info, follows)
-            driver = Driver(
-                method, ctx, self.engine, store, deadline=self.deadline, on_event=on_event
-            )
-            if resume and retry_refused:
-                driver.retry_refused()
-            self.engine.open_run(store.info.run)
-            result = driver.run()
-            scaling = None if ctx.scaling is None else ctx.scaling.tolist()
-            facts = {"notes": ctx.notes, "scaling": scaling, "presets": ctx.presets}
-            store.write_result(result, facts)
-            self.engine.close_run(store.info.run)
+            with store.at_work():
+                ctx = self._context(store.info, follows)
+                driver = Driver(
+                    method, ctx, self.engine, store, deadline=self.deadline, on_event=on_event
+                )
+                if resume and retry_refused:
+                    driver.retry_refused()
+                self.engine.open_run(store.info.run)
+                result = driver.run()
+                scaling = None if ctx.scaling is None else ctx.scaling.tolist()
+                facts = {"notes": ctx.notes, "scaling": scaling, "presets": ctx.presets}
+                store.write_result(result, facts)
+                self.engine.close_run(store.info.run)
         finally:
             store.close()
         members = self.engine.members if isinstance(self.engine, LocalEngine) else {}

@@ -9,6 +9,7 @@
       result.json, result.npz
       context.json       notes, the scaling that was applied, where the transcript ended
       events.jsonl       times and retries, outside the chain
+      state.json         begun, running, finished, failed or stopped
       report.html
 """
 
@@ -20,18 +21,30 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from consilience.exceptions import RunError
+from consilience.exceptions import ConsilienceError, RunError
 from consilience.methods.result import Result
 from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
 from consilience.wire.journal import Journal
+from consilience.wire.states import StateFile
 from consilience.wire.transcript import Line, Transcript, read_transcript
 
 RUN_SCHEMA = 1
+BEGUN, RUNNING, FINISHED, FAILED, STOPPED = "begun", "running", "finished", "failed", "stopped"
+STATES = {
+    BEGUN: (RUNNING,),
+    # Again: another process goes on where one has died.
+    RUNNING: (RUNNING, FINISHED, FAILED, STOPPED),
+    STOPPED: (RUNNING,),
+    FAILED: (RUNNING,),
+    FINISHED: (RUNNING,),
+}
 _NUMERIC = ("numpy", "scipy", "scikit-learn", "numba", "threadpoolctl")
 
 
@@ -105,6 +118,7 @@ class RunStore:
         self.transcript = Transcript(lines, info.run, self._salt())
         events = None if path is None else path / "events.jsonl"
         self._events = AppendLog(events, lambda data: data.rfind(b"\n") + 1)
+        self._state = state_file(path)
 
     @classmethod
     def create(cls, info: RunInfo, path: Path | None) -> RunStore:
@@ -135,6 +149,22 @@ class RunStore:
         atomic_write(self.path / "context.json", text.encode())
         atomic_write(self.path / "result.npz", files["result.npz"])
         atomic_write(self.path / "result.json", files["result.json"])
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Note that the run is running, and then how that ended: finished, failed or stopped."""
+        self._state.move(self._state.read(), RUNNING, since=round(time.time(), 3), reason="")
+        try:
+            yield
+        except BaseException as error:
+            failed = isinstance(error, Exception)
+            said = str(error) if isinstance(error, ConsilienceError) else type(error).__name__
+            # Where this cannot be written either, the state says running and the lock is free:
+            # that is how the run of a process that died is known too.
+            with suppress(RunError):
+                self._state.move(RUNNING, FAILED if failed else STOPPED, reason=said)
+            raise
+        self._state.move(RUNNING, FINISHED)
 
     def close(self) -> None:
         """Let another process have the directory."""
@@ -224,6 +254,11 @@ def new_run_id(name: str) -> str:
     """Return a run id that nobody has used: study name, time, random letters."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return f"{name[:40]}-{stamp}-{secrets.token_hex(3)}"
+
+
+def state_file(path: Path | None) -> StateFile:
+    """Return the state of a run; only who holds the directory moves it."""
+    return StateFile(None if path is None else path / "state.json", STATES, BEGUN)
 
 
 def purge(path: Path) -> bool:

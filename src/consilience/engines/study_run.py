@@ -205,3 +205,25 @@ def is_busy(path: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+def state_of(path: Path) -> tuple[str, str]:
+    """Return the state of a run, and of one that failed the reason.
+
+    A coordinator at work holds the directory: where nobody does, a run whose file says that it is
+    running has stopped, because its process has died. A whole result is a finished run.
+
+    Raises
+    ------
+    RunError
+        The state is damaged or cannot be read.
+    """
+    busy = is_busy(path)
+    state, _, facts = rundir.state_file(path).read()
+    if busy:
+        return (state if state == rundir.BEGUN else rundir.RUNNING), ""
+    if (path / "result.json").is_file():
+        return rundir.FINISHED, ""
+    if state == rundir.FAILED:
+        return state, str(facts.get("reason", ""))
+    return rundir.STOPPED, ""

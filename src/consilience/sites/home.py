@@ -24,7 +24,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,7 @@ from consilience.wire.files import AppendLog, atomic_write, explain, make_direct
 if TYPE_CHECKING:
     from consilience.sites.jobs import Jobs
 
+_OLD = 3600.0
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -454,6 +455,11 @@ def _sweep(home: Path) -> None:
     for folder in ("runs", "outputs"):
         for part in (home / folder).glob("*/.*.part"):
             part.unlink(missing_ok=True)
+    for part in (home / "jobs").glob("*/.*.part"):
+        # Another process may be writing there: only what is old was left by a dead one.
+        with suppress(FileNotFoundError):
+            if time.time() - part.stat().st_mtime > _OLD:
+                part.unlink()
 
 
 def _read(path: Path) -> bytes:
