@@ -12,7 +12,7 @@ from typing import Any
 from consilience.engines.flower.coordinator import FlowerEngine
 from consilience.engines.flower.desk import Desk
 from consilience.engines.flower.keys import CA, NODE_KEY, SECRET, days_left
-from consilience.engines.flower.link import Link
+from consilience.engines.flower.link import Link, LinkLost
 from consilience.engines.signed import OnNote
 from consilience.exceptions import StudyError
 from consilience.sites.home import sole
@@ -67,7 +67,10 @@ def engine(
     secret = read_secret(keys / SECRET)
 
     def open_link() -> Link:
-        return GridLink(server, secret, keys / ".turn")
+        try:
+            return GridLink(server, secret, keys / ".turn")
+        except LinkLost as lost:
+            raise LinkLost(f"SuperLink {address}: {lost}") from None
 
     return FlowerEngine(open_link, study.sites.names, own, study.sites.keys, on_note=on_note)
 

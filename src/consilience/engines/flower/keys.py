@@ -148,7 +148,20 @@ def make_node_key(directory: Path, site: str) -> str:
 
 
 def make_secret(directory: Path) -> Path:
-    """Make the secret by which our process is let to the server's tasks, unless there is one."""
+    """Make the secret by which our process is let to the server's tasks, unless there is one.
+
+    Raises
+    ------
+    StudyError
+        There is no such directory.
+    RunError
+        It cannot be written.
+    """
+    if not directory.is_dir():
+        raise StudyError(
+            f"there is no directory {directory}: name the coordinator's, which 'consilience flower "
+            "keys' makes"
+        )
     path = directory / SECRET
     if not path.exists():
         _create(path, secrets.token_hex(32).encode(), secret=True)
