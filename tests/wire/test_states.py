@@ -358,7 +358,8 @@ def test_a_lock_that_was_removed_with_its_folder_does_not_count(tmp_path: Path) 
     """Two who hold a lock of one name must hold the same lock."""
     folder = tmp_path / "jobs"
     first = StateFile(folder / "1-1.json", TABLE, "computed")
-    old = states._locked(states.make_directory(folder) / ".1-1.json.lock")
+    folder.mkdir()
+    old = states._locked(folder / ".1-1.json.lock")
     shutil.rmtree(folder)
     try:
         assert first.move("computed", "held"), "the lock of before is no longer there"
