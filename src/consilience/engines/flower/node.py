@@ -278,11 +278,11 @@ def _read_key(path: Path) -> tuple[Any, Any]:
     except OSError as error:
         raise StudyError(
             f"the node's key {path} cannot be read ({error.strerror}): make one with "
-            "'consilience flower keys'"
+            "'consilience flower node-key'"
         ) from None
     except (ValueError, TypeError):
         raise StudyError(
-            f"{path} is not a node's key: make one with 'consilience flower keys'"
+            f"{path} is not a node's key: make one with 'consilience flower node-key'"
         ) from None
     if not isinstance(key, EllipticCurvePrivateKey):
         raise StudyError(f"{path} is not a node's key (ECDSA, P-384): use the file node.key")

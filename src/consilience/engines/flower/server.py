@@ -75,6 +75,8 @@ def superlink_command(
     StudyError
         A file is missing, or the certificate is not the authority's or has ended.
     """
+    if not insecure:
+        _check_certificate(keys)
     words = [
         _program("flower-superlink"),
         *("--host", host, "--port", str(port)),
@@ -83,6 +85,15 @@ def superlink_command(
     ]
     if insecure:
         return [*words, "--insecure"]
+    return [
+        *words,
+        *("--ssl-certfile", str(keys / SERVER), "--ssl-keyfile", str(keys / SERVER_KEY)),
+        *("--ssl-ca-certfile", str(keys / CA), "--enable-supernode-auth"),
+    ]
+
+
+def _check_certificate(keys: Path) -> None:
+    """Check what TLS needs before anything is written or started."""
     for name in (CA, SERVER, SERVER_KEY):
         if not (keys / name).is_file():
             raise StudyError(
@@ -93,11 +104,6 @@ def superlink_command(
         raise StudyError(f"the certificate {keys / SERVER} has expired: make a new one")
     if not is_signed_by(keys / SERVER, keys / CA):
         raise StudyError(f"{keys / SERVER} is not signed by {keys / CA}: put the right pair there")
-    return [
-        *words,
-        *("--ssl-certfile", str(keys / SERVER), "--ssl-keyfile", str(keys / SERVER_KEY)),
-        *("--ssl-ca-certfile", str(keys / CA), "--enable-supernode-auth"),
-    ]
 
 
 class SuperLink:
