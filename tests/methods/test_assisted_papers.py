@@ -6,8 +6,10 @@ here are wide enough for few replicates and still fail where the mathematics is 
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,8 +19,15 @@ from replications.assisted_glm.first_order.run import one as first_order
 from replications.assisted_glm.masked.run import one as masked
 from replications.assisted_glm.size_power.run import one as sketch
 from replications.assisted_glm.training.run import one as training
+from replications.assisted_glm.wide.run import one as wide
 
 pytestmark = pytest.mark.replication
+TABLES = Path(__file__).parents[2] / "replications" / "assisted_glm"
+
+
+def stored(table: str, line: str) -> list[dict[str, str]]:
+    with (TABLES / table / "result.csv").open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if row["line"] == line]
 
 
 @pytest.mark.parametrize("setting", [1, 3])
@@ -34,6 +43,22 @@ def test_power_of_the_score_test() -> None:
     power = {noise: np.mean([c[noise, 5]["score"] < 0.05 for c in cells]) for noise in (0.0, 0.5)}
     assert power[0.0] > 0.8
     assert 0.05 < power[0.5] < power[0.0]
+
+
+@pytest.mark.parametrize("rho", [0.1, 0.25])
+def test_power_with_related_columns_is_the_stored_one(rho: float) -> None:
+    """Other data sets of the same design: every statistic's share agrees with the table."""
+    n_sets = 150
+    cells = [sketch("power", "binomial", 1, 300, rho, seed) for seed in range(5000, 5000 + n_sets)]
+    rows = stored("size_power", f"power binomial setting 1 n 300 rho {rho}")
+    assert len(rows) == 15
+    for row in (row for row in rows if row["t"] in ("1", "5")):
+        for name in ("wald", "score", "wald_hc3", "lr"):
+            power = float(row[name])
+            seen = np.mean([c[float(row["noise"]), int(row["t"])][name] < 0.05 for c in cells])
+            # both are estimates; 48 comparisons, so four standard errors
+            error = np.sqrt(power * (1 - power) * (1 / n_sets + 1 / int(row["replicates"])))
+            assert abs(seen - power) < 4 * error, (name, row["noise"], row["t"])
 
 
 @pytest.mark.parametrize(
@@ -62,9 +87,10 @@ def test_rounds_on_connections(data_dir: Callable[[str], Path]) -> None:
     assert found["none"]["to_1e-06"] > 40
 
 
-def test_one_round_beats_fifty_first_order_ones() -> None:
+@pytest.mark.parametrize(("kind", "setting"), [("binomial", 2), ("poisson", 1), ("normal", 3)])
+def test_one_round_beats_fifty_first_order_ones(kind: str, setting: int) -> None:
     """On the columns as they are, as in the source; standardised ones are in the table."""
-    found = first_order("binomial", 2, 0)
+    found = first_order(kind, setting, 0)
     for baseline in ("FedSGD", "FedBCD"):
         end = found[f"{baseline}, as they are", 50]
         assert found["span", 1]["gap"] < end["best"] <= end["gap"]
@@ -87,3 +113,22 @@ def test_coverage_with_a_masked_response() -> None:
     printed = np.mean([one["as printed"]["covered"] for one in sets])
     assert right > 0.88  # standard error about .02; the table has .95
     assert printed < 0.8
+
+
+@pytest.mark.parametrize("kind", ["normal", "binomial"])
+@pytest.mark.parametrize("design", ["300 + 300", "200 + 200 + 100"])
+def test_more_columns_than_records(kind: Literal["normal", "binomial"], design: str) -> None:
+    """Joint training ends at the pooled lasso fit, and is worth more than a's own columns."""
+    rows = {row["way"]: row for row in stored("wide", f"{kind} {design} lasso")}
+    sets = [wide(kind, design, "lasso", seed) for seed in range(2)]
+    for found in sets:
+        assert found["Anderson"]["distance"] < 1e-6
+        assert found["Anderson"]["to_1e-06"] <= float(rows["Anderson"]["to_1e-06_most"])
+        assert found["Anderson"]["to_1e-06"] <= found["plain"]["to_1e-06"]
+        assert found["plain"]["rises"] == found["Anderson"]["rises"] == 0
+        assert abs(found["Anderson"]["gap"]) < 1e-8
+        assert found["pooled"]["distance"] < 1e-6  # each column once, or twice: the same lasso
+    gains = [found["alone"]["fresh"] - found["Anderson"]["fresh"] for found in sets]
+    # two data sets: a wide bound; the table has the mean and its error
+    spread = float(rows["Anderson"]["gain_se"]) * np.sqrt(int(rows["Anderson"]["replicates"]))
+    assert abs(np.mean(gains) - float(rows["Anderson"]["gain"])) < 4 * spread / np.sqrt(2)
