@@ -400,7 +400,7 @@ def load_run(path: str | Path) -> Run:
         notes = tuple(str(note) for note in context["notes"])
         scaling = None if context["scaling"] is None else np.array(context["scaling"], dtype=float)
         presets = {str(site): str(preset) for site, preset in context["presets"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(f"the result in {path} cannot be read ({type(error).__name__})") from None
     result = method.Result.from_files(files)
     lines = rundir.read_lines(path)

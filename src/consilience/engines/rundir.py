@@ -193,7 +193,7 @@ def read_info(path: Path) -> RunInfo:
         raw = json.loads((path / "run.json").read_bytes())
     except FileNotFoundError:
         raise RunError(f"{path} holds no run: there is no run.json in it") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"run.json in {path} cannot be read ({type(error).__name__})") from None
     if not isinstance(raw, dict) or raw.get("schema") != RUN_SCHEMA:
         found = raw.get("schema") if isinstance(raw, dict) else None
@@ -219,7 +219,7 @@ def read_lines(path: Path) -> tuple[Line, ...]:
     if (path / "result.json").exists():
         try:
             ended = json.loads((path / "context.json").read_bytes())["transcript"]
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             raise RunError(f"context.json in {path} is damaged: restore it from a copy") from None
         if ended != _end_of(lines):
             raise RunError(

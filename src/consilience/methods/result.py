@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import struct
 import zipfile
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,11 +62,27 @@ class Result:
             with np.load(io.BytesIO(files["result.npz"]), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             return cls(**{name: _from_json(value, arrays) for name, value in tree.items()})
-        except (KeyError, ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except _DAMAGED as error:
             raise RunError(
                 f"the result cannot be read ({type(error).__name__}): it is damaged or was made "
                 "by another release"
             ) from None
+
+
+# What damaged bytes make of JSON, a zip archive and the arrays in it.
+_DAMAGED = (
+    LookupError,
+    ValueError,
+    TypeError,
+    OSError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+    SyntaxError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 
 
 def _to_json(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:

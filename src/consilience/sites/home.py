@@ -175,6 +175,13 @@ def check_run_id(run: str) -> str:
     return run
 
 
+def _output_name(name: str) -> str:
+    """Refuse names of outputs that are not plain names of files."""
+    if not name or name.startswith(".") or "\0" in name or name != os.path.basename(name):
+        raise RunError("an output with a name that is not allowed was refused")
+    return name
+
+
 class MemoryHome(Home):
     """Home of a site that lives in this process."""
 
@@ -337,11 +344,11 @@ class DiskHome(Home):
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
         """Keep files of a run at the site."""
         for name, data in sorted(outputs.items()):
-            atomic_write(self.path / "outputs" / check_run_id(run) / name, data)
+            atomic_write(self.path / "outputs" / check_run_id(run) / _output_name(name), data)
 
     def read_output(self, run: str, name: str) -> bytes:
         """Read one of them; `RunError` where it does not exist."""
-        path = self.path / "outputs" / check_run_id(run) / name
+        path = self.path / "outputs" / check_run_id(run) / _output_name(name)
         if not path.is_file():
             raise RunError(f"no output {name!r} of run {run} is kept in {self.path}")
         return _read(path)

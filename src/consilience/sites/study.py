@@ -380,7 +380,7 @@ class Study(_File):
         """Read `canonical` back; `StudyError` for anything else."""
         try:
             content = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict) or content.pop("", None) != HASH_VERSION:
             raise StudyError("a study that is not in its canonical form")
@@ -460,6 +460,8 @@ def _toml(path: Path) -> dict[str, Any]:
         raise StudyError(f"{path} cannot be read as a text file: check the path") from None
     except tomllib.TOMLDecodeError as error:
         raise StudyError(f"{path} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise StudyError(f"{path} is nested too deeply: check the file") from None
 
 
 def _no_dates(value: object) -> Any:

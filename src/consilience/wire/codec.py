@@ -23,6 +23,11 @@ from consilience.wire.message import Disclosure, Sealed, check_shape, iterate_fi
 MAX_BYTES = 1 << 30
 MAX_DEPTH = 24
 MAX_ITEMS = 1_000_000
+MAX_TOTAL = 4 * MAX_ITEMS
+"""Lists, maps and what is in them, altogether: an item takes one byte of a message and fifty to a
+hundred of memory."""
+MAX_EMPTY = 1 << 26
+"""Bytes that an array without entries may seem to span by its other dimensions."""
 MAX_SITE_NAME = 100
 SEAL_OVERHEAD = 16
 """Bytes by which a sealed value is longer than what is in it."""
@@ -119,12 +124,14 @@ def unpack(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
         raise WireError(f"a message of more than {max_bytes} bytes was refused")
     # No structure has more items than bytes: a declared length alone never claims memory.
     items = min(MAX_ITEMS, len(data))
+    counted = _Counted()
     try:
         raw = msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
-            object_pairs_hook=_distinct,
+            object_pairs_hook=counted.of_map,
+            list_hook=counted.of_list,
             max_str_len=items,
             max_array_len=items,
             max_map_len=items,
@@ -257,6 +264,26 @@ def _is_sealed(raw: dict[str, Any]) -> bool:
     return fine and isinstance(raw["b"], bytes) and len(raw["b"]) > SEAL_OVERHEAD
 
 
+class _Counted:
+    """Makes lists and maps of one message, as long as they are not too many."""
+
+    def __init__(self) -> None:
+        self._left = MAX_TOTAL
+
+    def of_list(self, items: list[Any]) -> list[Any]:
+        self._take(1 + len(items))
+        return items
+
+    def of_map(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        self._take(1 + 2 * len(pairs))
+        return _distinct(pairs)
+
+    def _take(self, n: int) -> None:
+        self._left -= n
+        if self._left < 0:
+            raise WireError(f"a message of more than {MAX_TOTAL} items was refused")
+
+
 def _distinct(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     """Make a map of pairs; a repeated key would mean different things to different readers."""
     found = dict(pairs)
@@ -293,5 +320,8 @@ def _array_from_wire(raw: dict[str, Any]) -> np.ndarray:
     expected = math.prod(shape) * np.dtype(dtype).itemsize
     if not isinstance(buffer, bytes) or len(buffer) != expected:
         raise WireError("an array whose bytes do not match its shape")
+    # (0, 2**30) has no bytes, but its sum over the first dimension would have many.
+    if not expected and math.prod(n or 1 for n in shape) * np.dtype(dtype).itemsize > MAX_EMPTY:
+        raise WireError("an array without entries of a shape that is too large")
     # frombuffer gives a read-only view: received arrays cannot be changed in place by accident.
     return np.frombuffer(buffer, dtype=dtype).reshape(shape)

@@ -56,6 +56,11 @@ class Journal:
         What the generator received at each ask, in order.
     attempt : int
         How often refused questions were asked again, plus one.
+
+    Raises
+    ------
+    RunError
+        A whole record is none that this release writes.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -69,7 +74,13 @@ class Journal:
         while position < len(data):
             length, _ = _HEAD.unpack_from(data, position)
             position += _HEAD.size
-            self._apply(unpack(data[position : position + length]))
+            try:
+                self._apply(unpack(data[position : position + length]))
+            except (WireError, TypeError, ValueError, KeyError, IndexError):
+                raise RunError(
+                    f"the journal {path} holds a record that this release does not know: it was "
+                    "altered, or another release wrote it; start a new run"
+                ) from None
             position += length
         self._log.content = b""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,10 @@ class Line:
     epsilon: float
     revealed: str = ""
     chain: str = ""
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (float, int)}
+_TYPES = {f.name: _KINDS[str(f.type)] for f in fields(Line)}
 
 
 class Transcript:
@@ -250,8 +254,11 @@ def _parsed(data: bytes, where: str) -> list[Line]:
         try:
             body = json.loads(encoded)
             line = Line(**body)
-        except (ValueError, TypeError):
-            raise RunError(f"line {number} of the transcript {where} cannot be read") from None
+            whole = all(isinstance(getattr(line, name), kind) for name, kind in _TYPES.items())
+        except (ValueError, TypeError, RecursionError):
+            whole = False
+        if not whole:
+            raise RunError(f"line {number} of the transcript {where} cannot be read")
         if line.chain != _link(previous, body):
             raise RunError(
                 f"the chain of the transcript {where} breaks at line {number}: the file was altered"
