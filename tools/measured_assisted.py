@@ -14,9 +14,10 @@ TEXT = """\
 ## Assisted learning: measured against wanted
 
 The assistance test and the assisted GLM (Zhang, Yang and Ding, *Additive-effect assisted learning*,
-2025). Bounds are ours; the pages of the tables say what the figures are. `size_power` is size at
-level .05. All training is with the limit on directions at `"full"`; what the default limit costs is
-on the page of `training`. `local` intervals are the negative control.
+2025). Bounds are ours; the pages of the tables say what the figures are. `size_power` is size and
+power at level .05. All training is with the limit on directions at `"full"`; what the default limit
+costs is on the page of `training`. `local` intervals are the negative control. `wide` has more
+columns than records: where it misses, alternation is slow under a weak penalty.
 """
 REAL_DATA = """\
 ### Real data split by columns
