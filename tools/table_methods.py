@@ -65,6 +65,7 @@ PROOFS = (
     Proof(
         "folder engine", ("tests/exchange/test_*.py", "tests/engines/test_*.py"), ("FolderEngine",)
     ),
+    Proof("flower engine", ("tests/engines/test_flower*.py",), ("METHOD_CASES", r"fake_flower\(")),
 )
 NOT_PLANNED = {("mean-and-sd", "estimator"): "not planned"}
 CASES = ROOT / "tests" / "faults" / "cases.py"
@@ -424,7 +425,10 @@ Written by `make docs-table` (`tools/table_methods.py`); do not edit by hand.
 ## Conformance
 
 A cell names a test that puts the promise to the test for that method. An empty cell is open work.
-The cells are found by searching the tests for words: they say that such a test exists.
+The cells are found by searching the tests for words: they say that such a test exists. The Flower
+engine is put to the test over a SuperLink in one process, which loses, delays, repeats and alters
+messages; tests marked `flower` use a real one. A stock SuperNode executes whatever app a run
+carries; nodes of this package load none.
 """
 MEASURED = """\
 ## Ensemble clustering: measured against wanted
