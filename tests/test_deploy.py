@@ -18,7 +18,7 @@ from consilience.cli.main import app
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-PROGRAM = "/opt/consilience/bin/consilience"
+PROGRAM = "/usr/local/lib/consilience/bin/consilience"
 
 
 def setting(unit: Path, name: str) -> list[str]:

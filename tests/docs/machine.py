@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-PLACES = ("/opt/consilience", "/etc/", "/srv/", "/var/")
+PLACES = ("/usr/local/lib/consilience", "/etc/", "/srv/", "/var/")
 
 
 def placed(text: str, machine: Path) -> str:

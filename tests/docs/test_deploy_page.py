@@ -54,8 +54,8 @@ def test_the_guide_is_followed_word_by_word(tmp_path: Path) -> None:
     work.mkdir()
     (work / "deploy").symlink_to(ROOT / "deploy")
     own = Path(sys.executable).parent
-    (machine / "opt/consilience").mkdir(parents=True)
-    (machine / "opt/consilience/bin").symlink_to(own)
+    (machine / "usr/local/lib/consilience").mkdir(parents=True)
+    (machine / "usr/local/lib/consilience/bin").symlink_to(own)
     env = {
         **os.environ,
         "MACHINE": str(machine),
@@ -97,7 +97,7 @@ def test_the_guide_is_followed_word_by_word(tmp_path: Path) -> None:
 def test_what_is_installed_is_there() -> None:
     (text,) = blocks("install")
     assert "--require-hashes" in text and (ROOT / "requirements.lock").is_file()
-    assert "/opt/consilience" in text
+    assert "/usr/local/lib/consilience" in text
     # As the Makefile does it, without a network for the build.
     assert "--no-deps --no-build-isolation" in text
     assert "--no-deps --no-build-isolation" in (ROOT / "Makefile").read_text(encoding="utf-8")
