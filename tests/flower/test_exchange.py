@@ -1,0 +1,43 @@
+"""Every method gives the same bytes over a real SuperLink, and the engine keeps every promise."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consilience.testing import check_engine
+from consilience.testing.fakes import members
+from tests.exchange.cases import CASES, Case
+from tests.exchange.test_engines import CHECKS
+
+if TYPE_CHECKING:
+    from tests.flower.deployment import Deployment
+
+pytestmark = pytest.mark.flower
+
+COMPARED = {name: case for name, case in CASES.items() if not case.asynchronous}
+
+
+@pytest.mark.parametrize("case", COMPARED.values(), ids=COMPARED)
+def test_same_bytes_as_in_one_process(case: Case, deployment: Deployment) -> None:
+    wanted = case.method.run(case.factory(), seed=3)
+    federation = case.factory()
+    with deployment.serving(list(members(federation).values())) as engine:
+        found = case.method.run(dataclasses.replace(federation, engine=engine), seed=3)
+    assert found.result.to_files() == wanted.result.to_files()
+    lines = [
+        [dataclasses.replace(x, run="", digest="", chain="") for x in run.transcript]
+        for run in (wanted, found)
+    ]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_promise(check: Any, deployment: Deployment) -> None:
+    check(deployment.serving)
+
+
+def test_silent_sites(deployment: Deployment) -> None:
+    check_engine.check_silent_sites(deployment.serving, deadline=3.0)
