@@ -11,207 +11,20 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from consilience.engines.federation import load_run
-from consilience.sites.home import DiskHome
-from consilience.wire.codec import decode_message
-from consilience.wire.envelope import Reply
-from consilience.wire.signing import SigningKey
-from consilience.wire.transcript import read_transcript
 from tests.faults.cases import CASES, SITES
+from tests.faults.stage import FIRST, Stage, clean_run
 
 pytestmark = pytest.mark.faults
-
-ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
-FIRST = SITES[0]
-Lines = list[dict[str, Any]]
-
-
-class Stage:
-    """A folder, two homes, keys, and the processes around them."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        (root / "shared").mkdir()
-        for name in ("keys", *(f"keys-{site}" for site in SITES)):
-            SigningKey.generate().save(root / name)
-        self._zygote = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.zygote"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        self.sites: dict[str, int] = {}
-        self.living: set[int] = set()
-
-    # -------------------------------------------------------------- processes
-
-    def start(self, role: str, **spec: Any) -> int:
-        who = spec.get("site", role)
-        spec.setdefault("trace", f"trace-{who}")
-        spec.setdefault("log", f"log-{who}")
-        pid = int(self._ask(do="start", role=role, root=str(self.root), **spec))
-        self.living.add(pid)
-        return pid
-
-    def wait(self, pid: int) -> int:
-        code = self.ended(pid, PATIENCE)
-        assert code is not None, f"a process hangs: {self.said()}"
-        return code
-
-    def ended(self, pid: int, seconds: float) -> int | None:
-        """Exit code (or minus the signal), or None while the process lives."""
-        code: int | None = self._ask(do="wait", pid=pid, seconds=seconds)
-        if code is not None:
-            self.living.discard(pid)
-        return code
-
-    def wait_until_stopped(self, pid: int) -> None:
-        assert self._ask(do="wait", pid=pid, seconds=PATIENCE, stopped=True) == "stopped"
-
-    def start_site(self, name: str, **spec: Any) -> int:
-        self.sites[name] = self.start("site", site=name, **spec)
-        return self.sites[name]
-
-    def stop_site(self, name: str) -> None:
-        pid = self.sites.pop(name)
-        os.kill(pid, signal.SIGTERM)
-        assert self.wait(pid) == 0, self.said()
-
-    def run(self, case: str, run: str, **spec: Any) -> int:
-        return self.wait(self.start("coordinator", case=case, run=run, **spec))
-
-    def close(self) -> None:
-        assert self._zygote.stdin is not None
-        self._zygote.stdin.close()
-        self._zygote.wait(PATIENCE)
-
-    def said(self) -> str:
-        return "\n".join(f"{p.name}: {p.read_text()}" for p in sorted(self.root.glob("log-*")))
-
-    def _ask(self, **command: Any) -> Any:
-        assert self._zygote.stdin is not None and self._zygote.stdout is not None
-        self._zygote.stdin.write(json.dumps(command) + "\n")
-        self._zygote.stdin.flush()
-        return json.loads(self._zygote.stdout.readline())
-
-    # -------------------------------------------------------------- what they left
-
-    def traced(self, trace: str) -> list[list[str]]:
-        path = self.root / trace
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line.split() for line in lines]
-
-    def boundaries(self, trace: str) -> list[tuple[int, str]]:
-        """Number and name of every boundary that a process came to."""
-        return [(int(w[1]), w[2]) for w in self.traced(trace) if w[0] == "begin"]
-
-    def result(self, run: str) -> dict[str, bytes]:
-        return {
-            name: (self.root / run / name).read_bytes() for name in ("result.json", "result.npz")
-        }
-
-    def transcript(self, run: str, *, without: tuple[str, ...] = ()) -> Lines:
-        """Lines without the run's id and what hangs on it; the chain itself is verified."""
-        lines = read_transcript(self.root / run / "transcript.jsonl")
-        drop = {"run", "chain", *without}
-        return [{k: v for k, v in vars(line).items() if k not in drop} for line in lines]
-
-    def check_like(self, case: str, run: str, clean: str) -> None:
-        """Result, transcript and what sites did are those of an undisturbed run."""
-        secret = CASES[case].draws_secrets
-        without = ("digest",) if secret or CASES[case].seals else ()
-        assert self.transcript(run, without=without) == self.transcript(clean, without=without)
-        if secret:
-            self.check_first_release(run)
-        else:
-            assert self.result(run) == self.result(clean)
-        self.check_computed_once(run)
-        folder = self.root / "shared" / "runs"
-        assert not (folder / run).exists(), "the files of a finished run are removed"
-
-    def check_first_release(self, run: str) -> None:
-        """The result holds the numbers of the record from which the first reply was made."""
-        result: Any = load_run(self.root / run).result
-        for row, site in zip(result.secret, SITES, strict=True):
-            record = DiskHome(self.root / f"home-{site}").record(run, 2, 1)
-            assert record is not None
-            drawn = decode_message(Reply.from_bytes(record.reply).message)
-            assert (drawn.secret == row).all()
-
-    def check_computed_once(self, run: str) -> None:
-        """No step is computed after its record was written, and no reply has two contents."""
-        for site in SITES:
-            recorded: set[str] = set()
-            contents: dict[str, set[str]] = defaultdict(set)
-            for words in self.traced(f"trace-{site}"):
-                if words[0] == "compute" and words[1] == run:
-                    record = (
-                        f"home-{site}/runs/{run}/{int(words[2]):06d}-{int(words[3]):03d}.record"
-                    )
-                    assert record not in recorded, f"{site} computed {words[2:]} again"
-                elif words[0] == "file" and f"/{run}/" in words[2]:
-                    recorded.add(words[2])
-                    if words[2].endswith((".record", ".msg")):
-                        contents[words[2]].add(words[3])
-            several = {name for name, found in contents.items() if len(found) > 1}
-            assert not several, f"{site} said two things in {several}"
-            assert contents or site in self.silent
-
-    silent: tuple[str, ...] = ()
-
-
-@pytest.fixture(scope="module")
-def common_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    stage = Stage(tmp_path_factory.mktemp("stage"))
-    try:
-        for site in SITES:
-            stage.start_site(site)
-        # Ledgers go over all runs: what a run says of known directions stays the same once each
-        # case has run.
-        for case in (case for case in CASES if CASES[case].seals):
-            assert stage.run(case, f"{_clean(case)}-first") == 0, stage.said()
-        for case in CASES:
-            clean = _clean(case)
-            assert stage.run(case, clean, trace=f"trace-{clean}") == 0, stage.said()
-        yield stage
-    finally:
-        stage.close()
-
-
-@pytest.fixture
-def stage(common_stage: Stage) -> Stage:
-    """A stage that has seen every case run undisturbed, with all its sites at work."""
-    for site in SITES:
-        if common_stage.sites.get(site) not in common_stage.living:
-            common_stage.start_site(site)
-    return common_stage
-
-
-@pytest.fixture
-def own_stage(tmp_path: Path) -> Iterator[Stage]:
-    """A stage whose sites the test starts itself."""
-    stage = Stage(tmp_path)
-    try:
-        yield stage
-    finally:
-        stage.close()
-
-
-def _clean(case: str) -> str:
-    return "clean-" + "".join(c for c in case if c.isalnum())
 
 
 # ------------------------------------------------------------------ kill -9
@@ -235,7 +48,7 @@ def _moments(boundaries: list[tuple[int, str]], action: str) -> list[tuple[int, 
 @pytest.mark.parametrize("action", ["kill", "torn", "after"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_coordinator_killed_at_every_boundary(stage: Stage, case: str, action: str) -> None:
-    clean = _clean(case)
+    clean = clean_run(case)
     moments = _moments(stage.boundaries(f"trace-{clean}"), action)
     for at, name in moments:
         run = f"{clean}-{action}-{at}"
@@ -249,7 +62,7 @@ def test_a_coordinator_killed_at_every_boundary(stage: Stage, case: str, action:
 @pytest.mark.parametrize("action", ["kill", "torn", "after"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_site_killed_at_every_boundary(stage: Stage, case: str, action: str) -> None:
-    clean = _clean(case)
+    clean = clean_run(case)
     stage.stop_site(FIRST)
     stage.start_site(FIRST, trace=f"trace-{action}-{clean}")
     assert stage.run(case, f"{clean}-count-{action}") == 0
@@ -301,7 +114,7 @@ def test_both_ends_killed_again_and_again(stage: Stage) -> None:
     if site is not None:
         stage.stop_site(FIRST)
     assert deaths["coordinator"] >= 3 and deaths["site"] >= 2, deaths
-    stage.check_like(case, run, _clean(case))
+    stage.check_like(case, run, clean_run(case))
 
 
 def test_the_check_sees_a_number_drawn_anew(own_stage: Stage) -> None:
@@ -327,7 +140,7 @@ def test_the_check_sees_a_number_drawn_anew(own_stage: Stage) -> None:
 
 def test_a_frozen_coordinator_goes_on(stage: Stage) -> None:
     case = "mean-and-sd"
-    clean = _clean(case)
+    clean = clean_run(case)
     for at, _ in _moments(stage.boundaries(f"trace-{clean}"), "kill")[::7]:
         run = f"frozen-{at}"
         pid = stage.start("coordinator", case=case, run=run, action="stop", at=at, deadline=30.0)
@@ -340,7 +153,7 @@ def test_a_frozen_coordinator_goes_on(stage: Stage) -> None:
 
 def test_a_coordinator_that_slept_past_the_deadline_takes_what_is_there(stage: Stage) -> None:
     case = "mean-and-sd"
-    clean = _clean(case)
+    clean = clean_run(case)
     (at,) = [
         k for k, name in stage.boundaries(f"trace-{clean}") if name.endswith(f"/1-1-{FIRST}.msg")
     ]
@@ -363,7 +176,7 @@ def test_a_site_frozen_past_the_deadline_is_absent_and_may_be_asked_again(stage:
     assert stage.run(case, "late", resume=True, deadline=deadline) == 8, "what was noted stays"
     again = {"resume": True, "retry_refused": True, "deadline": deadline}
     assert stage.run(case, "late", **again) == 0, stage.said()
-    assert stage.result("late") == stage.result(_clean(case))
+    assert stage.result("late") == stage.result(clean_run(case))
 
 
 def test_a_site_that_never_answers(own_stage: Stage) -> None:
@@ -428,7 +241,7 @@ def test_disorder_in_the_folder_changes_nothing(stage: Stage, seed: int) -> None
         stop.set()
         gremlin.join()
     loose = CASES[case].draws_secrets or CASES[case].seals
-    clean, without = _clean(case), ("digest",) if loose else ()
+    clean, without = clean_run(case), ("digest",) if loose else ()
     assert stage.transcript(run, without=without) == stage.transcript(clean, without=without)
     if CASES[case].draws_secrets:
         stage.check_first_release(run)
@@ -449,7 +262,7 @@ def _last_line(path: Path) -> str:
 
 def test_a_full_disk_at_the_coordinator(stage: Stage) -> None:
     case = "mean-and-sd"
-    clean = _clean(case)
+    clean = clean_run(case)
     for at, name in _moments(stage.boundaries(f"trace-{clean}"), "kill"):
         run = f"full-{at}"
         log = f"log-{run}"
@@ -464,7 +277,7 @@ def test_a_full_disk_at_the_coordinator(stage: Stage) -> None:
 
 def test_a_full_disk_at_a_site(stage: Stage) -> None:
     case = "secret-draws"
-    clean = _clean(case)
+    clean = clean_run(case)
     stage.stop_site(FIRST)
     stage.start_site(FIRST, trace="trace-full-count")
     assert stage.run(case, "full-count") == 0
@@ -530,4 +343,4 @@ def test_a_second_coordinator_in_the_same_run_directory(stage: Stage) -> None:
     assert "another coordinator is at work" in _last_line(stage.root / "log-held")
     os.kill(pid, signal.SIGCONT)
     assert stage.wait(pid) == 0
-    stage.check_like("mean-and-sd", "held", _clean("mean-and-sd"))
+    stage.check_like("mean-and-sd", "held", clean_run("mean-and-sd"))

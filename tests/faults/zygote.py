@@ -15,6 +15,15 @@ stop      SIGSTOP there; somebody else continues it
 full      the disk is full: a few bytes short, then ENOSPC
 ========  =========================================================================================
 
+With ``at = 0`` it does so once at *each* boundary: what was acted on is noted in the file ``seen``,
+so that a process that is started again comes one boundary further. Boundaries are then told apart
+by name and content before, and files that only tell of times count once.
+
+`damage` is done to each message in the folder when it is first written, before anybody can see it
+whole; what its writer puts there later stays, except with ``always``. ``shift`` is a list of hours
+by which the clock of the process is wrong, one after the other at each boundary; files in the
+folder get such times too.
+
 Commands come as one line of JSON each; see `main`.
 """
 
@@ -30,6 +39,8 @@ import stat
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,16 +60,36 @@ from consilience.wire.signing import SigningKey
 from tests.faults.cases import CASES, PARTNER_KEY, SITES, loader
 
 POLL = 0.02
+TELL_OF_TIMES = ("events.jsonl", "state.json", "log.jsonl")
+_TIME = time.time
 
 
 class Fate:
     """Counts boundaries, notes them in the process's trace, and acts at one of them."""
 
-    def __init__(self, root: Path, trace: Path, action: str, at: int) -> None:
-        self._root, self._action, self._at = root, action, at
-        self._trace = os.open(trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    def __init__(self, root: Path, spec: dict[str, Any]) -> None:
+        self._root, self._action, self._at = root, spec.get("action", ""), spec.get("at", 0)
+        self._trace = _to_append(root / spec["trace"])
         self._count = 0
         self._depth = 0
+        self._name = ""
+        self._damage, self._shift = spec.get("damage", ""), spec.get("shift", [])
+        self._always = spec.get("always", False)
+        self._sent: dict[str, bytes] = {}
+        self._seen: set[str] = set()
+        self._times: Counter[str] = Counter()
+        self._noted = -1
+        if "seen" in spec:
+            path = root / spec["seen"]
+            for line in path.read_text().splitlines() if path.exists() else []:
+                kind, key = line.split(" ", 1)
+                if kind == "done":
+                    self._times[key] += 1
+                else:
+                    self._seen.add(key)
+            self._noted = _to_append(path)
+        if self._shift:
+            self._set_clock()
 
     def note(self, *words: object) -> None:
         os.write(self._trace, (" ".join(str(word) for word in words) + "\n").encode())
@@ -77,7 +108,13 @@ class Fate:
         name = self._begin(target)
         data = Path(source).read_bytes()
         self._die_if("kill", "torn")
-        os.replace(source, target)
+        if self._at == 0 and self._is_due("full"):
+            os.truncate(source, max(0, len(data) - 3))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if not self._damaged(name, Path(source), Path(target), data):
+            os.replace(source, target)
+            self._misdate(name, Path(target))
+        self._done(name)
         self.note("file", self._count, name, hashlib.sha256(data).hexdigest()[:16])
         self._die_if("after")
 
@@ -92,16 +129,25 @@ class Fate:
                 file.flush()
                 os.fsync(file.fileno())
             self._die_if("torn")
+        if self._at == 0 and self._is_due("full"):
+            with open(log.path, "ab") as file:
+                file.write(record[:-3])
+            raise files.explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "write", log.path)
         self._depth += 1
         self._append(log, record)
         self._depth -= 1
+        self._done(name)
         self.note("append", self._count, name)
         self._die_if("after")
 
     def fsync(self, handle: int) -> None:
         # A file is flushed before its boundary is counted (by the rename), a record after.
         number = self._count if self._depth else self._count + 1
-        if self._action == "full" and number == self._at and stat.S_ISREG(os.fstat(handle).st_mode):
+        if (
+            self._action == "full"
+            and 0 < self._at == number
+            and stat.S_ISREG(os.fstat(handle).st_mode)
+        ):
             os.ftruncate(handle, max(0, os.fstat(handle).st_size - 3))
             self._at = -1
             self._depth = 0
@@ -110,18 +156,111 @@ class Fate:
 
     def _begin(self, path: Path) -> str:
         self._count += 1
-        name = os.path.relpath(path, self._root)
+        self._name = name = os.path.relpath(path, self._root)
         self.note("begin", self._count, name)
         if self._is_due("stop"):
             os.kill(os.getpid(), signal.SIGSTOP)
         return name
 
     def _is_due(self, *actions: str) -> bool:
-        return self._count == self._at and self._action in actions
+        if self._action not in actions:
+            return False
+        if self._at:
+            return self._count == self._at
+        if self._noted < 0:
+            return True
+        often = not self._name.endswith(TELL_OF_TIMES)
+        key = f"{self._name}#{self._times[self._name] if often else 0}"
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        os.write(self._noted, f"seen {key}\n".encode())
+        self.note("fault", self._count, self._name, self._action)
+        return True
+
+    def _done(self, name: str) -> None:
+        if self._noted >= 0:
+            self._times[name] += 1
+            os.write(self._noted, f"done {name}\n".encode())
+
+    # ---------------------------------------------------------------- messages and clocks
+
+    def _damaged(self, name: str, source: Path, target: Path, data: bytes) -> bool:
+        """Damage a message that is written for the first time; whether that was done."""
+        is_message = name.startswith("shared/runs/") and name.endswith(".msg")
+        if not self._damage or not is_message or (name in self._sent and not self._always):
+            return False
+        earlier = [sent for other, sent in self._sent.items() if other != name][-1:]
+        self._sent[name] = data
+        self.note("fault", self._count, name, self._damage)
+        place = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
+        if self._damage == "duplicated":
+            os.replace(source, target)
+            self._misdate(name, target)
+            _duplicate(target, data)
+            return True
+        if self._damage == "reordered" and not earlier:
+            source.unlink()  # The first comes last: its writer has to write it again.
+            return True
+        at = place % len(data)
+        wrong = {
+            "truncated": data[:at],
+            "altered": data[:at] + bytes([data[at] ^ 1 << place % 8]) + data[at + 1 :],
+            "reordered": b"".join(earlier),
+        }
+        source.write_bytes(wrong[self._damage])
+        os.replace(source, target)
+        return True
+
+    def _hours(self) -> float:
+        return float(self._shift[self._count % len(self._shift)])
+
+    def _misdate(self, name: str, path: Path) -> None:
+        if self._shift and name.startswith("shared/"):
+            wrong = _TIME() + 3600 * self._hours()
+            os.utime(path, (wrong, wrong))
+            self.note("fault", self._count, name, "skewed")
+
+    def _set_clock(self) -> None:
+        """Put the wall clock wrong; the clock that only measures (monotonic) goes on."""
+        plain = {name: getattr(time, name) for name in ("gmtime", "localtime", "ctime")}
+        time.time = lambda: _TIME() + 3600 * self._hours()  # type: ignore[assignment]
+        time.time_ns = lambda: int(time.time() * 1e9)  # type: ignore[assignment]
+        for name, real in plain.items():
+            setattr(time, name, _told(real))
 
     def _die_if(self, *actions: str) -> None:
         if self._is_due(*actions):
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _told(real: Callable[[float], Any]) -> Callable[..., Any]:
+    return lambda seconds=None: real(time.time() if seconds is None else seconds)
+
+
+def _to_append(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+def _duplicate(target: Path, data: bytes) -> None:
+    """Put copies of a message wherever one could be taken for another message."""
+    round_, attempt, site = target.stem.split("-", 2)
+    other = {"asks": "replies", "replies": "asks"}[target.parent.name]
+    names = [
+        target.with_name(f"{target.stem} (conflicted copy 2026-11-21).msg"),
+        target.with_name(f"{target.stem}.sync-conflict-20261121-101010-ABCDEFG.msg"),
+        target.with_name(f"{target.name}~"),
+        target.with_name(f"{int(round_) + 1}-{attempt}-{site}.msg"),
+        target.with_name(f"{round_}-{int(attempt) + 1}-{site}.msg"),
+        *(target.with_name(f"{round_}-{attempt}-{s}.msg") for s in SITES if s != site),
+        target.parent.parent / other / target.name,
+    ]
+    for path in names:
+        try:
+            with open(path, "xb") as file:
+                file.write(data)
+        except OSError:
+            continue  # There is something already, or the run is closed.
 
 
 class _Os:
@@ -200,7 +339,7 @@ def _child(spec: dict[str, Any]) -> int:
     os.dup2(sink, 1)
     os.dup2(sink, 2)
     logging.disable(logging.CRITICAL)
-    fate = Fate(root, root / spec["trace"], spec.get("action", ""), spec.get("at", 0))
+    fate = Fate(root, spec)
     fate.install()
     try:
         if spec["role"] == "coordinator":
