@@ -225,16 +225,31 @@ def test_what_a_site_says_cannot_reach_the_terminal_as_commands(
         assert "\x1b" not in text and "\x07" not in text
 
 
-@pytest.mark.parametrize("time", ["soon", None, [], 1e300, -5, True])
-def test_a_clock_that_says_nonsense_is_only_a_remark(
+@pytest.mark.parametrize("time", ["soon", None, [], True])
+def test_a_site_that_says_nonsense_of_itself_cannot_take_part(
     space: Federated, monkeypatch: pytest.MonkeyPatch, time: object
 ) -> None:
     monkeypatch.setattr(Desk, "_hello", lambda self: {"release": ["x\x1b"], "time": time})
     _, found = checked(space, *SITES)
     for one in found:
         assert one.connected and not one.able
-        assert any("its clock differs" in said for said in one.said)
+        assert any("cannot be read" in said for said in one.said)
         assert "\x1b" not in repr(one)
+
+
+@pytest.mark.parametrize("ahead", [4000.0, -4000.0, 1e11])
+def test_a_clock_that_is_wrong_is_a_remark(
+    space: Federated, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    honest = Desk._hello
+    monkeypatch.setattr(
+        Desk, "_hello", lambda self: (said := honest(self)) | {"time": said["time"] + ahead}
+    )
+    _, found = checked(space, *SITES)
+    for one in found:
+        assert one.connected and one.able
+        assert abs(one.skew - ahead) < 5.0
+        assert any("synchronise the clocks" in said for said in one.said)
 
 
 def test_stock_nodes_are_spoken_of() -> None:

@@ -16,22 +16,49 @@ if TYPE_CHECKING:
 
 def health(
     study: Path = typer.Argument(metavar="STUDY", help="Study file."),
-    folder: Path = typer.Option(metavar="DIR", help="The shared folder."),
+    folder: Path | None = typer.Option(None, metavar="DIR", help="The shared folder."),
+    superlink: str | None = typer.Option(
+        None, metavar="HOST:PORT", help="Where the SuperLink is, over Flower."
+    ),
+    keys: Path | None = typer.Option(
+        None, metavar="DIR", help="The coordinator's certificates and keys, over Flower."
+    ),
+    insecure: bool = typer.Option(False, "--insecure", help="No TLS, over Flower."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object and nothing else."),
 ) -> None:
     """Say how the sites of a study are: last heartbeat, release, clock, waiting replies, disk.
 
-    Reads what the watch of each site writes into the shared folder. Ends with 9 where something is
-    wrong with a site.
+    Reads what the watch of each site writes into the shared folder, or asks the nodes of a
+    SuperLink. Ends with 9 where something is wrong with a site.
     """
+    from consilience.exceptions import StudyError
+
+    if superlink is not None and keys is not None and folder is None:
+        tell(_over_flower(study, superlink, keys, insecure=insecure), as_json=json)
+        return
+    if folder is None or superlink is not None or keys is not None:
+        raise StudyError("name --folder, or --superlink and --keys")
     from consilience.engines.folder.heartbeat import health as folder_health
     from consilience.engines.signed import SiteKeys
     from consilience.sites.study import Study
 
     read = Study.load(study)
-    keys = read.sites.keys
-    named = SiteKeys(read.sites.names, keys).sites  # a site without a key is an error here, too
-    tell(folder_health(folder, {site: keys[site] for site in named}, read.method), as_json=json)
+    listed = read.sites.keys
+    named = SiteKeys(read.sites.names, listed).sites  # a site without a key is an error here, too
+    tell(folder_health(folder, {site: listed[site] for site in named}, read.method), as_json=json)
+
+
+def _over_flower(study: Path, superlink: str, keys: Path, *, insecure: bool) -> list[SiteHealth]:
+    """Ask the sites that are connected."""
+    from consilience.engines.flower import join
+    from consilience.sites.study import Study
+
+    read = Study.load(study)
+    through = join.engine(read, superlink, keys, insecure=insecure)
+    try:
+        return join.health(read, through)
+    finally:
+        through.close()
 
 
 def tell(found: list[SiteHealth], *, as_json: bool) -> None:

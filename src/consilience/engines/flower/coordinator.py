@@ -76,6 +76,22 @@ class _Open:
     fault: str = ""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a site said, and signed, to a question of no run.
+
+    Attributes
+    ----------
+    said : dict
+    asked, arrived : float
+        By the coordinator's clock, in seconds since 1970.
+    """
+
+    said: dict[str, Any]
+    asked: float
+    arrived: float
+
+
 class FlowerEngine(Engine):
     """Engine over sites that are nodes of a SuperLink.
 
@@ -176,7 +192,7 @@ class FlowerEngine(Engine):
 
     def ask_everyone(
         self, kind: str, body: Mapping[str, Any], *, seconds: float
-    ) -> dict[str, dict[str, Any] | None]:
+    ) -> dict[str, Answer | None]:
         """Put a question that belongs to no run to every site that is connected.
 
         Parameters
@@ -190,10 +206,10 @@ class FlowerEngine(Engine):
         Returns
         -------
         dict
-            By site: what it answered and signed, or None.
+            By site: its `Answer`, or None.
         """
-        found: dict[str, dict[str, Any] | None] = dict.fromkeys(self.sites)
-        asked: dict[str, tuple[str, str]] = {}
+        found: dict[str, Answer | None] = dict.fromkeys(self.sites)
+        asked: dict[str, tuple[str, str, float]] = {}
         tried: set[int] = set()
         end = self._clock.monotonic() + seconds
         while self._clock.monotonic() < end and None in found.values():
@@ -205,12 +221,12 @@ class FlowerEngine(Engine):
                         query, content, about = self._query(kind, body)
                         sent = link.push(node, content, seconds=seconds)
                         if sent:
-                            asked[sent] = (query, about)
+                            asked[sent] = (query, about, time.time())
                     for delivered in link.pull(list(asked)) if asked else ():
-                        query, about = asked.pop(delivered.id, ("", ""))
+                        query, about, when = asked.pop(delivered.id, ("", "", 0.0))
                         site, said = self._answered(delivered, query, about)
-                        if site:
-                            found[site] = said
+                        if site and said is not None:
+                            found[site] = Answer(said, when, time.time())
             except LinkLost as lost:
                 self._lost(lost)
                 tried.clear()

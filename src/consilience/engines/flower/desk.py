@@ -8,7 +8,7 @@ our own sentences leaves: whatever is raised in here becomes a refusal or one of
 ======= ============================================ ===========================================
 kind    asks                                         answer
 ======= ============================================ ===========================================
-hello   who are you, are you well?                   name, release, clock, free disk
+hello   who are you, are you well?                   a heartbeat (`engines.health`)
 check   could this study run on your table?          yes, or why not
 ask     a request of a run                           the reply, or that it waits for the steward
 ======= ============================================ ===========================================
@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
 from typing import Any, Literal
 
 from consilience.engines.flower.link import Content
+from consilience.engines.health import heartbeat_of
 from consilience.engines.signed import OnNote, Place, TrustedCoordinators
 from consilience.exceptions import ConsilienceError, RunError, SignatureError, WireError
-from consilience.sites.home import DiskHome
 from consilience.sites.jobs import Held
 from consilience.sites.site import Site
 from consilience.wire.codec import digest
@@ -175,7 +174,7 @@ class Desk:
         if asked.get("kind") != kind:
             raise WireError("a question of another kind")
         said = self._hello() if kind == "hello" else self._checked(asked)
-        text = json.dumps({"site": self._site.name, **said}, sort_keys=True).encode()
+        text = json.dumps({**said, "site": self._site.name}, sort_keys=True).encode()
         context = query_context(query, "reply", coordinator, digest(body or b""))
         self._tell("greeted" if kind == "hello" else "checked")
         return {
@@ -185,17 +184,7 @@ class Desk:
         }
 
     def _hello(self) -> dict[str, Any]:
-        from consilience import __version__
-
-        home, free = self._site.home, None
-        if isinstance(home, DiskHome):
-            free = shutil.disk_usage(home.path).free // 1_000_000
-        return {
-            "release": __version__,
-            "time": round(time.time(), 3),
-            "preset": self._site.policy.preset,
-            "free_megabytes": free,
-        }
+        return asdict(heartbeat_of(self._site, "watching"))
 
     def _checked(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         text = asked.get("study")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from consilience.engines.flower.coordinator import FlowerEngine
 from consilience.engines.flower.desk import Desk
 from consilience.engines.flower.keys import CA, NODE_KEY, SECRET, days_left
 from consilience.engines.flower.link import Link, LinkLost
+from consilience.engines.health import Heartbeat, SiteHealth, judged
 from consilience.engines.signed import OnNote
-from consilience.exceptions import StudyError
+from consilience.exceptions import StudyError, WireError
 from consilience.sites.home import sole
 from consilience.sites.jobs import Hold
 from consilience.sites.loaders import file_site
@@ -23,9 +24,8 @@ from consilience.sites.site import Confirm
 from consilience.sites.study import SiteFile, Study
 from consilience.wire.signing import SigningKey
 
-SKEW = 60.0
-"""Seconds by which clocks may differ; Flower refuses a node's signatures beyond 300."""
 FEW_DAYS = 14.0
+AWAY = "it is not connected to the SuperLink"
 APPS = (
     "sites of this package load no app and answer only runs with the app of their release; a stock "
     "SuperNode would execute whatever app a run carries"
@@ -199,27 +199,45 @@ def look(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> list[
     """
     from consilience import __version__
 
-    began = time.time()
-    through.require_link()
-    greeted = through.ask_everyone("hello", {}, seconds=seconds)
-    half = (time.time() - began) / 2
+    well = {one.site: one for one in health(study, through, seconds=seconds)}
     checked = through.ask_everyone("check", {"study": study.canonical()}, seconds=3 * seconds)
     found = []
     for name in study.sites.names:
-        hello, verdict = greeted.get(name), checked.get(name)
-        if hello is None:
-            found.append(Seen(name, False, said=("it is not connected to the SuperLink",)))
+        one, answer = well[name], checked.get(name)
+        verdict = None if answer is None else answer.said
+        if one.state == "unknown":
+            found.append(Seen(name, AWAY not in one.troubles, said=one.troubles))
             continue
         said = ["it did not answer"] if verdict is None else _sentences(verdict.get("said"))
-        skew = _number(hello.get("time")) - began - half
-        release = _plain(hello.get("release", ""))[:40]
-        if abs(skew) > max(SKEW, 2 * half):
-            said.append(f"its clock differs from this one by {skew:.0f} seconds")
-        if release != __version__:
-            said.append(f"it has release {release}, here is {__version__}: install the same")
-        able = verdict is not None and verdict.get("able") is True and release == __version__
+        able = verdict is not None and verdict.get("able") is True and one.release == __version__
         kinds = _kinds((verdict or {}).get("kinds"))
-        found.append(Seen(name, True, release, skew, able, tuple(said), kinds))
+        skew = one.skew or 0.0
+        found.append(Seen(name, True, one.release, skew, able, (*said, *one.troubles), kinds))
+    return found
+
+
+def health(study: Study, through: FlowerEngine, *, seconds: float = 20.0) -> list[SiteHealth]:
+    """Ask every site how it is.
+
+    Raises
+    ------
+    LinkLost
+        The SuperLink cannot be reached.
+    """
+    through.require_link()
+    found = []
+    for name, answer in through.ask_everyone("hello", {}, seconds=seconds).items():
+        beat, skew, fault = None, None, AWAY
+        if answer is not None:
+            try:
+                beat = Heartbeat.from_bytes(json.dumps(answer.said).encode())
+                beat = replace(beat, release=_plain(beat.release)[:40])
+                skew = beat.time - (answer.asked + answer.arrived) / 2
+                # What the way there and back hides is no difference of clocks.
+                skew = 0.0 if abs(skew) <= (answer.arrived - answer.asked) / 2 else skew
+            except WireError:
+                fault = "what it says of itself cannot be read: install the same release there"
+        found.append(judged(name, beat, method=study.method, skew=skew, fault=fault))
     return found
 
 
@@ -236,11 +254,6 @@ def _kinds(said: object) -> dict[str, str] | None:
     if not isinstance(said, Mapping):
         return None
     return {str(name): _plain(kind) for name, kind in said.items()}
-
-
-def _number(said: object) -> float:
-    is_number = isinstance(said, int | float) and abs(said) < 1e12 and math.isfinite(said)
-    return float(said) if is_number else 0.0  # type: ignore[arg-type]
 
 
 def differences(study: Study, found: list[Seen]) -> list[str]:

@@ -157,15 +157,20 @@ def make_secret(directory: Path) -> Path:
     RunError
         It cannot be written.
     """
+    require_directory(directory)
+    path = directory / SECRET
+    if not path.exists():
+        _create(path, secrets.token_hex(32).encode(), secret=True)
+    return path
+
+
+def require_directory(directory: Path) -> None:
+    """Refuse a coordinator's directory that is not there."""
     if not directory.is_dir():
         raise StudyError(
             f"there is no directory {directory}: name the coordinator's, which 'consilience flower "
             "keys' makes"
         )
-    path = directory / SECRET
-    if not path.exists():
-        _create(path, secrets.token_hex(32).encode(), secret=True)
-    return path
 
 
 def days_left(certificate: Path) -> float:

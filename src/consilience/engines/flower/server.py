@@ -38,6 +38,7 @@ from consilience.engines.flower.keys import (
     days_left,
     is_signed_by,
     make_secret,
+    require_directory,
 )
 from consilience.engines.flower.link import LinkLost
 from consilience.exceptions import EngineError, StudyError
@@ -94,6 +95,7 @@ def superlink_command(
 
 def _check_certificate(keys: Path) -> None:
     """Check what TLS needs before anything is written or started."""
+    require_directory(keys)
     for name in (CA, SERVER, SERVER_KEY):
         if not (keys / name).is_file():
             raise StudyError(
