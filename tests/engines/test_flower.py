@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from consilience.testing import check_engine
 from consilience.testing.fake_link import FakeLink, FakeSuperLink, Trouble, fake_flower
 from consilience.testing.fakes import SilentSite, members
 from consilience.wire.codec import digest
+from consilience.wire.keys import KeyList, today
 from consilience.wire.signing import SigningKey, unseal
 from tests.engines.flower_parties import Parties, collect, here
 from tests.exchange.cases import CASES as METHOD_CASES
@@ -179,6 +181,21 @@ def test_a_link_that_breaks_at_once_each_time_is_tried_ever_less_often(parties: 
     assert tried[-1] - tried[-2] >= module.AGAIN_LAST
 
 
+def test_a_link_that_worked_is_opened_again_soon(parties: Parties) -> None:
+    parties.connect(ASH)
+    parties.server.lost(refusing=8)
+    with pytest.raises(LinkLost):
+        parties.server.open().nodes()
+    engine = parties.engine()
+    engine.send({(1, ASH): parties.ask()[1]})
+    assert collect(engine, ASH, deadline=DAY)[0].data is not None
+    began = parties.clock.now
+    parties.server.lost()
+    engine.send({(1, ASH): parties.ask(round_=2)[1]})
+    assert collect(engine, ASH, deadline=DAY)[0].data is not None
+    assert parties.clock.now - began < 2 * module.AGAIN_FIRST + 1
+
+
 def test_a_coordinator_that_finds_no_server_says_so(parties: Parties) -> None:
     parties.server.lost(refusing=1)
     engine = parties.engine()
@@ -335,8 +352,40 @@ def test_a_greeting_that_the_server_does_not_take_is_sent_again(parties: Parties
     engine = FlowerEngine(
         lambda: Full(parties.server), SITES, parties.coordinator, public, clock=parties.clock
     )
+    began = parties.clock.now
     assert parties.run(engine=engine, deadline=60.0).result.n > 60
     assert len(refused) == 4
+    assert parties.clock.now - began < 10.0, "at the next looks, not when a greeting is too old"
+
+
+def test_a_greeting_that_dies_with_the_node_is_repeated(parties: Parties) -> None:
+    (node,) = parties.connect(ASH)
+    node.dies, node.back_after = True, 1.0
+    engine, began = parties.engine(), parties.clock.now
+    engine.send({(1, ASH): parties.ask()[1]})
+    assert collect(engine, ASH, deadline=DAY)[0].data is not None
+    assert parties.clock.now - began < module.HELLO_REPEAT + module.HELLO_AGAIN + 2
+
+
+def test_a_site_whose_key_has_ended_is_not_heard(parties: Parties) -> None:
+    old, new = parties.keys[ASH], SigningKey.generate()
+    yesterday = (today() - timedelta(days=1)).isoformat()
+    follows = {"key": new.public, "endorsement": old.endorse(new.public)}
+    listed = {
+        ASH: KeyList.of([{"key": old.public, "until": yesterday}, follows]),
+        BIRCH: parties.keys[BIRCH].public,
+    }
+    (node,) = parties.connect(ASH)
+    engine = FlowerEngine(
+        parties.server.open, SITES, parties.coordinator, listed, clock=parties.clock
+    )
+    engine.send({(1, ASH): parties.ask()[1]})
+    assert collect(engine, ASH, deadline=60.0)[0].data is None
+    assert parties.sites[ASH].computed == 0
+    parties.keys[ASH] = new
+    node.handle = parties.desk(ASH).handle
+    engine.send({(1, ASH): parties.ask()[1]})
+    assert collect(engine, ASH, deadline=DAY)[0].data is not None
 
 
 # ------------------------------------------------------------------ what comes back
@@ -484,7 +533,7 @@ def test_everyone_is_asked_again_when_the_link_is_lost(parties: Parties) -> None
 @pytest.mark.parametrize(
     "text",
     [b"[]", b"7", b"no json", b"[" * 100_000, b'{"site": "birch-2"}', b'{"no": "site"}', b"\xff"],
-    ids=repr,
+    ids=lambda text: repr(text[:20]),
 )
 def test_a_site_cannot_upset_the_coordinator_by_what_it_signs(
     parties: Parties, text: bytes
