@@ -28,16 +28,18 @@ from consilience.sites.jobs import (
     RELEASED,
     SENT,
     Held,
+    Hold,
     Jobs,
     holds,
 )
+from consilience.sites.policy import Policy
 from consilience.sites.retention import old_runs
 from consilience.sites.site import Site
 from consilience.testing.fakes import Question, RowsReply
 from consilience.wire import states
 from consilience.wire.disclosure import per_record
 from consilience.wire.envelope import Reply, Request
-from tests.faults.cases import CASES, SITES, loader
+from tests.faults.cases import CASES, PARTNER_KEY, SITES, Case, loader
 from tests.sites.test_site import OPEN, after, opening, site, sums
 
 RUN = OPEN.run
@@ -281,16 +283,18 @@ def test_names_do_not_lead_elsewhere(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- the local engine
 
 
-def federation(hold: str, *, refuse: bool = False, **settings: object) -> Federation:
+def federation(case: Case, hold: Hold, *, refuse: bool = False) -> Federation:
     """Two sites of this process, with a steward who decides as soon as something waits."""
+    policy = Policy(
+        preset="consortium", share_response=True, max_revealed_rank="full", max_runs=None
+    )
     sites = []
     for name in SITES:
-        one = Site(name, loader(name), hold=hold)  # type: ignore[arg-type]
+        one = Site(name, loader(name), policy=policy, partner_key=PARTNER_KEY, hold=hold)
         if hold != "none":
             _decide_at_once(one, refuse)
         sites.append(one)
-    case = CASES["mean-and-sd"]
-    return Federation(LocalEngine(sites), case.columns, case.preparation, **settings)  # type: ignore[arg-type]
+    return Federation(LocalEngine(sites), case.columns, case.preparation, **case.settings)
 
 
 def _decide_at_once(one: Site, refuse: bool) -> None:
@@ -305,18 +309,29 @@ def _decide_at_once(one: Site, refuse: bool) -> None:
     one.answer = answer  # type: ignore[method-assign]
 
 
-def test_the_local_engine_waits_for_the_steward() -> None:
-    wanted = federation("none").run(MeanAndSD(), seed=3)
-    holding = federation("all")
-    run = holding.run(MeanAndSD(), seed=3)
-    assert run.result.to_files() == wanted.result.to_files()
+@pytest.mark.parametrize("name", [name for name in CASES if not CASES[name].draws_secrets])
+def test_the_local_engine_waits_for_the_steward(name: str) -> None:
+    """Every kind of message can be held, sealed ones too."""
+    case = CASES[name]
+    wanted = federation(case, "none").run(case.method(), seed=3)
+    holding = federation(case, "all")
+    run = holding.run(case.method(), seed=3)
+    if not case.seals:  # then what is drawn is drawn anew at other sites
+        assert run.result.to_files() == wanted.result.to_files()
+    replies = [line for line in run.transcript if line.direction == "from-site"]
     engine = holding.engine
     assert isinstance(engine, LocalEngine)
-    for one in engine.members.values():
-        assert {job.state for job in one.home.jobs.all()} == {SENT}
-        assert len(one.home.jobs.all()) == 3
+    for site_name, one in engine.members.items():
+        rounds = {line.round for line in replies if line.site == site_name}
+        jobs = one.home.jobs.all()
+        assert {job.round for job in jobs} == rounds and rounds
+        assert {job.state for job in jobs} == {SENT}
+
+
+def test_the_local_engine_hears_of_a_refusal() -> None:
+    case = CASES["mean-and-sd"]
     with pytest.raises(QuorumError, match=f"ash refused: {NOT_RELEASED}"):
-        federation("all", refuse=True).run(MeanAndSD(), seed=3)
+        federation(case, "all", refuse=True).run(case.method(), seed=3)
 
 
 def test_a_steward_who_decides_nothing_is_an_absent_site() -> None:
