@@ -222,21 +222,26 @@ def _answered(work: Work) -> Outcome:
         study=request.study,
         method=request.method,
     )
-    files = {}
-    if context.outputs:
-        files = outputs.encode_outputs(context.outputs, work.earlier_outputs, work.data)
-    for name, columns in context.tables.items():
-        files |= outputs.encode_table(name, columns)
     log = tuple({"event": "note", "run": request.run, "said": said} for said in context.notes)
     return Outcome(
         record,
-        files,
+        _files(context, work),
         log,
         reviewed.content,
         {**reviewed.series, **asked},
         reviewed.revealed,
         context.keeping,
     )
+
+
+def _files(context: StepContext, work: Work) -> dict[str, bytes]:
+    """What stays at the site, encoded."""
+    files = {}
+    if context.outputs:
+        files = outputs.encode_outputs(context.outputs, work.earlier_outputs, work.data)
+    for name, columns in context.tables.items():
+        files |= outputs.encode_table(name, columns)
+    return files
 
 
 def _opened(message: Any, ring: Keyring | None) -> Any:
