@@ -76,6 +76,8 @@ def test_more_or_fewer_fields() -> None:
         {k: v for k, v in VERDICTS[1].items() if k != "revealed"},
         {**VERDICTS[1], "policy": "simulation"},
         {**VERDICTS[1], "epsilon": 1},
+        *({**VERDICTS[1], "epsilon": e} for e in (-0.5, float("nan"), float("inf"))),
+        *({**VERDICTS[1], "verdict": v} for v in ("asked-again", "sent", "refused", "", "x")),
         {**VERDICTS[1], "field": "n" * 200},
         {**VERDICTS[1], "field": 1},
         *({**VERDICTS[1], "revealed": r} for r in (3, None, "3", "3 of", "-1 of 6", "3 of 6 ")),

@@ -138,7 +138,12 @@ def unpack(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
             max_ext_len=0,
             max_bin_len=max_bytes,
         )
-    except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as error:
+    except (
+        ValueError,
+        msgpack.exceptions.UnpackException,
+        RecursionError,
+        MemoryError,
+    ) as error:
         raise WireError(f"bytes that are not a message ({type(error).__name__})") from None
     return _from_wire(raw, 0)
 

@@ -7,6 +7,7 @@ same bytes again.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -110,6 +111,7 @@ class Verdict:
     revealed: str = ""
 
 
+_VERDICTS = ("released", "withheld", "repeated", "public")
 _VERDICT_KEYS = {f.name for f in dataclasses.fields(Verdict)}
 _REVEALED = re.compile(r"([0-9]{1,9} of [0-9]{1,9})?", re.ASCII)
 
@@ -151,12 +153,19 @@ class Reply(_Envelope):
         for item in reply.verdicts:
             if not isinstance(item, dict) or set(item) != _VERDICT_KEYS:
                 raise WireError("a malformed verdict")
-            if not isinstance(item["epsilon"], float) or not all(
-                isinstance(item[key], str) and len(item[key]) < 100
-                for key in _VERDICT_KEYS - {"epsilon"}
+            epsilon = item["epsilon"]
+            if (
+                not isinstance(epsilon, float)
+                or not 0.0 <= epsilon < math.inf
+                or not all(
+                    isinstance(item[key], str) and len(item[key]) < 100
+                    for key in _VERDICT_KEYS - {"epsilon"}
+                )
             ):
                 raise WireError("a malformed verdict")
-            if not _REVEALED.fullmatch(item["revealed"]):
+            # Other words stand for what only a coordinator writes into the transcript.
+            known = item["verdict"] in _VERDICTS
+            if not known or not _REVEALED.fullmatch(item["revealed"]):
                 raise WireError("a malformed verdict")
         if len(reply.reason) > 2000:
             raise WireError("a reply with an oversized reason")

@@ -186,6 +186,11 @@ def message_type(cls_or_name: type | str) -> MessageType:
     raise ProtocolError(f"{cls_or_name.__name__} is not a registered message")
 
 
+def registered() -> dict[str, MessageType]:
+    """All messages that are registered so far, by name."""
+    return dict(_REGISTRY)
+
+
 def iterate_fields(msg: object) -> Iterator[tuple[str, FieldSpec, Any]]:
     """Yield name, declaration and content of each field, in declared order."""
     for name, spec in message_type(type(msg)).fields.items():
