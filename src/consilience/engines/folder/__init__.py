@@ -24,6 +24,8 @@ The protocol, in eight rules:
    missing in the folder is written again.
 4. **A reply leaves after it is recorded.** `Site.answer` writes state and reply in one rename; only
    then is the reply file written. A crash in between loses nothing and computes nothing twice.
+   Where the site holds its replies, the file is not written before the steward has released it; the
+   coordinator sees a site that has not answered yet.
 5. **A run belongs to the coordinator that began it.** A site that trusts several coordinators notes
    whose ask came first and hears nobody else on that run.
 6. **What is lost comes again.** What a party wrote and finds altered or missing it writes again, at
