@@ -142,16 +142,35 @@ def losses(what: str) -> Iterator[None]:
         raise LinkLost(f"{what} failed ({type(error).__name__})") from error
 
 
+_KNOWN = {
+    401: "the server does not know this key or token (HTTP 401)",
+    403: "the server does not allow it (HTTP 403)",
+    404: "the server has no such interface: is it a SuperLink of the same release (404)?",
+    1001: "the server runs another release of Flower",
+    2001: "the server lets in registered nodes only: use the node's key",
+    2004: (
+        "the server does not let this node's key in: it is not registered there (nodes/ of the "
+        "coordinator's keys), or another process is connected with it"
+    ),
+}
+"""What an HTTP status, or Flower's own code in the answer, means for who has to mend it."""
+
+
+def _flower_code(response: httpx.Response) -> int:
+    """Flower's number for an error; 0 where there is none. Its text may come from anybody."""
+    try:
+        found = response.json()["code"]
+    except (httpx.StreamError, ValueError, KeyError, TypeError, RecursionError):
+        return 0
+    return found if isinstance(found, int) and not 0 < found < 1000 else 0
+
+
 def describe(error: Exception) -> str:
     """Say what happened to a connection, in words for the person who has to mend it."""
     if isinstance(error, httpx.HTTPStatusError):
         code = error.response.status_code
-        return {
-            401: "the server does not know this key or token (HTTP 401)",
-            403: "the server does not allow it (HTTP 403)",
-            404: "the server has no such interface: is it a SuperLink of the same release (404)?",
-            412: "the server runs another release of Flower (HTTP 412)",
-        }.get(code, f"the server answers with HTTP {code}")
+        by_status = f"the server answers with HTTP {code}"
+        return _KNOWN.get(_flower_code(error.response)) or _KNOWN.get(code, by_status)
     text = str(error).lower()
     if "certificate has expired" in text:
         return "the server's certificate has expired: who runs it must make a new one"

@@ -141,10 +141,10 @@ class SuperLink:
         log: Path | None = None,
     ) -> None:
         check_release()
+        command = superlink_command(keys, host, port, home / "superlink.db", insecure=insecure)
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
         self.log = home / "superlink.log" if log is None else log
-        command = superlink_command(keys, host, port, home / "superlink.db", insecure=insecure)
         inside = "127.0.0.1" if host in ("0.0.0.0", "::", "[::]") else host
         self.server = Server(f"{inside}:{port}", None if insecure else keys / CA)
         self.nodes: dict[str, int] = {}
