@@ -160,6 +160,6 @@ def result(out: Path) -> dict[str, bytes]:
 
 def one_line(done: Result) -> str:
     """The one sentence of a command that failed."""
-    said = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
-    assert len(said) == 1 and "Traceback" not in done.output, done.output
-    return said[0]
+    (said,) = done.stderr.splitlines()
+    assert "Traceback" not in done.output and not done.stdout, done.output
+    return said
