@@ -154,6 +154,11 @@ class Deployment:
         self._superlink._process.kill()
         self._superlink._process.wait()
 
+    def number(self, name: str) -> int:
+        """Under which the server knows the node of a site."""
+        assert self._superlink is not None
+        return self._superlink.nodes[name]
+
     def forget(self) -> None:
         """Lose the server's database."""
         for path in self.home.glob("superlink.db*"):
