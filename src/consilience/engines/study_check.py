@@ -81,6 +81,28 @@ def check_one(study: Study, file: SiteFile, method: Method) -> SiteCheck:
     return _check(study, file, method, {})
 
 
+def check_schema(study: Study, file: SiteFile) -> SiteCheck:
+    """Check one site's columns and their types, for whoever must not learn more of its cells.
+
+    Whether cells fit the levels of a study, or its rule for missing values, is an answer about
+    single records: who may vary the study could ask for any value of any column.
+    """
+    kinds: dict[str, str] = {}
+    try:
+        table = read_source(file.source, file.base)
+        columns = file.columns.merged(study.columns, study.partition)
+        kinds = _kinds(table, study, columns, file.columns)
+        absent = [name for name in columns.used() if name not in kinds]
+        if absent:
+            named = study.partition == "rows" or absent == [columns.id]
+            which = f"column {', '.join(absent)}" if named else "a column"
+            sentence = f"{which}: it is not in the site's table"
+            raise DataError(sentence, public=sentence)
+    except ConsilienceError as error:
+        return SiteCheck(file.name, kinds=kinds, error=error)
+    return SiteCheck(file.name, kinds=kinds)
+
+
 def _over_columns(
     checks: list[SiteCheck], files: Mapping[str, SiteFile], ids: Ids
 ) -> list[SiteCheck]:
