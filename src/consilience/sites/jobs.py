@@ -195,9 +195,9 @@ def holds(hold: Hold, content: object) -> bool:
     """Whether a reply waits for the steward; a refusal has no content and does not."""
     if hold == "none" or content is None:
         return False
-    return hold == "all" or any(
-        spec.disclosure is Disclosure.PER_RECORD for _, spec, _ in iterate_fields(content)
-    )
+    # What is noised is mostly a value for each record, and never less than a value with a price.
+    kinds = {spec.disclosure for _, spec, _ in iterate_fields(content)}
+    return hold == "all" or bool(kinds & {Disclosure.PER_RECORD, Disclosure.NOISED})
 
 
 def waiting_facts(record: Record) -> dict[str, Any]:
