@@ -252,6 +252,10 @@ class Site:
         approved = self._approved()
         return approved is None or study in approved
 
+    def has_approved(self, study: str) -> bool:
+        """Whether the policy or the steward has approved just this study."""
+        return study in (self._approved() or ())
+
     def _approved(self) -> tuple[str, ...] | None:
         """Hashes of the approved studies; None where the steward does not approve one by one."""
         listed = self.policy.approved_studies
@@ -449,8 +453,15 @@ class Site:
         if not isinstance(message, opening.Open):
             raise WireError("a run was opened with another message")
         data = self._load(message, request.run)
-        self._prepared[request.run] = (request.message, (), data)
+        self._keep(request.run, request.message, (), data)
         return data
+
+    def _keep(self, run: str, opened: bytes, done: Transforms, data: SiteData) -> None:
+        """Keep the rows of the runs that were asked last; those of others are read again."""
+        self._prepared.pop(run, None)
+        while len(self._prepared) >= _MOST_PREPARED:
+            del self._prepared[next(iter(self._prepared))]
+        self._prepared[run] = (opened, done, data)
 
     def _load(self, message: opening.Open, run: str) -> SiteData:
         """Read the table; what became of its rows is for the site's own eyes."""
@@ -487,7 +498,7 @@ class Site:
             data, done = self._load(decode_message(prior.opening), run), ()
         for name, encoded in prior.transforms[len(done) :]:
             data = self._transformed(name, encoded, data)
-        self._prepared[run] = (prior.opening, prior.transforms, data)
+        self._keep(run, prior.opening, prior.transforms, data)
         return data
 
     @staticmethod
@@ -529,6 +540,8 @@ class Site:
             self.home.log(str(facts.pop("event")), **facts)
 
 
+_MOST_PREPARED = 2
+"""Runs whose rows stay in memory: a coordinator may open many."""
 _NO_ROWS = SiteData(np.empty((0, 0)), (), np.empty(0, dtype=np.int64))
 
 
