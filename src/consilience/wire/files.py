@@ -79,8 +79,13 @@ def make_directory(path: Path) -> Path:
     return path
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file; one that is new is its owner's alone, whatever the umask."""
+    return os.open(path, flags, 0o600)
+
+
 class AppendLog:
-    """A file that only grows, by records of one `append` each.
+    """A file that only grows, by records of one `append` each; only its owner may read it.
 
     Parameters
     ----------
@@ -111,7 +116,7 @@ class AppendLog:
         if self.path is None:
             return
         try:
-            with open(self.path, "ab") as file:
+            with open(self.path, "ab", opener=_private) as file:
                 file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
