@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import io
 import logging
 import os
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -191,9 +193,21 @@ def describe(error: Exception) -> str:
 
 @cache
 def own_app() -> tuple[bytes, str]:
-    """The one app of this release as Flower packs it, and its hash."""
-    packed = build_fab_from_disk(APP)
-    return packed, hashlib.sha256(packed).hexdigest()
+    """The one app of this release as Flower packs it, and its hash, which all sites must agree on.
+
+    Nothing is compressed: other builds of zlib give other bytes.
+    """
+    stored = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(build_fab_from_disk(APP))) as built,
+        zipfile.ZipFile(stored, "w", zipfile.ZIP_STORED) as plain,
+    ):
+        for name in built.namelist():
+            entry = zipfile.ZipInfo(name)
+            entry.create_system = 3
+            entry.external_attr = 0o644 << 16
+            plain.writestr(entry, built.read(name))
+    return stored.getvalue(), hashlib.sha256(stored.getvalue()).hexdigest()
 
 
 class TooLarge(Exception):
