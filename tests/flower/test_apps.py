@@ -7,9 +7,11 @@ patched app at a stock SuperNode shows the difference: there it runs, and sends 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +48,7 @@ serverapp = "consilience_flower.shim:server"
 clientapp = "consilience_flower.shim:client"
 [tool.flwr.app.config]
 """
+OWN_APP = "d30f6498e4c7b7687d53ecfe544154703ba87f3f7176c3795d611b9452be9dd8"
 PATCHED = '''\
 """The shim with its gate taken out: whatever is asked, the answer is the table."""
 from pathlib import Path
@@ -153,6 +156,16 @@ def put(deployment: Deployment, node: int, *, seconds: float = 120.0) -> Deliver
 
 
 # ------------------------------------------------------------------ our node
+
+
+def test_the_app_of_this_release_has_one_hash_everywhere() -> None:
+    """Sites compare it with their own; a change of app/ changes it, no machine does."""
+    from consilience.engines.flower._flwr import own_app
+
+    packed, hashed = own_app()
+    assert hashed == hashlib.sha256(packed).hexdigest() == OWN_APP
+    with zipfile.ZipFile(io.BytesIO(packed)) as files:
+        assert {entry.compress_type for entry in files.infolist()} == {zipfile.ZIP_STORED}
 
 
 def test_our_node_refuses_it_and_never_loads_it(hostile: Patched, deployment: Deployment) -> None:
