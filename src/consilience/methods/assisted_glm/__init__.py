@@ -259,7 +259,7 @@ class AssistedGLM(Method):
             response=self.response,
             flip=float(self.flip),
             masking=self.masking,
-            acceleration="none"
+            acceleration="anderson"
             if self.alpha and self.l1_ratio and self.acceleration == "span"
             else self.acceleration,
             alpha=float(self.alpha),
