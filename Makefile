@@ -25,7 +25,7 @@ WORKERS ?= 2
 FAST := not slow and not replication and not faults and not flower and not r and not postgresql
 STYLED := src tests tools $(wildcard replications benchmarks examples)
 
-.PHONY: help venv lock demo test test-slow test-faults test-flower test-postgresql test-replication check \
+.PHONY: help venv lock demo test test-slow test-faults test-flower test-postgresql test-replication fuzz check \
 	check-style format bench replicate docs-table stale clean distclean
 
 help: ## list the targets
@@ -79,6 +79,16 @@ test-postgresql: $(STAMP) ## tables from a PostgreSQL server, which the tests st
 
 test-replication: $(STAMP) ## small slices of the papers' tables
 	$(PYTEST) -n $(WORKERS) -m "replication"
+
+# The search needs no atheris, but is many times faster with it; it goes into a folder of its own
+# because it is not built for every system.
+SECONDS ?= 60
+fuzz: $(STAMP) ## search for SECONDS (60) for bytes on which a reader fails; corpus in tests/fuzz
+	@[ -d build/fuzz/atheris ] || { rm -rf build/fuzz/installing; \
+		$(BIN)/python -m pip install --quiet --only-binary :all: --target build/fuzz/installing \
+			atheris==3.0.0 && mv build/fuzz/installing build/fuzz/atheris; } \
+		|| echo "make fuzz: atheris is not built for this system"
+	PYTHONPATH=. $(BIN)/python -m tools.fuzz_decoder --seconds $(SECONDS)
 
 check: check-style test ## format, lint, types, import contracts, stale results, tests
 

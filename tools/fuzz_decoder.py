@@ -156,13 +156,13 @@ def keep() -> None:
     from tests.fuzz import targets
 
     lines, total = Lines(), 0
-    good = targets.seeds()
-    for data in good.values():
+    # What is there stays: seeds have other random bytes each time that they are made.
+    kept = [path.read_bytes() for path in corpus()] or list(targets.seeds().values())
+    for data in kept:
         lines.of(targets.run_one, data)
-    kept = list(good.values())
-    others = [path.read_bytes() for path in (*corpus(), *sorted((BUILD / "found").glob("*")))]
-    for data in sorted(set(others), key=lambda one: (len(one), one)):
-        if data not in kept and lines.of(targets.run_one, data):
+    others = {path.read_bytes() for path in (BUILD / "found").glob("*")} - set(kept)
+    for data in sorted(others, key=lambda one: (len(one), one)):
+        if lines.of(targets.run_one, data):
             kept.append(data)
     for path in corpus():
         path.unlink()

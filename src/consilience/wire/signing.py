@@ -167,7 +167,9 @@ class SigningKey:
     def seal(self, context: Context, body: bytes) -> bytes:
         """Sign a body for one context."""
         signature = self._private.sign(_statement(context, body))
-        return _MAGIC + hashlib.sha256(signature + body).digest() + signature + body
+        checksum = hashlib.sha256(signature)
+        checksum.update(body)
+        return b"".join((_MAGIC, checksum.digest(), signature, body))
 
     def endorse(self, public: str) -> str:
         """Sign that another key follows this one; base64 text, the same every time.
@@ -196,15 +198,15 @@ def unseal(data: bytes, *, public: str, context: Context) -> bytes:
     if not data.startswith(_MAGIC):
         raise WireError("bytes that are not a signed message", public="it is not a signed message")
     checksum = data[len(_MAGIC) : len(_MAGIC) + _CHECKSUM]
-    rest = data[len(_MAGIC) + _CHECKSUM :]
+    rest = memoryview(data)[len(_MAGIC) + _CHECKSUM :]  # A message may be large: no more copies.
     if len(rest) < _SIGNATURE or hashlib.sha256(rest).digest() != checksum:
         raise WireError(
             "a signed message that is damaged or not complete",
             public="the message is damaged or not complete",
         )
-    signature, body = rest[:_SIGNATURE], rest[_SIGNATURE:]
+    body = bytes(rest[_SIGNATURE:])
     try:
-        public_key(public).verify(signature, _statement(context, body))
+        public_key(public).verify(bytes(rest[:_SIGNATURE]), _statement(context, body))
     except InvalidSignature:
         sentence = (
             f"it is not signed by {context.sender} as the {context.direction} to "
