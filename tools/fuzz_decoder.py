@@ -47,6 +47,11 @@ def corpus() -> list[Path]:
     return sorted(CORPUS.glob("*"))
 
 
+def _targets() -> Any:
+    """Import the readers; tests are not typed as strictly as tools."""
+    return importlib.import_module("tests.fuzz.targets")
+
+
 def write(folder: Path, data: bytes) -> Path:
     """Write an input under the digest of its content."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +144,7 @@ def inside(arguments: list[str]) -> None:
     sys.path.insert(0, str(ATHERIS))
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=GUIDED):
-        from tests.fuzz import targets
+        targets = _targets()
 
     def mutate(data: bytes, most: int, seed: int) -> bytes:
         rng = random.Random(seed)
@@ -153,8 +158,7 @@ def inside(arguments: list[str]) -> None:
 
 def keep() -> None:
     """Add what was found to the corpus as far as it reaches lines that the corpus does not."""
-    from tests.fuzz import targets
-
+    targets = _targets()
     lines, total = Lines(), 0
     # What is there stays: seeds have other random bytes each time that they are made.
     kept = [path.read_bytes() for path in corpus()] or list(targets.seeds().values())
@@ -190,8 +194,7 @@ def main() -> int:
     if ATHERIS.is_dir() and not given.own:
         return guided(given.seconds, given.seed)
     print("atheris is not there: a slower search of our own")
-    from tests.fuzz import targets
-
+    targets = _targets()
     failed = search(targets.run_one, targets.altered, given.seconds, given.seed)
     if failed is not None:
         print(f"failed: {failed}")

@@ -6,6 +6,7 @@ skipped. Cells of the folder engine are read from the parameters of the tests th
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from consilience.methods.base import method_names
-from tests.faults import test_crashes, test_matrix
-from tests.faults.cases import CASES
+
+# Tests are not typed as strictly as tools: they are imported without their types.
+test_crashes: Any = importlib.import_module("tests.faults.test_crashes")
+test_matrix: Any = importlib.import_module("tests.faults.test_matrix")
+CASES: dict[str, Any] = importlib.import_module("tests.faults.cases").CASES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "faults.md"
@@ -90,7 +94,9 @@ FLOWER: dict[str, str] = {
         "tests/flower/test_authentication.py::test_a_node_whose_key_is_not_registered"
     ),
     "node without TLS": _WAITS,
-    "message that is delivered twice": "tests/flower/test_replay.py::test_a_server_that_delivers_twice",
+    "message that is delivered twice": (
+        "tests/flower/test_replay.py::test_a_server_that_delivers_twice"
+    ),
     "replayed reply": "tests/flower/test_replay.py::test_replies_of_another_place_are_not_accepted",
     "replayed ask": "tests/flower/test_replay.py::test_asks_of_another_place_are_not_answered",
 }

@@ -239,7 +239,7 @@ def seeds() -> dict[str, bytes]:
     """One good input for each reader, and for each kind of message that a small study sends."""
     from consilience.engines.federation import Federation
     from consilience.engines.local import LocalEngine
-    from consilience.testing.attacks import scripted
+    from consilience.testing.fakes import scripted
     from tests.faults import cases
     from tests.faults.zygote import member
 
