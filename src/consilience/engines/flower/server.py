@@ -18,9 +18,12 @@ reachable for the sites' ``/v1/fleet/`` paths alone; see the guide on deployment
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -52,6 +55,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 LEAST_DAYS = 30.0
 _START = 60.0
+_PR_SET_PDEATHSIG = 1
 _STOP = 10.0
 
 
@@ -142,6 +146,7 @@ class SuperLink:
     ) -> None:
         check_release()
         command = superlink_command(keys, host, port, home / "superlink.db", insecure=insecure)
+        _require_free(host, port)
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
         self.log = home / "superlink.log" if log is None else log
@@ -156,6 +161,7 @@ class SuperLink:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_ends_with_parent(),
             )
         try:
             self._wait_until_up(port)
@@ -203,8 +209,7 @@ class SuperLink:
                 continue
             return
         raise EngineError(
-            f"the SuperLink did not start on port {port}: is the port taken? The end of {self.log} "
-            "says why"
+            f"the SuperLink did not start on port {port}: the end of {self.log} says why"
         )
 
 
@@ -250,6 +255,34 @@ def known_nodes(server: Server) -> dict[bytes, int]:
         for node in answer.nodes_info
         if node.status != "unregistered"
     }
+
+
+def _require_free(host: str, port: int) -> None:
+    """Refuse a port that is taken; another SuperLink there would answer in place of ours."""
+    name = host.strip("[]")
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
+    try:
+        with socket.socket(family) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind((name, port))
+    except (OSError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise EngineError(
+                f"port {port} of {host} is taken by another process: stop it, or name another port"
+            ) from None
+        why = getattr(error, "strerror", None) or "no such port or host"
+        raise EngineError(
+            f"nothing can listen on port {port} of {host} ({why}): name an address of this machine "
+            "by --host and a port by --port"
+        ) from None
+
+
+def _ends_with_parent() -> Callable[[], None] | None:
+    """Where the system can (Linux): end the server when this process is killed."""
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None)
+    return lambda: library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _public(path: Path) -> bytes:
