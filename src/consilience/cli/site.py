@@ -274,7 +274,7 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
     elif kind == "held":
         text = f"{where}: held for the steward: 'consilience site queue' lists what waits"
     elif kind == "unreachable":
-        text = f"the folder cannot be read: {facts['reason']}; trying again"
+        text = f"{where or 'the folder'} cannot be read: {facts['reason']}; trying again"
     elif kind == "unsent":
         text = f"{where}: not sent yet: {facts['reason']}; trying again"
     else:

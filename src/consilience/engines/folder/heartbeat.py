@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -77,12 +78,17 @@ def read(folder: Path, site: str, keys: KeyList) -> tuple[Heartbeat, float] | No
         return None
     except OSError as error:
         raise WireError(f"its heartbeat cannot be read: {error.strerror}") from None
-    with os.fdopen(handle, "rb") as file:
-        stored = os.fstat(handle).st_mtime
-        try:
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise WireError("its heartbeat cannot be read: what lies there is no file")
+        stored = found.st_mtime
+        with os.fdopen(handle, "rb", closefd=False) as file:
             data = file.read(MAX_BYTES + OVERHEAD + 1)
-        except OSError as error:
-            raise WireError(f"its heartbeat cannot be read: {error.strerror}") from None
+    except OSError as error:
+        raise WireError(f"its heartbeat cannot be read: {error.strerror}") from None
+    finally:
+        os.close(handle)
     for public in keys.valid():
         try:
             beat = Heartbeat.from_bytes(unseal(data, public=public, context=_context(site)))

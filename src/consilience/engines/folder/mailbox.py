@@ -46,6 +46,11 @@ class Mailbox:
         What this end writes; it reads the other.
     max_bytes : int
         Largest message that is read.
+
+    Attributes
+    ----------
+    unreadable : dict of str to str
+        Runs that the last `places` could not look into, and why; the others are not touched by it.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class Mailbox:
         self.runs = folder / "runs"
         self._key, self.writes, self.reads = key, writes, _OTHER[writes]
         self._max_bytes = max_bytes + _ENVELOPE_SLACK + OVERHEAD
+        self.unreadable: dict[str, str] = {}
 
     def path(self, place: Place, direction: Direction) -> Path:
         """Return the file of one direction at a place."""
@@ -125,12 +131,17 @@ class Mailbox:
         """
         pattern = re.compile(f"{_NUMBERS}-{re.escape(site)}\\.msg", re.IGNORECASE)
         found: set[Place] = set()
+        self.unreadable = {}
         for run in _names(self.runs):
             try:
                 check_run_id(run)
+                names = _names(self.runs / run / FOLDERS[self.reads])
             except RunError:
                 continue
-            for name in _names(self.runs / run / FOLDERS[self.reads]):
+            except OSError as error:  # Whoever may write here could stop all runs by one of them.
+                self.unreadable[run] = error.strerror or type(error).__name__
+                continue
+            for name in names:
                 match = pattern.fullmatch(name)
                 if match is None:
                     continue
@@ -141,18 +152,16 @@ class Mailbox:
         return sorted(found)
 
     def conflicts(self, run: str, sites: Collection[str]) -> list[str]:
-        """Names that synchronisers gave to copies of messages of these sites; never read.
-
-        Raises
-        ------
-        OSError
-            The folder cannot be read.
-        """
+        """Names that synchronisers gave to copies of messages of these sites; never read."""
         either = "|".join(re.escape(site) for site in sorted(sites, key=len, reverse=True))
         pattern = re.compile(f"({_NUMBERS}-({either}))(.*)", re.IGNORECASE | re.DOTALL)
         found = []
         for folder in FOLDERS.values():
-            for name in sorted(_names(self.runs / run / folder)):
+            try:
+                names = sorted(_names(self.runs / run / folder))
+            except OSError:  # a link or a lock in its place: no reason to look no further
+                continue
+            for name in names:
                 match = pattern.fullmatch(name)
                 if match is not None and _is_copy(name, match[5], sites):
                     found.append(f"{folder}/{name}")

@@ -80,6 +80,7 @@ class Watcher:
         self._looked = Looked()
         self._faults: dict[Place, tuple[Stamp | None, str]] = {}
         self._reachable = True
+        self._unreadable: dict[str, str] = {}
         self._unseen, self._spoilt = Schedule.for_unseen(again), Schedule.for_spoilt()
         self._wait_for_folder = min(again, _WAIT_FOR_FOLDER)
         self._no_folder: dict[Place, float] = {}
@@ -108,6 +109,10 @@ class Watcher:
             self._reachable = False
             return 0
         self._reachable = True
+        for run, reason in self._box.unreadable.items():
+            if self._unreadable.get(run) != reason:
+                self._tell("unreachable", run=run, reason=reason)
+        self._unreadable = self._box.unreadable
         self._latest = set({place.run: place for place in places}.values())
         for known in (self._looked, self._unseen, self._spoilt):
             known.keep(set(places))
