@@ -195,6 +195,9 @@ class FlowerEngine(Engine):
     ) -> dict[str, Answer | None]:
         """Put a question that belongs to no run to every site that is connected.
 
+        Every node is greeted; other questions go only to those that have answered as a site, for
+        whoever may register a node would read them.
+
         Parameters
         ----------
         kind : {"hello", "check"}
@@ -209,23 +212,27 @@ class FlowerEngine(Engine):
             By site: its `Answer`, or None.
         """
         found: dict[str, Answer | None] = dict.fromkeys(self.sites)
-        asked: dict[str, tuple[str, str, float]] = {}
+        if kind != "hello" and not self._nodes:
+            self.ask_everyone("hello", {}, seconds=seconds / 3)
+        asked: dict[str, tuple[str, str, float, int]] = {}
         tried: set[int] = set()
         end = self._clock.monotonic() + seconds
         while self._clock.monotonic() < end and None in found.values():
             try:
                 link = self._linked()
                 if link is not None:
-                    for node in set(link.nodes()) - tried:
+                    known = set(self._nodes.values())
+                    for node in {n for n in link.nodes() if kind == "hello" or n in known} - tried:
                         tried.add(node)
                         query, content, about = self._query(kind, body)
                         sent = link.push(node, content, seconds=seconds)
                         if sent:
-                            asked[sent] = (query, about, time.time())
+                            asked[sent] = (query, about, time.time(), node)
                     for delivered in link.pull(list(asked)) if asked else ():
-                        query, about, when = asked.pop(delivered.id, ("", "", 0.0))
+                        query, about, when, node = asked.pop(delivered.id, ("", "", 0.0, 0))
                         site, said = self._answered(delivered, query, about)
                         if site and said is not None:
+                            self._nodes[site] = node
                             found[site] = Answer(said, when, time.time())
             except LinkLost as lost:
                 self._lost(lost)
