@@ -12,10 +12,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from consilience.engines.flower._flwr import check_release, packed, unpacked
-from consilience.engines.flower.desk import NOT_OURS, UNFORESEEN, Desk
+from consilience.engines.flower.desk import HOME_FAILED, NOT_OURS, UNFORESEEN, Desk
 from consilience.engines.flower.join import check_here
 from consilience.engines.flower.link import Content
-from consilience.exceptions import EngineError
+from consilience.exceptions import EngineError, RunError
+from consilience.sites.home import sole
 from consilience.sites.loaders import file_site
 from consilience.sites.study import SiteFile
 from consilience.wire.signing import SigningKey
@@ -46,13 +47,21 @@ def _answer(message: Message, context: Context) -> Content:
         return {"status": "ignored", "reason": NOT_OURS}
     file = SiteFile.load(Path(str(context.node_config["site"])))
     key = SigningKey.load(Path(str(context.node_config["keys"])))
+    site = file_site(file, cache=True)
     desk = Desk(
-        file_site(file, cache=True),
+        site,
         key,
         file.trust.coordinators,
         check=lambda text: check_here(file, text),
     )
-    return desk.handle(content)
+    if content.get("kind") != "ask":
+        return desk.handle(content)
+    try:
+        # Budgets are read and written: one process at a time, as in every other place.
+        with sole(site.home):
+            return desk.handle(content)
+    except RunError:
+        return {"status": "ignored", "reason": HOME_FAILED}
 
 
 @server.main()
