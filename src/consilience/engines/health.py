@@ -29,6 +29,7 @@ SKEW = 60.0
 LITTLE_DISK = 1 << 30
 """Free bytes below which a home's disk is trouble."""
 MAX_BYTES = 1 << 16
+_STEP = 1 << 26
 
 State = Literal["watching", "stopped"]
 
@@ -56,7 +57,7 @@ class Heartbeat:
     unsent : int
         Replies that the folder or network did not take.
     free : int
-        Free bytes on the disk of its home, -1 where that is not known.
+        Free bytes on the disk of its home, in steps of 64 MB; -1 where that is not known.
     """
 
     site: str
@@ -141,7 +142,8 @@ def free_at(site: Site) -> int:
     if not isinstance(site.home, DiskHome):
         return -1
     try:
-        return shutil.disk_usage(site.home.path).free
+        # To the byte it would tell of the size of what a run has just left there.
+        return shutil.disk_usage(site.home.path).free // _STEP * _STEP
     except OSError:
         return -1
 
