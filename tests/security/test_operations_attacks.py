@@ -6,25 +6,35 @@ import dataclasses
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from consilience.engines.federation import Federation
 from consilience.engines.flower import join
+from consilience.engines.flower.desk import HOME_FAILED
+from consilience.engines.flower.link import Content
+from consilience.engines.folder import Mailbox, heartbeat
+from consilience.engines.health import heartbeat_of
 from consilience.engines.local import LocalEngine
+from consilience.engines.signed import Place
 from consilience.exceptions import PrivacyError
 from consilience.methods.assistance_test.messages import NoisySketched
-from consilience.sites.home import DiskHome
+from consilience.sites.home import DiskHome, sole
 from consilience.sites.jobs import holds
 from consilience.sites.loaders import file_site
 from consilience.sites.site import APPROVED, Site
 from consilience.sites.study import SiteFile, Study
 from consilience.testing.fakes import array_loader
 from consilience.wire.disclosure import relayed
+from consilience.wire.keys import KeyList
 from consilience.wire.message import Disclosure
+from consilience.wire.signing import SigningKey
+from tests.engines.flower_parties import Parties as OverFlower
+from tests.engines.test_folder import Parties
 from tests.faults.cases import CASES, SITES, loader
 from tests.sites.test_site import OPEN, X, after, ask, sums
 
@@ -44,6 +54,11 @@ def usual_umask() -> Iterator[None]:
     before = os.umask(0o022)
     yield
     os.umask(before)
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> Parties:
+    return Parties(tmp_path)
 
 
 # ------------------------------------------------------------------ a coordinator's check
@@ -141,3 +156,93 @@ def test_many_runs_do_not_fill_the_memory_with_rows() -> None:
     assert len(read) == len(opened)
     wanted = sums(ask(Site("a", array_loader(X), home=one.home), after(opened[0])))
     assert (sums(ask(one, after(opened[1]))) == wanted).all() and len(read) == len(opened) + 1
+
+
+# ------------------------------------------------------------------ a shared folder
+
+
+def test_a_run_that_cannot_be_looked_into_stops_no_other(parties: Parties) -> None:
+    """One link in the folder, by whoever may write there."""
+    evil = parties.folder / "runs" / "evil"
+    evil.mkdir(parents=True)
+    for name in ("asks", "replies"):
+        (evil / name).symlink_to(evil / name)
+    watcher = parties.watcher(SITES[0])
+    place, body = parties.ask()
+    box = Mailbox(parties.folder, parties.coordinator, "ask")
+    box.put(place, parties.coordinator.public, body)
+    box.path(place, "reply").parent.mkdir()
+    assert watcher.once() == 1
+    watcher.once()
+    said = [facts for _, kind, facts in parties.events if kind == "unreachable"]
+    assert [facts["run"] for facts in said] == ["evil"]
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["directory", "pipe"])
+def test_no_file_in_the_place_of_a_heartbeat_ends_the_look_at_others(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    key = SigningKey.generate()
+    for name in SITES:
+        beat = heartbeat_of(Site(name, loader(name)), "watching")
+        heartbeat.write(tmp_path, beat, key)
+    path = heartbeat.path_of(tmp_path, SITES[0])
+    path.unlink()
+    make(path)
+    keys = {name: KeyList.of(key.public) for name in SITES}
+    found = heartbeat.health(tmp_path, keys, "mean-and-sd")
+    assert [one.state for one in found] == ["unknown", "watching"]
+
+
+def test_a_heartbeat_does_not_tell_how_much_a_run_has_left(tmp_path: Path) -> None:
+    beat = heartbeat_of(Site("a", array_loader(X), home=DiskHome(tmp_path)), "watching")
+    assert beat.free % (1 << 26) == 0
+
+
+# ------------------------------------------------------------------ nodes over Flower
+
+
+def test_a_node_that_is_no_site_reads_no_study() -> None:
+    """Whoever reaches the port may register a node."""
+    heard: list[object] = []
+
+    def stranger(content: Mapping[str, object]) -> Content:
+        heard.append(content["kind"])
+        return {"status": "ignored", "reason": "no"}
+
+    parties = OverFlower()
+    parties.server.connect(stranger)
+    able = {"able": True, "said": []}
+    for name in SITES:
+        parties.server.connect(parties.desk(name, check=lambda text: able).handle)
+    found = parties.engine().ask_everyone("check", {"study": "of ours"}, seconds=6.0)
+    assert None not in found.values()
+    assert heard == ["hello"]
+
+
+def test_two_processes_of_a_stock_node_do_not_work_in_one_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would read the same budget, and the later one write its own charge only."""
+    stock = pytest.importorskip("consilience.engines.flower.stock")
+    coordinator, key = SigningKey.generate(), SigningKey.generate()
+    key.save(tmp_path / "keys")
+    (tmp_path / "table.csv").write_text("x\n1\n")
+    path = tmp_path / "north.toml"
+    path.write_text(f'{SITE_FILE}[trust]\ncoordinators = ["{coordinator.public}"]\n')
+    place = Place("run", 1, 1, "north")
+    request = dataclasses.replace(OPEN, run="run", site="north")
+    envelope = coordinator.seal(place.context("ask", coordinator.public, ""), request.to_bytes())
+    content: Content = {
+        "kind": "ask",
+        "run": "run",
+        "round": 1,
+        "attempt": 1,
+        "site": "north",
+        "envelope": envelope,
+    }
+    monkeypatch.setattr(stock, "unpacked", lambda message: message)
+    context = SimpleNamespace(node_config={"site": str(path), "keys": str(tmp_path / "keys")})
+    with sole(file_site(SiteFile.load(path)).home):
+        assert stock._answer(content, context)["reason"] == HOME_FAILED
+    assert stock._answer(content, context)["status"] == "reply"
