@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from consilience.exceptions import ParameterError, SignatureError, StudyError, WireError
+from consilience.methods.phases import opening
 from consilience.sites.home import check_run_id
 from consilience.sites.site import Site
+from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Request
 from consilience.wire.keys import KeyList, parties, remedy
 from consilience.wire.signing import Context
@@ -182,10 +184,28 @@ class TrustedCoordinators:
         party, public, body = self.signed(take)
         if body is None:
             raise WireError("the ask is gone")
-        if Place.of(Request.from_bytes(body)) != place:
+        request = Request.from_bytes(body)
+        if Place.of(request) != place:
             raise WireError("the ask is for another place")
         self._bind(place.run, party, public)
+        self._may_follow(request, party)
         return public, body
+
+    def _may_follow(self, request: Request, party: KeyList) -> None:
+        """Check that a run follows no run of another coordinator: it would use what that one left.
+
+        A run that no coordinator is known to have begun was made on the site's own machine.
+        """
+        if request.step != opening.NAME:
+            return
+        try:
+            message = decode_message(request.message, max_bytes=self._site.policy.max_message_bytes)
+        except WireError:
+            return  # The site itself refuses it, and says so.
+        followed = message.follows if isinstance(message, opening.Open) else ""
+        known = self._site.home.ledger(BINDINGS).get(followed)
+        if known is not None and known not in party.publics:
+            raise SignatureError("another coordinator began this run, or the one that it follows")
 
     def _bind(self, run: str, party: KeyList, public: str) -> None:
         """Note who began a run, or check that it is the same one, be it under a later key."""
