@@ -51,6 +51,7 @@ IGNORED = frozenset(
 """All that a site ever says of a message that it sets aside."""
 
 _MOST_LOGGED = 1000
+_MOST_SAID = 1000
 _QUERY = 32
 _SLACK = 1 << 16
 
@@ -95,6 +96,7 @@ class Desk:
         self._on_event = on_event
         self._logged: set[str] = set()
         self._waits: set[Place] = set()
+        self._said: dict[tuple[str, str], Content] = {}
         self._most = site.policy.max_message_bytes + OVERHEAD + _SLACK
 
     def handle(self, content: Mapping[str, object]) -> Content:
@@ -170,6 +172,10 @@ class Desk:
             return unseal(envelope, public=public, context=query_context(query, "ask", public))
 
         _, coordinator, body = self._trusted.signed(take)
+        # Whoever carries messages could ask again and again, and be told what is new.
+        again = self._said.get((query, digest(envelope)))
+        if again is not None:
+            return again
         asked = _json(body or b"")
         if asked.get("kind") != kind:
             raise WireError("a question of another kind")
@@ -177,11 +183,15 @@ class Desk:
         text = json.dumps({**said, "site": self._site.name}, sort_keys=True).encode()
         context = query_context(query, "reply", coordinator, digest(body or b""))
         self._tell("greeted" if kind == "hello" else "checked")
-        return {
+        answer: Content = {
             "status": "reply",
             "site": self._site.name,
             "envelope": self._key.seal(context, text),
         }
+        while len(self._said) >= _MOST_SAID:
+            del self._said[next(iter(self._said))]
+        self._said[query, digest(envelope)] = answer
+        return answer
 
     def _hello(self) -> dict[str, Any]:
         return asdict(heartbeat_of(self._site, "watching"))
