@@ -15,7 +15,7 @@ import pytest
 
 from consilience.engines.federation import Federation
 from consilience.engines.flower import join
-from consilience.engines.flower.desk import HOME_FAILED
+from consilience.engines.flower.desk import HOME_FAILED, OTHER_COORDINATOR
 from consilience.engines.flower.link import Content
 from consilience.engines.folder import Mailbox, heartbeat
 from consilience.engines.health import heartbeat_of
@@ -29,11 +29,13 @@ from consilience.sites.loaders import file_site
 from consilience.sites.site import APPROVED, Site
 from consilience.sites.study import SiteFile, Study
 from consilience.testing.fakes import array_loader
+from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.keys import KeyList
 from consilience.wire.message import Disclosure
 from consilience.wire.signing import SigningKey
 from tests.engines.flower_parties import Parties as OverFlower
+from tests.engines.test_flower_desk import asked, ignored, query
 from tests.engines.test_folder import Parties
 from tests.faults.cases import CASES, SITES, loader
 from tests.sites.test_site import OPEN, X, after, ask, sums
@@ -246,3 +248,37 @@ def test_two_processes_of_a_stock_node_do_not_work_in_one_home(
     with sole(file_site(SiteFile.load(path)).home):
         assert stock._answer(content, context)["reason"] == HOME_FAILED
     assert stock._answer(content, context)["status"] == "reply"
+
+
+def test_a_question_that_is_carried_again_is_told_nothing_new() -> None:
+    """By whoever runs the server: a site would read its table, and say how it is, every time."""
+    parties, read = OverFlower(), []
+
+    def check(text: str) -> dict[str, Any]:
+        read.append(text)
+        return {"able": True, "said": []}
+
+    desk = parties.desk(SITES[0], check=check)
+    for kind in ("hello", "check"):
+        asked = query(parties.coordinator, kind, study="of ours")
+        assert desk.handle(asked) == desk.handle(asked)
+        other = query(parties.coordinator, kind, number="b2" * 16, study="of ours")
+        assert desk.handle(other) != desk.handle(asked)
+    assert len(read) == 2
+
+
+def test_no_coordinator_follows_the_run_of_another() -> None:
+    """What a run left at a site is for who began it; ids of runs are no secret."""
+    parties, second, name = OverFlower(), SigningKey.generate(), SITES[0]
+    desk = parties.desk(name, parties.coordinator.public, second.public)
+
+    def opened(key: SigningKey, run: str, follows: str) -> dict[str, Any]:
+        message = decode_message(OPEN.message)
+        message = encode_message(dataclasses.replace(message, follows=follows))
+        request = dataclasses.replace(OPEN, run=run, site=name, message=message)
+        return desk.handle(asked(key, Place.of(request), request.to_bytes()))
+
+    assert opened(parties.coordinator, "first", "")["status"] == "reply"
+    assert ignored(opened(second, "second", "first")) == OTHER_COORDINATOR
+    assert opened(second, "third", "made-here")["status"] == "reply"
+    assert opened(parties.coordinator, "fourth", "first")["status"] == "reply"
