@@ -16,6 +16,7 @@ import pytest
 from consilience.engines.federation import Federation
 from consilience.engines.flower import join
 from consilience.engines.flower.desk import HOME_FAILED, OTHER_COORDINATOR
+from consilience.engines.flower.keys import make_federation, make_node_key
 from consilience.engines.flower.link import Content
 from consilience.engines.folder import Mailbox, heartbeat
 from consilience.engines.health import heartbeat_of
@@ -282,3 +283,18 @@ def test_no_coordinator_follows_the_run_of_another() -> None:
     assert ignored(opened(second, "second", "first")) == OTHER_COORDINATOR
     assert opened(second, "third", "made-here")["status"] == "reply"
     assert opened(parties.coordinator, "fourth", "first")["status"] == "reply"
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o000])
+def test_nobody_else_puts_files_into_a_home_or_among_keys(tmp_path: Path, umask: int) -> None:
+    """A file of a job or a ledger that another user exchanges would decide for the steward."""
+    os.umask(umask)
+    DiskHome(tmp_path / "homes" / "north")
+    SigningKey.generate().save(tmp_path / "keys")
+    make_federation(tmp_path / "all", ["north"])
+    make_node_key(tmp_path / "node", "north")
+    for path in ("homes/north", "keys", "all", "all/coordinator", "all/sites/north", "node"):
+        assert stat.S_IMODE((tmp_path / path).stat().st_mode) == 0o700
+    secret = [p for p in tmp_path.rglob("*") if p.suffix in (".key", ".secret")]
+    assert len(secret) == 8
+    assert not [p for p in secret if stat.S_IMODE(p.stat().st_mode) & 0o077]

@@ -288,7 +288,7 @@ class DiskHome(Home):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = make_directory(path)
+        self.path = make_directory(path, mode=0o700)
 
     @cached_property
     def jobs(self) -> Jobs:

@@ -70,10 +70,18 @@ def _sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def make_directory(path: Path) -> Path:
-    """Create a directory with its parents; `RunError` where that is not possible."""
+def make_directory(path: Path, *, mode: int = 0o777) -> Path:
+    """Create a directory with its parents; `RunError` where that is not possible.
+
+    Parameters
+    ----------
+    path : Path
+    mode : int
+        Permissions of a new one, less those that the umask takes away: 0o700 where whoever could
+        put a file in place of another would decide for its owner.
+    """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
         raise explain(error, "create", path) from error
     return path

@@ -147,7 +147,7 @@ class SigningKey:
         RunError
             The directory cannot be written.
         """
-        directory = make_directory(Path(directory))
+        directory = make_directory(Path(directory), mode=0o700)
         private, public = directory / PRIVATE_FILE, directory / PUBLIC_FILE
         for path in (private, public):
             if path.exists() or path.is_symlink():

@@ -105,10 +105,10 @@ def make_federation(
     server_key, server = _server(ca_key, ca, addresses, days)
     ca_text = ca.public_bytes(serialization.Encoding.PEM)
     public = {}
-    top = make_directory(directory)
+    top = make_directory(directory, mode=0o700)
     _create(top / CA, ca_text)
     _create(top / CA_KEY, _pem(ca_key), secret=True)
-    home = make_directory(directory / COORDINATOR)
+    home = make_directory(directory / COORDINATOR, mode=0o700)
     _create(home / CA, ca_text)
     _create(home / SERVER, server.public_bytes(serialization.Encoding.PEM))
     _create(home / SERVER_KEY, _pem(server_key), secret=True)
@@ -116,7 +116,7 @@ def make_federation(
     public[COORDINATOR] = _party_key(home)
     nodes = make_directory(home / NODES)
     for site in names:
-        own = make_directory(directory / SITES / site)
+        own = make_directory(directory / SITES / site, mode=0o700)
         _create(own / CA, ca_text)
         line = make_node_key(own, site)
         _create(nodes / f"{site}.pub", line.encode() + b"\n")
@@ -135,7 +135,7 @@ def make_node_key(directory: Path, site: str) -> str:
         The directory cannot be written.
     """
     check_site(site)
-    make_directory(directory)
+    make_directory(directory, mode=0o700)
     if (directory / NODE_KEY).exists():
         raise StudyError(f"{directory / NODE_KEY} exists already and is not overwritten: use it")
     key = ec.generate_private_key(ec.SECP384R1())
