@@ -69,7 +69,7 @@ test-slow: $(STAMP) ## long statistical tests
 	$(PYTEST) -n $(WORKERS) -m "slow"
 
 test-faults: $(STAMP) ## crashes, absences, damaged messages
-	$(PYTEST) -n $(WORKERS) -m "faults"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "faults"
 
 test-flower: $(STAMP) ## a Flower deployment on loopback
 	$(PYTEST) -m "flower"
