@@ -176,8 +176,8 @@ def _note(ctx: CoordinatorContext, method: AssistedGLM, s: Settings, course: Cou
         )
     if s.acceleration != method.acceleration:
         ctx.note(
-            "A penalty with an L1 part is fitted by alternation with Anderson's acceleration: the span "
-            "of messages has no such penalty."
+            "A penalty with an L1 part is fitted by alternation with Anderson's acceleration: the "
+            "span of messages has no such penalty."
         )
     if s.interval == "paper" and not s.alpha:
         ctx.note(
