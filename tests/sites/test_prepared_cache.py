@@ -9,13 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from consilience.engines.federation import Federation
 from consilience.methods.base import Columns, Preparation
+from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.sites import loaders
 from consilience.sites.loaders import file_site
 from consilience.sites.prepare import Loaded
 from consilience.sites.prepared_cache import FOLDER, KEEP, PreparedCache, purge_prepared
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile
+from consilience.testing.fakes import FakeEngine
+from consilience.wire.envelope import Reply, Request
 
 COLUMNS = Columns(features=("x", "kind"), target="y", id="who", levels={"kind": ("a", "b", "c")})
 PREPARATION = Preparation(missing="complete-rows", categorical="treatment")
@@ -138,3 +142,18 @@ def test_a_database_is_never_kept(tmp_path: Path) -> None:
         PreparedCache(SiteFile.load(tmp_path / "site.toml")).key(COLUMNS, PREPARATION, "rows")
         is None
     )
+
+
+def test_a_run_goes_on_with_the_table_that_it_was_opened_with_only(tmp_path: Path) -> None:
+    """A process that starts again reads the table again, and it must be the same one."""
+    file = write(tmp_path)
+    engine = FakeEngine([file_site(file)])
+    Federation(engine, Columns(features=("x",)), PREPARATION).run(MeanAndSD(), seed=1, run_id="r")
+    last = Request.from_bytes(max(engine.requests.items())[1])
+    for attempt, rows, status in ((2, 30, "reply"), (3, 31, "refused"), (4, 30, "reply")):
+        again = dataclasses.replace(last, attempt=attempt).to_bytes()
+        answer = file_site(write(tmp_path, rows=rows)).answer(again)
+        assert isinstance(answer, bytes)
+        said = Reply.from_bytes(answer)
+        assert said.status == status
+        assert ("not the one with which the run was opened" in said.reason) == (rows == 31)

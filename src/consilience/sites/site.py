@@ -27,6 +27,7 @@ import numpy as np
 from consilience.exceptions import (
     BudgetError,
     ConsilienceError,
+    DataError,
     DisclosureError,
     ProtocolError,
     RunError,
@@ -61,6 +62,8 @@ from consilience.wire.sealing import hashed_ids
 
 APPROVED = "_approved"
 """Ledger of the studies that the steward has approved beside the policy (no data id begins so)."""
+TABLES = "_tables"
+"""Ledger of the tables with which runs were opened, by the hash of their content."""
 PURGED = "_purged"
 """Ledger of the runs whose records were dropped."""
 
@@ -453,6 +456,9 @@ class Site:
         if not isinstance(message, opening.Open):
             raise WireError("a run was opened with another message")
         data = self._load(message, request.run)
+        known = self.home.ledger(TABLES)
+        if known.get(request.run, "") != data.content_hash:
+            self.home.write_ledger(TABLES, {**known, request.run: data.content_hash})
         self._keep(request.run, request.message, (), data)
         return data
 
@@ -496,6 +502,9 @@ class Site:
         # Questions that were asked again may have led to other rows than those at hand.
         if opened != prior.opening or done != prior.transforms[: len(done)]:
             data, done = self._load(decode_message(prior.opening), run), ()
+            if self.home.ledger(TABLES).get(run, data.content_hash) != data.content_hash:
+                sentence = "the site's table is not the one with which the run was opened"
+                raise DataError(f"{sentence}: put it back, or start another run", public=sentence)
         for name, encoded in prior.transforms[len(done) :]:
             data = self._transformed(name, encoded, data)
         self._keep(run, prior.opening, prior.transforms, data)
