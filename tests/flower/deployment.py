@@ -217,12 +217,18 @@ class Deployment:
     @contextmanager
     def serving(self, sites: Sequence[Site]) -> Iterator[FlowerEngine]:
         """Engine over sites: the factory of ``consilience.testing.check_engine``."""
-        with self.nodes(*sites):
+        with self.nodes(*sites) as told:
+            connected = {site.name for site in sites}
+            until(lambda: connected == _connected(told), 60, "the nodes to connect")
             engine = self.engine(*[site.name for site in sites])
             try:
                 yield engine
             finally:
                 engine.close()
+
+
+def _connected(told: list[tuple[str, str, Any]]) -> set[str]:
+    return {name for name, kind, _ in told if kind == "connected"}
 
 
 def _note(told: list[tuple[str, str, Any]], name: str) -> Callable[[str, dict[str, Any]], None]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from click.testing import Result
 
+from consilience.sites.loaders import file_site
+from consilience.sites.study import SiteFile
 from tests.cli.workspace import call
 from tests.flower.deployment import Deployment, until
 
@@ -122,6 +126,13 @@ class Space:
         for node in nodes.values():
             self.tells(node, "connected")
         return nodes
+
+    @contextmanager
+    def threads(self, *names: str) -> Iterator[list[tuple[str, str, Any]]]:
+        """Sites whose nodes are threads here, for tests in which nothing befalls them."""
+        files = [SiteFile.load(self.root / f"{name}.toml") for name in names or SITES]
+        with self.deployment.nodes(*[file_site(file) for file in files]) as told:
+            yield told
 
     def tells(self, process: subprocess.Popen[bytes], what: str, seconds: float = 90.0) -> str:
         """Wait until a program has written something; all that it wrote."""

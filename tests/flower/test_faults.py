@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,12 +39,6 @@ def is_stopped(process: subprocess.Popen[bytes]) -> bool:
     return state == "T"
 
 
-def journaled(out: Path) -> Callable[[], bool]:
-    """Whether a run has had a reply."""
-    events = out / "events.jsonl"
-    return lambda: events.exists() and '"arrived"' in events.read_text()
-
-
 def test_nodes_die_with_a_message_in_hand(space: Space) -> None:
     """One before it has done anything, one after it has kept its reply; both are started again."""
     study = space.study("ensemble-clustering")
@@ -64,20 +58,19 @@ def test_nodes_die_with_a_message_in_hand(space: Space) -> None:
 
 
 def test_a_node_stops_and_goes_on(space: Space) -> None:
-    """Longer than the server waits between two heartbeats of the others' asks; nothing is lost."""
+    """With an ask in hand, while the others have answered."""
     from tests.flower.deployment import until
 
     study = space.study("ensemble-clustering")
     programs = space.deployment.programs
     node = programs.doomed("asked", 2, "stop", *space.at_site("ash"), cwd=space.root)
-    space.tells(node, "connected")
-    space.sites("birch")
-    run = programs.consilience(*space.running(study, "out"), cwd=space.root)
-    until(lambda: is_stopped(node), 90, "the node to stop")
-    time.sleep(5.0)
-    assert run.poll() is None, "the run went on without the site"
-    os.kill(node.pid, signal.SIGCONT)
-    assert space.done(run, "out") == space.here(study)
+    with space.threads("birch"):
+        run = programs.consilience(*space.running(study, "out"), cwd=space.root)
+        until(lambda: is_stopped(node), 90, "the node to stop")
+        time.sleep(5.0)
+        assert run.poll() is None, "the run went on without the site"
+        os.kill(node.pid, signal.SIGCONT)
+        assert space.done(run, "out") == space.here(study)
 
 
 @pytest.mark.parametrize(
@@ -85,14 +78,14 @@ def test_a_node_stops_and_goes_on(space: Space) -> None:
 )
 def test_the_client_dies_and_is_resumed(space: Space, moment: str, number: int) -> None:
     study = space.study("ensemble-clustering")
-    space.sites()
     programs = space.deployment.programs
     words = space.running(study, "out")
-    run = programs.doomed(moment, number, "kill", *words, cwd=space.root)
-    assert space.ended(run) == -signal.SIGKILL, programs.said(run)
-    assert not (space.root / "out/result.json").exists()
-    again = programs.consilience(*words, "--resume", cwd=space.root)
-    assert space.done(again, "out") == space.here(study)
+    with space.threads():
+        run = programs.doomed(moment, number, "kill", *words, cwd=space.root)
+        assert space.ended(run) == -signal.SIGKILL, programs.said(run)
+        assert not (space.root / "out/result.json").exists()
+        again = programs.consilience(*words, "--resume", cwd=space.root)
+        assert space.done(again, "out") == space.here(study)
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["same database", "lost database"])
@@ -103,24 +96,24 @@ def test_the_server_dies(space: Space, *, forgets: bool) -> None:
     programs = space.deployment.programs
     node = programs.doomed("asked", 3, "stop", *space.at_site("ash"), cwd=space.root)
     space.tells(node, "connected")
-    others = space.sites("birch")
-    run = programs.consilience(*space.running(study, "out"), cwd=space.root)
-    until(lambda: is_stopped(node), 90, "the node to stop")
-    space.deployment.kill_server()
-    os.kill(node.pid, signal.SIGCONT)
-    if forgets:
-        space.deployment.forget()
-    space.deployment.up()
-    assert space.done(run, "out") == space.here(study)
-    for process in (node, others["birch"]):
-        assert process.poll() is None, "a node waits for its server"
-        said = programs.said(process)
-        assert "disconnected" in said and said.count("connected server=") >= 2, said
+    with space.threads("birch") as told:
+        run = programs.consilience(*space.running(study, "out"), cwd=space.root)
+        until(lambda: is_stopped(node), 90, "the node to stop")
+        space.deployment.kill_server()
+        os.kill(node.pid, signal.SIGCONT)
+        if forgets:
+            space.deployment.forget()
+        space.deployment.up()
+        assert space.done(run, "out") == space.here(study)
+    assert node.poll() is None, "a node waits for its server"
+    said = programs.said(node)
+    assert "disconnected" in said and said.count("connected server=") >= 2, said
+    kinds = [kind for _, kind, _ in told if "connected" in kind]
+    assert kinds[:3] == ["connected", "disconnected", "connected"], told
 
 
 def test_two_coordinators_at_once(space: Space) -> None:
     """Two runs of one party, and one of the same key on another machine, each with its own turn."""
-    space.sites()
     programs, deployment = space.deployment.programs, space.deployment
     elsewhere = space.root / "elsewhere"
     shutil.copytree(deployment.own, elsewhere)
@@ -130,10 +123,11 @@ def test_two_coordinators_at_once(space: Space) -> None:
         "three": space.study("ensemble-clustering", name="three", seed=7),
     }
     runs = {}
-    for name, study in studies.items():
-        words = list(space.running(study, name))
-        if name == "three":
-            words[words.index(deployment.own)] = elsewhere
-        runs[name] = programs.consilience(*words, cwd=space.root)
-    for name, run in runs.items():
-        assert space.done(run, name) == space.here(studies[name]), name
+    with space.threads():
+        for name, study in studies.items():
+            words = list(space.running(study, name))
+            if name == "three":
+                words[words.index(deployment.own)] = elsewhere
+            runs[name] = programs.consilience(*words, cwd=space.root)
+        for name, run in runs.items():
+            assert space.done(run, name) == space.here(studies[name]), name
