@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from consilience.methods.base import method_names
+from consilience.methods import BUILT_IN
 
 # Tests are not typed as strictly as tools: they are imported without their types.
 test_crashes: Any = importlib.import_module("tests.faults.test_crashes")
@@ -106,7 +106,7 @@ FLOWER: dict[str, str] = {
 def methods() -> tuple[str, ...]:
     """Methods in the table: all that are installed with the package."""
     ours = {case.method().name for case in CASES.values()}
-    return tuple(sorted(ours | {n for n in method_names() if not n.startswith("testing-")}))
+    return tuple(sorted(ours | set(BUILT_IN)))
 
 
 def cases_of(module: Any, name: str, chosen: dict[str, Any]) -> set[str]:

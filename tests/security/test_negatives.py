@@ -314,6 +314,7 @@ def test_deep_and_wide_structures_claim_no_memory(data: bytes) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_memory_of_many_small_items_is_bounded() -> None:
     """Twelve million empty lists in 12 MB would take a gigabyte."""
     million = b"\xdd" + (1_000_000).to_bytes(4, "big") + b"\x90" * 1_000_000

@@ -258,6 +258,7 @@ def test_digests_depend_on_the_salt() -> None:
     assert digest(b"bc", salt=b"a") != digest(b"c", salt=b"ab")
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.sampled_from([15, 16, 65535, 65536]), st.binary(max_size=5), st.booleans())
 def test_long_buffers_are_encoded_as_msgpack_does(n: int, tail: bytes, as_map: bool) -> None:
