@@ -77,7 +77,8 @@ def speed(root: Path) -> Iterator[str]:
     yield ""
     parts = [name for name in found["joint"][0] if name not in ("n", "p", "rounds", "stages")]
     wide = [name for name in parts if "difference" not in name]
-    yield f"| rows | columns a party | rounds | {' | '.join(wide)} | whole run over pooled fit with sandwich | |"
+    last = "whole run over pooled fit with sandwich"
+    yield f"| rows | columns a party | rounds | {' | '.join(wide)} | {last} | |"
     yield "|---" * (len(wide) + 5) + "|"
     for row in found["joint"]:
         times = row["run"] / row["pooled fit with sandwich"]
