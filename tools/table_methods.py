@@ -65,7 +65,7 @@ PROOFS = (
     Proof(
         "folder engine", ("tests/exchange/test_*.py", "tests/engines/test_*.py"), ("FolderEngine",)
     ),
-    Proof("flower engine", ("tests/engines/test_flower*.py",), ("METHOD_CASES", r"fake_flower\(")),
+    Proof("flower engine", ("tests/flower/test_exchange.py",), ("test_same_bytes", "COMPARED")),
 )
 NOT_PLANNED = {("mean-and-sd", "estimator"): "not planned"}
 CASES = ROOT / "tests" / "faults" / "cases.py"
@@ -427,8 +427,21 @@ Written by `make docs-table` (`tools/table_methods.py`); do not edit by hand.
 A cell names a test that puts the promise to the test for that method. An empty cell is open work.
 The cells are found by searching the tests for words: they say that such a test exists. The Flower
 engine is put to the test over a SuperLink in one process, which loses, delays, repeats and alters
-messages; tests marked `flower` use a real one. A stock SuperNode executes whatever app a run
-carries; nodes of this package load none.
+messages (`tests/engines/test_flower.py`), and over a real one (`make test-flower`).
+"""
+APPS = """\
+## Apps that runs over Flower carry
+
+An app with its gate taken out, submitted to a SuperLink (`tests/flower/test_apps.py`):
+
+| node | app executed | rows leave |
+|---|---|---|
+| of this package | 0 of 2 ways to submit | 0 of 2 |
+| stock SuperNode | 1 of 1 | 1 of 1 |
+| stock SuperNode with `--trusted-entities` | 0 of 1 | 0 of 1 |
+
+A stock SuperNode executes whatever app a run carries, and Flower cannot be made to compare it with
+what is installed; nodes of this package load none.
 """
 MEASURED = """\
 ## Ensemble clustering: measured against wanted
@@ -518,6 +531,7 @@ def page() -> str:
         HEAD,
         *conformance(),
         "",
+        APPS,
         MEASURED,
         *measured("ensemble_clustering"),
         "",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from consilience.cli.flower import tell_seen
 from consilience.engines.flower import Desk, FlowerEngine, _flwr, join
 from consilience.engines.flower.join import Seen
+from consilience.engines.flower.keys import make_federation
 from consilience.sites.loaders import file_site
 from consilience.sites.study import SiteFile, Study
 from consilience.testing.fake_link import FakeSuperLink
@@ -254,3 +258,31 @@ def test_a_clock_that_is_wrong_is_a_remark(
 
 def test_stock_nodes_are_spoken_of() -> None:
     assert "load no app" in join.APPS and "stock SuperNode" in join.APPS
+
+
+def test_nothing_is_reported_home_and_nothing_installed(tmp_path: Path) -> None:
+    """Whatever the surroundings say."""
+    pytest.importorskip("flwr")
+    from consilience.engines.flower.server import environment, superlink_command
+
+    keys = tmp_path / "keys"
+    make_federation(keys, ["ash"])
+    database = tmp_path / "db"
+    words = superlink_command(keys / "coordinator", "127.0.0.1", 1, database, insecure=False)
+    assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation"} <= set(words)
+    assert words[words.index("--isolation") + 1] == "process"
+    assert "--insecure" not in words and "--superexec-auth-secret-file" in words
+    code = (
+        "import os, consilience.engines.flower._flwr\n"
+        "from flwr.supercore import telemetry\n"
+        "print(os.environ['FLWR_TELEMETRY_ENABLED'], os.environ['FLWR_DISABLE_UPDATE_CHECK'],"
+        " telemetry.FLWR_TELEMETRY_ENABLED)"
+    )
+    loud = {**os.environ, "FLWR_TELEMETRY_ENABLED": "1", "FLWR_DISABLE_UPDATE_CHECK": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=loud, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["0", "1", "0"]
+    given = environment(tmp_path / "home")
+    assert given["FLWR_TELEMETRY_ENABLED"] == "0" and given["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert given["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"

@@ -97,6 +97,8 @@ def test_the_trial(tmp_path: Path) -> None:
         assert "load no app" in " ".join(asked.stdout.split())
         done = subprocess.run(program(run, port), cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+    said = " ".join((tmp_path / "program-0.log").read_text().split())
+    assert "load no app" in said and "stock SuperNode would execute" in said
     (over_flower,) = (tmp_path / "runs").iterdir()
     here = program(["run", "study.toml", "--out", "here", "--quiet"], port)
     # The homes know the study's earlier run; the same rows give the same answer again.

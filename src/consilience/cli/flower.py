@@ -102,7 +102,7 @@ def coordinator(
 
     Nodes are those whose public keys lie in nodes/ of the keys; add one and start again.
     """
-    from consilience.engines.flower.join import certificate_remarks
+    from consilience.engines.flower.join import APPS, certificate_remarks
     from consilience.engines.flower.server import SuperLink
 
     if insecure:
@@ -114,6 +114,7 @@ def coordinator(
         try:
             known = ", ".join(sorted(link.nodes)) or ("any" if insecure else "none")
             typer.echo(f"SuperLink at {host}:{port}, nodes: {known}; its log is {link.log}")
+            console.say(f"Apps: {APPS}.")
             link.wait(is_over)
         finally:
             link.stop()

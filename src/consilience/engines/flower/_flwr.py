@@ -23,8 +23,9 @@ from typing import Any, TypeVar
 from consilience.engines.flower.link import Content, LinkLost
 from consilience.exceptions import EngineError, MissingExtraError, StudyError
 
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+# Before Flower is imported, which reads them then; whatever the surroundings say.
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
 
 try:
     import httpx
