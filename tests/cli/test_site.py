@@ -227,6 +227,7 @@ def test_confirm_shows_each_message_and_waits(workspace: Workspace, answers: str
     assert "731" not in said
 
 
+@pytest.mark.slow
 def test_confirm_without_a_steward_sends_nothing(workspace: Workspace) -> None:
     process = workspace.process("boston", "--confirm")
     assert process.stdin is not None

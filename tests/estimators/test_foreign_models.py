@@ -373,6 +373,7 @@ def test_in_a_forked_process() -> None:
     assert gone(its)
 
 
+@pytest.mark.slow
 @needs_proc
 def test_in_workers_of_joblib() -> None:
     import joblib
@@ -418,6 +419,7 @@ def test_the_server_ends_with_its_process(killed: bool) -> None:
     assert gone(int(pid))
 
 
+@pytest.mark.slow
 def test_without_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fm, "_CAN_FORK", False)
     monkeypatch.setattr(fm, "_SERVER", None)

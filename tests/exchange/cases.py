@@ -133,17 +133,19 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "assistance-test": Case(AssistanceTest(family="normal", n_directions=2), over_columns),
+    "assistance-test": Case(
+        AssistanceTest(family="normal", n_directions=2), over_columns, long=True
+    ),
     # One round of training: later ones are no different.
     "assisted-glm": Case(
         AssistedGLM(family="normal", response="share", n_rounds=1), over_columns, long=True
     ),
     "mean-and-sd": Case(MeanAndSD(), plain, pooled_mean_and_sd),
-    "mean-and-sd scaled": Case(MeanAndSD(), scaled),
+    "mean-and-sd scaled": Case(MeanAndSD(), scaled, long=True),
     "class-sums": Case(ClassSums(edges=((0.0,), (2.0,))), plain),
     "asynchronous": Case(Asynchronous(turns=2), plain, asynchronous=True),
     "ensemble-clustering": Case(
-        EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret
+        EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret, long=True
     ),
     "meta-clustering": Case(
         MetaClustering(candidates="linear", gain_folds=2, stability_runs=1), predicting, long=True

@@ -24,6 +24,8 @@ from tests.methods.assisted import SIGNED, Parties, check_tables, parties
 DEFAULT = Policy(preset="consortium", share_response=True)
 OUTPUTS = ("predictor", "coefficients", "rows", "table")
 
+SLOW = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def no_warnings() -> Iterator[None]:
@@ -373,10 +375,13 @@ def steps_and_rounds(them: Parties, how: AssistedGLM) -> dict[int, tuple[str, st
     return {r: (Request.from_bytes(d).step, s) for (r, s), d in engine.requests.items()}
 
 
-@pytest.mark.parametrize("moment", ["receive", "contribute", "finish", "record"])
+@pytest.mark.parametrize(
+    "moment",
+    ["contribute", *(pytest.param(x, marks=SLOW) for x in ("receive", "finish", "record"))],
+)
 @pytest.mark.parametrize(
     "action",
-    ["refused", *(pytest.param(x, marks=pytest.mark.slow) for x in ("absent", "late"))],
+    ["refused", *(pytest.param(x, marks=SLOW) for x in ("absent", "late"))],
 )
 def test_a_partner_lost_and_the_run_resumed(moment: str, action: Any, tmp_path: Path) -> None:
     them = parties("normal", n=120, sizes=(3, 4, 2), seed=10)

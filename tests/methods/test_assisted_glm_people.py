@@ -76,6 +76,7 @@ def test_masked_as_printed_fits_a_plain_logit_and_maps_back() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_mask_is_drawn_once_for_each_row_whatever_run() -> None:
     pytest.importorskip("opendp")
     them = parties(n=500, seed=42)

@@ -91,6 +91,7 @@ def test_classes_are_found_and_labels_are_in_input_order() -> None:
     assert list(run.result.class_sizes) == sorted(run.result.class_sizes, reverse=True)
 
 
+@pytest.mark.slow
 def test_merging_rare_tuples_hardly_changes_the_classes() -> None:
     """With the same local models: merged counts against the textbook form on all true tuples."""
     agreements = []
