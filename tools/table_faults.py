@@ -32,6 +32,9 @@ for one another, is compared by what it holds), the transcript has the same line
 computed a step twice or said two things. Where the fault does not end, the run ends with exit code
 8 and a sentence that names the site.
 
+The suite takes 7 min 14 s on a quiet machine of two cores (168 tests, two workers), 17 min beside
+other work; that over Flower 4 min 29 s (64 tests).
+
 Numbers stand for the tests below the tables. An empty cell is not tested, or fails.
 
 ## Folder engine, `make test-faults`

@@ -441,7 +441,8 @@ An app with its gate taken out, submitted to a SuperLink (`tests/flower/test_app
 | stock SuperNode with `--trusted-entities` | 0 of 1 | 0 of 1 |
 
 A stock SuperNode executes whatever app a run carries, and Flower cannot be made to compare it with
-what is installed; nodes of this package load none.
+what is installed; with `--trusted-entities` it refuses every app that comes from no hub, the one of
+this package included. Nodes of this package load none.
 """
 MEASURED = """\
 ## Ensemble clustering: measured against wanted

@@ -256,10 +256,6 @@ def test_a_clock_that_is_wrong_is_a_remark(
         assert any("synchronise the clocks" in said for said in one.said)
 
 
-def test_stock_nodes_are_spoken_of() -> None:
-    assert "load no app" in join.APPS and "stock SuperNode" in join.APPS
-
-
 def test_nothing_is_reported_home_and_nothing_installed(tmp_path: Path) -> None:
     """Whatever the surroundings say."""
     pytest.importorskip("flwr")

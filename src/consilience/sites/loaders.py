@@ -80,7 +80,9 @@ def file_site(
         found = kept.get(key)
         if found is None:
             found = load(columns, preparation, partition)
-            kept.put(key, found)
+            # A table that was changed while it was read is not what the name says.
+            if kept.key(columns, preparation, partition) == key:
+                kept.put(key, found)
         return found
 
     policy = Policy.from_settings(file.policy)

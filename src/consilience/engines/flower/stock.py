@@ -2,8 +2,9 @@
 
 A stock SuperNode that was given a site file answers like our node does, in a new process for every
 message; the site's rows are then read again each time, or come from the cache in its home. It would
-execute any other app just as well, so it suits organisations that let in signed apps only
-(``flower-supernode --trusted-entities``). A stock SuperLink that serves runs itself has no person's
+execute any other app just as well, and with ``--trusted-entities`` it refuses this one too, because
+only an app hub can sign: so it suits trials, not organisations that do not trust one another.
+A stock SuperLink that serves runs itself has no person's
 run directory to write into, so the server half only says what to do.
 """
 
