@@ -3,9 +3,10 @@
 Notation: site b holds n_b of N rows and a fitted model f_b; A = {a_1 .. a_m} are the reference
 rows, the same for all sites; the average is ``fbar(a) = sum_b (n_b / N) f_b(a)``. In round k every
 site refits with the pseudo-rows ``(a, fbar(a))``, whose mean loss counts rho_k times the mean loss
-of its own rows. Source: Le, *A General Algorithm for Distributed Learning* (Stanford, 2020,
-chapter 1): the update is its algorithm 1, the adaptive weights are those of its section on choosing
-rho, the asynchronous update that of its algorithm 2.
+of its own rows.
+
+Source: Ya Le's Stanford thesis, chapter 1 (with T. Hastie and E. Dobriban), *A General Algorithm
+for Distributed Learning*.
 """
 
 from __future__ import annotations
