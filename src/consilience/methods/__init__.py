@@ -6,6 +6,7 @@ BUILT_IN = {
     "ensemble-clustering": "consilience.methods.ensemble_clustering",
     "meta-clustering": "consilience.methods.meta_clustering",
     "mean-and-sd": "consilience.methods.mean_and_sd",
+    "reference-averaging": "consilience.methods.reference_averaging",
 }
 """Methods of this package by name. Other packages announce theirs by an entry point of the group
 ``consilience.methods``, whose value is the module that registers them."""

@@ -31,13 +31,16 @@ _LARGEST_CONDITION = 1e5
 # --------------------------------------------------------------------------- rounds
 
 
-def rho_of(k: int, *, schedule: str, rho: float, exponent: float, scale: float = 1.0) -> float:
-    """Weight of the mean loss on the pseudo-rows in a site's k-th refit.
+def rho_of(k: float, *, schedule: str, rho: float, exponent: float, scale: float = 1.0) -> float:
+    """Weight of the mean loss on the pseudo-rows in round k.
 
     Parameters
     ----------
-    k : int
-        1, 2, ...; under the asynchronous schedule the site's own count.
+    k : float
+        Round, from 1; under the asynchronous schedule 1 + the replies of all sites so far, over
+        their number. (With a count of each site's own the average would not tend to the fit of all
+        rows: at rest ``sum_b w_b g_b / rho_b = 0`` for the sites' gradients g_b, which counts sites
+        by ``w_b / rho_b``.)
     schedule : {"adaptive", "fixed", "asynchronous"}
         ``scale * rho`` in every round where it is fixed, otherwise ``scale * rho * k**exponent``.
     rho : float

@@ -1,0 +1,74 @@
+"""What a site does to its own rows before any fit of them leaves, so that no fit tells of a few.
+
+Where a policy protects no record (``min_records`` of 1) nothing is changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.methods.base import SiteContext, SiteData
+from consilience.wire.disclosure import Limits
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def drawing_seed(data: SiteData, site: SiteContext, purpose: str) -> int:
+    """Seed of a site's own draws: which rows are held out, the random numbers of its estimators.
+
+    Where records are protected it is a digest of the rows themselves: nobody else can tell it, and
+    the same rows give the same draws in every run, so that asking again tells nothing new.
+    """
+    if site.limits.min_records <= 1:
+        return int(site.rng.integers(2**63 - 1))
+    sealed = hashlib.sha256(purpose.encode())
+    for part in (data.features, np.asarray(data.target)):
+        sealed.update(str(part.dtype).encode() + np.ascontiguousarray(part).tobytes())
+    return int.from_bytes(sealed.digest()[:8], "little") >> 1
+
+
+def without_thin(x: FloatArray, limits: Limits) -> tuple[FloatArray, IntArray]:
+    """Make columns constant in which all but a few rows have one value.
+
+    A model that leans on such a column tells of these few rows.
+
+    Returns
+    -------
+    x : (n, p) array
+        The same array where nothing was changed.
+    thin : int array
+        Columns that were changed.
+    """
+    if limits.min_records <= 1:
+        return x, np.empty(0, dtype=np.int64)
+    thin = []
+    kept = x
+    for j in range(x.shape[1]):
+        common = np.unique(x[:, j], return_counts=True)[1].max(initial=0)
+        if 0 < len(x) - common < limits.min_records:
+            kept = kept.copy() if kept is x else kept
+            kept[:, j] = x[:, j].mean()
+            thin.append(j)
+    return kept, np.array(thin, dtype=np.int64)
+
+
+def with_common_levels(y: FloatArray, n_levels: int, limits: Limits) -> NDArray[np.bool_]:
+    """Which rows have a level of the response that enough rows of the site have.
+
+    A classifier that is pulled to a few rows of a level tells of them.
+
+    Parameters
+    ----------
+    y : (n,) array
+        Positions of levels.
+    n_levels : int
+    limits : Limits
+    """
+    if limits.min_records <= 1:
+        return np.ones(len(y), dtype=bool)
+    counts = np.bincount(y.astype(np.int64), minlength=n_levels)
+    return np.asarray(counts[y.astype(np.int64)] >= limits.min_records)

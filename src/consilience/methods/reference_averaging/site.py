@@ -1,0 +1,466 @@
+"""What a site does: fit, refit towards the average, judge averages on rows that it holds out.
+
+Every fit is made twice where rows are held out: on all rows, and on the others only. The two differ
+by the held-out rows, so what the gate asks of a fit's rows it asks of these too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.candidates import build
+from consilience.estimators.collaborative_predictor import CollaborativePredictor
+from consilience.estimators.foreign_models import predict_all
+from consilience.estimators.local_selection import predict
+from consilience.estimators.losses import record_losses
+from consilience.estimators.pseudo_rows import Learner
+from consilience.exceptions import DataError, DisclosureError, ProtocolError
+from consilience.methods.base import SiteContext, SiteData, State, step
+from consilience.methods.phases.protected_rows import (
+    drawing_seed,
+    with_common_levels,
+    without_thin,
+)
+from consilience.methods.reference_averaging.messages import (
+    MAX_ROUNDS,
+    Accepted,
+    Conclude,
+    Concluded,
+    Fit,
+    Fitted,
+    Judge,
+    Judged,
+    Offer,
+    Settings,
+    Use,
+    Used,
+)
+from consilience.numerics.random import stream
+from consilience.privacy.own_rows import own_rows_offered, row_digests
+from consilience.wire.disclosure import (
+    Released,
+    aggregate,
+    bundle,
+    count,
+    estimator,
+    model,
+    weighted_means,
+)
+from consilience.wire.estimators import (
+    encode,
+    is_memorising,
+    leaves,
+    n_parameters,
+    row_values,
+    type_name,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+JUDGED_PER_ROW = 20
+"""Averages that a site judges at most for each of its held-out rows (but 200 always)."""
+TOO_MANY = "more questions on the same rows than a site answers"
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows that take part.
+
+    Attributes
+    ----------
+    x : (n, p) array
+    y : (n,) array
+    weight : (n,) array or None
+    kept, held : int arrays
+        Rows that are fitted when some are held out, and those.
+    seed : int
+    """
+
+    x: FloatArray
+    y: FloatArray
+    weight: FloatArray | None
+    kept: IntArray
+    held: IntArray
+    seed: int
+
+    def of(self, trajectory: int) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+        """Rows of a trajectory: all (0), or all but the held-out ones (1)."""
+        if trajectory == 0 or not len(self.held):
+            return self.x, self.y, self.weight
+        weight = None if self.weight is None else self.weight[self.kept]
+        return self.x[self.kept], self.y[self.kept], weight
+
+    def evidence(self, trajectory: int) -> int:
+        """Rows on which a released fit rests: those of the two fits' difference where fewer."""
+        if not len(self.held):
+            return len(self.x)
+        return min(len(self.kept), len(self.held)) if trajectory == 0 else len(self.kept)
+
+
+def _rows(data: SiteData, s: Settings, site: SiteContext, seed: int | None = None) -> Rows:
+    """Take the rows as the method wants them.
+
+    Raises
+    ------
+    DataError
+        No response, levels that are not the declared ones, or rows that cannot be used.
+    """
+    if data.target is None:
+        raise DataError("the study names no target column")
+    x = data.features
+    if s.levels:
+        if s.levels not in data.levels.values():
+            raise DataError("the levels of the response are not those that were declared")
+        place = {level: i for i, level in enumerate(s.levels)}
+        y = np.array([place[str(value)] for value in data.target], dtype=float)
+    else:
+        y = np.asarray(data.target, dtype=float)
+    seed = drawing_seed(data, site, "reference averaging") if seed is None else seed
+    weight = data.weight
+    used = np.ones(len(y), dtype=bool) if weight is None else weight > 0
+    if s.levels:
+        used[used] = with_common_levels(y[used], len(s.levels), site.limits)
+    if not used.all():
+        x, y = x[used], y[used]
+        weight = None if weight is None else weight[used]
+    if not len(y):
+        raise DataError("no row of the site can take part")
+    x, _ = without_thin(x, site.limits)
+    kept, held = _split(len(y), x.shape[1], s, site, seed)
+    return Rows(x, y, weight, kept, held, seed)
+
+
+def _split(n: int, p: int, s: Settings, site: SiteContext, seed: int) -> tuple[IntArray, IntArray]:
+    """Rows that are fitted, and rows that are held out where there are enough of both."""
+    everything = np.arange(n, dtype=np.int64)
+    size = int(s.holdout * n)
+    protected = site.limits.min_records > 1
+    least = max(site.limits.min_records, 2 * (p + 1)) if protected else 1
+    if size < least or n - size < least:
+        return everything, everything[:0]
+    held = np.sort(stream(seed, "held out").permutation(n)[:size])
+    return np.setdiff1d(everything, held), held
+
+
+# --------------------------------------------------------------------------- offer
+
+
+@step("offer", once=True)
+def offer(
+    message: Offer, data: SiteData, state: State, site: SiteContext
+) -> tuple[Accepted, State]:
+    """Say what the site brings, and whether the reference rows are its own."""
+    s = Settings.from_json(message.settings)
+    _check_learner(s, site)
+    rows = _rows(data, s, site)
+    protected = site.limits.min_records > 1
+    own = (
+        protected
+        and len(message.digests) > 0
+        and own_rows_offered(
+            row_digests(data.features, message.salt),
+            np.asarray(message.digests),
+            site.limits.min_records,
+        )
+    )
+    kept = rows.of(1)[2]
+    weights = [
+        np.ones(n) if w is None else w
+        for n, w in ((len(rows.y), rows.weight), (len(rows.of(1)[1]), kept))
+    ]
+    square = aggregate((rows.x**2).sum(axis=1)[:, None], mean=True).withhold_unsafe(site.limits)
+    reply = Accepted(
+        own_rows=bool(own),
+        n=count(len(rows.y)),
+        held=count(len(rows.held)),
+        weight=_pair(weights),
+        square=square,
+    )
+    return reply, {"seed": rows.seed, "settings": message.settings}
+
+
+def _pair(weights: Sequence[FloatArray]) -> Released:
+    """Sums of weights of all rows and of those that are not held out."""
+    both = np.full((len(weights[0]), 2), np.nan)
+    for i, values in enumerate(weights):
+        both[: len(values), i] = values
+    return aggregate(both)
+
+
+def _check_learner(s: Settings, site: SiteContext) -> None:
+    """Refuse learners whose fits would tell of single rows.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    made = build(s.estimator, _task(s), min_records=site.limits.min_records, seed=0)
+    if site.limits.min_records <= 1:
+        return
+    last = made.steps[-1][1] if hasattr(made, "steps") else made
+    fault = row_values(last)
+    if is_memorising(type_name(made)):
+        fault = f"a {type(last).__name__} carries training rows"
+    if fault is not None:
+        sentence = f"this site does not fit such an estimator: {fault}"
+        raise DisclosureError(sentence, public=sentence)
+
+
+def _task(s: Settings) -> Any:
+    return s.task
+
+
+# --------------------------------------------------------------------------- fit
+
+
+@step("fit")
+def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
+    """Judge the average of the last round, then refit towards it."""
+    s = _settings(message.settings, state)
+    if not 0 <= message.round <= MAX_ROUNDS or not set(message.tracks) <= set(range(s.n_tracks)):
+        raise DisclosureError("more rounds than a site answers for", public=TOO_MANY)
+    rows = _rows(data, s, site, int(state["seed"]))
+    reference = np.asarray(message.reference.value, dtype=float)
+    if not len(reference):
+        reference = np.asarray(state.get("reference", np.empty((0, 0))))
+    if reference.shape[1:] != (data.features.shape[1],) or not len(reference):
+        raise ProtocolError("a fit needs reference rows of the study's columns")
+    target = np.asarray(message.target.value, dtype=float)
+    trajectories = 2 if s.holdout > 0 else 1
+    wanted = (trajectories, len(message.tracks), len(reference), s.n_outputs)
+    if target.size and target.shape != wanted:
+        raise ProtocolError("the average is none of these tracks at these reference rows")
+    state = {**state, "reference": reference}
+    losses, errors, state = _judged(message, rows, s, state, site, message.round - 1)
+    learner = _learner(s, reference, float(message.total.value), rows.seed, site)
+    made: list[Released] = []
+    probe = np.full(2, np.nan)
+    starts, kept = dict(state.get("starts", {})), dict(state.get("kept", {}))
+    own = dict(state.get("own", {}))
+    for t in range(trajectories):
+        for i, track in enumerate(message.tracks):
+            if t == 1 and not len(rows.held):
+                made.append(made[i])
+                continue
+            x, y, weight = rows.of(t)
+            at_track = learner.with_penalty(s.penalties[track]) if s.penalties else learner
+            name = f"{t}.{track}"
+            fitted = at_track.fit(
+                x,
+                y,
+                weight=weight,
+                target=target[t, i] if target.size else None,
+                rho=message.rho,
+                start=starts.get(name),
+            )
+            start = at_track.start_of(fitted)
+            if start is not None:
+                starts[name] = dict(start)
+            facts = _facts(fitted, x, s, rows.evidence(t))
+            sends_model = s.holdout > 0 and (t == 1 or not len(rows.held))
+            made.append(_released(facts, at_track.predict(fitted, reference), sends_model))
+            if t == 0:
+                kept[str(track)] = _with_last(
+                    kept.get(str(track), ()), message.round, facts, s.keep
+                )
+            if message.round == 0 and t == 1:
+                at_held = predict(fitted, rows.x[rows.held], s.n_outputs)
+                own[str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
+            if s.guard and t == 0 and i == 0 and message.round == 0:
+                rng = stream(rows.seed, "probe")
+                probe = np.array(at_track.probe(x, y, weight=weight, rng=rng))
+    reply = Fitted(
+        fits=bundle(made),
+        probe=model(probe, kind="summary", n_records=len(rows.y)),
+        losses=losses,
+        errors=errors,
+    )
+    return reply, {**state, "starts": starts, "kept": kept, "own": own}
+
+
+def _settings(text: str, state: State) -> Settings:
+    if text != state.get("settings"):
+        raise ProtocolError("a fit goes on with the settings of the offer")
+    return Settings.from_json(text)
+
+
+def _learner(
+    s: Settings, reference: FloatArray, total: float, seed: int, site: SiteContext
+) -> Learner:
+    # What the estimator draws is the same in every round: otherwise it would never come to rest.
+    made = build(s.estimator, _task(s), min_records=site.limits.min_records, seed=seed % (1 << 31))
+    return Learner(
+        made,
+        task=_task(s),
+        n_levels=s.n_outputs,
+        reference=reference,
+        convention=s.convention,
+        n_total=total,
+        seed=seed % (1 << 31),
+    )
+
+
+def _facts(fitted: Any, x: FloatArray, s: Settings, n_records: int) -> dict[str, Any]:
+    """A fit as it is kept and as it may leave, with what the gate asks of it."""
+    portable = encode(
+        fitted, n_features=x.shape[1], classes=range(len(s.levels)) if s.levels else None
+    )
+    found = leaves(fitted, x)
+    return {
+        "model": portable,
+        "type": type_name(fitted),
+        "leaves": np.empty(0, dtype=np.int64) if found is None else found,
+        "trees": found is not None,
+        "n": n_records,
+    }
+
+
+def _released(facts: dict[str, Any], at: FloatArray, sends_model: bool) -> Released:
+    value = {"at": at, "model": facts["model"]} if sends_model else {"at": at}
+    return _as_estimator(facts, value)
+
+
+def _as_estimator(facts: dict[str, Any], value: Any) -> Released:
+    """A model, or its predictions at known points, under the rule for models."""
+    return estimator(
+        value,
+        type_name=facts["type"],
+        n_records=int(facts["n"]),
+        n_parameters=n_parameters(facts["model"]),
+        leaves=np.asarray(facts["leaves"]) if facts["trees"] else None,
+    )
+
+
+def _with_last(
+    known: Sequence[dict[str, Any]], round_: int, facts: dict[str, Any], keep: int
+) -> tuple[dict[str, Any], ...]:
+    """The first entry and the last few."""
+    entries = (*known, {"round": round_, **facts})
+    return entries if len(entries) <= keep + 1 else (entries[0], *entries[-keep:])
+
+
+# --------------------------------------------------------------------------- judge
+
+
+@step("judge")
+def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
+    """Judge the average of a round."""
+    s = _settings(message.settings, state)
+    rows = _rows(data, s, site, int(state["seed"]))
+    losses, errors, state = _judged(message, rows, s, state, site, message.round)
+    return Judged(losses=losses, errors=errors), state
+
+
+def _judged(
+    message: Fit | Judge, rows: Rows, s: Settings, state: State, site: SiteContext, round_: int
+) -> tuple[Released, Released, State]:
+    """Held-out losses of averages of models, beside those of the round before and of the first."""
+    tracks = message.judged
+    shape = (len(tracks), 2)
+    if not tracks or not len(rows.held):
+        return _gaps(*shape), _gaps(*shape), state
+    asked = int(state.get("asked", 0)) + len(tracks)
+    if site.limits.min_records > 1 and asked > max(200, JUDGED_PER_ROW * len(rows.held)):
+        raise DisclosureError("more averages than a site judges", public=TOO_MANY)
+    y = rows.y[rows.held]
+    known = dict(state.get("judged", {}))
+    columns = []
+    for track, models in zip(tracks, message.models.value, strict=True):
+        losses = _loss_of_average(models, message.shares.value, rows, y, s, site)
+        earlier = known.get(str(track), ())
+        base = known.get("0", ({"losses": losses},))[0]["losses"]
+        before = earlier[-1]["losses"] if earlier else base
+        first = earlier[0]["losses"] if earlier else base
+        columns.append(np.stack([losses - before, losses - first], axis=1))
+        known[str(track)] = _with_last(earlier, round_, {"losses": losses}, s.keep)
+    weight = None if rows.weight is None else rows.weight[rows.held][:, None, None]
+    found = weighted_means(np.stack(columns, axis=1), weight, limits=site.limits)
+    return found.mean, found.variance, {**state, "judged": known, "asked": asked}
+
+
+def _loss_of_average(
+    models: Sequence[Any],
+    shares: FloatArray,
+    rows: Rows,
+    y: FloatArray,
+    s: Settings,
+    site: SiteContext,
+) -> FloatArray:
+    x = rows.x[rows.held]
+    found = predict_all(models, x, n_features=x.shape[1], n_outputs=s.n_outputs)
+    wrong = next((f for f in found if isinstance(f, str)), None)
+    if wrong is not None or len(found) != len(shares):
+        raise ProtocolError(f"a model of the average cannot be used: {wrong}")
+    average = np.asarray(sum(w * np.asarray(f) for w, f in zip(shares, found, strict=True)))
+    if site.limits.min_records > 1 and not s.levels:
+        # Made-up models with huge values at some rows would count these rows by their loss. The
+        # range is the widest that so many rows of this mean and spread can have.
+        half = float(y.std()) * float(np.sqrt(len(y)))
+        average = np.clip(average, y.mean() - half, y.mean() + half)
+    return record_losses(s.loss, y, average)
+
+
+def _gaps(*shape: int) -> Released:
+    """An array of which every cell is withheld."""
+    return aggregate(np.full((0, *shape), np.nan)).withhold(np.ones(shape, dtype=bool))
+
+
+# --------------------------------------------------------------------------- conclude and use
+
+
+@step("conclude", once=True)
+def conclude(
+    message: Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[Concluded, State]:
+    """Send the fit of all rows that is kept; compare it with one's own and with averaging."""
+    s = _settings(message.settings, state)
+    rows = _rows(data, s, site, int(state["seed"]))
+    track = str(message.track)
+    fits = state.get("kept", {}).get(track, ())
+    if not fits:
+        raise ProtocolError("this site has no fit of that track")
+    facts = _latest(fits, message.round)
+    judged = state.get("judged", {}).get(track, ())
+    own = state.get("own", {}).get(track)
+    if not judged or own is None or not len(rows.held):
+        losses, differences, errors = _gaps(3), _gaps(2), _gaps(2)
+    else:
+        chosen = _latest(judged, message.round)["losses"]
+        ways = np.stack([own, judged[0]["losses"], chosen], axis=1)
+        weight = None if rows.weight is None else rows.weight[rows.held][:, None]
+        losses = weighted_means(ways, weight, limits=site.limits).mean
+        beside = weighted_means(ways[:, :2] - ways[:, 2:], weight, limits=site.limits)
+        differences, errors = beside.mean, beside.variance
+    reply = Concluded(
+        model=_as_estimator(facts, facts["model"]),
+        losses=losses,
+        differences=differences,
+        errors=errors,
+    )
+    return reply, {"settings": message.settings, "seed": state["seed"]}
+
+
+def _latest(entries: Sequence[dict[str, Any]], round_: int) -> dict[str, Any]:
+    """Last entry that is not of a later round."""
+    return [e for e in entries if e["round"] <= round_][-1]
+
+
+@step("use", once=True)
+def use(message: Use, data: SiteData, state: State, site: SiteContext) -> tuple[Used, State]:
+    """Keep the predictor."""
+    s = _settings(message.settings, state)
+    predictor = CollaborativePredictor(
+        message.models.value,
+        np.asarray(message.shares.value),
+        feature_names=data.feature_names,
+        levels=s.levels,
+        scaling=data.scaling,
+    )
+    site.output("predictor", predictor)
+    return Used(), {}
