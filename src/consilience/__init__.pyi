@@ -10,5 +10,11 @@ from consilience.methods.ensemble_clustering import EnsembleClustering as Ensemb
 from consilience.methods.mean_and_sd import MeanAndSD as MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering as MetaClustering
 from consilience.sites.policy import Policy as Policy
+from consilience.tall.reference_averaging import (
+    ReferenceAveragingClassifier as ReferenceAveragingClassifier,
+)
+from consilience.tall.reference_averaging import (
+    ReferenceAveragingRegressor as ReferenceAveragingRegressor,
+)
 
 __version__: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -71,3 +71,66 @@ def ordered_map(
     import joblib
 
     return list(joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(function)(item) for item in items))
+
+
+class Workers:
+    """Workers that are kept over several maps, as a context.
+
+    Large arrays that are handed over again and again are mapped or sent once, where the backend
+    can do that: keep the same array object.
+
+    Parameters
+    ----------
+    n_jobs : int, optional
+        As in joblib, see :func:`ordered_map`.
+    """
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        import joblib
+
+        try:
+            self._parallel = joblib.Parallel(
+                n_jobs=n_jobs, return_as="generator_unordered", batch_size=1
+            )
+        except ValueError:  # the backend hands back all results at once
+            self._parallel = joblib.Parallel(n_jobs=n_jobs, batch_size=1)
+
+    def __enter__(self) -> Workers:
+        self._parallel.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._parallel.__exit__(*error)
+
+    def map(
+        self,
+        function: Callable[..., R],
+        items: Sequence[T],
+        *shared: object,
+        done: Callable[[int], None] | None = None,
+    ) -> list[R]:
+        """Apply ``function(item, *shared)`` to every item; results in the order of the items.
+
+        Parameters
+        ----------
+        function : callable
+        items : sequence
+        *shared : objects
+            Sent once rather than with each item, where the backend can do that and the object's
+            ``__sizeof__`` says that it is large.
+        done : callable, optional
+            Told the place of each item as its result arrives, in any order.
+        """
+        import joblib
+
+        found: dict[int, R] = {}
+        tasks = (joblib.delayed(_placed)(i, function, x, *shared) for i, x in enumerate(items))
+        for place, result in self._parallel(tasks):
+            found[place] = result
+            if done is not None:
+                done(place)
+        return [found[place] for place in range(len(items))]
+
+
+def _placed(place: int, function: Callable[..., R], item: Any, *shared: object) -> tuple[int, R]:
+    return place, function(item, *shared)

@@ -1,0 +1,263 @@
+"""First look at every split: its moments, the rows that are held out, rows for reference.
+
+Each split is read once by a worker; what comes back is small. Draws depend on the seed and on the
+place of the split, never on who reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.parallel import Workers, one_thread
+from consilience.numerics.random import stream
+from consilience.numerics.reference_average import (
+    ReferenceFacts,
+    normal_reference,
+    pool_moments,
+    reference_facts,
+    scale_of,
+)
+from consilience.tall.tables import Part, with_levels
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_MOST_COLUMNS = 2000
+"""Of more columns no second moments are computed unless they are asked for."""
+_HELD_BYTES = 2**28
+"""Bound on the predictions for held-out rows that are in memory at a time."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one split is asked for."""
+
+    part: Part
+    place: int
+    n_reference: int
+    held: IntArray
+    moments: bool
+    classes: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What one split shows."""
+
+    mean: FloatArray
+    products: FloatArray | None
+    square: float
+    reference: FloatArray
+    held_x: FloatArray
+    held_y: NDArray[Any]
+    levels: NDArray[Any]
+    digest: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What is known of a table before the rounds.
+
+    Attributes
+    ----------
+    parts : list of Part
+        The splits; give positions of `levels` where the target is a class.
+    sizes : (B,) array
+    levels : (q,) array, or empty
+    reference : (m, p) array
+    kind : str
+        ``"rows"``, ``"moments"`` or ``"given"``.
+    facts : ReferenceFacts
+    rho_scale : float
+    held : list of (h_b,) arrays
+        Places of the rows that are held out, within each split.
+    held_x, held_y : (H, p) and (H,) arrays
+        In the order of the splits.
+    digest : str
+        Of moments and responses of all splits.
+    """
+
+    parts: list[Part]
+    sizes: FloatArray
+    levels: NDArray[Any]
+    reference: FloatArray
+    kind: str
+    facts: ReferenceFacts
+    rho_scale: float
+    held: list[IntArray]
+    held_x: FloatArray
+    held_y: FloatArray
+    digest: str
+
+
+def default_reference_rows(n_columns: int, split_rows: float) -> int:
+    """A tenth of a split's rows, so that they cost little; from 2 to 20 for each column."""
+    return int(min(20 * n_columns, max(2 * n_columns, split_rows / 10)))
+
+
+def held_out(
+    sizes: Sequence[int], share: float, most: int, n_values: int, seed: int
+) -> list[IntArray]:
+    """Draw the rows of each split that are held out.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+    share : float
+        Of each split.
+    most : int
+        Rows in all.
+    n_values : int
+        Predictions for each held-out row that are in memory at a time, which bound them too.
+    seed : int
+    """
+    most = min(most, max(1000, _HELD_BYTES // (8 * max(n_values, 1))))
+    share = min(share, most / sum(sizes))
+    found = []
+    for b, size in enumerate(sizes):
+        n = int(share * size) if share * size < size - 1 else max(size - 1, 0)
+        drawn = stream(seed, "holdout", b).choice(size, n, replace=False)
+        found.append(np.sort(drawn).astype(np.int64))
+    return found
+
+
+def look(task: Look, seed: int) -> Seen:
+    """Read one split."""
+    with one_thread():
+        x, y = task.part.read()
+        mean = x.mean(axis=0)
+        products = None
+        if task.moments:
+            away = x - mean
+            products = away.T @ away
+        drawn = stream(seed, "reference", task.place).choice(
+            len(x), min(task.n_reference, len(x)), replace=False
+        )
+        digest = hashlib.sha256(mean.tobytes())
+        digest.update(repr(len(x)).encode())
+        digest.update(y.tobytes() if y.dtype != object else "\0".join(map(str, y)).encode())
+        return Seen(
+            mean=mean,
+            products=products,
+            square=float(np.einsum("ij,ij->", x, x)),
+            reference=x[np.sort(drawn)],
+            held_x=x[task.held],
+            held_y=y[task.held],
+            levels=np.unique(y) if task.classes else y[:0],
+            digest=digest.digest(),
+        )
+
+
+def survey(
+    workers: Workers,
+    parts: Sequence[Part],
+    sizes: Sequence[int],
+    *,
+    reference: str | FloatArray,
+    n_reference: int | None,
+    n_columns: int,
+    held: list[IntArray],
+    levels: NDArray[Any] | None,
+    classes: bool,
+    seed: int,
+    done: Callable[[int], None] | None = None,
+) -> Survey:
+    """Read every split once and make the reference rows.
+
+    Parameters
+    ----------
+    workers : Workers
+    parts, sizes : sequences of length B
+    reference : {"rows", "moments"} or (m, p) array
+    n_reference : int or None
+    n_columns : int
+    held : list of (h_b,) arrays
+        See :func:`held_out`.
+    levels : (q,) array or None
+        Known levels; the parts give positions then.
+    classes : bool
+        Whether the target is a class.
+    seed : int
+    done : callable, optional
+        Progress.
+
+    Raises
+    ------
+    ParameterError
+        Reference rows that do not fit.
+    DataError
+        A target with a single class.
+    """
+    m = n_reference or default_reference_rows(n_columns, sum(sizes) / len(sizes))
+    own = reference if isinstance(reference, str) else "given"
+    if own not in ("rows", "moments", "given"):
+        raise ParameterError.of("reference", "'rows', 'moments' or an array", reference)
+    moments = own == "moments" or n_columns <= _MOST_COLUMNS
+    ends = np.cumsum([0, *sizes]) * m / sum(sizes)
+    shares = np.diff(np.floor(ends + 1e-9)).astype(int) if own == "rows" else [0] * len(sizes)
+    unknown = classes and levels is None
+    looks = [
+        Look(part, b, int(shares[b]), held[b], moments, unknown) for b, part in enumerate(parts)
+    ]
+    seen = workers.map(look, looks, seed, done=done)
+    held_y: NDArray[Any] = np.concatenate([s.held_y for s in seen])
+    if unknown:
+        levels = np.unique(np.concatenate([s.levels for s in seen]))
+        if len(levels) < 2:
+            raise DataError("the target holds one class only: give rows of at least two classes")
+        parts, held_y = with_levels(parts, levels), np.searchsorted(levels, held_y)
+    rows, second = _reference_rows(seen, sizes, reference, m, seed)
+    digest = hashlib.sha256()
+    for part in seen:
+        digest.update(part.digest)
+    return Survey(
+        parts=list(parts),
+        sizes=np.asarray(sizes, dtype=float),
+        levels=np.zeros(0) if levels is None else levels,
+        reference=rows,
+        kind=own,
+        facts=reference_facts(rows, second),
+        rho_scale=scale_of(sum(s.square for s in seen) / sum(sizes), rows),
+        held=held,
+        held_x=np.concatenate([s.held_x for s in seen]),
+        held_y=np.asarray(held_y, dtype=float),
+        digest=digest.hexdigest(),
+    )
+
+
+def _reference_rows(
+    seen: list[Seen], sizes: Sequence[int], reference: str | FloatArray, m: int, seed: int
+) -> tuple[FloatArray, FloatArray | None]:
+    """Reference rows and second moments of the data, where they are known."""
+    second = mean = covariance = None
+    if seen[0].products is not None:
+        mean, covariance = pool_moments(
+            np.asarray(sizes, dtype=float), [s.mean for s in seen], [s.products for s in seen]
+        )
+        second = covariance + np.outer(mean, mean)
+    if not isinstance(reference, str):
+        return _given(reference, len(seen[0].mean)), second
+    if reference == "rows":
+        return np.concatenate([s.reference for s in seen]), second
+    if mean is None or covariance is None:
+        raise ParameterError("reference = 'moments' needs the second moments of the splits")
+    return normal_reference(mean, covariance, m, stream(seed, "reference")), second
+
+
+def _given(reference: Any, n_columns: int) -> FloatArray:
+    rows = np.asarray(reference, dtype=float)
+    if rows.ndim != 2 or rows.shape[1] != n_columns or not len(rows):
+        raise ParameterError(
+            f"reference rows of shape {rows.shape} were given: "
+            f"they need {n_columns} columns, those of X in its order, and at least one row"
+        )
+    if not np.isfinite(rows).all():
+        raise ParameterError("reference rows hold missing or infinite values: leave those rows out")
+    return rows

@@ -1,0 +1,353 @@
+"""Tables that are read split by split: arrays, memory-mapped files and Parquet data sets.
+
+A *part* is what a worker gets: arrays where they are in memory, else a description small enough to
+send anywhere, from which the worker reads its own rows. Whoever reads a part gets floats in C order
+and the response, as numbers or as positions of the levels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError, ParameterError
+
+FloatArray = NDArray[np.float64]
+Array = NDArray[Any]
+
+ROWS_A_SPLIT = 10
+"""A split has at least this many rows: a table of fewer rows is cut into fewer splits."""
+
+_BATCH = 16_384
+
+
+class Part(Protocol):
+    """One split of a table."""
+
+    def read(self) -> tuple[FloatArray, Array]:
+        """Columns (n, p) and response (n,)."""
+
+
+def positions(y: Array, levels: Array | None) -> Array:
+    """Response as floats: numbers as they are, classes as positions of their levels."""
+    if levels is None:
+        return np.asarray(y, dtype=float)
+    return np.asarray(np.searchsorted(levels, y), dtype=float)
+
+
+def number_of_splits(wanted: int, n_rows: int) -> int:
+    """As many as wanted, but at least `ROWS_A_SPLIT` rows in each, and at least one split."""
+    return max(1, min(wanted, n_rows // ROWS_A_SPLIT))
+
+
+def even_sizes(n_rows: int, n_splits: int) -> list[int]:
+    """Rows of each split: equal, the first ones with one more where it does not come out even."""
+    return [n_rows // n_splits + (b < n_rows % n_splits) for b in range(n_splits)]
+
+
+# --------------------------------------------------------------------------- in memory
+
+
+@dataclass(frozen=True, eq=False)
+class HeldPart:
+    """Rows in memory; views of the whole table, which joblib maps for other processes."""
+
+    x: Array
+    y: Array
+
+    def read(self) -> tuple[FloatArray, Array]:
+        """Columns and response."""
+        return np.ascontiguousarray(self.x, dtype=float), self.y
+
+    def __sizeof__(self) -> int:
+        # What a backend that sends parts asks, to send each of them once.
+        return int(self.x.nbytes + self.y.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
+class MappedPart:
+    """Rows of a file that holds one array, as `numpy.memmap` has opened it."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    rows: tuple[int, int]
+    y: Array
+
+    def read(self) -> tuple[FloatArray, Array]:
+        """Columns and response."""
+        first, last = self.rows
+        held = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
+        return np.array(held[first:last], dtype=float, order="C"), self.y
+
+
+class HeldTable:
+    """A table whose rows are in memory, or in a file that is mapped into memory.
+
+    Parameters
+    ----------
+    x : (n, p) array
+    y : (n,) array
+        Classes as positions of their levels.
+
+    Notes
+    -----
+    Rows in memory are dealt out like cards, so that a sorted table gives splits that are alike, and
+    without a copy. Rows of a mapped file stay in their order, so that a worker reads one stretch.
+    """
+
+    def __init__(self, x: Array, y: Array) -> None:
+        self.x, self.y = x, y
+        self.n_rows, self.n_columns = x.shape
+
+    def parts(self, n_splits: int) -> list[Part]:
+        """The splits."""
+        file = _file_of(self.x)
+        if file is None:
+            return [HeldPart(self.x[b::n_splits], self.y[b::n_splits]) for b in range(n_splits)]
+        ends = np.cumsum([0, *even_sizes(self.n_rows, n_splits)]).tolist()
+        return [MappedPart(*file, rows=(a, b), y=self.y[a:b]) for a, b in pairwise(ends)]
+
+    def sizes(self, n_splits: int) -> list[int]:
+        """Rows of each split."""
+        return even_sizes(self.n_rows, n_splits)
+
+
+def _file_of(x: Array) -> tuple[str, str, tuple[int, ...], int] | None:
+    """File, type, shape and offset of an array that is a whole mapped file, else None."""
+    base: Any = x
+    while base is not None and not isinstance(base, np.memmap):
+        base = getattr(base, "base", None)
+    if base is None or base.filename is None or not x.flags.c_contiguous:
+        return None
+    same = x.shape == base.shape and x.dtype == base.dtype
+    if not same or x.ctypes.data != base.ctypes.data:
+        return None
+    return os.fspath(base.filename), base.dtype.str, base.shape, int(base.offset)
+
+
+# --------------------------------------------------------------------------- Parquet
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Rows `first` to `last` of one row group of a file."""
+
+    path: str
+    group: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetPart:
+    """Rows of a Parquet data set; only the named columns are read."""
+
+    stretches: tuple[Stretch, ...]
+    features: tuple[str, ...]
+    target: str
+    levels: Array | None = None
+    classes: bool = False
+
+    def read(self) -> tuple[FloatArray, Array]:
+        """Columns and response; raw classes as long as the levels are not known.
+
+        Raises
+        ------
+        DataError
+            A file has changed, or a column holds missing or infinite values.
+        """
+        n = sum(s.last - s.first for s in self.stretches)
+        x = np.empty((n, len(self.features)))
+        y: list[Array] = []
+        at = 0
+        for stretch in self.stretches:
+            for batch in _batches(stretch, [*self.features, self.target]):
+                to = at + batch.num_rows
+                for j, name in enumerate(self.features):
+                    x[at:to, j] = _numbers(batch.column(j), name)
+                y.append(self._response(batch.column(len(self.features))))
+                at = to
+        if at != n:
+            raise DataError("the Parquet data set has changed since its rows were counted")
+        return x, np.concatenate(y)
+
+    def _response(self, column: Any) -> Array:
+        if not self.classes:
+            return _numbers(column, self.target)
+        raw = np.asarray(column.to_pylist() if _is_text(column.type) else column.to_numpy(False))
+        if column.null_count or (raw.dtype.kind == "f" and not np.isfinite(raw).all()):
+            raise DataError(_gap(self.target))
+        return raw if self.levels is None else positions(raw, self.levels)
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_dictionary(kind) or not pa.types.is_primitive(kind))
+
+
+def _gap(name: str) -> str:
+    return (
+        f"column {name!r} holds missing or infinite values: fill them in, or leave the rows out, "
+        "before the data set is written"
+    )
+
+
+def _numbers(column: Any, name: str) -> FloatArray:
+    """A column as floats."""
+    values = np.asarray(column.to_numpy(zero_copy_only=False), dtype=float)
+    if column.null_count or not np.isfinite(values).all():
+        raise DataError(_gap(name))
+    return values
+
+
+def _batches(stretch: Stretch, columns: Sequence[str]) -> Any:
+    """Record batches of a stretch, cut to its rows; what lies behind it is not decoded."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(stretch.path, memory_map=True) as file:
+        at = 0
+        for batch in file.iter_batches(
+            batch_size=_BATCH, row_groups=[stretch.group], columns=list(columns), use_threads=False
+        ):
+            first, last = max(stretch.first - at, 0), min(stretch.last - at, batch.num_rows)
+            if first < last:
+                # Columns come in the file's order: ours is that of the data set's first file.
+                yield batch.slice(first, last - first).select(list(columns))
+            at += batch.num_rows
+            if at >= stretch.last:
+                break
+
+
+class ParquetTable:
+    """A Parquet file, or a folder of them: only its schema and row counts are read at first.
+
+    Parameters
+    ----------
+    path : path
+        A file, or a folder whose ``*.parquet`` files are taken in the order of their paths.
+    target : str
+    columns : sequence of str, optional
+        Features; all other columns of the files by default.
+    classes : bool
+        Whether the target is a class.
+
+    Raises
+    ------
+    DataError
+        No files, files with different columns, columns that are not numbers.
+    ParameterError
+        A named column does not exist.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        target: str,
+        columns: Sequence[str] | None = None,
+        *,
+        classes: bool = False,
+    ) -> None:
+        files = _files(Path(path))
+        self.target, self.classes = target, classes
+        self.names: tuple[str, ...] = ()
+        groups: list[tuple[str, int, int]] = []
+        for file in files:
+            names, rows = _facts(file, target, columns)
+            if self.names and set(names) != set(self.names):
+                raise DataError(
+                    f"{file} has other columns than {files[0]}: "
+                    "give the files of one table, or name the columns"
+                )
+            self.names = self.names or names
+            groups += [(os.fspath(file), g, n) for g, n in enumerate(rows) if n]
+        self._groups = groups
+        self.n_rows = sum(n for _, _, n in groups)
+        self.n_columns = len(self.names)
+
+    @property
+    def largest_group(self) -> int:
+        """Rows of the largest row group."""
+        return max((n for _, _, n in self._groups), default=0)
+
+    def sizes(self, n_splits: int) -> list[int]:
+        """Rows of each split."""
+        return even_sizes(self.n_rows, n_splits)
+
+    def parts(self, n_splits: int) -> list[Part]:
+        """Stretches of rows, in the order of the files."""
+        found: list[Part] = []
+        group, used = 0, 0
+        for size in self.sizes(n_splits):
+            stretches = []
+            while size:
+                path, number, rows = self._groups[group]
+                taken = min(size, rows - used)
+                stretches.append(Stretch(path, number, used, used + taken))
+                size, used = size - taken, used + taken
+                if used == rows:
+                    group, used = group + 1, 0
+            found.append(
+                ParquetPart(tuple(stretches), self.names, self.target, classes=self.classes)
+            )
+        return found
+
+
+def with_levels(parts: Sequence[Part], levels: Array) -> list[Part]:
+    """Parts of a Parquet data set that give positions of the levels."""
+    return [replace(p, levels=levels) if isinstance(p, ParquetPart) else p for p in parts]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted(
+            file
+            for file in path.rglob("*.parquet")
+            if file.is_file()
+            and not any(name.startswith((".", "_")) for name in file.relative_to(path).parts)
+        )
+        if not found:
+            raise DataError(f"{path} holds no *.parquet files: give the folder of a data set")
+        return found
+    if not path.is_file():
+        raise DataError(f"{path} does not exist: give a Parquet file or a folder of them")
+    return [path]
+
+
+def _facts(
+    file: Path, target: str, columns: Sequence[str] | None
+) -> tuple[tuple[str, ...], list[int]]:
+    """Names of the features, and rows of each row group, from the file's footer."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file) as opened:
+            schema, metadata = opened.schema_arrow, opened.metadata
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{file} cannot be read as Parquet: {type(error).__name__}") from error
+    names = tuple(columns) if columns is not None else tuple(n for n in schema.names if n != target)
+    for name in (target, *names):
+        if name not in schema.names:
+            raise ParameterError(f"{file} has no column {name!r}: its columns are {schema.names}")
+    if target in names or len(set(names)) < len(names) or not names:
+        raise ParameterError("columns must be different columns, at least one, without the target")
+    for name in names:
+        kind = schema.field(name).type
+        if not (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        ):
+            raise DataError(
+                f"column {name!r} is of type {kind}, not a number: encode it before the data set "
+                "is written, or leave it out with columns="
+            )
+    return names, [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
