@@ -28,9 +28,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from consilience.exceptions import ParameterError
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError, ParameterError
 from consilience.wire.estimators.types import qualified
 
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 ConventionName = Literal["sum", "normalised", "rows", "trees"]
 
 NAMES = ("sum", "normalised", "rows", "trees")
@@ -54,7 +59,7 @@ class Convention:
         Predictions are a linear predictor, or a link of it.
     separable : bool or None
         Whether the objective is a sum over rows plus a penalty, so that one's own predictions as
-        pseudo-rows change nothing; None where that depends on settings.
+        pseudo-rows change nothing; None where the probe has to say.
     warm : bool
         A fit can begin at given coefficients.
     """
@@ -91,10 +96,13 @@ CONVENTIONS: dict[str, Convention] = {
     _LINEAR_MODEL + "_glm.glm.GammaRegressor": _WARM,
     _LINEAR_MODEL + "_glm.glm.TweedieRegressor": _WARM,
     _LINEAR_MODEL + "_logistic.LogisticRegression": replace(_SUM_C, warm=True),
-    _LINEAR_MODEL + "_huber.HuberRegressor": replace(_SUM_ALPHA, separable=False),
+    _LINEAR_MODEL + "_least_angle.Lars": replace(_SUM, weights=False, separable=None),
+    _LINEAR_MODEL + "_omp.OrthogonalMatchingPursuit": replace(_SUM, weights=False, separable=None),
+    _LINEAR_MODEL + "_bayes.ARDRegression": replace(_SUM, weights=False, separable=None),
+    _LINEAR_MODEL + "_huber.HuberRegressor": replace(_SUM_ALPHA, separable=None),
     _LINEAR_MODEL + "_stochastic_gradient.SGDRegressor": _ROWS,
     _LINEAR_MODEL + "_stochastic_gradient.SGDClassifier": _ROWS,
-    _LINEAR_MODEL + "_bayes.BayesianRidge": replace(_SUM, separable=False),
+    _LINEAR_MODEL + "_bayes.BayesianRidge": replace(_SUM, separable=None),
     "sklearn.svm._classes.LinearSVR": _SUM_C,
     "sklearn.svm._classes.SVR": replace(_SUM_C, linear=False),
     "sklearn.kernel_ridge.KernelRidge": replace(_SUM_ALPHA, linear=False),
@@ -167,7 +175,8 @@ def convention_of(estimator: Any, convention: str = "auto") -> Convention:
     if found is not None:
         return replace(found, name=chosen)
     settings = learner.get_params(deep=False)
-    penalty = next((key for key in ("alpha", "C") if key in settings), "")
+    keys = () if chosen == "trees" else ("alpha", "C")
+    penalty = next((key for key in keys if key in settings), "")
     weights = "sample_weight" in inspect.signature(learner.fit).parameters
     return Convention(chosen, penalty, inverse=penalty == "C", weights=weights)
 
@@ -204,11 +213,50 @@ def steps_of(estimator: Any) -> Iterator[tuple[str, Any]]:
 def _check_choice(learner: Any) -> None:
     """Refuse learners that choose their penalty by the rows that they see."""
     name = type(learner).__name__
-    if name.endswith(("CV", "IC")) and name != "CalibratedClassifierCV":
+    if name.endswith(("CV", "IC")) or getattr(learner, "alpha_search", False):
         raise ParameterError(
-            f"{name} chooses settings by the rows that it sees, which change with each round: give "
-            "an estimator with a fixed penalty, and a grid with penalties="
+            f"{name} chooses by the rows that it sees, which change with each round: give an "
+            "estimator with fixed settings, and a grid of penalties with penalties="
         )
+
+
+def settled(estimator: Any, seed: int) -> Any:
+    """Set draws, processes and stopping of an unfitted estimator and of its parts.
+
+    Raises
+    ------
+    ParameterError
+        A setting by which the learner judges the rows that it sees: pseudo-rows would be among
+        them.
+    """
+    name = type(estimator).__name__
+    changes: dict[str, Any] = {}
+    settings = estimator.get_params(deep=True)
+    for key, value in settings.items():
+        part, _, last = key.rpartition("__")
+        stopping = f"{part}__early_stopping" if part else "early_stopping"
+        if last in _FIXED:
+            changes[key] = seed if last == "random_state" else _FIXED[last]
+        elif last == "early_stopping" and value is True:
+            raise ParameterError(_JUDGES.format(name, "early_stopping=False"))
+        elif last == "early_stopping" and value == "auto":
+            changes[key] = False
+        elif last == "n_iter_no_change" and value is not None and stopping not in settings:
+            raise ParameterError(_JUDGES.format(name, "n_iter_no_change=None"))
+        elif last == "scale_predictors" and value:
+            raise ParameterError(_JUDGES.format(name, "scale_predictors=False"))
+        elif last == "class_weight" and value is not None:
+            raise ParameterError(
+                "class_weight changes what probabilities mean, so that averaged ones drift: leave "
+                "it out, and give the rows weights instead"
+            )
+    return estimator.set_params(**changes)
+
+
+_FIXED: dict[str, Any] = {"random_state": 0, "n_jobs": None, "warm_start": False}
+_JUDGES = (
+    "{} would judge by pseudo-rows among the rows that it sees, differently in each round: set {}"
+)
 
 
 # --------------------------------------------------------------------------- what follows
@@ -271,3 +319,54 @@ def shares(
         return Shares(rows / n, rho * rows * per_row, 1.0)
     scale = total / (n * (1.0 + rho))
     return Shares(scale, scale * rho * n * per_row, 1.0)
+
+
+def copies_of(own: FloatArray, pseudo: FloatArray) -> tuple[IntArray, IntArray, float]:
+    """Copies of rows that stand for weights, for learners that take none.
+
+    Parameters
+    ----------
+    own : (n,) array
+        Weights of the own rows.
+    pseudo : (k,) array
+        Weights of the pseudo-rows; may be empty.
+
+    Returns
+    -------
+    own_copies, pseudo_copies : int arrays
+        Proportional to the weights where few copies allow that exactly; otherwise as near as they
+        come, with totals kept.
+    per_weight : float
+        Copies that stand for a weight of one.
+    """
+    positive = own[own > 0]
+    if not len(positive):
+        raise DataError("a fit needs rows of positive weight: check the weights")
+    most = _MOST_COPIES * (len(own) + len(pseudo))
+    units = [float(positive.min())]
+    if (pseudo > 0).any():
+        units.append(float(pseudo.max()))
+    best: tuple[float, float, IntArray, IntArray] | None = None
+    for per_weight in sorted({k / unit for unit in units for k in range(1, _MOST_COPIES + 1)}):
+        if per_weight * (own.sum() + pseudo.sum()) > most and best is not None:
+            break
+        parts = [_whole(per_weight * block) for block in (own, pseudo)]
+        fault = max(fault for _, fault in parts)
+        if parts[0][0].any() and (best is None or fault < best[0] - _EXACT):
+            best = (fault, per_weight, parts[0][0], parts[1][0])
+        if fault < _EXACT:
+            break
+    if best is None:
+        raise DataError("the weights differ too much to stand for copies of rows: check them")
+    return best[2], best[3], best[1]
+
+
+_MOST_COPIES = 8
+_EXACT = 1e-9
+
+
+def _whole(wanted: FloatArray) -> tuple[IntArray, float]:
+    """Whole numbers with the same running totals, and the share of weight that is misplaced."""
+    counts = np.diff(np.floor(np.cumsum(wanted) + 0.5), prepend=0.0).astype(np.int64)
+    total = float(wanted.sum())
+    return counts, float(np.abs(counts - wanted).sum() / total) if total > 0 else 0.0

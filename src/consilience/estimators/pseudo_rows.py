@@ -1,12 +1,13 @@
 """Fits of a black-box learner on own rows and on pseudo-rows, the averaged predictions of all.
 
-Source: Ya Le's Stanford thesis, chapter 1, *A General Algorithm for Distributed Learning*; weights
-and penalties as in :mod:`.conventions`.
+Source: Ya Le's Stanford thesis, chapter 1 (with T. Hastie and E. Dobriban), *A General Algorithm
+for Distributed Learning*; weights and penalties as in :mod:`.conventions`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 from consilience.estimators.conventions import (
     Convention,
     convention_of,
+    copies_of,
     innermost,
+    settled,
     shares,
-    steps_of,
 )
+from consilience.estimators.preprocessing import Frozen, Rows, as_rows, stacked
 from consilience.exceptions import DataError, ParameterError
 
 FloatArray = NDArray[np.float64]
@@ -27,8 +30,13 @@ Start = Mapping[str, FloatArray]
 
 LARGEST_CHANGE = 1e-2
 _PERMUTED = 20.0
-_LARGEST_NOISE = 5e-2
+_LARGEST_NOISE = 2e-2
 """A forest differs by more than this with the order of its rows; that must not excuse it."""
+
+_LABEL_ROWS = 20
+"""Predictions at fewer rows may all be certain by chance."""
+
+_BY_COLUMN = ("Lasso", "ElasticNet")
 
 
 def separable(change: float, permuted: float) -> bool:
@@ -55,7 +63,7 @@ class Learner:
     task : {"regression", "classification"}
     n_levels : int
         Levels of the response in classification, where it is the position of a level.
-    reference : (m, p) array, optional
+    reference : (m, p) array or sparse matrix, optional
         Reference rows; without them only plain fits are possible, and no preprocessing.
     convention : {"auto", "sum", "normalised", "rows", "trees"}
         How the learner weighs rows against its penalty, see :mod:`.conventions`.
@@ -76,11 +84,14 @@ class Learner:
     ------
     ParameterError
         The estimator, or a setting of it, cannot be used: the sentence says what to do.
+    DataError
+        The reference rows are not a finite table.
 
     Notes
     -----
     Transformers of a pipeline are fitted once, on the reference rows, which all sites have, and
-    never again: a site's preprocessing does not depend on its rows.
+    never again: a site's preprocessing does not depend on its rows. A learner is not changed by
+    its fits, so threads may share one.
     """
 
     def __init__(
@@ -89,7 +100,7 @@ class Learner:
         *,
         task: Literal["regression", "classification"],
         n_levels: int = 1,
-        reference: FloatArray | None = None,
+        reference: Any = None,
         convention: str = "auto",
         n_total: float | None = None,
         seed: int = 0,
@@ -98,39 +109,30 @@ class Learner:
 
         self.convention: Convention = convention_of(estimator, convention)
         self.task = task
-        self.n_levels = n_levels
         self.n_outputs = n_levels if task == "classification" else 1
         self.penalty_name = self.convention.penalty
         self.is_linear = self.convention.linear
         self.n_total = n_total
-        _check_task(innermost(estimator), task)
-        self._learner = _settled(clone(innermost(estimator)), seed)
-        self._transformers: list[tuple[str, Any]] = []
-        self._reference: FloatArray | None = None
-        if reference is not None:
-            self._reference = np.ascontiguousarray(reference, dtype=np.float64)
-            self._freeze(estimator)
-        elif any(True for _ in steps_of(estimator)):
-            raise ParameterError(
-                "preprocessing is fitted on the reference rows, so that it is the same everywhere: "
-                "give reference rows, or leave it out"
-            )
-
-    def _freeze(self, estimator: Any) -> None:
-        from sklearn.base import clone
-
-        rows = self._reference
-        for name, step in steps_of(estimator):
-            fitted = clone(step).fit(rows)
-            rows = np.ascontiguousarray(fitted.transform(rows), dtype=np.float64)
-            self._transformers.append((name, fitted))
-        self._reference = rows
+        learner = innermost(estimator)
+        self.name = type(learner).__name__
+        _check_task(learner, task)
+        if task == "classification" and n_levels < 2:
+            raise ParameterError.of("n_levels", "2 or more in classification", n_levels)
+        self._learner = settled(clone(learner), seed)
+        self._penalty_value()
+        self._frozen = Frozen(estimator, reference, seed)
+        if getattr(self._learner, "gamma", None) == "scale" and self._frozen.reference is not None:
+            self._learner.set_params(gamma=_scale_of(self._frozen.reference))
+        settings = learner.get_params(deep=False)
+        # The step of these solvers is for weights of at most one: with larger ones they diverge.
+        average_gradients = settings.get("solver") in ("sag", "saga")
+        self._largest_weight_one = average_gradients and self.convention.name == "sum"
+        self._in_place = "copy_X" in settings and type(learner).__module__.startswith("sklearn.")
 
     def with_penalty(self, value: float) -> Learner:
         """Return the same learner with another penalty, in the units of its parameter."""
         if not self.penalty_name:
-            name = type(self._learner).__name__
-            raise ParameterError(f"{name} has no penalty to choose: leave penalties= out")
+            raise ParameterError(f"{self.name} has no penalty to choose: leave penalties= out")
         other = object.__new__(Learner)
         other.__dict__.update(self.__dict__)
         other._learner = self._cloned({self.penalty_name: float(value)})
@@ -145,7 +147,7 @@ class Learner:
 
     def fit(
         self,
-        x: NDArray[Any],
+        x: Any,
         y: NDArray[Any],
         *,
         weight: FloatArray | None = None,
@@ -157,11 +159,11 @@ class Learner:
 
         Parameters
         ----------
-        x : (n, p) array
+        x : (n, p) array or sparse matrix
         y : (n,) array
             Response, or positions of levels.
         weight : (n,) array, optional
-            Weights of the own rows; their sum stands for n.
+            Weights of the own rows; their sum stands for n, their weighted mean for the mean.
         target : (m, q) array, optional
             Averaged predictions at the reference rows; None for a fit of the own rows alone.
         rho : float
@@ -172,100 +174,160 @@ class Learner:
         -------
         estimator
             Fitted; it predicts from columns as in `x`.
+
+        Raises
+        ------
+        DataError
+            Weights that are negative or all zero, or averaged predictions of the wrong shape.
         """
-        rows = self._transformed(np.asarray(x))
-        n_rows = len(rows)
-        n = float(n_rows) if weight is None else float(np.sum(weight))
+        rows = self._frozen.transform(as_rows(x))
         response = np.asarray(y, dtype=np.int64 if self.task == "classification" else np.float64)
-        m = 0
-        if target is not None:
-            m = len(self._needed_reference())
-            target = self._checked_target(target)
-        seen = n_rows + m * (self.n_outputs if m else 0)
-        total = self.n_total or n
+        n_rows = rows.shape[0]
+        own = None if weight is None else _checked_weights(weight, n_rows)
+        n = float(n_rows) if own is None else float(own.sum())
+        if target is None and self.task == "classification" and _one_level(response, own):
+            return self._frozen.before(_constant(rows, response, own))
+        blocks, responses, masses = self._pseudo(target)
+        m = 0 if target is None else len(target)
+        seen = n_rows + sum(len(mass) for mass in masses)
         part = shares(
-            self.convention, n=n, n_total=total, m=m, rows=seen, total=n_rows + m, rho=rho
+            self.convention,
+            n=n,
+            n_total=self.n_total or n,
+            m=m,
+            rows=seen,
+            total=n_rows + m,
+            rho=rho,
         )
-        learner = self._cloned(self._penalty(part.penalty))
-        weights = None if weight is None else part.own * np.asarray(weight, dtype=np.float64)
+        if own is None and (target is not None or not self.convention.weights):
+            own = np.ones(n_rows)
+        pseudo = np.concatenate([part.pseudo * mass for mass in masses]) if masses else np.empty(0)
+        response = np.concatenate([response, *responses]) if responses else response
+        if not self.convention.weights and own is not None:
+            return self._copied(rows, blocks, response, own, pseudo, n)
+        weights = None if own is None else np.concatenate([part.own * own, pseudo])
+        factor = part.penalty
+        if weights is not None and self._largest_weight_one:
+            factor, weights = factor / weights.max(), weights / weights.max()
+        learner = self._cloned(self._penalised(factor, fresh=bool(blocks)))
+        if blocks:
+            rows = stacked([rows, *blocks], by_column=self.name in _BY_COLUMN)
+            self._begin(learner, start, rows.shape[1], response)
+        return self._fitted(learner, rows, response, weights)
+
+    def _pseudo(
+        self, target: FloatArray | None
+    ) -> tuple[list[Rows], list[NDArray[Any]], list[FloatArray]]:
+        """Reference rows, their responses and relative weights: once for each level."""
         if target is None:
-            return self._finished(self._plain(learner, rows, response, weights))
-        own = np.full(n_rows, part.own) if weights is None else weights
-        rows, response, weights = self._stacked(rows, response, own, target, part.pseudo)
-        _begin(learner, self.convention, start, rows.shape[1], self.n_outputs)
-        return self._finished(learner.fit(rows, response, sample_weight=weights))
-
-    def _plain(
-        self, learner: Any, rows: FloatArray, y: NDArray[Any], weight: FloatArray | None
-    ) -> Any:
-        if self.task == "classification" and len(np.unique(y)) == 1:
-            from sklearn.dummy import DummyClassifier
-
-            return DummyClassifier(strategy="prior").fit(rows, y)
-        if weight is None or not self.convention.weights:
-            return learner.fit(rows, y)
-        return learner.fit(rows, y, sample_weight=weight)
-
-    def _stacked(
-        self,
-        rows: FloatArray,
-        y: NDArray[Any],
-        own: FloatArray,
-        target: FloatArray,
-        pseudo: float,
-    ) -> tuple[FloatArray, NDArray[Any], FloatArray]:
-        """Own rows above the reference rows, these once for each level."""
-        reference = self._needed_reference()
+            return [], [], []
+        reference = self._frozen.reference
+        if reference is None:
+            raise ParameterError("a refit needs reference rows: give reference=")
+        m = reference.shape[0]
+        found = np.asarray(target, dtype=np.float64)
+        if found.shape != (m, self.n_outputs) or not np.isfinite(found).all():
+            raise DataError(
+                f"averaged predictions must be finite numbers of shape {(m, self.n_outputs)}"
+            )
         if self.task == "regression":
-            weights = np.concatenate([own, np.full(len(reference), pseudo)])
-            return np.concatenate([rows, reference]), np.concatenate([y, target[:, 0]]), weights
-        q = self.n_outputs
-        levels = np.repeat(np.arange(q), len(reference))
-        weights = np.concatenate([own, pseudo * target.T.ravel()])
-        return np.concatenate([rows, *[reference] * q]), np.concatenate([y, levels]), weights
+            return [reference], [found[:, 0]], [np.ones(m)]
+        if found.min() < -1e-9:
+            raise DataError("averaged predictions of levels must be probabilities")
+        found = np.maximum(found, 0.0)
+        # A level that nobody gives a chance is left to the sites that see it.
+        levels = [level for level in range(self.n_outputs) if found[:, level].any()]
+        return (
+            [reference] * len(levels),
+            [np.full(m, level) for level in levels],
+            [found[:, level] for level in levels],
+        )
 
-    def _penalty(self, factor: float) -> dict[str, Any]:
-        """Setting of the penalty for a fit."""
+    def _copied(
+        self,
+        rows: Rows,
+        blocks: list[Rows],
+        response: NDArray[Any],
+        own: FloatArray,
+        pseudo: FloatArray,
+        n: float,
+    ) -> Any:
+        """Fit on copies of rows instead of weights."""
+        own_copies, pseudo_copies, per_weight = copies_of(own, pseudo)
+        ratio = float(pseudo_copies.sum() / own_copies.sum())
+        copied_n = per_weight * n
+        if self.convention.name == "sum":
+            factor = copied_n / (self.n_total or n)
+        else:
+            factor = 1.0 / (1.0 + ratio)
+        counts = np.concatenate([own_copies, pseudo_copies])
+        at = np.repeat(np.arange(len(counts)), counts)
+        if blocks:
+            rows = stacked([rows, *blocks], by_column=False)
+        if blocks or (counts != 1).any():
+            rows, response = rows[at], response[at]
+        learner = self._cloned(self._penalised(factor, fresh=bool(blocks)))
+        return self._fitted(learner, rows, response, None)
+
+    def _penalised(self, factor: float, *, fresh: bool) -> dict[str, Any]:
+        """Settings for one fit: the penalty, and whether the rows may be overwritten."""
+        settings: dict[str, Any] = {"copy_X": not fresh} if self._in_place else {}
+        value = self._penalty_value()
+        if value is not None:
+            changed = value / factor if self.convention.inverse else value * factor
+            settings[self.penalty_name] = changed
+        return settings
+
+    def _penalty_value(self) -> float | None:
         name = self.penalty_name
         value = getattr(self._learner, name) if name else None
-        if value is None:
-            return {}
-        return {name: value / factor if self.convention.inverse else value * factor}
+        if value is not None and (not isinstance(value, Real) or isinstance(value, bool)):
+            raise ParameterError.of(f"{name} of {self.name}", "one number", type(value).__name__)
+        return None if value is None else float(value)
 
-    def _finished(self, learner: Any) -> Any:
-        if not self._transformers:
-            return learner
-        from sklearn.pipeline import Pipeline
+    def _begin(self, learner: Any, start: Start | None, p: int, response: NDArray[Any]) -> None:
+        """Let a fit begin at given coefficients, where they fit."""
+        if start is None or not self.convention.warm:
+            return
+        shape: tuple[int, ...] = (p,)
+        if self.task == "classification":
+            seen = np.bincount(response, minlength=self.n_outputs) > 0
+            shape = (self.n_outputs if self.n_outputs > 2 else 1, p)
+            if not seen.all():
+                return
+        coef = np.array(start["coef"], dtype=np.float64)
+        if coef.shape == shape:
+            learner.set_params(warm_start=True)
+            learner.coef_ = coef
+            learner.intercept_ = np.array(start["intercept"], dtype=np.float64)
 
-        return Pipeline([*self._transformers, ("learner", learner)])
-
-    def _transformed(self, x: NDArray[Any]) -> Any:
-        for _, step in self._transformers:
-            x = step.transform(x)
-        return x
-
-    def _needed_reference(self) -> FloatArray:
-        if self._reference is None:
-            raise ParameterError("a refit needs reference rows: give reference=")
-        return self._reference
-
-    def _checked_target(self, target: FloatArray) -> FloatArray:
-        found = np.asarray(target, dtype=np.float64)
-        wanted = (len(self._needed_reference()), self.n_outputs)
-        if found.shape != wanted or not np.isfinite(found).all():
-            raise DataError(f"averaged predictions must be finite numbers of shape {wanted}")
-        return found
+    def _fitted(
+        self, learner: Any, rows: Rows, response: NDArray[Any], weights: FloatArray | None
+    ) -> Any:
+        if weights is None:
+            learner.fit(rows, response)
+        else:
+            learner.fit(rows, response, sample_weight=weights)
+        # The result carries the user's settings, not those of one fit.
+        settings = {"copy_X": True} if self._in_place else {}
+        if self.convention.warm and learner.warm_start:
+            settings["warm_start"] = False
+        learner.set_params(**settings)
+        return self._frozen.before(learner)
 
     # ----------------------------------------------------------------------- after a fit
 
-    def predict(self, fitted: Any, x: NDArray[Any]) -> FloatArray:
+    def predict(self, fitted: Any, x: Any) -> FloatArray:
         """Predictions of a fit, (n, q): the response, or probabilities in the order of levels.
 
         Raises
         ------
         DataError
             They are not finite, or not of that shape.
+        ParameterError
+            A classifier that returns labels: at 20 rows or more, only 0 and 1.
         """
+        n_rows = as_rows(x).shape[0]
         if self.task == "regression":
             found = np.asarray(fitted.predict(x), dtype=np.float64)
             found = found[:, None] if found.ndim == 1 else found
@@ -273,23 +335,48 @@ class Learner:
             raw = np.asarray(fitted.predict_proba(x), dtype=np.float64)
             found = np.zeros((len(raw), self.n_outputs))
             found[:, np.asarray(fitted.classes_, dtype=np.int64)] = raw
-        name = type(self._learner).__name__
-        if found.shape != (len(x), self.n_outputs):
-            raise DataError(f"{name} does not give one prediction for each row")
+        if found.shape != (n_rows, self.n_outputs):
+            raise DataError(f"{self.name} does not give one prediction for each row")
         if not np.isfinite(found).all():
-            raise DataError(f"{name} predicts values that are not finite: check its settings")
+            raise DataError(
+                f"{self.name} predicts values that are not finite: check its settings, and scale "
+                "the columns"
+            )
+        if self.task == "classification" and n_rows >= _LABEL_ROWS and _only_labels(found):
+            raise ParameterError(
+                f"{self.name} returns labels, not probabilities: averaging needs probabilities, so "
+                "give its leaves or neighbourhoods more rows, or take another classifier"
+            )
         return found
+
+    def at_reference(self, fitted: Any) -> FloatArray:
+        """Predictions of a fit at the reference rows, (m, q), without transforming them again."""
+        return self.predict(self._frozen.behind(fitted), self._frozen.reference)
 
     def start_of(self, fitted: Any) -> Start | None:
         """Coefficients at which a later fit can begin; None where the learner cannot."""
-        inner = fitted.steps[-1][1] if hasattr(fitted, "steps") else fitted
+        inner = self._frozen.behind(fitted)
         if not self.convention.warm or not hasattr(inner, "coef_"):
             return None
         return {"coef": np.array(inner.coef_), "intercept": np.array(inner.intercept_)}
 
+    def count_parameters(self, fitted: Any) -> int:
+        """Free parameters of a fit, as the gate counts them.
+
+        Raises
+        ------
+        WireError
+            A model of a type that does not travel.
+        """
+        from consilience.wire.estimators import encode, n_parameters
+
+        classes = range(self.n_outputs) if self.task == "classification" else None
+        p = int(fitted.n_features_in_)
+        return n_parameters(encode(fitted, n_features=p, classes=classes))
+
     def probe(
         self,
-        x: NDArray[Any],
+        x: Any,
         y: NDArray[Any],
         *,
         weight: FloatArray | None = None,
@@ -298,30 +385,86 @@ class Learner:
     ) -> tuple[float, float]:
         """How much one's own predictions as pseudo-rows change a fit.
 
+        Every fit begins from nothing, with the learner's own tolerance.
+
+        Parameters
+        ----------
+        x, y, weight
+            As in :meth:`fit`.
+        rho : float
+        rng : numpy.random.Generator
+            For the other order.
+
         Returns
         -------
         change : float
-            Change of the predictions at the reference rows relative to their spread.
+            Change of the predictions at the reference rows, and half-way between pairs of them,
+            relative to their spread: the larger one.
         permuted : float
             The same under a fit of the own rows in another order.
         """
-        reference = self._needed_reference()
-        order = rng.permutation(len(x))
-        one = self.fit(x, y, weight=weight)
-        base = self.at_reference(one)
-        again = self.fit(x, y, weight=weight, target=base, rho=rho)
-        shuffled = self.fit(x[order], y[order], weight=None if weight is None else weight[order])
-        spread = float(np.linalg.norm(base - base.mean(axis=0)))
-        size = spread if spread > 1e-12 * np.linalg.norm(base) else np.sqrt(len(reference))
-        return (
-            float(np.linalg.norm(self.at_reference(again) - base) / size),
-            float(np.linalg.norm(self.at_reference(shuffled) - base) / size),
-        )
+        rows, y = as_rows(x), np.asarray(y)
+        order = rng.permutation(rows.shape[0])
+        one = self.fit(rows, y, weight=weight)
+        other = None if weight is None else np.asarray(weight)[order]
+        again = self.fit(rows, y, weight=weight, target=self.at_reference(one), rho=rho)
+        shuffled = self.fit(rows[order], y[order], weight=other)
+        # A learner that follows every row agrees with its predictions where they were its rows:
+        # it shows between them.
+        reference = self._frozen.reference
+        between = 0.5 * (reference + reference[rng.permutation(reference.shape[0])])
+        changes = [0.0, 0.0]
+        for points in (reference, between):
+            base, *found = (
+                self.predict(self._frozen.behind(fitted), points)
+                for fitted in (one, again, shuffled)
+            )
+            size = _spread(base)
+            for i, predictions in enumerate(found):
+                changes[i] = max(changes[i], float(np.linalg.norm(predictions - base)) / size)
+        return changes[0], changes[1]
 
-    def at_reference(self, fitted: Any) -> FloatArray:
-        """Predictions of a fit at the reference rows, (m, q), without transforming them again."""
-        inner = fitted.steps[-1][1] if self._transformers else fitted
-        return self.predict(inner, self._needed_reference())
+
+def _scale_of(reference: Rows) -> float:
+    """What ``gamma="scale"`` of a kernel is on the reference rows: then it is so in every fit."""
+    mean = float(reference.mean())
+    variance = float((reference * reference).mean()) - mean**2
+    return 1.0 / (reference.shape[1] * variance) if variance > 0 else 1.0
+
+
+def _spread(predictions: FloatArray) -> float:
+    """Size of predictions around their mean; their size where they are all the same."""
+    size = float(np.linalg.norm(predictions))
+    spread = float(np.linalg.norm(predictions - predictions.mean(axis=0)))
+    return spread if spread > 1e-9 * size else size or 1.0
+
+
+def _only_labels(probabilities: FloatArray) -> bool:
+    """Whether there are only 0 and 1, of more than one level (one level may be all there is)."""
+    certain = ((probabilities == 0.0) | (probabilities == 1.0)).all()
+    return bool(certain and probabilities.any(axis=0).sum() > 1)
+
+
+def _checked_weights(weight: Any, n_rows: int) -> FloatArray:
+    found = np.asarray(weight, dtype=np.float64)
+    if found.shape != (n_rows,) or not np.isfinite(found).all() or (found < 0).any():
+        raise DataError("weights must be one number for each row, not negative")
+    if not found.any():
+        raise DataError("a fit needs rows of positive weight: check the weights")
+    return found
+
+
+def _one_level(levels: NDArray[Any], weight: FloatArray | None) -> bool:
+    seen = levels if weight is None else levels[weight > 0]
+    return bool(len(seen)) and bool((seen == seen[0]).all())
+
+
+def _constant(rows: Rows, levels: NDArray[Any], weight: FloatArray | None) -> Any:
+    """Model of a site that sees one level only."""
+    from sklearn.dummy import DummyClassifier
+
+    at = np.zeros(1, dtype=np.int64) if weight is None else np.flatnonzero(weight)[:1]
+    return DummyClassifier(strategy="prior").fit(rows[at], levels[at])
 
 
 def _check_task(learner: Any, task: str) -> None:
@@ -336,27 +479,3 @@ def _check_task(learner: Any, task: str) -> None:
             f"{name} returns labels, not probabilities: take a classifier with predict_proba, such "
             "as LogisticRegression"
         )
-
-
-def _settled(learner: Any, seed: int) -> Any:
-    """Draws from the seed, in one process."""
-    changes: dict[str, Any] = {}
-    for key in learner.get_params(deep=True):
-        last = key.rsplit("__", 1)[-1]
-        if last == "random_state":
-            changes[key] = seed
-        elif last == "n_jobs":
-            changes[key] = None
-    return learner.set_params(**changes)
-
-
-def _begin(learner: Any, convention: Convention, start: Start | None, p: int, q: int) -> None:
-    """Let a fit begin at given coefficients."""
-    if start is None or not convention.warm:
-        return
-    coef = np.array(start["coef"], dtype=np.float64)
-    if coef.shape not in ((p,), (q if q > 2 else 1, p)):
-        return
-    learner.set_params(warm_start=True)
-    learner.coef_ = coef
-    learner.intercept_ = np.array(start["intercept"], dtype=np.float64)
