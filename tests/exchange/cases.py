@@ -24,6 +24,7 @@ from consilience.methods.base import Columns, Method, Preparation, SiteData
 from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
+from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.testing.check_method import Oracle
@@ -159,6 +160,19 @@ CASES: dict[str, Case] = {
             stability_runs=0,
         ),
         predicting,
+        long=True,
+    ),
+    "reference-averaging": Case(
+        ReferenceAveraging(estimator="ridge", penalties=(0.1, 10.0), max_rounds=2),
+        predicting,
+        long=True,
+    ),
+    "reference-averaging asynchronous": Case(
+        ReferenceAveraging(
+            estimator="lasso(alpha=0.01)", schedule="asynchronous", max_rounds=2, n_reference=20
+        ),
+        predicting,
+        asynchronous=True,
         long=True,
     ),
 }

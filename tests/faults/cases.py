@@ -30,6 +30,7 @@ from consilience.methods.base import (
 from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
+from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.methods.result import Result
 from consilience.wire.message import Disclosure, message, sends
 
@@ -131,6 +132,10 @@ CASES: dict[str, Case] = {
     "meta-clustering": Case(
         # Linear models on all rows: nothing depends on the secret streams.
         lambda: MetaClustering(candidates="linear", gain_folds=0, stability_runs=0),
+        columns=Columns(features=FEATURES, target="y"),
+    ),
+    "reference-averaging": Case(
+        lambda: ReferenceAveraging(estimator="ridge", max_rounds=1, n_reference=12),
         columns=Columns(features=FEATURES, target="y"),
     ),
     "secret-draws": Case(SecretDraws, draws_secrets=True),
