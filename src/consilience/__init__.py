@@ -22,6 +22,7 @@ _PUBLIC: dict[str, str] = {
     "AssistedGLM": "consilience.methods.assisted_glm",
     "EnsembleClustering": "consilience.methods.ensemble_clustering",
     "MetaClustering": "consilience.methods.meta_clustering",
+    "ReferenceAveraging": "consilience.methods.reference_averaging",
     "ReferenceAveragingClassifier": "consilience.tall.reference_averaging",
     "ReferenceAveragingRegressor": "consilience.tall.reference_averaging",
     "ConsilienceError": "consilience.exceptions",
