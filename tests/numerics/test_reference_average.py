@@ -329,16 +329,19 @@ def asynchronous(learner, sites, arrivals, rho, exponent):
     fits = [learner.fit(x, y) for x, y in sites]
     sent = [learner.at_reference(fit) for fit in fits]
     average, counts = kernel.averaged(sent, sizes), [0] * len(sites)
-    found = [coefficients(fits, sizes)]
+    found, still = [coefficients(fits, sizes)], [0] * len(sites)
     for b in arrivals:
         counts[b] += 1
         weight = kernel.rho_of(counts[b], schedule="asynchronous", rho=rho, exponent=exponent)
         fits[b] = learner.fit(*sites[b], target=average, rho=weight)
         new = learner.at_reference(fits[b])
         average = kernel.moved(average, new, sent[b], sizes[b] / sizes.sum())
+        still[b] += 1
+        if np.abs(new - sent[b]).max() > 1e-13:
+            still = [0] * len(sites)
         sent[b] = new
         found.append(coefficients(fits, sizes))
-        if len(found) > 40 and np.abs(np.diff(found[-30:], axis=0)).max() < 1e-13:
+        if min(still) >= 2:  # no site moves any more, the slowest included
             break
     return found
 
