@@ -9,8 +9,8 @@ from consilience.methods.base import Preparation as Preparation
 from consilience.methods.ensemble_clustering import EnsembleClustering as EnsembleClustering
 from consilience.methods.mean_and_sd import MeanAndSD as MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering as MetaClustering
-from consilience.sites.policy import Policy as Policy
 from consilience.methods.reference_averaging import ReferenceAveraging as ReferenceAveraging
+from consilience.sites.policy import Policy as Policy
 from consilience.tall.reference_averaging import (
     ReferenceAveragingClassifier as ReferenceAveragingClassifier,
 )

@@ -56,7 +56,6 @@ def build_result(
     held = np.array([rounds.held[site] for site in sites], dtype=float)
     averaging, _ = pooled_gain(losses[:, 1], np.zeros(len(sites)), held)
     coefficients, intercepts = _coefficients(models, shares)
-    facts = reference.facts
     return ReferenceAveragingResult(
         feature_names=ctx.feature_names,
         target_name=str(ctx.columns.target),
@@ -72,20 +71,7 @@ def build_result(
         rho_scale=scale,
         penalty_name=convention.penalty,
         penalties=np.array(s.penalties, dtype=float),
-        sites=sites,
-        sizes=np.array([rounds.rows[site] for site in sites], dtype=float),
-        held=held,
-        reference_kind=reference.kind,
-        n_reference=facts.n_rows,
-        reference_rank=facts.rank,
-        reference_needed_rank=facts.needed_rank,
-        reference_condition=facts.condition,
-        probes=np.stack([rounds.probes.get(site, np.full(2, np.nan)) for site in sites]),
         separable=chosen.reason != "not-separable",
-        rhos=np.array(rounds.rhos),
-        contributed=np.array([[site in who for site in sites] for who in rounds.contributed]),
-        movement=np.stack(rounds.movements, axis=1),
-        influence=np.stack(rounds.influence, axis=1),
         base_loss=averaging + base - base[chosen.track],
         gains=gains,
         gain_errors=errors,
@@ -102,8 +88,35 @@ def build_result(
         coefficients=coefficients,
         intercepts=intercepts,
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-        remarks=_remarks(rounds, facts.remarks(), owners),
+        remarks=_remarks(rounds, reference.facts.remarks(), owners),
+        **_of_reference(reference),
+        **_of_rounds(rounds),
     )
+
+
+def _of_reference(reference: Reference) -> dict[str, Any]:
+    facts = reference.facts
+    return {
+        "reference_kind": reference.kind,
+        "n_reference": facts.n_rows,
+        "reference_rank": facts.rank,
+        "reference_needed_rank": facts.needed_rank,
+        "reference_condition": facts.condition,
+    }
+
+
+def _of_rounds(rounds: Rounds) -> dict[str, Any]:
+    sites, gap = rounds.sites, np.full(2, np.nan)
+    return {
+        "sites": sites,
+        "sizes": np.array([rounds.rows[site] for site in sites], dtype=float),
+        "held": np.array([rounds.held[site] for site in sites], dtype=float),
+        "probes": np.stack([rounds.probes.get(site, gap) for site in sites]),
+        "rhos": np.array(rounds.rhos),
+        "contributed": np.array([[site in who for site in sites] for who in rounds.contributed]),
+        "movement": np.stack(rounds.movements, axis=1),
+        "influence": np.stack(rounds.influence, axis=1),
+    }
 
 
 def _by_site(

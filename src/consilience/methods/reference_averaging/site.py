@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from consilience.estimators.candidates import build
 from consilience.estimators.collaborative_predictor import CollaborativePredictor
 from consilience.estimators.foreign_models import predict_all
-from consilience.estimators.local_selection import predict
 from consilience.estimators.losses import record_losses
 from consilience.estimators.pseudo_rows import Learner
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
@@ -239,49 +238,57 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     state = {**state, "reference": reference}
     losses, errors, state = _judged(message, rows, s, state, site, message.round - 1)
     learner = _learner(s, reference, float(message.total.value), rows.seed, site)
+    kept = {name: dict(state.get(name, {})) for name in ("starts", "kept", "own")}
     made: list[Released] = []
-    probe = np.full(2, np.nan)
-    starts, kept = dict(state.get("starts", {})), dict(state.get("kept", {}))
-    own = dict(state.get("own", {}))
     for t in range(trajectories):
         for i, track in enumerate(message.tracks):
             if t == 1 and not len(rows.held):
-                made.append(made[i])
+                made.append(made[i])  # nothing is held out: both sets of rows are the same
                 continue
-            x, y, weight = rows.of(t)
             at_track = learner.with_penalty(s.penalties[track]) if s.penalties else learner
-            name = f"{t}.{track}"
-            fitted = at_track.fit(
-                x,
-                y,
-                weight=weight,
-                target=target[t, i] if target.size else None,
-                rho=message.rho,
-                start=starts.get(name),
-            )
-            start = at_track.start_of(fitted)
-            if start is not None:
-                starts[name] = dict(start)
-            facts = _facts(fitted, x, s, rows.evidence(t))
-            sends_model = s.holdout > 0 and (t == 1 or not len(rows.held))
-            made.append(_released(facts, at_track.predict(fitted, reference), sends_model))
-            if t == 0:
-                kept[str(track)] = _with_last(
-                    kept.get(str(track), ()), message.round, facts, s.keep
-                )
-            if message.round == 0 and t == 1:
-                at_held = predict(fitted, rows.x[rows.held], s.n_outputs)
-                own[str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
-            if s.guard and t == 0 and i == 0 and message.round == 0:
-                rng = stream(rows.seed, "probe")
-                probe = np.array(at_track.probe(x, y, weight=weight, rng=rng))
+            toward = target[t, i] if target.size else None
+            made.append(_refit(at_track, t, track, toward, message, rows, s, kept))
+    probe = np.full(2, np.nan)
+    if s.guard and message.round == 0:
+        first = learner.with_penalty(s.penalties[0]) if s.penalties else learner
+        rng = stream(rows.seed, "probe")
+        probe = np.array(first.probe(rows.x, rows.y, weight=rows.weight, rng=rng))
     reply = Fitted(
         fits=bundle(made),
         probe=model(probe, kind="summary", n_records=len(rows.y)),
         losses=losses,
         errors=errors,
     )
-    return reply, {**state, "starts": starts, "kept": kept, "own": own}
+    return reply, {**state, **kept}
+
+
+def _refit(
+    learner: Learner,
+    trajectory: int,
+    track: int,
+    toward: FloatArray | None,
+    message: Fit,
+    rows: Rows,
+    s: Settings,
+    kept: dict[str, dict[str, Any]],
+) -> Released:
+    """Fit one set of rows for one track; `kept` is brought up to date."""
+    x, y, weight = rows.of(trajectory)
+    name = f"{trajectory}.{track}"
+    start = kept["starts"].get(name)
+    fitted = learner.fit(x, y, weight=weight, target=toward, rho=message.rho, start=start)
+    next_start = learner.start_of(fitted)
+    if next_start is not None:
+        kept["starts"][name] = dict(next_start)
+    facts = _facts(fitted, x, s, rows.evidence(trajectory))
+    if trajectory == 0:
+        earlier = kept["kept"].get(str(track), ())
+        kept["kept"][str(track)] = _with_last(earlier, message.round, facts, s.keep)
+    elif message.round == 0:
+        at_held = learner.predict(fitted, rows.x[rows.held])
+        kept["own"][str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
+    judged = s.holdout > 0 and (trajectory == 1 or not len(rows.held))
+    return _released(facts, learner.at_reference(fitted), judged)
 
 
 def _settings(text: str, state: State) -> Settings:
