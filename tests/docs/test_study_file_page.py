@@ -7,13 +7,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 
 from consilience.sites import study as files
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import PRESETS, Policy
+from consilience.sites.reference import Reference
 from consilience.sites.source import Source
+from tests.cli.workspace import call, sentence
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
 MODELS: dict[str, Any] = {
@@ -23,6 +26,7 @@ MODELS: dict[str, Any] = {
     "Sites": files.Sites,
     "Coordinator": files.Coordinator,
     "Follows": files.Follows,
+    "Reference": Reference,
     "SiteFile": files.SiteFile,
     "Source": Source,
     "SiteColumns": SiteColumns,
@@ -103,3 +107,24 @@ def test_toml_examples_are_read(tmp_path: Path) -> None:
                 Policy.from_settings(files.SiteFile.load(path).policy)
                 seen["site"] += 1
     assert seen["study"] >= 2 and seen["site"] >= 1
+
+
+def test_private_reference_rows_are_named_as_the_page_shows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    for site in ("east", "west"):
+        rows = [f"{a:.4f},{b:.4f},{a + b:.4f}" for a, b in rng.normal(size=(60, 2))]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["x,y,z", *rows]))
+        (tmp_path / f"{site}.toml").write_text(
+            f'name = "{site}"\nhome = "homes/{site}"\n[source]\npath = "{site}.csv"\n'
+        )
+    (tmp_path / "study.toml").write_text(
+        'name = "s"\nmethod = "reference-averaging"\n[parameters]\nestimator = "ridge"\n'
+        '[data]\nfeatures = ["x", "y"]\ntarget = "z"\n[sites]\nnames = ["east", "west"]\n'
+        '[reference]\npath = "west.csv"\n'
+    )
+    result = call("check", tmp_path / "study.toml", "--sites", tmp_path)
+    assert result.exit_code == 4
+    page = (GUIDE / "study-file.md").read_text(encoding="utf-8")
+    shown_there = re.search(r"<!-- check: private -->\n```\n(.*?)\n```", page, re.DOTALL)
+    assert shown_there is not None
+    assert " ".join(shown_there[1].split()) in " ".join(sentence(result).split())

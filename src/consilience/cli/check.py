@@ -49,6 +49,7 @@ def check(
     read = Study.load(study)
     method = method_of(read)
     checks = check_sites(read, read_site_files(read, sites), method)
+    about, remarked = _reference(read)
     console.facts(
         (
             ("Study", f"{read.name} ({study})"),
@@ -60,6 +61,7 @@ def check(
                 f"missing = {read.preparation.missing!r}, "
                 f"standardize = {read.preparation.standardize!r}",
             ),
+            *about,
         )
     )
     console.heading("Sites")
@@ -69,6 +71,7 @@ def check(
     remarks = [(c.name, remark) for c in checks for remark in c.remarks]
     remarks += [(c.name, f"Cannot take part: {c.error}") for c in checks if c.error is not None]
     said = [*differences(read.columns, checks), *(f"{name}: {text}" for name, text in remarks)]
+    said += remarked
     said += key_remarks(read)
     if said:
         console.heading("Remarks")
@@ -91,6 +94,7 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
         raise StudyError("--engine flower needs --superlink and --keys")
     study = Study.load(path)
     method = method_of(study)
+    about, remarked = _reference(study)
     through = join.engine(study, superlink, keys, insecure=insecure)
     try:
         found = join.look(study, through)
@@ -102,6 +106,7 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
             ("Hash", study.hash()),
             ("Method", f"{method.name}: {method.title}"),
             ("Sites", f"{len(found)}, of which {study.quorum} must answer"),
+            *about,
             ("SuperLink", f"{superlink}, {'plaintext' if insecure else 'TLS'}"),
             ("Apps", join.APPS),
         )
@@ -109,7 +114,8 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
     console.heading("Sites")
     tell_seen(found)
     said = [f"{one.site}: {text}" for one in found for text in one.said]
-    said += [*join.differences(study, found), *key_remarks(study), *join.certificate_remarks(keys)]
+    said += [*join.differences(study, found), *remarked]
+    said += [*key_remarks(study), *join.certificate_remarks(keys)]
     if said:
         console.heading("Remarks")
         for text in said:
@@ -122,6 +128,17 @@ def _over_flower(path: Path, superlink: str | None, keys: Path | None, *, insecu
             f"{study.quorum}: see the remarks above"
         )
     console.say("The study can run.")
+
+
+def _reference(study: Study) -> tuple[list[tuple[str, str]], list[str]]:
+    """What was read as reference rows, and what keeps them from being enough."""
+    from consilience.engines.reference_check import fact_line, facts_of
+    from consilience.sites.reference import read_reference
+
+    if study.reference is None:
+        return [], []
+    rows = read_reference(study)
+    return [("Reference", fact_line(rows))], facts_of(rows).remarks()
 
 
 def _sites(checks: list[SiteCheck]) -> None:

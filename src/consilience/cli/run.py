@@ -195,7 +195,7 @@ def execute(plan: Plan) -> Run:
 def _execute(plan: Plan, log: EventLog) -> Run:
     from consilience.engines.federation import Federation
     from consilience.engines.rundir import new_run_id, read_info
-    from consilience.engines.study_run import followed_run, method_of
+    from consilience.engines.study_run import check_reference, followed_run, method_of
     from consilience.sites.study import Study
 
     plan.check()
@@ -203,7 +203,9 @@ def _execute(plan: Plan, log: EventLog) -> Run:
     method = method_of(study)
     run_id = new_run_id(study.name)
     out = plan.out or (_stopped_run(study) if plan.resume else plan.runs / run_id)
-    if not plan.resume:
+    if plan.resume:
+        check_reference(study, method, out)
+    else:
         _require_room(out)
     log.always["run"] = read_info(out).run if plan.resume else run_id
     follows = followed_run(study, out.parent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from consilience.cli import console
@@ -27,7 +29,8 @@ def show(
     typer.echo()
     presets = found.presets
     sites = (f"{s} ({presets[s]})" if s in presets else s for s in found.info.sites)
-    parameters = (f"{name} = {value!r}" for name, value in found.info.parameters.items())
+    given = found.info.parameters.items()
+    parameters = (f"{name} = {_in_few_words(value)}" for name, value in given)
     path = found.directory
     has_report = path is not None and (path / REPORT).is_file()
     console.facts(
@@ -43,3 +46,10 @@ def show(
             ("Report", path / REPORT if path is not None and has_report else "not written yet"),
         )
     )
+
+
+def _in_few_words(value: Any) -> str:
+    """A parameter; of a table only its size."""
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return f"{len(value)} rows of {len(value[0])} numbers"
+    return repr(value)

@@ -45,6 +45,7 @@ STATES = {
     FAILED: (RUNNING,),
     FINISHED: (RUNNING,),
 }
+_SHOWN = 1000
 _NUMERIC = ("numpy", "scipy", "scikit-learn", "numba", "threadpoolctl")
 
 
@@ -243,11 +244,17 @@ def check_resumable(path: Path, found: RunInfo, wanted: RunInfo) -> None:
         ("parameters", found.parameters, wanted.parameters),
         ("numerical libraries", found.libraries, wanted.libraries),
     ):
-        if old != new:
+        # As text: a missing cell in reference rows is NaN, which equals nothing.
+        if json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):
             raise RunError(
-                f"the run in {path} was begun with {what} {old!r} and now it is {new!r}: it cannot "
-                "be resumed; start a new run"
+                f"the run in {path} was begun with {what} {_short(old)} and now it is "
+                f"{_short(new)}: it cannot be resumed; start a new run"
             )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def new_run_id(name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from consilience.engines.consent_check import consent_refusal
+from consilience.engines.reference_check import own_rows_refusal
 from consilience.engines.study_run import check_site_files
 from consilience.exceptions import (
     ConsilienceError,
@@ -22,6 +23,7 @@ from consilience.sites.home import DiskHome
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Report, load_with_report
+from consilience.sites.reference import ReferenceRows, read_reference
 from consilience.sites.site import Site
 from consilience.sites.source import Table, is_number, plain_text, read_source
 from consilience.sites.study import SiteFile, Study
@@ -67,17 +69,20 @@ def check_sites(study: Study, files: Mapping[str, SiteFile], method: Method) -> 
     ------
     StudyError
         The site files do not fit the study.
+    DataError
+        The reference rows of the study do not fit it.
     """
     check_site_files(study, files)
     ids: Ids = {}
-    checks = [_check(study, files[name], method, ids) for name in study.sites.names]
+    reference = None if study.reference is None else read_reference(study)
+    checks = [_check(study, files[name], method, ids, reference) for name in study.sites.names]
     if study.partition == "columns":
         return _over_columns(checks, files, ids)
     return checks
 
 
 def check_one(study: Study, file: SiteFile, method: Method) -> SiteCheck:
-    """Check one site by itself, where the others are elsewhere."""
+    """Check one site by itself, where the others, and the reference rows, are elsewhere."""
     return _check(study, file, method, {})
 
 
@@ -168,7 +173,9 @@ def differences(columns: Columns, checks: list[SiteCheck]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _check(study: Study, file: SiteFile, method: Method, ids: Ids) -> SiteCheck:
+def _check(
+    study: Study, file: SiteFile, method: Method, ids: Ids, reference: ReferenceRows | None = None
+) -> SiteCheck:
     policy: Policy | None = None
     kinds: dict[str, str] = {}
     try:
@@ -186,6 +193,8 @@ def _check(study: Study, file: SiteFile, method: Method, ids: Ids) -> SiteCheck:
             *_about_home(study, file, policy),
         ]
         refusal = None
+        if reference is not None:
+            refusal = own_rows_refusal(reference, loaded.data, policy)
         if study.partition == "columns":
             _require_partner(study, file, columns)
             refusal = consent_refusal(study, file, loaded.data, policy, method)
@@ -194,8 +203,10 @@ def _check(study: Study, file: SiteFile, method: Method, ids: Ids) -> SiteCheck:
     if loaded.data.id is not None:
         ids[file.name] = frozenset(loaded.data.id.tolist())
     foreign = _foreign(loaded.report, study.partition)
-    # Nothing goes without the one who asks; of several partners some may do.
-    stops = foreign is not None or (refusal is not None and study.roles[file.name] == "initiator")
+    # Nothing goes without the one who asks; of several partners some may do. Private rows go to
+    # nobody.
+    essential = reference is not None or study.roles.get(file.name) == "initiator"
+    stops = foreign is not None or (refusal is not None and essential)
     error_ = foreign if foreign is not None else refusal
     return SiteCheck(file.name, policy, loaded.report, kinds, error_, stops, tuple(remarks))
 

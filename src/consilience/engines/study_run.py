@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from consilience.engines.signed import IN_STUDY
 from consilience.exceptions import ConsilienceError, RunError, StudyError
 from consilience.methods.base import Method, get_method
 from consilience.sites.loaders import file_site
+from consilience.sites.reference import read_reference
 from consilience.sites.study import SiteFile, Study
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from consilience.wire.signing import SigningKey
 
 SITES = "sites"
+REFERENCE = "reference"
+"""Parameter by which a method takes reference rows."""
 
 
 def read_site_files(study: Study, folder: Path | None = None) -> dict[str, SiteFile]:
@@ -134,17 +139,58 @@ def key_remarks(study: Study) -> list[str]:
     return [remark for remark in remarks if remark is not None]
 
 
-def method_of(study: Study) -> Method:
-    """Build the method of a study with its parameters.
+def method_of(study: Study, *, rows: bool = True) -> Method:
+    """Build the method of a study with its parameters, and with its reference rows.
+
+    Parameters
+    ----------
+    study : Study
+    rows : bool
+        Whether to read the reference rows, if there are any. A site that is told a study never
+        does: the method then has its default instead.
 
     Raises
     ------
     StudyError
-        No such method, a wrong parameter, or a method for another partition.
+        No such method, a wrong parameter, a method for another partition, or reference rows that
+        it does not use.
+    DataError
+        The reference rows do not fit the study.
     """
     kind = get_method(study.method)
     check_partition(kind, study.partition)
-    return kind.from_parameters(study.parameters)
+    if study.reference is None:
+        return kind.from_parameters(study.parameters)
+    if REFERENCE not in {f.name for f in dataclasses.fields(kind)}:  # type: ignore[arg-type]
+        raise StudyError(
+            f"method {kind.name!r} uses no reference rows: leave [reference] out of the study, or "
+            "choose a method that has the parameter 'reference'"
+        )
+    if REFERENCE in study.parameters:
+        raise StudyError(
+            "reference rows are given both in [reference] and as 'reference' in [parameters]: "
+            "keep one of them"
+        )
+    given = {REFERENCE: read_reference(study).plain()} if rows else {}
+    return kind.from_parameters({**study.parameters, **given})
+
+
+def check_reference(study: Study, method: Method, path: Path) -> None:
+    """Check that a run in `path`, which is to go on, was begun with these reference rows.
+
+    Raises
+    ------
+    RunError
+        It was not, or there is no run.
+    """
+    info = rundir.read_info(path)
+    now = json.dumps(method.parameters().get(REFERENCE), default=list)
+    if study.reference is None or json.dumps(info.parameters.get(REFERENCE)) == now:
+        return
+    raise RunError(
+        f"the reference file {study.reference.file_name} does not hold the rows with which the run "
+        f"in {path} was begun: put back the file as it was, or start a new run"
+    )
 
 
 # --------------------------------------------------------------------------- runs in a folder

@@ -34,6 +34,7 @@ from consilience.methods.base import Columns, Preparation
 from consilience.sites.encoding import feature_names
 from consilience.sites.jobs import Hold
 from consilience.sites.own_columns import SiteColumns
+from consilience.sites.reference import Reference, reference_hash
 from consilience.sites.source import Source, expand
 from consilience.wire.keys import KeyList, parties
 
@@ -278,6 +279,9 @@ class Study(_File):
         Tables of the file.
     preparation_table : PreparationTable
         ``[preparation]`` as written; `preparation` is what methods use.
+    reference : Reference or None
+        File of public rows, for methods that use reference rows; read by
+        ``sites.reference.read_reference``.
     seed : int or None
     """
 
@@ -294,7 +298,10 @@ class Study(_File):
     sites: Sites
     coordinator: Coordinator = Coordinator()
     follows: Follows | None = None
+    reference: Reference | None = None
     seed: int | None = Field(default=None, ge=0)
+
+    _reference_hash: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _agrees(self) -> Study:
@@ -320,6 +327,11 @@ class Study(_File):
             raise StudyError(
                 "[data] of a study over columns names the id only: each site lists its own "
                 "features, target and levels in [columns] of its site file"
+            )
+        if self.reference is not None:
+            raise StudyError(
+                "in a study over columns no party knows the columns of all, so there are no "
+                "reference rows: leave [reference] out"
             )
         if len(self.sites.names) < 2:
             raise StudyError("a study over columns needs at least two sites: add the partner's")
@@ -367,9 +379,39 @@ class Study(_File):
         return {name: self.sites.roles.get(name, "partner") for name in self.sites.names}
 
     def canonical(self) -> str:
-        """Content as JSON: the same whatever the order of keys, comments and blanks."""
+        """Content as JSON: the same whatever the order of keys, comments and blanks.
+
+        Of a reference file it holds name and hash: what is in it counts, not where it is.
+
+        Raises
+        ------
+        StudyError
+            The reference file cannot be read, and the study does not say its hash.
+        """
         content = {"": HASH_VERSION, **self.model_dump(mode="json", by_alias=True)}
+        if self.reference is None:
+            # Not null: studies without one keep the hash that they always had.
+            del content["reference"]
+        else:
+            named = {"path": self.reference.file_name, "sha256": self.reference_hash()}
+            content["reference"] |= named
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    def reference_hash(self) -> str:
+        """SHA-256 of the reference file: as the study says, else of the file when first asked.
+
+        Raises
+        ------
+        StudyError
+            The study has no reference, or the file cannot be read.
+        """
+        if self.reference is None:
+            raise StudyError("the study has no reference rows: add a [reference] section")
+        if self.reference.sha256 is not None:
+            return self.reference.sha256
+        if self._reference_hash is None:
+            self._reference_hash = reference_hash(self.reference, self.base)
+        return self._reference_hash
 
     def hash(self) -> str:
         """SHA-256 of the canonical content."""
@@ -384,7 +426,11 @@ class Study(_File):
             content = None
         if not isinstance(content, dict) or content.pop("", None) != HASH_VERSION:
             raise StudyError("a study that is not in its canonical form")
-        return cls.from_settings(content)
+        study = cls.from_settings(content)
+        if study.reference is not None and study.reference.sha256 is None:
+            # Nobody who is told a study opens a file for it.
+            raise StudyError("a study that is not in its canonical form")
+        return study
 
 
 class SiteFile(_File):
