@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from consilience.engines.federation import load_run
@@ -364,3 +365,153 @@ def test_an_interrupted_run_says_how_to_go_on(
     assert resumed.exit_code == 0, resumed.output
     assert "round 1, opening.read: already answered" in resumed.stderr
     assert (space.out / "result.json").is_file()
+
+
+# --- reference rows ---------------------------------------------------------------------------
+
+
+def averaging(space: Workspace, reference: list[str] | None, **settings: Any) -> Path:
+    """A study of reference averaging; the response is the row's number."""
+    path = space.root / "public.csv"
+    if reference is not None:
+        path.write_text("\n".join(["y,x", *reference]) + "\n", encoding="utf-8")
+    method = settings.pop("method", "reference-averaging")
+    parameters = settings.pop("parameters", 'estimator = "ridge"\nmax_rounds = 1\nholdout = 0.0')
+    more = settings.pop("more", "")
+    return space.write(
+        method=method,
+        parameters=parameters,
+        data=settings.pop("data", 'target = "id"'),
+        more=f'[reference]\npath = "public.csv"\n{more}',
+        **settings,
+    )
+
+
+def public(n: int = 40) -> list[str]:
+    rng = np.random.default_rng(8)
+    return [f"{a:.6f},{b:.6f}" for a, b in rng.normal(size=(n, 2)) * 4]
+
+
+def test_public_rows_are_checked_and_used(space: Workspace) -> None:
+    averaging(space, [*public(), "1,"], more="[preparation]\nmissing = 'complete-rows'")
+    checked = call("check", space.file)
+    assert checked.exit_code == 0, checked.output
+    said = " ".join(checked.stdout.split())
+    assert "Reference 41 rows read, 40 kept (" in said
+    assert "2 columns of rank 2" in said
+    done = space.run()
+    assert done.exit_code == 0, done.output
+    run = load_run(space.out)
+    assert np.shape(run.info.parameters["reference"]) == (40, 2)
+    # Columns in the order of the study, not of the file.
+    b, a = (float(v) for v in public()[0].split(","))
+    assert run.info.parameters["reference"][0] == [a, b]
+    shown = call("show", space.out)
+    assert "reference = 40 rows of 2 numbers" in " ".join(shown.stdout.split())
+
+
+def test_too_few_or_dependent_reference_rows_are_remarked(space: Workspace) -> None:
+    averaging(space, public(1))
+    said = " ".join(call("check", space.file).stdout.split())
+    assert "has rank 1 and the columns need 2: it has fewer rows than columns" in said
+    averaging(space, ["1,2", "2,4", "3,6"])
+    said = " ".join(call("check", space.file).stdout.split())
+    assert "some of its columns are constant, or combinations of others" in said
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_private_rows_as_reference_rows(space: Workspace, share: float) -> None:
+    own = [",".join(line.split(",")[1::-1]) for line in space.lines("lyon")[1:]]
+    kept = own[: int(len(own) * share)]
+    averaging(space, [*kept, *public(40 - len(kept))], more_sites="quorum = 2")
+    checked = call("check", space.file)
+    assert checked.exit_code == 4
+    words = f"site lyon: {len(kept)} of the 40 reference rows are rows of its table"
+    assert words in sentence(checked)
+    assert "lyon: Cannot take part" in checked.stdout
+    # Whatever the quorum: who can do without this site would still send its rows to the others.
+    assert words in refused(space, 4)
+    assert not space.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "says"),
+    [
+        ({"method": "mean-and-sd", "parameters": ""}, 2, "'mean-and-sd' uses no reference rows"),
+        (
+            {"parameters": 'estimator = "ridge"\nreference = "normal"'},
+            2,
+            "given both in [reference] and as 'reference' in [parameters]",
+        ),
+        ({"more": 'sha256 = "00"'}, 2, "sha256 is not a hash"),
+        ({"more": f'sha256 = "{"0" * 64}"'}, 2, "is not the reference file of this study"),
+        ({"more": 'query = "SELECT 1"\nurl = "sqlite:x"'}, 2, "needs the path of a file"),
+        ({"more": 'seperator = ";"'}, 2, "did you mean 'separator'"),
+        ({"more": 'separator = "and"'}, 2, "[reference] separator must be"),
+        ({"features": ("x", "y", "z")}, 3, "reference rows: column 'z' is not in"),
+    ],
+)
+def test_a_wrong_reference(
+    space: Workspace, settings: dict[str, Any], code: int, says: str
+) -> None:
+    averaging(space, public(), **settings)
+    assert says in refused(space, code)
+    assert not space.out.exists()
+
+
+def test_no_reference_file(space: Workspace) -> None:
+    averaging(space, None)
+    assert "check path in [reference]" in refused(space, 3)
+    approved = call("site", "approve", space.root / "sites" / "lyon.toml", space.file)
+    assert approved.exit_code == 2
+    assert "or write its sha256 into [reference]" in approved.stderr
+
+
+def test_reference_rows_that_are_no_numbers(space: Workspace) -> None:
+    averaging(space, [*public(), f"{CANARY_TEXT},{CANARY_NUMBER}"])
+    assert "reference rows: column 'y' holds text in 1 cells" in refused(space, 3)
+
+
+def test_a_run_goes_on_with_its_reference_rows_only(space: Workspace) -> None:
+    averaging(space, [*public(), ",1.5"], more="[preparation]\nmissing = 'aggregated-mean'")
+    path = space.root / "public.csv"
+    kept = path.read_bytes()
+    space.table("osaka", "x,y,id", ["1,2,3"])
+    stopped = space.run()
+    assert stopped.exit_code == 8, stopped.output
+    before = (space.out / "run.json").read_bytes()
+    path.write_bytes(kept.replace(b",1.5", b",1.6"))
+    said = sentence(space.run("--resume"))
+    assert "reference file public.csv does not hold the rows with which the run" in said
+    path.unlink()
+    said = sentence(space.run("--resume"))
+    assert "public.csv: check path in [reference]" in said
+    path.write_bytes(kept)
+    # The same rows again, with a missing cell among them: the same refusal as at first.
+    assert space.run("--resume").exit_code == 8
+    assert (space.out / "run.json").read_bytes() == before
+
+
+def test_reference_rows_are_for_rows_only(space: Workspace) -> None:
+    space.write(
+        method="assistance-test",
+        features=(),
+        head='partition = "columns"',
+        data='id = "id"',
+        more_sites='roles = { boston = "initiator" }',
+        more='[reference]\npath = "public.csv"',
+    )
+    assert "there are no reference rows: leave [reference] out" in refused(space, 2)
+
+
+def test_an_approved_study_with_reference_rows_runs(space: Workspace) -> None:
+    averaging(space, public())
+    for site in ("boston", "lyon", "osaka"):
+        done = call("site", "approve", space.root / "sites" / f"{site}.toml", space.file)
+        assert done.exit_code == 0, done.output
+    assert space.run().exit_code == 0
+    # Other rows are another study.
+    averaging(space, public(41))
+    checked = call("check", space.file)
+    assert checked.exit_code == 4
+    assert "the steward has not approved the study" in sentence(checked)

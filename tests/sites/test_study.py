@@ -11,6 +11,7 @@ from consilience.exceptions import StudyError
 from consilience.methods.base import Columns, Preparation
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import load_with_report
+from consilience.sites.reference import Reference
 from consilience.sites.source import Source, read_source
 from consilience.sites.study import SiteFile, Study, check_name
 
@@ -131,6 +132,24 @@ def test_hash_is_that_of_the_content(tmp_path: Path) -> None:
         assert study(tmp_path, STUDY.replace(old, new)).hash() != reference
 
 
+def test_studies_without_reference_rows_keep_the_hash_that_they_had(tmp_path: Path) -> None:
+    """Approvals of an earlier release stand."""
+    read = study(tmp_path)
+    assert read.reference is None
+    assert read.hash() == "d4fb10031a7b8cd4b3bb1d9e1e2d064ee0486d5d179c20b7a9317b62d26f4874"
+
+
+def test_a_study_with_reference_rows(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,c\n1,2\n")
+    read = study(tmp_path, STUDY + '[reference]\npath = "rows.csv"\nseparator = ","\n')
+    assert read.reference == Reference(path="rows.csv", separator=",")
+    assert read.hash() != study(tmp_path).hash()
+    assert Study.from_canonical(read.canonical()).hash() == read.hash()
+    # How it is read counts as well.
+    semicolons = study(tmp_path, STUDY + '[reference]\npath = "rows.csv"\nseparator = ";"\n')
+    assert semicolons.hash() != read.hash()
+
+
 BAD_STUDIES: list[tuple[str, str, str]] = [
     ('name = "s"', "", "key 'name' is missing"),
     ('name = "s"', 'nam = "s"', "'nam' is not known: did you mean 'name'"),
@@ -170,6 +189,12 @@ BAD_STUDIES: list[tuple[str, str, str]] = [
     ('"west"]', '"west"]\n[coordinator]\nkey = "x"', "is not a public key"),
     ('"west"]', '"west"]\n[follows]\nrun = "../x"', "run name"),
     ('"west"]', '"west"]\n[follows]', "'follows.run' is missing"),
+    ('"west"]', '"west"]\n[reference]', "needs the path of a file"),
+    ('"west"]', '"west"]\n[reference]\npath = 3', "'reference.path': input should be text"),
+    ('"west"]', '"west"]\n[reference]\npth = "x"', "in [reference]: did you mean 'path'"),
+    ('"west"]', '"west"]\n[reference]\nurl = "sqlite:x"', "rows of a database"),
+    ('"west"]', '"west"]\n[reference]\npath = "x"\nheader = false', "[reference] header"),
+    ('"west"]', '"west"]\n[reference]\npath = "x"\nsha256 = "AB"', "64 hexadecimal digits"),
 ]
 
 
