@@ -134,10 +134,13 @@ def refit(task: Task, common: Common, target: FloatArray) -> Done:
 
 
 def probe(task: Task, common: Common, seed: int, place: int) -> tuple[float, float]:
-    """Stability of the learner on one split; runs in a worker."""
+    """Stability of the learner on one split, NaN for one of a single class; runs in a worker."""
     with one_thread():
         x, y = rows_of(task.part, task.left_out)
-        return common.learners[task.tracks[0]].probe(x, y, rng=stream(seed, "probe", place))
+        learner = common.learners[task.tracks[0]]
+        if learner.task == "classification" and len(np.unique(y)) < 2:
+            return np.nan, np.nan
+        return learner.probe(x, y, rng=stream(seed, "probe", place))
 
 
 # --------------------------------------------------------------------------- one trajectory
@@ -160,7 +163,7 @@ class State:
     flying, landed : (g, B, m, q) arrays, asynchronous only
         Targets of the fits that are under way, and of those that the latest predictions are from.
     flying_round, landed_round : (B,) arrays
-        Their rounds, which decide the weight of the pseudo-rows.
+        Their rounds and parts of rounds, which decide the weight of the pseudo-rows.
     counts : (B,) array
         Refits of each split that have arrived.
     clock : (B,) array
@@ -175,8 +178,8 @@ class State:
     starts: list[list[Start | None]]
     flying: FloatArray
     landed: FloatArray
-    flying_round: IntArray
-    landed_round: IntArray
+    flying_round: FloatArray
+    landed_round: FloatArray
     counts: IntArray
     clock: FloatArray
 
@@ -231,14 +234,14 @@ class Trajectory:
             starts=[[None] * b for _ in range(g)],
             flying=np.zeros((g, own, m, q)),
             landed=np.zeros((g, own, m, q)),
-            flying_round=np.ones(b, dtype=np.int64),
-            landed_round=np.zeros(b, dtype=np.int64),
+            flying_round=np.ones(b),
+            landed_round=np.zeros(b),
             counts=np.zeros(b, dtype=np.int64),
             clock=np.zeros(b),
         )
 
-    def weight(self, k: int) -> float:
-        """Weight of the pseudo-rows in a split's k-th refit."""
+    def weight(self, k: float) -> float:
+        """Weight of the pseudo-rows in round k."""
         if k == 0:
             return 0.0
         return rho_of(
@@ -287,7 +290,7 @@ class Trajectory:
                 self.parts[b],
                 self.left_out[b],
                 (track,),
-                self.weight(int(state.landed_round[b]) if own else state.round),
+                self.weight(float(state.landed_round[b]) if own else state.round),
                 state.landed[:, b] if own else None,
                 (state.starts[track][b],),
                 keep=True,
@@ -316,7 +319,7 @@ class Trajectory:
                 self.parts[b],
                 self.left_out[b],
                 tracks,
-                self.weight(int(state.flying_round[b]) if own else state.round),
+                self.weight(float(state.flying_round[b]) if own else state.round),
                 state.flying[:, b] if own else None,
                 tuple(state.starts[track][b] for track in tracks),
             )
@@ -353,7 +356,7 @@ class Trajectory:
                 )
             state.landed[:, b], state.landed_round[b] = state.flying[:, b], state.flying_round[b]
             state.flying[:, b] = average
-            state.flying_round[b] = state.round + arrived // len(self.parts)
+            state.flying_round[b] = state.round + arrived / len(self.parts)
             state.counts[b] += 1
             state.clock[b] += self._lasting(b, int(state.counts[b]) + 1)
         state.average = average

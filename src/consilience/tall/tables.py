@@ -64,7 +64,8 @@ class HeldPart:
 
     def read(self) -> tuple[FloatArray, Array]:
         """Columns and response."""
-        return np.ascontiguousarray(self.x, dtype=float), self.y
+        # A copy of its own: where a backend has put the rows must not show in the last bits.
+        return np.array(self.x, dtype=float, order="C"), np.array(self.y)
 
     def __sizeof__(self) -> int:
         # What a backend that sends parts asks, to send each of them once.
@@ -122,16 +123,17 @@ class HeldTable:
 
 
 def _file_of(x: Array) -> tuple[str, str, tuple[int, ...], int] | None:
-    """File, type, shape and offset of an array that is a whole mapped file, else None."""
+    """File, type, shape and offset of an array that is a stretch of a mapped file, else None."""
+    root: Any = None
     base: Any = x
-    while base is not None and not isinstance(base, np.memmap):
+    while base is not None:
+        # A slice of a mapped file says the offset of the whole: only the innermost one is right.
+        root = base if isinstance(base, np.memmap) else root
         base = getattr(base, "base", None)
-    if base is None or base.filename is None or not x.flags.c_contiguous:
+    if root is None or root.filename is None or not x.flags.c_contiguous or x.dtype != root.dtype:
         return None
-    same = x.shape == base.shape and x.dtype == base.dtype
-    if not same or x.ctypes.data != base.ctypes.data:
-        return None
-    return os.fspath(base.filename), base.dtype.str, base.shape, int(base.offset)
+    offset = int(root.offset) + x.ctypes.data - root.ctypes.data
+    return os.fspath(root.filename), x.dtype.str, x.shape, offset
 
 
 # --------------------------------------------------------------------------- Parquet
