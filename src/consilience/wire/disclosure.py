@@ -322,14 +322,45 @@ def cross_products(x: FloatArray) -> Released:
     """
     x = np.asarray(x, dtype=float)
     n, p = x.shape
-    records = np.empty((p, p), dtype=np.int64)
-    share = np.empty((p, p))
-    total = np.empty((p, p))
-    for j in range(p):
-        total[j], records[j], share[j] = _cell_facts(x * x[:, [j]])
+    records, share = _product_facts(x) if n and np.isfinite(x).all() else _loop_of_products(x)
     value = x.T @ x
     evidence = Evidence("moments", n, records, share, n_columns=p)
     return Released((value + value.T) / 2, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def _loop_of_products(x: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Records and largest share of each cell, column by column."""
+    p = x.shape[1]
+    records, share = np.empty((p, p), dtype=np.int64), np.empty((p, p))
+    for j in range(p):
+        _, records[j], share[j] = _cell_facts(x * x[:, [j]])
+    return records, share
+
+
+_FIRST = 64
+
+
+def _product_facts(x: FloatArray) -> tuple[IntArray, FloatArray]:
+    """The same for finite rows, with most sums as products of matrices."""
+    p = x.shape[1]
+    peak_of = np.abs(x).max(axis=0)
+    # In units of the largest of each column, so that no sum can overflow.
+    size = np.abs(x) / np.where(peak_of > 0, peak_of, 1.0)
+    nonzero = (x != 0).astype(float)
+    records = np.rint(nonzero.T @ nonzero).astype(np.int64)
+    whole = size.T @ size
+    peak = np.empty((p, p))
+    with np.errstate(over="ignore"):
+        for j in range(p):
+            peak[j, j:] = peak[j:, j] = (size[:, j:] * size[:, [j]]).max(axis=0)
+            first = x[:_FIRST, j:] * x[:_FIRST, [j]]
+            few = ((first == first.min(axis=0)) | (first == first.max(axis=0))).all(axis=0)
+            places = j + np.flatnonzero(few)  # of these products two values have shown so far
+            if len(places):
+                _, found, _ = _cell_facts(x[:, places] * x[:, [j]])
+                records[j, places] = records[places, j] = found
+    share = np.divide(peak, whole, out=np.zeros_like(whole), where=whole != 0)
+    return records, share
 
 
 def rounded(value: float, *, n_records: int, step: float) -> Released:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,7 @@ class Transcript:
             )
 
     def _append(self, line: Line) -> None:
-        body = asdict(line)
+        body = dict(vars(line))  # flat: a line holds texts and numbers only
         body["chain"] = _link(self.lines[-1].chain if self.lines else _START, body)
         self._log.append(_encode(body) + b"\n")
         self.lines.append(Line(**body))

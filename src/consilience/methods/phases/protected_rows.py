@@ -16,6 +16,8 @@ from consilience.wire.disclosure import Limits
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+_FEW = 1000
+
 
 def drawing_seed(data: SiteData, site: SiteContext, purpose: str) -> int:
     """Seed of a site's own draws: which rows are held out, the random numbers of its estimators.
@@ -45,15 +47,25 @@ def without_thin(x: FloatArray, limits: Limits) -> tuple[FloatArray, IntArray]:
     """
     if limits.min_records <= 1:
         return x, np.empty(0, dtype=np.int64)
-    thin = []
-    kept = x
-    for j in range(x.shape[1]):
-        common = np.unique(x[:, j], return_counts=True)[1].max(initial=0)
-        if 0 < len(x) - common < limits.min_records:
-            kept = kept.copy() if kept is x else kept
-            kept[:, j] = x[:, j].mean()
-            thin.append(j)
-    return kept, np.array(thin, dtype=np.int64)
+    few = [j for j in range(x.shape[1]) if 0 < len(x) - _most_common(x[:, j]) < limits.min_records]
+    thin = np.array(few, dtype=np.int64)
+    return made_constant(x, thin), thin
+
+
+def _most_common(column: FloatArray) -> int:
+    """Rows with the most common value, or with the median: of many rows only the first matters."""
+    if len(column) < _FEW:
+        return int(np.unique(column, return_counts=True)[1].max(initial=0))
+    return int(np.sum(column == np.median(column)))  # a value that most rows have
+
+
+def made_constant(x: FloatArray, thin: IntArray) -> FloatArray:
+    """Put the mean into some columns; the same array where there are none."""
+    if not len(thin):
+        return x
+    changed = x.copy()
+    changed[:, thin] = x[:, thin].mean(axis=0)
+    return changed
 
 
 def with_common_levels(y: FloatArray, n_levels: int, limits: Limits) -> NDArray[np.bool_]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.protected_rows import (
     drawing_seed,
+    made_constant,
     with_common_levels,
     without_thin,
 )
@@ -79,6 +81,8 @@ class Rows:
     kept, held : int arrays
         Rows that are fitted when some are held out, and those.
     seed : int
+    thin : int array
+        Columns that were made constant.
     """
 
     x: FloatArray
@@ -87,6 +91,7 @@ class Rows:
     kept: IntArray
     held: IntArray
     seed: int
+    thin: IntArray
 
     def of(self, trajectory: int) -> tuple[FloatArray, FloatArray, FloatArray | None]:
         """Rows of a trajectory: all (0), or all but the held-out ones (1)."""
@@ -102,8 +107,13 @@ class Rows:
         return min(len(self.kept), len(self.held)) if trajectory == 0 else len(self.kept)
 
 
-def _rows(data: SiteData, s: Settings, site: SiteContext, seed: int | None = None) -> Rows:
+def _rows(data: SiteData, s: Settings, site: SiteContext, state: State | None = None) -> Rows:
     """Take the rows as the method wants them.
+
+    Parameters
+    ----------
+    state : dict, optional
+        What the offer found: the seed of the draws and the thin columns.
 
     Raises
     ------
@@ -112,16 +122,7 @@ def _rows(data: SiteData, s: Settings, site: SiteContext, seed: int | None = Non
     """
     if data.target is None:
         raise DataError("the study names no target column")
-    x = data.features
-    if s.levels:
-        if s.levels not in data.levels.values():
-            raise DataError("the levels of the response are not those that were declared")
-        place = {level: i for i, level in enumerate(s.levels)}
-        y = np.array([place[str(value)] for value in data.target], dtype=float)
-    else:
-        y = np.asarray(data.target, dtype=float)
-    seed = drawing_seed(data, site, "reference averaging") if seed is None else seed
-    weight = data.weight
+    x, weight, y = data.features, data.weight, _response(data, s)
     used = np.ones(len(y), dtype=bool) if weight is None else weight > 0
     if s.levels:
         used[used] = with_common_levels(y[used], len(s.levels), site.limits)
@@ -130,9 +131,29 @@ def _rows(data: SiteData, s: Settings, site: SiteContext, seed: int | None = Non
         weight = None if weight is None else weight[used]
     if not len(y):
         raise DataError("no row of the site can take part")
-    x, _ = without_thin(x, site.limits)
+    if state is None:
+        seed = drawing_seed(data, site, "reference averaging")
+        x, thin = without_thin(x, site.limits)
+    else:
+        seed, thin = int(state["seed"]), np.asarray(state["thin"])
+        x = made_constant(x, thin)
     kept, held = _split(len(y), x.shape[1], s, site, seed)
-    return Rows(x, y, weight, kept, held, seed)
+    return Rows(x, y, weight, kept, held, seed, thin)
+
+
+def _response(data: SiteData, s: Settings) -> FloatArray:
+    """Response as numbers: positions of levels where it has levels."""
+    target = np.asarray(data.target)
+    if not s.levels:
+        return np.asarray(target, dtype=float)
+    if s.levels not in data.levels.values():
+        raise DataError("the levels of the response are not those that were declared")
+    y = np.full(len(target), -1.0)
+    for i, level in enumerate(s.levels):
+        y[target == level] = i
+    if (y < 0).any():
+        raise DataError("the target holds values outside its declared levels")
+    return y
 
 
 def _split(n: int, p: int, s: Settings, site: SiteContext, seed: int) -> tuple[IntArray, IntArray]:
@@ -181,7 +202,7 @@ def offer(
         weight=_pair(weights),
         square=square,
     )
-    return reply, {"seed": rows.seed, "settings": message.settings}
+    return reply, {"seed": rows.seed, "thin": rows.thin, "settings": message.settings}
 
 
 def _pair(weights: Sequence[FloatArray]) -> Released:
@@ -199,7 +220,7 @@ def _check_learner(s: Settings, site: SiteContext) -> None:
     ------
     DisclosureError
     """
-    made = build(s.estimator, _task(s), min_records=site.limits.min_records, seed=0)
+    made = _built(s.estimator, s.task, site.limits.min_records, 0)
     if site.limits.min_records <= 1:
         return
     last = made.steps[-1][1] if hasattr(made, "steps") else made
@@ -224,7 +245,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     s = _settings(message.settings, state)
     if not 0 <= message.round <= MAX_ROUNDS or not set(message.tracks) <= set(range(s.n_tracks)):
         raise DisclosureError("more rounds than a site answers for", public=TOO_MANY)
-    rows = _rows(data, s, site, int(state["seed"]))
+    rows = _rows(data, s, site, state)
     reference = np.asarray(message.reference.value, dtype=float)
     if not len(reference):
         reference = np.asarray(state.get("reference", np.empty((0, 0))))
@@ -301,16 +322,22 @@ def _learner(
     s: Settings, reference: FloatArray, total: float, seed: int, site: SiteContext
 ) -> Learner:
     # What the estimator draws is the same in every round: otherwise it would never come to rest.
-    made = build(s.estimator, _task(s), min_records=site.limits.min_records, seed=seed % (1 << 31))
+    draws = seed % (1 << 31)
     return Learner(
-        made,
+        _built(s.estimator, s.task, site.limits.min_records, draws),
         task=_task(s),
         n_levels=s.n_outputs,
         reference=reference,
         convention=s.convention,
         n_total=total,
-        seed=seed % (1 << 31),
+        seed=draws,
     )
+
+
+@lru_cache(maxsize=16)
+def _built(text: str, task: Any, min_records: int, seed: int) -> Any:
+    """Unfitted estimator of a text; learners clone it, so that rounds can share it."""
+    return build(text, task, min_records=min_records, seed=seed)
 
 
 def _facts(fitted: Any, x: FloatArray, s: Settings, n_records: int) -> dict[str, Any]:
@@ -359,7 +386,7 @@ def _with_last(
 def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
     """Judge the average of a round."""
     s = _settings(message.settings, state)
-    rows = _rows(data, s, site, int(state["seed"]))
+    rows = _rows(data, s, site, state)
     losses, errors, state = _judged(message, rows, s, state, site, message.round)
     return Judged(losses=losses, errors=errors), state
 
@@ -427,7 +454,7 @@ def conclude(
 ) -> tuple[Concluded, State]:
     """Send the fit of all rows that is kept; compare it with one's own and with averaging."""
     s = _settings(message.settings, state)
-    rows = _rows(data, s, site, int(state["seed"]))
+    rows = _rows(data, s, site, state)
     track = str(message.track)
     fits = state.get("kept", {}).get(track, ())
     if not fits:
