@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -26,7 +27,7 @@ class Demo:
         The lines of ``[parameters]``.
     standardize : str
     tables : str
-        "wines", "clinics" or "patients"; of the last the sites hold different columns.
+        "wines", "clinics", "ranges" or "patients"; of the last the sites hold different columns.
     to_go_on : tuple of (str, str)
         What else to try: a word, and a command or a place. FOLDER is the folder.
     """
@@ -57,6 +58,8 @@ class Tables:
     target: bool = False
 
 
+CLINICS = ("aspen", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple")
+
 TABLES = {
     "wines": Tables(
         "cultivar",
@@ -66,6 +69,12 @@ TABLES = {
     "clinics": Tables(
         "progression",
         "# Patients were given to the clinics at random; at elm the score counts downwards.",
+        target=True,
+    ),
+    "ranges": Tables(
+        "progression",
+        "# The clinics were made by triglycerides, on purpose: aspen has the lowest, maple the "
+        "highest.\n# Each sees a narrow range only, so the average of their models is poor.",
         target=True,
     ),
 }
@@ -81,6 +90,22 @@ DEMOS: dict[str, Demo] = {
         "Six clinics score the progression of diabetes. Do they all mean the same by it?",
         'candidates = ["linear", "lasso"]\n',
         tables="clinics",
+    ),
+    "reference-averaging": Demo(
+        "Eight clinics each see patients of one range of triglycerides. What would a ridge "
+        "regression on all of them say?",
+        """\
+estimator = "ridge(alpha=50.0)"
+# A clinic has 55 patients. "strict" wants fits of 10 columns to rest on 22 or more, held-out ones
+# too.
+holdout = 0.4
+""",
+        "pooled",
+        tables="ranges",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
+            ("compare", 'the same study with estimator = "random-forest": averaging is returned'),
+        ),
     ),
     "mean-and-sd": Demo("What is the average wine of three merchants?"),
     "assistance-test": Demo(
@@ -253,12 +278,12 @@ def demo(
 ) -> None:
     """Write a small study with a few sites, and run it.
 
-    The data come with scikit-learn: 178 wines of three cultivars at three merchants, of whom each
-    has half of one cultivar and a quarter of the others; for meta-clustering 442 patients at six
-    clinics, under the policy "strict". For assistance-test and assisted-glm a clinic and a
-    laboratory hold different columns of 569 patients, under the policy "consortium" with the
-    consents that the study needs. A file that is already there and holds something else is never
-    replaced.
+    The data come with scikit-learn: 178 wines of three cultivars at three merchants, of whom
+    each has half of one cultivar and a quarter of the others; for meta-clustering 442 patients
+    at six clinics, for reference-averaging the same patients at eight, under the policy
+    "strict". For assistance-test and assisted-glm a clinic and a laboratory hold different
+    columns of 569 patients, under the policy "consortium" with the consents that the study
+    needs. A file that is already there and holds something else is never replaced.
     """
     from consilience.exceptions import ParameterError
     from consilience.wire.files import atomic_write
@@ -293,13 +318,11 @@ def demo(
 
 def demo_files(method: str) -> dict[str, str]:
     """Return the files of a demonstration by their names in its folder."""
-    from consilience.datasets.load import load_demo_clinics, load_demo_sites
-
     chosen = DEMOS[method]
     if chosen.tables == "patients":
         return _files_over_columns(method)
     about = TABLES[chosen.tables]
-    tables = load_demo_sites() if chosen.tables == "wines" else load_demo_clinics()
+    tables = _tables(chosen.tables)
     features = [name for name in next(iter(tables.values())).columns if name != about.last]
     files = {
         f"{method}.toml": STUDY.format(
@@ -318,6 +341,20 @@ def demo_files(method: str) -> dict[str, str]:
         files[f"sites/{site}.toml"] = SITE.format(site=site)
         files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
     return files
+
+
+def _tables(name: str) -> dict[str, Any]:
+    """Tables of a demonstration over rows, by site."""
+    from consilience.datasets.load import load_demo, load_demo_clinics, load_demo_sites
+
+    if name == "wines":
+        return load_demo_sites()
+    if name == "clinics":
+        return load_demo_clinics()
+    patients = load_demo("diabetes").sort_values("log_triglycerides", kind="stable")
+    n, b = len(patients), len(CLINICS)
+    ends = [round(i * n / b) for i in range(b + 1)]
+    return {site: patients.iloc[ends[i] : ends[i + 1]] for i, site in enumerate(CLINICS)}
 
 
 def _files_over_columns(method: str) -> dict[str, str]:

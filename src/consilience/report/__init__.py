@@ -34,6 +34,14 @@ from consilience.report.figures_meta_gain import (
     plot_held_out_loss,
     plot_spectrum,
 )
+from consilience.report.figures_reference import (
+    plot_reference_comparison,
+    plot_reference_contributions,
+    plot_reference_influence,
+    plot_reference_penalties,
+    plot_reference_probes,
+    plot_reference_rounds,
+)
 from consilience.report.html import write
 
 __all__ = [
@@ -52,6 +60,12 @@ __all__ = [
     "plot_held_out_loss",
     "plot_merges",
     "plot_pairwise_tests",
+    "plot_reference_comparison",
+    "plot_reference_contributions",
+    "plot_reference_influence",
+    "plot_reference_penalties",
+    "plot_reference_probes",
+    "plot_reference_rounds",
     "plot_spectrum",
     "plot_stability",
     "plot_target_by_class",
