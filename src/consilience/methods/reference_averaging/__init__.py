@@ -115,7 +115,7 @@ class ReferenceAveraging(Method):
     estimator : str or estimator
         What would be fitted on the pooled rows, penalty included: a name (``"ridge"``, ``"lasso"``,
         ``"elastic-net"``, ``"linear"``, ``"logistic"``, ``"poisson"``, ``"gamma"``, ``"tweedie"``,
-        ``"random-forest"``, ...), a name with settings such as ``"lasso(alpha=0.01)"``, or a
+        ``"random-forest"``, ...; with fine solver tolerances), a name with settings such as ``"lasso(alpha=0.01)"``, or a
         scikit-learn estimator. The steps of a pipeline before the last are fitted once, on the
         reference rows.
     penalties : sequence of float

@@ -42,15 +42,18 @@ def _ensemble(name: str, **settings: Any) -> Callable[[], Any]:
     return make
 
 
+_FINE = {"tol": 1e-6, "max_iter": 10_000}
+"""A solver that stops early does not keep its own predictions, and each round adds to its error."""
+
 LEARNERS: Mapping[str, Callable[[], Any]] = {
     "linear": _linear_model("LinearRegression"),
     "ridge": _linear_model("Ridge"),
-    "lasso": _linear_model("Lasso"),
-    "elastic-net": _linear_model("ElasticNet"),
-    "poisson": _linear_model("PoissonRegressor"),
-    "gamma": _linear_model("GammaRegressor"),
-    "tweedie": _linear_model("TweedieRegressor"),
-    "logistic": _linear_model("LogisticRegression", max_iter=1000),
+    "lasso": _linear_model("Lasso", **_FINE),
+    "elastic-net": _linear_model("ElasticNet", **_FINE),
+    "poisson": _linear_model("PoissonRegressor", **_FINE),
+    "gamma": _linear_model("GammaRegressor", **_FINE),
+    "tweedie": _linear_model("TweedieRegressor", **_FINE),
+    "logistic": _linear_model("LogisticRegression", **_FINE),
     "random-forest": _ensemble("RandomForestRegressor", min_samples_leaf=10),
     "random-forest-classifier": _ensemble("RandomForestClassifier", min_samples_leaf=10),
     "gradient-boosting": _ensemble("GradientBoostingRegressor", min_samples_leaf=10),

@@ -187,8 +187,8 @@ class ReferenceAveragingResult(Result):
             return (
                 "Averaging is returned: the learner does not keep its own predictions when it is "
                 "refitted with them, so that rounds would lead away from the fit of all rows "
-                "(forests, boosting and single trees are such learners; others are after a wrong "
-                "`convention`)."
+                "(forests, boosting and single trees are such learners; others do so under a wrong "
+                "convention, or with a solver that stops early: give a smaller tol)."
             )
         if self.reason == "no-gain":
             return (
