@@ -115,9 +115,9 @@ class ReferenceAveraging(Method):
     estimator : str or estimator
         What would be fitted on the pooled rows, penalty included: a name (``"ridge"``, ``"lasso"``,
         ``"elastic-net"``, ``"linear"``, ``"logistic"``, ``"poisson"``, ``"gamma"``, ``"tweedie"``,
-        ``"random-forest"``, ...; with fine solver tolerances), a name with settings such as ``"lasso(alpha=0.01)"``, or a
-        scikit-learn estimator. The steps of a pipeline before the last are fitted once, on the
-        reference rows.
+        ``"random-forest"``, ...; with fine solver tolerances), a name with settings such as
+        ``"lasso(alpha=0.01)"``, or a scikit-learn estimator. The steps of a pipeline before the
+        last are fitted once, on the reference rows.
     penalties : sequence of float
         Grid of the learner's penalty (alpha, or C), fitted side by side; the best on held-out rows
         is kept. Empty takes the estimator as it is.
