@@ -306,7 +306,7 @@ def test_every_outcome_can_be_told(case: str) -> None:
         ("no-gain", "plain", "No gain: on held-out rows round 8, the best of 8, is not better"),
         ("worse", "plain", "no round of refits lost less than averaging"),
         ("not-measured", "caution", "Not measured: no held-out rows tell"),
-        ("not-separable", "caution", "random-forest is no sum of a loss and a penalty"),
+        ("not-separable", "caution", "random-forest does not behave as a sum of a loss and"),
         ("classes", "good", "log loss"),
     ],
 )
@@ -348,6 +348,12 @@ def test_a_fit_that_is_worse_than_the_sites_own_is_not_hidden() -> None:
     assert any("better than the sites' own fits" in s for s in headline(base).more)
     unclear = dataclasses.replace(base, local_errors=np.full((5, 2), 60.0))
     assert any("no clear difference" in s for s in headline(unclear).more)
+
+
+def test_a_learner_that_fails_the_probe_is_told_why() -> None:
+    assert any("Forests" in s for s in headline(forest()).more)
+    stopped = dataclasses.replace(forest(), convention="sum", estimator="logistic(tol=0.1)")
+    assert any("smaller tolerance" in s for s in headline(stopped).more)
 
 
 def test_too_small_a_reference_is_in_the_answer() -> None:
@@ -441,9 +447,14 @@ def test_missing_contributions_are_shown_with_their_rounds() -> None:
 def test_the_probe_has_a_limit_that_follows_the_noise() -> None:
     probes = np.array([[5e-3, 1e-6], [5e-3, np.nan], [0.5, 0.1], [3.0, 0.1], [np.nan, np.nan]])
     result = result_of(probes=probes)
-    assert figures_reference.unstable(result).tolist() == [False, False, False, True, False]
+    assert figures_reference.unstable(result).tolist() == [False, False, True, True, False]
+    changes, noise = np.geomspace(1e-3, 1, 40), np.geomspace(1e-6, 1, 40)
+    grid = np.array([(c, e) for c in changes for e in noise])
+    many = result_of(len(grid), probes=grid)
+    above = grid[:, 0] > figures_reference.separable_limit(many)
+    assert (above == figures_reference.unstable(many)).all(), "drawn limit and rule agree"
     told = blocks(result)["Does the learner keep its own predictions?"]
-    assert "At s003 it did not" in told.warning
+    assert "At s002 and s003 it did not" in told.warning
     assert len(told.folded[0].rows) == 4
     passed = blocks(result_of())["Does the learner keep its own predictions?"]
     assert "It passed at all 5 sites" in spoken(passed)

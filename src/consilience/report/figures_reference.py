@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 
+from consilience.estimators.pseudo_rows import LARGEST_CHANGE, separable
 from consilience.report import drawing
 from consilience.report.drawing import Z95
 from consilience.wire.transcript import Line
@@ -27,10 +28,8 @@ FIT_STEP = "fit"
 SILENT = ("refused", "absent")
 NAMED = 60
 """Sites up to which each is named on an axis."""
-SEPARABLE = 1e-2
-"""Least change under a refit with one's own predictions from which a learner is not separable."""
-NOISE_FACTOR = 20.0
-"""The same, in units of the change that another order of the rows makes."""
+NOISE_FACTOR, LARGEST_NOISE = 20.0, 2e-2
+"""How `pseudo_rows.separable` allows for what another order of the rows changes."""
 SMALLEST_CHANGE = 1e-6
 """Smaller changes under a probe are drawn at the edge."""
 _SMALLEST = 1e-12
@@ -112,13 +111,14 @@ def best_round(result: Any, track: int | None = None) -> int:
 def separable_limit(result: Any) -> FloatArray:
     """Change from which the probe of each site speaks against the learner, (B,)."""
     permuted = np.asarray(result.probes, dtype=float)[:, 1]
-    return np.asarray(np.maximum(SEPARABLE, NOISE_FACTOR * np.nan_to_num(permuted)))
+    noise = np.minimum(NOISE_FACTOR * np.nan_to_num(permuted), LARGEST_NOISE)
+    return np.asarray(np.maximum(LARGEST_CHANGE, noise))
 
 
 def unstable(result: Any) -> NDArray[np.bool_]:
     """Sites at which the learner does not keep its own predictions, (B,)."""
-    change = np.asarray(result.probes, dtype=float)[:, 0]
-    return np.asarray(np.nan_to_num(change) > separable_limit(result))
+    probes = np.nan_to_num(np.asarray(result.probes, dtype=float))
+    return np.array([not separable(change, permuted) for change, permuted in probes], dtype=bool)
 
 
 def bytes_by_round(result: Any, lines: Sequence[Line]) -> IntArray:

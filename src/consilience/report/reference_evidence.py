@@ -321,7 +321,7 @@ def probe(result: ReferenceAveragingResult) -> Block:
         "A learner that minimises a loss plus a penalty, fitted again with its own predictions at "
         "the reference rows, gives the same predictions. One that does not is none for which the "
         "rounds lead to the fit of all rows. The limit is 1 %, or 20 times what another order of "
-        "the rows changes.",
+        "the rows changes, but 2 % at most.",
         f"{probe_words(result)} {_held(int(known.sum()), int(bad.sum()))}",
     ]
     warning = ""

@@ -143,10 +143,17 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
+        if _is_table(value):
+            return f"{len(value)} rows of {len(value[0])} numbers"
         return ", ".join(_plain(v) for v in value)
     if isinstance(value, dict):
         return "; ".join(f"{k}: {_plain(v)}" for k, v in value.items())
     return str(value)
+
+
+def _is_table(value: Any) -> bool:
+    """Whether a parameter is rows of numbers, of which people want to see the size only."""
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], list | tuple)
 
 
 def percent(value: float, decimals: int = 1) -> str:
@@ -356,7 +363,7 @@ def repeat_code(run: Run, method: type[Method]) -> str:
     home = "consilience" if hasattr(consilience, name) else method.__module__
     defaults = {f.name: f.default for f in dataclasses.fields(method)}  # type: ignore[arg-type]
     given = ", ".join(
-        f"{key}={value!r}"
+        f"{key}={key if _is_table(value) else repr(value)}"
         for key, value in _parameters(run, method)
         if key not in defaults or defaults[key] != value
     )

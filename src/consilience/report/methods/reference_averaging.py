@@ -46,7 +46,7 @@ class ReferenceAveragingReport(MethodReport):
         """Say which of the four outcomes came, and where something simpler would do."""
         result = _result(run)
         text, tone = _verdict(result)
-        more = [_beside_own(result), _exact(run, result)]
+        more = [_why_not(result), _beside_own(result), _exact(run, result)]
         weak = [r for r in result.remarks if "rank" in r or "dependent" in r]
         return Headline(text, tone, tuple(m for m in (*more, *weak) if m))
 
@@ -131,9 +131,9 @@ def _verdict(result: ReferenceAveragingResult) -> tuple[str, Tone]:
     learner = drawing.short(result.estimator, 60)
     if result.reason == "not-separable":
         return (
-            f"Plain averaging is returned: {learner} is no sum of a loss and a penalty, so refits "
-            f"towards the average do not lead to the fit of all rows, and none were run. "
-            f"{probe_words(result)}",
+            f"Plain averaging is returned: {learner} does not behave as a sum of a loss and a "
+            "penalty, so refits towards the average do not lead to the fit of all rows, and none "
+            f"were run. {probe_words(result)}",
             "caution",
         )
     if not measured(result):
@@ -166,6 +166,18 @@ def _verdict(result: ReferenceAveragingResult) -> tuple[str, Tone]:
     if -gain > Z95 * error:
         return text, "good"
     return f"{text} That is more than one standard error, but chance may do as much.", "plain"
+
+
+def _why_not(result: ReferenceAveragingResult) -> str:
+    """What makes a learner fail the probe."""
+    if result.reason != "not-separable":
+        return ""
+    if result.convention == "trees":
+        return "Forests, boosting and single trees are of this kind."
+    return (
+        "Other learners fail so under a wrong convention of weights, or where the solver stops "
+        "early: give a smaller tolerance."
+    )
 
 
 def _gain(result: ReferenceAveragingResult, at: int | None = None) -> tuple[float, float]:
