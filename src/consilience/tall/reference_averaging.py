@@ -241,7 +241,7 @@ class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):
         Reference rows: drawn from the table, normal rows with the table's means and covariances,
         or the user's.
     n_reference : int, optional
-        By default a tenth of the rows of a split, from 5 to 20 for each column.
+        By default a twentieth of the rows of a split, from 5 to 20 for each column.
     schedule : {"adaptive", "fixed", "asynchronous"}
         Weight of the pseudo-rows in round k: ``rho * k**exponent``, or `rho`; asynchronously each
         split goes on as soon as it is through, on a virtual clock that `random_state` decides.

@@ -98,8 +98,8 @@ class Survey:
 
 
 def default_reference_rows(n_columns: int, split_rows: float) -> int:
-    """A tenth of a split's rows, so that they cost little; from 5 to 20 for each column."""
-    return int(min(20 * n_columns, max(5 * n_columns, split_rows / 10)))
+    """A twentieth of a split's rows, so that they cost little; from 5 to 20 for each column."""
+    return int(min(20 * n_columns, max(5 * n_columns, split_rows / 20)))
 
 
 def held_out(
