@@ -408,6 +408,9 @@ def test_public_rows_are_checked_and_used(space: Workspace) -> None:
     assert run.info.parameters["reference"][0] == [a, b]
     shown = call("show", space.out)
     assert "reference = 40 rows of 2 numbers" in " ".join(shown.stdout.split())
+    report = (space.out / "report.html").read_text(encoding="utf-8")
+    assert "40 rows of 2 numbers" in report and "reference=reference" in report
+    assert str(a) not in report
 
 
 def test_too_few_or_dependent_reference_rows_are_remarked(space: Workspace) -> None:

@@ -14,7 +14,7 @@ from consilience.exceptions import ConsilienceError, DataError, StudyError
 from consilience.sites.prepare import load
 from consilience.sites.reference import read_reference
 from consilience.sites.source import Source, read_source
-from consilience.sites.study import Study
+from consilience.sites.study import SiteFile, Study
 
 STUDY = """
 name = "s"
@@ -180,3 +180,23 @@ def test_the_canonical_text_needs_no_file(tmp_path: Path) -> None:
     del content["reference"]["sha256"]
     with pytest.raises(StudyError, match="canonical form"):
         Study.from_canonical(json.dumps(content))
+
+
+def test_a_site_that_is_told_a_study_opens_no_file_for_it(tmp_path: Path) -> None:
+    from consilience.engines.flower import join
+    from consilience.engines.study_run import method_of
+
+    text = study(tmp_path).canonical()
+    (tmp_path / "public.csv").unlink()
+    (tmp_path / "east.csv").write_text("i,y,age,kind,cp\n" + "1,no,40,a,4\n2,yes,41,b,1\n" * 20)
+    (tmp_path / "east.toml").write_text(
+        'name = "east"\nhome = "home"\n[source]\npath = "east.csv"\n'
+    )
+    told = text.replace('"parameters":{}', '"parameters":{"estimator":"logistic"}')
+    assert told != text
+    answer = join.check_here(SiteFile.load(tmp_path / "east.toml"), told)
+    assert answer["able"], answer
+    read = Study.from_canonical(told)
+    assert method_of(read, rows=False).parameters()["reference"] == "moments"
+    with pytest.raises(DataError, match="there is no file"):
+        method_of(read)
