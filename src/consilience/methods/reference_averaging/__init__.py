@@ -7,7 +7,7 @@ coordinator                         site
 offer: Offer                    ->  checks the learner and, by digests, that the
   settings, digests (m, 32)         reference rows are not its own
                                 <-  Accepted: n, held, weights,
-                                    mean squared length                 AGGREGATE
+                                    sum of squared lengths              AGGREGATE
 fit: Fit, round 0               ->  fits its own rows; probes its learner
   reference (m, p)              <-  Fitted: predictions (m, q) by
                                     trajectory and track, models        MODEL
@@ -276,9 +276,9 @@ class ReferenceAveraging(Method):
                 "one penalty, or let sites with more rows take part"
             )
         squares = np.array([accepted[site].square.value[0] for site in rounds.sites])
-        shares = np.array([rounds.weights[site][0] for site in rounds.sites])
+        sizes = np.array([rounds.weights[site][0] for site in rounds.sites])
         told = np.isfinite(squares)
-        own = float((shares * np.where(told, squares, 0.0)).sum() / max(shares[told].sum(), 1e-300))
+        own = float(squares[told].sum() / max(sizes[told].sum(), 1e-300))
         return rounds, scale_of(own, reference.rows)
 
     def _synchronous(self, ctx: CoordinatorContext, rounds: Rounds, scale: float) -> Answers:
@@ -333,14 +333,15 @@ class ReferenceAveraging(Method):
             return
         yield from self._turns(ctx, rounds, scale)
         yield from self._judged(ctx, rounds, 0, of=first)
-        yield from self._judged(ctx, rounds, self.max_rounds)
+        if rounds.last:
+            yield from self._judged(ctx, rounds, rounds.last)
 
     def _turns(self, ctx: CoordinatorContext, rounds: Rounds, scale: float) -> Answers:
         """As many refits as so many rounds have, by whoever is ready: nobody ends early."""
         left = self.max_rounds * len(rounds.sites)
         lost: set[str] = set()
         waiting: set[str] = set()
-        answered: list[str] = []
+        present: list[str] = []
         turns = 0
         to = rounds.sites if left else ()
         while to or waiting:
@@ -352,24 +353,22 @@ class ReferenceAveraging(Method):
             waiting.update(to)
             left -= len(to)
             replies = yield Ask("fit", messages, to=tuple(to), wait="any")
-            for site in replies:
-                waiting.discard(site)
-                answered.append(site)
-                turns += 1
-                if site in replies.present:
-                    rounds.move(site, replies[site])
-                    lost.discard(site)
-                else:
-                    lost.add(site)
-            # A site that misses a turn is asked again; meanwhile its last predictions stand.
+            waiting.difference_update(replies)
+            for site, reply in replies.present.items():
+                rounds.move(site, reply)
+            lost = (lost | set(replies.missing)) - set(replies.present)
             enough = len(rounds.sites) - len(lost) >= ctx.quorum
             ctx.require(replies, at_least=0 if enough else ctx.quorum)
-            to = tuple(replies) if left else ()
-            if len(answered) >= len(rounds.sites):
-                k = rounds.last + 1
-                present = [site for site in answered if site not in lost]
-                rounds.close_round(self._rho(k, scale), present, again=False)
-                answered = []
+            # A missed turn goes to whoever is ready. Its site is asked again once another one has
+            # answered; meanwhile its last predictions stand.
+            left += len(replies.missing)
+            turns += len(replies.present)
+            present += replies.present
+            idle = [site for site in rounds.sites if site not in waiting]
+            to = tuple(site for site in idle if site not in lost or replies.present)[:left]
+            if turns >= (rounds.last + 1) * len(rounds.sites):
+                rounds.close_round(self._rho(rounds.last + 1, scale), present, again=False)
+                present = []
 
     def _rho(self, k: float, scale: float) -> float:
         return rho_of(k, schedule=self.schedule, rho=self.rho, exponent=self.exponent, scale=scale)

@@ -121,7 +121,10 @@ class Accepted:
         Disclosure.AGGREGATE, (2,), doc="sums of weights of all rows, and of those not held out"
     )
     square: Released = sends(
-        Disclosure.AGGREGATE, (1,), gaps=True, doc="mean squared length of the rows of features"
+        Disclosure.AGGREGATE,
+        (1,),
+        gaps=True,
+        doc="weighted sum of the squared lengths of rows of features",
     )
 
 

@@ -53,7 +53,7 @@ def build_result(
     losses = _by_site(concluded, sites, "losses", 3)
     differences = _by_site(concluded, sites, "differences", 2)
     base, gains, errors = rounds.gains()
-    held = np.array([rounds.held[site] for site in sites], dtype=float)
+    held = [rounds.held_weight(site) for site in sites]
     averaging, _ = pooled_gain(losses[:, 1], np.zeros(len(sites)), held)
     coefficients, intercepts = _coefficients(models, shares)
     return ReferenceAveragingResult(

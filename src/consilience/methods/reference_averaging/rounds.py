@@ -269,11 +269,12 @@ class Rounds:
             raise ProtocolError("a site judged other tracks than it was asked for")
         means = np.stack([r.losses.value for r in found])
         variances = np.stack([r.errors.value for r in found])
-        pooled = pooled_gain(means, variances, [self._held_weight(site) for site in sites])
+        pooled = pooled_gain(means, variances, [self.held_weight(site) for site in sites])
         gain[list(tracks)], error[list(tracks)] = pooled
         self.increments[round_] = (gain, error)
 
-    def _held_weight(self, site: str) -> float:
+    def held_weight(self, site: str) -> float:
+        """Sum of the weights of a site's held-out rows."""
         return float(self.weights[site][0] - self.weights[site][-1])
 
     # ------------------------------------------------------------------ deciding

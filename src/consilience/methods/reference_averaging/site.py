@@ -66,6 +66,7 @@ IntArray = NDArray[np.int64]
 
 JUDGED_PER_ROW = 20
 """Averages that a site judges at most for each of its held-out rows (but 200 always)."""
+_ROUNDING = 1e-9
 TOO_MANY = "more questions on the same rows than a site answers"
 
 
@@ -194,7 +195,8 @@ def offer(
         np.ones(n) if w is None else w
         for n, w in ((len(rows.y), rows.weight), (len(rows.of(1)[1]), kept))
     ]
-    square = aggregate((rows.x**2).sum(axis=1)[:, None], mean=True).withhold_unsafe(site.limits)
+    squares = (rows.x**2).sum(axis=1) * weights[0]
+    square = aggregate(squares[:, None]).withhold_unsafe(site.limits)
     reply = Accepted(
         own_rows=bool(own),
         n=count(len(rows.y)),
@@ -411,7 +413,7 @@ def _judged(
         base = known.get("0", ({"losses": losses},))[0]["losses"]
         before = earlier[-1]["losses"] if earlier else base
         first = earlier[0]["losses"] if earlier else base
-        columns.append(np.stack([losses - before, losses - first], axis=1))
+        columns.append(np.stack([_beyond(losses, before), _beyond(losses, first)], axis=1))
         known[str(track)] = _with_last(earlier, round_, {"losses": losses}, s.keep)
     weight = None if rows.weight is None else rows.weight[rows.held][:, None, None]
     found = weighted_means(np.stack(columns, axis=1), weight, limits=site.limits)
@@ -438,6 +440,13 @@ def _loss_of_average(
         half = float(y.std()) * float(np.sqrt(len(y)))
         average = np.clip(average, y.mean() - half, y.mean() + half)
     return record_losses(s.loss, y, average)
+
+
+def _beyond(losses: FloatArray, others: FloatArray) -> FloatArray:
+    """Differences of losses; none where they are of the size of rounding, which is no gain."""
+    difference = losses - others
+    size = np.abs(difference).mean()
+    return np.asarray(difference * (size > _ROUNDING * np.abs(others).mean()))
 
 
 def _gaps(*shape: int) -> Released:
@@ -481,8 +490,8 @@ def conclude(
 
 
 def _latest(entries: Sequence[dict[str, Any]], round_: int) -> dict[str, Any]:
-    """Last entry that is not of a later round."""
-    return [e for e in entries if e["round"] <= round_][-1]
+    """Last entry that is not of a later round; the first of a site that came later."""
+    return [entries[0], *(e for e in entries if e["round"] <= round_)][-1]
 
 
 @step("use", once=True)
