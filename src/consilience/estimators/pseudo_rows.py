@@ -185,9 +185,9 @@ class Learner:
         n_rows = rows.shape[0]
         own = None if weight is None else _checked_weights(weight, n_rows)
         n = float(n_rows) if own is None else float(own.sum())
-        if target is None and self.task == "classification" and _one_level(response, own):
-            return self._frozen.before(_constant(rows, response, own))
         blocks, responses, masses = self._pseudo(target)
+        if self.task == "classification" and _one_level(response, own, responses):
+            return self._frozen.before(_constant(rows, response, own))
         m = 0 if target is None else len(target)
         seen = n_rows + sum(len(mass) for mass in masses)
         part = shares(
@@ -454,9 +454,11 @@ def _checked_weights(weight: Any, n_rows: int) -> FloatArray:
     return found
 
 
-def _one_level(levels: NDArray[Any], weight: FloatArray | None) -> bool:
+def _one_level(
+    levels: NDArray[Any], weight: FloatArray | None, others: list[NDArray[Any]]
+) -> bool:
     seen = levels if weight is None else levels[weight > 0]
-    return bool(len(seen)) and bool((seen == seen[0]).all())
+    return bool(len(seen)) and all((part == seen[0]).all() for part in (seen, *others))
 
 
 def _constant(rows: Rows, levels: NDArray[Any], weight: FloatArray | None) -> Any:
