@@ -33,37 +33,41 @@ def r2(truth: pd.Series, predicted: np.ndarray) -> float:
     return float(1.0 - np.mean((truth - predicted) ** 2) / np.var(truth))
 
 
-def compare(
-    result: Any, sites: Mapping[str, pd.DataFrame], new: pd.DataFrame, alpha: float = ALPHA
+def without_rounds(
+    sites: Mapping[str, pd.DataFrame], new: pd.DataFrame, alpha: float = ALPHA
 ) -> dict[str, float]:
-    """R2 on new rows of the pooled fit, of averaging, and of a result.
-
-    Returns
-    -------
-    dict
-        ``averaging``, ``kept``, ``pooled``, and ``share``: how much of the way from averaging to
-        the pooled fit the result has come.
-    """
+    """R2 on new rows of ``averaging`` of the sites' own fits, and of the ``pooled`` fit."""
     from sklearn.linear_model import Lasso
 
     pooled = pd.concat(sites.values())
     names = [name for name in pooled if name != "stab"]
     centre, scale = pooled[names].mean(), pooled[names].std(ddof=0)
 
-    def fit(table: pd.DataFrame) -> Any:
-        model = Lasso(alpha=alpha, max_iter=100_000)
-        return model.fit(((table[names] - centre) / scale).to_numpy(), table["stab"])
+    def predicted(table: pd.DataFrame) -> np.ndarray:
+        model = Lasso(alpha=alpha, tol=1e-6, max_iter=100_000)
+        model.fit(((table[names] - centre) / scale).to_numpy(), table["stab"])
+        return np.asarray(model.predict(((new[names] - centre) / scale).to_numpy()))
 
-    at_new = ((new[names] - centre) / scale).to_numpy()
     n = [len(table) for table in sites.values()]
-    apart = np.average([fit(t).predict(at_new) for t in sites.values()], axis=0, weights=n)
-    found = {
+    apart = np.average([predicted(table) for table in sites.values()], axis=0, weights=n)
+    return {
         "averaging": r2(new["stab"], apart),
-        "kept": r2(new["stab"], result.to_estimator().predict(new[names])),
-        "pooled": r2(new["stab"], fit(pooled).predict(at_new)),
+        "pooled": r2(new["stab"], predicted(pooled)),
     }
-    gap = found["pooled"] - found["averaging"]
-    return {**found, "share": (found["kept"] - found["averaging"]) / gap}
+
+
+def compare(result: Any, sites: Mapping[str, pd.DataFrame], new: pd.DataFrame) -> dict[str, float]:
+    """The same, what a result ``kept``, and which ``share`` of the gap that is."""
+    found = without_rounds(sites, new)
+    names = [name for name in new if name != "stab"]
+    kept = r2(new["stab"], result.to_estimator().predict(new[names]))
+    share = (kept - found["averaging"]) / (found["pooled"] - found["averaging"])
+    return {
+        "averaging": found["averaging"],
+        "kept": kept,
+        "pooled": found["pooled"],
+        "share": share,
+    }
 
 
 def main() -> None:

@@ -36,15 +36,8 @@ def log_loss(truth: pd.Series, chance: np.ndarray) -> float:
     return float(-np.log(np.maximum(right, 1e-15)).mean())
 
 
-def compare(result: Any, sites: Mapping[str, pd.DataFrame], new: pd.DataFrame) -> dict[str, float]:
-    """Log loss on new rows of the pooled fit, of averaging, and of a result.
-
-    Returns
-    -------
-    dict
-        ``averaging``, ``kept``, ``pooled``, and ``share``: how much of the way from averaging to
-        the pooled fit the result has come.
-    """
+def without_rounds(sites: Mapping[str, pd.DataFrame], new: pd.DataFrame) -> dict[str, float]:
+    """Log loss on new rows of ``averaging`` of the sites' own fits, and of the ``pooled`` fit."""
     from sklearn.linear_model import LogisticRegression
 
     pooled = pd.concat(sites.values())
@@ -60,15 +53,26 @@ def compare(result: Any, sites: Mapping[str, pd.DataFrame], new: pd.DataFrame) -
 
     n = [len(table) for table in sites.values()]
     apart = np.average([chances(table) for table in sites.values()], axis=0, weights=n)
-    predictor = result.to_estimator()
-    yes = list(predictor.classes_).index("yes")
-    found = {
+    return {
         "averaging": log_loss(new["dos"], apart),
-        "kept": log_loss(new["dos"], predictor.predict_proba(new[names])[:, yes]),
         "pooled": log_loss(new["dos"], chances(pooled)),
     }
-    gap = found["averaging"] - found["pooled"]
-    return {**found, "share": (found["averaging"] - found["kept"]) / gap}
+
+
+def compare(result: Any, sites: Mapping[str, pd.DataFrame], new: pd.DataFrame) -> dict[str, float]:
+    """The same, what a result ``kept``, and which ``share`` of the gap that is."""
+    found = without_rounds(sites, new)
+    predictor = result.to_estimator()
+    yes = list(predictor.classes_).index("yes")
+    names = [name for name in new if name != "dos"]
+    kept = log_loss(new["dos"], predictor.predict_proba(new[names])[:, yes])
+    share = (found["averaging"] - kept) / (found["averaging"] - found["pooled"])
+    return {
+        "averaging": found["averaging"],
+        "kept": kept,
+        "pooled": found["pooled"],
+        "share": share,
+    }
 
 
 def main() -> None:
