@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +13,16 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.privacy.own_rows import (
     DIGEST_BYTES,
+    LEVEL,
     Digests,
+    _chance,
+    _counts,
     compare_rows,
     own_rows_offered,
     row_digests,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 SALT = "trial-20240229-000000"
 
 
@@ -93,19 +99,36 @@ def test_private_rows_of_continuous_columns_are_caught(n: int, m: int, share: fl
     assert not own_rows_offered(row_digests(own, SALT), row_digests(others, SALT), 5)
 
 
-def test_half_planted_rows_of_a_discrete_population_are_caught() -> None:
-    rng = np.random.default_rng(7)
-    weights = 1.0 / np.arange(1, 5001)
+def found_in(cells: int, n: int, m: int, trials: int = 100) -> tuple[float, int]:
+    """Share of own rows with an equal, and offers found in which half of the rows are copied."""
+    rng = np.random.default_rng([cells, n, m])
+    weights = 1.0 / np.arange(1, cells + 1) if cells else np.ones(1)
     weights /= weights.sum()
-    caught = repeats = 0
-    for _ in range(200):
-        own = rng.choice(5000, 400, p=weights)
-        repeats += float((np.bincount(own)[own] > 1).mean())
-        reference = np.concatenate([rng.permutation(own)[:100], rng.choice(5000, 100, p=weights)])
-        caught += own_rows_offered(digests_of(own), digests_of(reference), 5)
-    # Half of the own rows have an equal, and still most offers are caught: sd below 3 points.
-    assert repeats / 200 > 0.5
-    assert caught / 200 > 0.9
+
+    def draw(size: int) -> NDArray[np.int64]:
+        # Without cells: a continuous population, in which no row comes twice.
+        return rng.choice(cells, size, p=weights) if cells else rng.integers(2**62, size=size)
+
+    equal, found = 0.0, 0
+    for _ in range(trials):
+        own, copies = draw(n), min(n, m // 2)
+        offer = np.concatenate([rng.permutation(own)[:copies], draw(m - copies)])
+        equal += float((np.unique(own, return_counts=True)[1] == 1).sum()) / n
+        found += own_rows_offered(digests_of(own), digests_of(offer), 5)
+    return 1 - equal / trials, found
+
+
+def test_copied_rows_are_found_as_the_page_says() -> None:
+    """Half of the offer is copied: found in all populations but those where most rows repeat."""
+    page = (ROOT / "docs" / "proofs" / "own-rows.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*?) \| ([\d,]+) \| (\d+) \| (\d+) % \| (\d+) \|$", page, re.MULTILINE)
+    assert len(rows) == 7
+    for population, n, m, equal, found in rows:
+        cells = re.match(r"([\d,]+) cells", population)
+        number = int(cells[1].replace(",", "")) if cells else 0
+        got = found_in(number, int(n.replace(",", "")), int(m))
+        # The same draws as the page's; a standard error of a rate is up to 5 of 100.
+        assert (round(100 * got[0]), got[1]) == (int(equal), int(found)), population
 
 
 def test_fewer_rows_than_the_policys_smallest_number_are_not_said() -> None:
@@ -157,10 +180,9 @@ def test_honest_rows_of_a_discrete_population_are_not_accused(n: int, m: int, ki
 
 def test_repeats_in_the_table_alone_would_accuse_honest_rows() -> None:
     """The control: a small table without an equal pair says little of how rare pairs are."""
-    weights = np.ones(3000) / 3000
-    both, alone = accused(60, 600, weights, 400, 5)
-    # Standard error 2.5 points.
-    assert alone / 400 > 0.2
+    both, alone = accused(30, 600, np.ones(1000) / 1000, 400, 5)
+    # .64 on the page, with a standard error of 2.4 points here.
+    assert abs(alone / 400 - 0.64) < 4 * 0.024
     assert both == 0
 
 
@@ -191,11 +213,14 @@ def test_the_bound_of_dealing_is_above_the_law(single: int) -> None:
 def test_a_design_of_all_levels_is_not_accused() -> None:
     """Every row of the table is in it, and equal rows in the table say that this is no wonder."""
     rng = np.random.default_rng(9)
-    design = np.stack(np.meshgrid(*[[0.0, 1.0]] * 8), axis=-1).reshape(-1, 8)
+    design = np.stack(np.meshgrid(*[[0.0, 1.0]] * 10), axis=-1).reshape(-1, 10)
     own = design[rng.integers(len(design), size=400)]
-    found = compare_rows(row_digests(own, SALT), row_digests(design, SALT), 5)
-    assert found.matches > 150
+    digests = row_digests(own, SALT), row_digests(design, SALT)
+    found = compare_rows(*digests, 5)
+    assert found.matches > 300
     assert not found.offered
+    # The other explanation alone would not do.
+    assert _chance(_counts(*digests)) < LEVEL
 
 
 def test_empty_tables_offer_nothing() -> None:
