@@ -7,6 +7,7 @@ columns.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -26,19 +27,48 @@ def as_rows(x: Any) -> Rows:
     return x.tocsr() if sparse.issparse(x) else np.asarray(x)
 
 
-def stacked(blocks: list[Rows], *, by_column: bool) -> Rows:
-    """Rows under one another in a new array, by column for learners that go through columns."""
+def stacked(blocks: list[Rows], *, by_column: bool, reuse: bool) -> Rows:
+    """Rows under one another.
+
+    Parameters
+    ----------
+    blocks : list of (n_i, p) arrays or sparse matrices
+    by_column : bool
+        Whether the learner goes through columns, which are then laid out one after another.
+    reuse : bool
+        Write into memory that the next call in this thread overwrites: only for learners that keep
+        no rows. Fresh memory costs more than the copy.
+    """
     from scipy import sparse
 
     if any(sparse.issparse(block) for block in blocks):
         return sparse.vstack(blocks, format="csc" if by_column else "csr", dtype=np.float64)
     n, p = sum(len(block) for block in blocks), blocks[0].shape[1]
-    rows: NDArray[np.float64] = np.empty((n, p), order="F" if by_column else "C")
+    flat = _scratch(n * p) if reuse else np.empty(n * p)
+    rows = flat.reshape((n, p), order="F" if by_column else "C")
     at = 0
     for block in blocks:
-        rows[at : at + len(block)] = block
-        at += len(block)
+        for i in range(0, len(block), _PIECE):
+            piece = block[i : i + _PIECE]
+            rows[at : at + len(piece)] = piece
+            at += len(piece)
     return rows
+
+
+_PIECE = 512
+"""Rows that are turned into columns at a time, while they are in the cache."""
+_KEPT = 1 << 23
+"""Numbers that a thread keeps for its next stack (64 MB); larger stacks are given back."""
+_memory = threading.local()
+
+
+def _scratch(size: int) -> NDArray[np.float64]:
+    if size > _KEPT:
+        return np.empty(size)
+    kept: NDArray[np.float64] | None = getattr(_memory, "rows", None)
+    if kept is None or len(kept) < size:
+        kept = _memory.rows = np.empty(size)
+    return kept[:size]
 
 
 class Frozen:

@@ -118,16 +118,18 @@ class Learner:
         _check_task(learner, task)
         if task == "classification" and n_levels < 2:
             raise ParameterError.of("n_levels", "2 or more in classification", n_levels)
-        self._learner = settled(clone(learner), seed)
+        self._take(settled(clone(learner), seed))
         self._penalty_value()
         self._frozen = Frozen(estimator, reference, seed)
-        if getattr(self._learner, "gamma", None) == "scale" and self._frozen.reference is not None:
-            self._learner.set_params(gamma=_scale_of(self._frozen.reference))
-        settings = learner.get_params(deep=False)
+        settings = self._parameters
+        if settings.get("gamma") == "scale" and self._frozen.reference is not None:
+            self._take(self._cloned({"gamma": _scale_of(self._frozen.reference)}))
         # The step of these solvers is for weights of at most one: with larger ones they diverge.
         average_gradients = settings.get("solver") in ("sag", "saga")
         self._largest_weight_one = average_gradients and self.convention.name == "sum"
-        self._in_place = "copy_X" in settings and type(learner).__module__.startswith("sklearn.")
+        home = type(learner).__module__.split(".")[:2]
+        self._in_place = "copy_X" in settings and home[0] == "sklearn"
+        self._forgets = home == ["sklearn", "linear_model"] or home[0] == "glum"
 
     def with_penalty(self, value: float) -> Learner:
         """Return the same learner with another penalty, in the units of its parameter."""
@@ -135,13 +137,22 @@ class Learner:
             raise ParameterError(f"{self.name} has no penalty to choose: leave penalties= out")
         other = object.__new__(Learner)
         other.__dict__.update(self.__dict__)
-        other._learner = self._cloned({self.penalty_name: float(value)})
+        other._take(self._cloned({self.penalty_name: float(value)}))
         return other
 
-    def _cloned(self, settings: Mapping[str, Any]) -> Any:
-        from sklearn.base import clone
+    def _take(self, learner: Any) -> None:
+        """Keep the unfitted learner, and what is asked of it in every fit."""
+        self._learner = learner
+        self._parameters = learner.get_params(deep=False)
 
-        return clone(self._learner).set_params(**settings)
+    def _cloned(self, settings: Mapping[str, Any]) -> Any:
+        parameters = self._parameters
+        if any(hasattr(value, "get_params") for value in parameters.values()):
+            from sklearn.base import clone
+
+            return clone(self._learner).set_params(**settings)
+        # A clone looks at signatures and parameters again, each time.
+        return type(self._learner)(**{**parameters, **settings})
 
     # ----------------------------------------------------------------------- fit
 
@@ -211,7 +222,7 @@ class Learner:
             factor, weights = factor / weights.max(), weights / weights.max()
         learner = self._cloned(self._penalised(factor, fresh=bool(blocks)))
         if blocks:
-            rows = stacked([rows, *blocks], by_column=self.name in _BY_COLUMN)
+            rows = stacked([rows, *blocks], by_column=self.name in _BY_COLUMN, reuse=self._forgets)
             self._begin(learner, start, rows.shape[1], response)
         return self._fitted(learner, rows, response, weights)
 
@@ -263,7 +274,7 @@ class Learner:
         counts = np.concatenate([own_copies, pseudo_copies])
         at = np.repeat(np.arange(len(counts)), counts)
         if blocks:
-            rows = stacked([rows, *blocks], by_column=False)
+            rows = stacked([rows, *blocks], by_column=False, reuse=False)
         if blocks or (counts != 1).any():
             rows, response = rows[at], response[at]
         learner = self._cloned(self._penalised(factor, fresh=bool(blocks)))
@@ -297,7 +308,7 @@ class Learner:
                 return
         coef = np.array(start["coef"], dtype=np.float64)
         if coef.shape == shape:
-            learner.set_params(warm_start=True)
+            learner.warm_start = True
             learner.coef_ = coef
             learner.intercept_ = np.array(start["intercept"], dtype=np.float64)
 
@@ -309,10 +320,10 @@ class Learner:
         else:
             learner.fit(rows, response, sample_weight=weights)
         # The result carries the user's settings, not those of one fit.
-        settings = {"copy_X": True} if self._in_place else {}
-        if self.convention.warm and learner.warm_start:
-            settings["warm_start"] = False
-        learner.set_params(**settings)
+        if self._in_place:
+            learner.copy_X = True
+        if self.convention.warm:
+            learner.warm_start = False
         return self._frozen.before(learner)
 
     # ----------------------------------------------------------------------- after a fit
@@ -342,7 +353,8 @@ class Learner:
                 f"{self.name} predicts values that are not finite: check its settings, and scale "
                 "the columns"
             )
-        if self.task == "classification" and n_rows >= _LABEL_ROWS and _only_labels(found):
+        judged = self.task == "classification" and not self.is_linear and n_rows >= _LABEL_ROWS
+        if judged and _only_labels(found):
             raise ParameterError(
                 f"{self.name} returns labels, not probabilities: averaging needs probabilities, so "
                 "give its leaves or neighbourhoods more rows, or take another classifier"
