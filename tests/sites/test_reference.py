@@ -53,7 +53,7 @@ def test_rows_are_coded_as_those_of_a_site(tmp_path: Path) -> None:
     read = study(tmp_path)
     found = read_reference(read)
     assert found.names == ("age", "kind=b", "kind=c", "cp=4")
-    assert np.array_equal(found.rows, [[40, 0, 0, 1], [50.5, 1, 0, 0], [0, 0, 1, 1]])
+    assert found.rows.tolist() == [[40, 0, 0, 1], [50.5, 1, 0, 0], [0, 0, 1, 1]]
     assert found.rows_read == 3
     assert found.content_hash == hashlib.sha256(TABLE.encode()).hexdigest()
     assert found.plain()[1] == (50.5, 1.0, 0.0, 0.0)
