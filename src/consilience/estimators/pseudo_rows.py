@@ -107,15 +107,15 @@ class Learner:
     ) -> None:
         from sklearn.base import clone
 
+        learner = innermost(estimator)
+        _check_task(learner, task)
         self.convention: Convention = convention_of(estimator, convention)
         self.task = task
         self.n_outputs = n_levels if task == "classification" else 1
         self.penalty_name = self.convention.penalty
         self.is_linear = self.convention.linear
         self.n_total = n_total
-        learner = innermost(estimator)
         self.name = type(learner).__name__
-        _check_task(learner, task)
         if task == "classification" and n_levels < 2:
             raise ParameterError.of("n_levels", "2 or more in classification", n_levels)
         self._take(settled(clone(learner), seed))
@@ -466,9 +466,7 @@ def _checked_weights(weight: Any, n_rows: int) -> FloatArray:
     return found
 
 
-def _one_level(
-    levels: NDArray[Any], weight: FloatArray | None, others: list[NDArray[Any]]
-) -> bool:
+def _one_level(levels: NDArray[Any], weight: FloatArray | None, others: list[NDArray[Any]]) -> bool:
     seen = levels if weight is None else levels[weight > 0]
     return bool(len(seen)) and all((part == seen[0]).all() for part in (seen, *others))
 
