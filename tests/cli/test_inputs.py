@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import struct
@@ -14,7 +15,9 @@ import pytest
 
 from consilience.engines.federation import load_run
 from consilience.engines.local import LocalEngine
+from consilience.engines.rundir import read_lines
 from consilience.exceptions import DataError
+from tests.cli.test_site import Workspace as FolderSpace
 from tests.cli.workspace import CANARY_NUMBER, CANARY_TEXT, Workspace, call, sentence
 
 CANARIES = (
@@ -518,3 +521,41 @@ def test_an_approved_study_with_reference_rows_runs(space: Workspace) -> None:
     checked = call("check", space.file)
     assert checked.exit_code == 4
     assert "the steward has not approved the study" in sentence(checked)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_reference_rows_reach_sites_elsewhere_unless_they_are_theirs(
+    tmp_path: Path, private: bool
+) -> None:
+    """Through a folder; both stewards approved the study by a hash known without the file."""
+    space = FolderSpace(tmp_path, "reference-averaging")
+    for i, name in enumerate(("boston", "leeds")):
+        rows = np.random.default_rng(i).normal(size=(80, 3))
+        lines = [",".join(f"{v:.6f}" for v in row) for row in rows]
+        (tmp_path / name / "table.csv").write_text("\n".join(["x,y,z", *lines]) + "\n")
+    rows = np.random.default_rng(9).normal(size=(40, 3))
+    public_rows = ["x,y,z", *(",".join(f"{v:.6f}" for v in row) for row in rows)]
+    own = (tmp_path / "leeds" / "table.csv").read_text().splitlines()[:31]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join([*own, *public_rows[31:]] if private else public_rows) + "\n")
+    text = space.study_toml.read_text().replace("[data]\n", '[data]\ntarget = "z"\n')
+    text = text.replace("[sites]\n", '[parameters]\nestimator = "ridge"\nmax_rounds = 1\n[sites]\n')
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    text += f'[reference]\npath = "rows.csv"\nsha256 = "{sha256}"\n'
+    space.study_toml.write_text(text)
+    for name in ("boston", "leeds"):
+        copy = tmp_path / name / "study.toml"  # without the rows beside it
+        copy.write_text(text)
+        assert call("site", "approve", space.site_toml(name), copy).exit_code == 0
+    space.coordinator.save(tmp_path / "coordinator")
+    words = ["run", space.study_toml, "--engine", "folder", "--folder", space.folder]
+    words += ["--key", tmp_path / "coordinator", "--out", tmp_path / "out"]
+    with space.watching("boston", "leeds"):
+        done = call(*words)
+    if not private:
+        assert done.exit_code == 0, done.output
+        return
+    assert done.exit_code == 2
+    assert "rows of the table of site leeds" in sentence(done)
+    steps = [line.step for line in read_lines(tmp_path / "out")]
+    assert steps[-1] == "offer"
