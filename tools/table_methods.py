@@ -45,7 +45,9 @@ class Proof:
 _CHECKED = r"check_method\("
 PROOFS = (
     Proof(
-        "estimator", ("tests/estimators/test_*.py", "tests/tall/test_*.py"), ("check_estimator",)
+        "estimator",
+        ("tests/estimators/test_*.py", "tests/tall/test_*.py"),
+        ("check_estimator|_with_checks",),
     ),
     Proof("command line", ("tests/cli/test_*.py",), (r'"run"',)),
     Proof("demo", ("tests/cli/test_*.py",), (r'"demo"',)),
@@ -90,10 +92,13 @@ def conformance() -> Iterator[str]:
 
 
 def _cell(proof: Proof, name: str, kind: str) -> str:
-    mentions = re.compile(rf"\b{kind}\b|\b{re.escape(name)}\b")
-    for pattern in proof.files:
-        for path in sorted(ROOT.glob(pattern)):
-            text = _text(path)
+    # A method's twin for one table has its name with the kind of estimator.
+    mentions = re.compile(rf"\b{kind}(?:Regressor|Classifier)?\b|\b{re.escape(name)}\b")
+    paths = [path for pattern in proof.files for path in sorted(ROOT.glob(pattern))]
+    # A file that names the method itself comes before one that only loops over a list with it.
+    for text_of in (_own_text, _text):
+        for path in paths:
+            text = text_of(path)
             if mentions.search(text) and all(re.search(word, text) for word in proof.words):
                 place = path.relative_to(ROOT).as_posix()
                 return f"[{path.stem.removeprefix('test_')}]({place})"
@@ -101,9 +106,14 @@ def _cell(proof: Proof, name: str, kind: str) -> str:
 
 
 @cache
+def _own_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
 def _text(path: Path) -> str:
     """Text of a test file, with the studies or demonstrations that it loops over."""
-    text = path.read_text(encoding="utf-8")
+    text = _own_text(path)
     if re.search(r"\bCASES\b", text) and CASES.is_file():
         text += CASES.read_text(encoding="utf-8")
     if re.search(r"\bDEMOS\b", text):
@@ -333,9 +343,17 @@ def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
             ("sends a model", lambda run: "small" in run.result.owners),
         ),
         "meta-clustering": (("is placed", lambda run: "small" in run.result.sites),),
+        "reference-averaging": (
+            ("is in the average", lambda run: "small" in run.result.owners),
+            ("holds out rows", lambda run: _holds_out(run.result, "small")),
+        ),
         "assistance-test": (("in common: a test", lambda run: bool(run.result.tests)),),
         "assisted-glm": (("in common: a fit", lambda run: run.result.rounds > 0),),
     }
+
+
+def _holds_out(result: Any, site: str) -> bool:
+    return site in result.sites and result.held[result.sites.index(site)] > 0
 
 
 STUDIES = _studies()
@@ -385,6 +403,7 @@ def _run(name: str, preset: str, n: int) -> Any:
         MeanAndSD,
         MetaClustering,
         Preparation,
+        ReferenceAveraging,
     )
 
     linear = MetaClustering(candidates=("linear",), gain_folds=0, stability_runs=0)
@@ -396,6 +415,11 @@ def _run(name: str, preset: str, n: int) -> Any:
             None,
         ),
         "meta-clustering": (linear, "none", "y"),
+        "reference-averaging": (
+            ReferenceAveraging(estimator="ridge", max_rounds=1),
+            "none",
+            "y",
+        ),
     }
     over_columns = {
         "assistance-test": AssistanceTest(family="normal", n_directions=1),
@@ -501,9 +525,10 @@ Found by running it: three sites, three columns, two well separated groups of eq
 classes asked for; two sites have 120 rows, the third has the number in the table. Other data need
 more rows: a site passes when its *smallest* cell does. `strict` and `consortium` have the same
 `min_records`. Meta clustering: linear models of a linear response; the other candidates are in
-[its guide](docs/guide/meta-clustering.md#candidates). Over columns the number is that of the common
-rows: two columns at the initiator, whose policy also has `share_response = true`, and two at its
-partner; a linear model, one direction for the test.
+[its guide](docs/guide/meta-clustering.md#candidates). Reference averaging: a ridge, a fifth of the
+rows held out. Over columns the number is that of the common rows: two columns at the initiator,
+whose policy also has `share_response = true`, and two at its partner; a linear model, one direction
+for the test.
 """
 META = """\
 ## Meta clustering: measured against wanted

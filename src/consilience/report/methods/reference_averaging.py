@@ -246,8 +246,8 @@ def _round_name(k: int) -> str:
 def _limits(result: ReferenceAveragingResult) -> list[str]:
     known = [
         "Near the fit of all rows is not always better. Where rows are spread over the sites at "
-        "random, the plain average is close to it already and, for probabilities, often predicts "
-        "better, because averaging takes noise away.",
+        "random, the plain average is close to it already, and it takes noise away: where the fit "
+        "of all rows is overfitted, by a weak penalty on many columns, averaging predicts better.",
         "The rounds aim at one fit for all sites. Where the relationship itself differs between "
         "sites, that is the wrong target: meta clustering asks whether it does.",
         "The round is chosen by the same held-out rows that its gain is told on, so the gain of "
