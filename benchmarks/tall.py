@@ -270,7 +270,7 @@ LEARNERS: dict[str, tuple[Any, str]] = {
 
 def overhead(folder: Path) -> list[dict[str, Any]]:
     """Rounds against as many plain fits of the same splits, on the same workers."""
-    rows, splits, rounds = ROWS // 4, SPLITS // 4, 5
+    rows, splits, rounds = ROWS // 4, SPLITS // 4, 10
     write(folder / "part", rows, COLUMNS, splits)
     names = [f"x{j}" for j in range(COLUMNS)]
     watch = Watch()

@@ -259,7 +259,7 @@ class _Job:
                 f"{least} rows."
             )
         for sentence in said:
-            warnings.warn(sentence, UserWarning, stacklevel=5)
+            warnings.warn(sentence, UserWarning, stacklevel=4)
         return tuple(said)
 
     def _unpenalised(self) -> bool:
@@ -286,7 +286,7 @@ class _Job:
                 "(refitting it with its own predictions changes it), so the splits' plain fits "
                 "are averaged: for the fit of all rows take another learner."
             )
-            warnings.warn(sentence, UserWarning, stacklevel=5)
+            warnings.warn(sentence, UserWarning, stacklevel=4)
             remarks = (*remarks, sentence)
         models = self._all_rows(choice, trial, measured, _under(reached, "final"))
         return Fitted(

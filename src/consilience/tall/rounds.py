@@ -7,6 +7,7 @@ round's models are fitted once, in a last pass.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -81,6 +82,10 @@ class Task:
     target: FloatArray | None
     starts: tuple[Start | None, ...]
     keep: bool = False
+
+    def __sizeof__(self) -> int:
+        # With rows of its own it is sent straight to a worker, not through a scheduler.
+        return sys.getsizeof(self.part)
 
 
 @dataclass(frozen=True, eq=False)

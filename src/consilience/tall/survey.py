@@ -7,6 +7,7 @@ place of the split, never on who reads it.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ IntArray = NDArray[np.int64]
 
 _MOST_COLUMNS = 2000
 """Of more columns no second moments are computed unless they are asked for."""
+_ROWS_FOR_RANK = 4
+"""Rows for each column in the splits that tell the rank which reference rows need."""
 _HELD_BYTES = 2**28
 """Bound on the predictions for held-out rows that are in memory at a time."""
 
@@ -45,6 +48,10 @@ class Look:
     held: IntArray
     moments: bool
     classes: bool
+
+    def __sizeof__(self) -> int:
+        # With rows of its own it is sent straight to a worker, not through a scheduler.
+        return sys.getsizeof(self.part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +107,16 @@ class Survey:
 def default_reference_rows(n_columns: int, split_rows: float) -> int:
     """A twentieth of a split's rows, so that they cost little; from 5 to 20 for each column."""
     return int(min(20 * n_columns, max(5 * n_columns, split_rows / 20)))
+
+
+def _splits_for_rank(sizes: Sequence[int], n_columns: int) -> list[int]:
+    """Splits whose second moments are computed: enough to tell which columns go together."""
+    if n_columns > _MOST_COLUMNS:
+        return []
+    enough = np.cumsum(sizes) >= _ROWS_FOR_RANK * n_columns
+    number = int(np.argmax(enough)) + 1 if enough.any() else len(sizes)
+    spread = np.linspace(0, len(sizes) - 1, min(max(number, 3), len(sizes)))
+    return sorted({int(b) for b in spread})
 
 
 def held_out(
@@ -199,12 +216,12 @@ def survey(
     own = reference if isinstance(reference, str) else "given"
     if own not in ("rows", "moments", "given"):
         raise ParameterError.of("reference", "'rows', 'moments' or an array", reference)
-    moments = own == "moments" or n_columns <= _MOST_COLUMNS
+    told = list(range(len(sizes))) if own == "moments" else _splits_for_rank(sizes, n_columns)
     ends = np.cumsum([0, *sizes]) * m / sum(sizes)
     shares = np.diff(np.floor(ends + 1e-9)).astype(int) if own == "rows" else [0] * len(sizes)
     unknown = classes and levels is None
     looks = [
-        Look(part, b, int(shares[b]), held[b], moments, unknown) for b, part in enumerate(parts)
+        Look(part, b, int(shares[b]), held[b], b in told, unknown) for b, part in enumerate(parts)
     ]
     seen = workers.map(look, looks, seed, done=done)
     held_y: NDArray[Any] = np.concatenate([s.held_y for s in seen])
@@ -237,9 +254,12 @@ def _reference_rows(
 ) -> tuple[FloatArray, FloatArray | None]:
     """Reference rows and second moments of the data, where they are known."""
     second = mean = covariance = None
-    if seen[0].products is not None:
+    told = [(n, s) for n, s in zip(sizes, seen, strict=True) if s.products is not None]
+    if told:
         mean, covariance = pool_moments(
-            np.asarray(sizes, dtype=float), [s.mean for s in seen], [s.products for s in seen]
+            np.array([n for n, _ in told], dtype=float),
+            [s.mean for _, s in told],
+            [s.products for _, s in told],
         )
         second = covariance + np.outer(mean, mean)
     if not isinstance(reference, str):
