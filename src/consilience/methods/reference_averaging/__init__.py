@@ -252,7 +252,8 @@ class ReferenceAveraging(Method):
             penalties=self.penalties,
             holdout=self.holdout if self.guard else 0.0,
             guard=self.guard,
-            keep=self.patience + 1,
+            # The best round is judged one round late, and then others are waited for.
+            keep=self.patience + 2,
             schedule=self.schedule,
         )
 
