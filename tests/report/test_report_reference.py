@@ -390,6 +390,23 @@ def test_totals_are_those_of_the_rounds() -> None:
     assert total["saved over averaging"] == "14.7 %"
 
 
+def test_no_total_is_made_of_different_sites() -> None:
+    table = blocks(gaps())["Beside each site's own fit and plain averaging"].tables[0]
+    total = dict(zip(table.head, table.rows[-1], strict=True))
+    assert total["own fit"] == total["averaging"] == "\N{EN DASH}"
+    assert "said of all sites is then that of the others" in table.note
+    assert any("at the 4 of 5 sites that tell" in s for s in headline(gaps()).more)
+    assert any("s003 kept back a loss" in s for s in REPORT.handling(run_of(gaps())))
+    few = result_of(held=np.array([20.0, 20, 20, 0, 20]))
+    assert any("s003 had too few rows" in s for s in REPORT.handling(run_of(few)))
+
+
+def test_rounds_that_nobody_measured_are_not_called_the_best() -> None:
+    told = spoken(blocks(asynchronous())["What the rounds gained and cost"])
+    assert "only the last was measured" in told
+    assert "last round is the best one" not in told
+
+
 def test_sites_are_weighted_by_the_rows_they_held_out() -> None:
     result = result_of(2, held=np.array([30.0, 10.0]))
     values, errors = np.array([1.0, 5.0]), np.array([0.4, 0.8])

@@ -239,9 +239,9 @@ def _held_out(ax: Axes, result: Any, rounds: IntArray) -> None:
         ax.annotate(
             "kept",
             (at, gain[at]),
-            xytext=(9, 0),
+            xytext=(7, 6),
             textcoords="offset points",
-            va="center",
+            va="bottom",
             fontsize=9,
             annotation_clip=False,
         )

@@ -88,7 +88,10 @@ def rounds(run: Run, result: ReferenceAveragingResult) -> Block:
     warning = ""
     if chosen and chosen == last:
         lately = (gain[max(0, last - LATELY)] - gain[last]) / -gain[last]
-        text.append("The last round is the best one" + _lately(lately, min(last, LATELY)))
+        if np.isfinite(gain).all():
+            text.append("The last round is the best one" + _lately(lately, min(last, LATELY)))
+        else:
+            text.append("Of the rounds only the last was measured, beside plain averaging.")
         if lately >= MUCH:
             warning = "The rounds ended while they still gained: more of them may bring more."
     heard = f"; held-out loss changes by {percent(gain[chosen])} in the round that is kept"
@@ -112,8 +115,6 @@ def rounds(run: Run, result: ReferenceAveragingResult) -> Block:
 
 
 def _lately(share: float, rounds: int) -> str:
-    if not math.isfinite(share):
-        return "."
     return (
         f"; the last {rounds} brought {percent(share, 0)} of the whole gain, so more of them would "
         "bring little."
@@ -180,7 +181,10 @@ def comparison(result: ReferenceAveragingResult) -> Block:
         "that in the rows fitted. With few held-out rows at a site its own figure says little.",
     ]
     base = float(result.base_loss[int(result.chosen_track)])
-    totals = (over_sites(result, losses[:, 0])[0], base, base * (1 + gain))
+    all_tell = np.isfinite(losses[np.asarray(result.held) > 0]).all(axis=0)
+    totals = np.where(
+        all_tell, (over_sites(result, losses[:, 0])[0], base, base * (1 + gain)), np.nan
+    )
     cells = [_losses([*losses[:, j], totals[j]]) for j in range(3)]
     rows = []
     for i, site in enumerate((*result.sites, "all sites")):
@@ -205,7 +209,8 @@ def comparison(result: ReferenceAveragingResult) -> Block:
         "Held out: rows. Saved: shares of the loss of averaging over all sites, with half of a "
         "95 % interval. "
         "Each site rounds its losses to what one row may tell, so they do not add up exactly. "
-        f"{DASH}: the site held out no rows, or withheld a loss that few rows dominate."
+        f"{DASH}: the site held out no rows, or withheld a loss that few rows dominate; what is "
+        "said of all sites is then that of the others."
     )
     mean, its_error = both[1 if result.kept else 0]
     picture = Picture(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.engines.federation import Run
 from consilience.methods.reference_averaging.result import ReferenceAveragingResult
@@ -54,7 +55,7 @@ class ReferenceAveragingReport(MethodReport):
         """Learner, rows, rounds, gain."""
         result = _result(run)
         facts = [
-            ("learner", drawing.short(result.estimator, 40)),
+            ("learner", drawing.short(result.estimator.partition("(")[0], 30)),
             ("rows", f"{int(np.sum(result.sizes)):,}"),
             ("rounds of refits", f"{n_rounds(result):,}"),
             ("round that is kept", _round_name(int(result.chosen_round))),
@@ -91,13 +92,20 @@ class ReferenceAveragingReport(MethodReport):
         """What sites kept back, and how often they said how a fit of their rows looks."""
         result = _result(run)
         words = []
-        told = np.isfinite(np.asarray(result.local_losses, dtype=float)).all(axis=1)
-        if measured(result) and not told.all():
-            silent = [site_name(s) for s, t in zip(result.sites, told, strict=True) if not t]
-            words.append(
-                f"{listed(silent)} withheld held-out losses, or had too few rows to hold any out: "
-                "the other sites alone say what the rounds gained."
-            )
+        if measured(result):
+            held = np.asarray(result.held) > 0
+            told = np.isfinite(np.asarray(result.local_losses, dtype=float)).all(axis=1)
+            without = _names(result, ~held)
+            if without:
+                words.append(
+                    f"{without} had too few rows to hold some out: the other sites say what the "
+                    "rounds gained."
+                )
+            if (held & ~told).any():
+                words.append(
+                    f"{_names(result, held & ~told)} kept back a loss at the end, which few rows "
+                    "dominate."
+                )
         gaps = {x.field for x in run.transcript if x.verdict == "withheld"}
         if n_rounds(result) and gaps == {"probe"}:
             words.append(
@@ -115,6 +123,10 @@ class ReferenceAveragingReport(MethodReport):
     def limits(self, run: Run) -> Sequence[str]:
         """What the rounds cannot do."""
         return _limits(_result(run))
+
+
+def _names(result: ReferenceAveragingResult, which: NDArray[np.bool_]) -> str:
+    return listed([site_name(s) for s, w in zip(result.sites, which, strict=True) if w])
 
 
 def _result(run: Run) -> ReferenceAveragingResult:
@@ -201,17 +213,22 @@ def _beside_own(result: ReferenceAveragingResult) -> str:
     low, high = mean - Z95 * its_error, mean + Z95 * its_error
     interval = f"95 % interval {percent(low)} to {percent(high)} of the loss of averaging"
     whose = "sites' own fits, each at its own site"
+    told, n = int(np.isfinite(saved[:, 0]).sum()), len(result.sites)
+    where = "" if told == n else f" (at the {told} of {plural(n, 'site')} that tell)"
     if low > 0:
-        return f"It predicts better than the {whose}: they lose {percent(mean)} more ({interval})."
+        return (
+            f"It predicts better than the {whose}{where}: they lose {percent(mean)} more "
+            f"({interval})."
+        )
     if high < 0:
         return (
-            f"It predicts worse than the {whose}, by {percent(-mean)} (95 % interval "
-            f"{percent(-high)} to {percent(-low)} of the loss of averaging): the sites differ in "
-            "more than their rows, and one fit for all of them may not be what is wanted."
+            f"It predicts worse than the {whose}{where}: they lose {percent(-mean)} less (95 % "
+            f"interval {percent(-high)} to {percent(-low)} of the loss of averaging). The sites "
+            "differ in more than their rows, and one fit for all of them may not be what is wanted."
         )
     return (
-        f"Beside the {whose}, there is no clear difference: they lose {percent(mean)} more, 95 % "
-        f"interval {percent(low)} to {percent(high)} of the loss of averaging."
+        f"Beside the {whose}{where}, there is no clear difference: they lose {percent(abs(mean))} "
+        f"{'more' if mean >= 0 else 'less'} ({interval}, above 0 where they lose more)."
     )
 
 
