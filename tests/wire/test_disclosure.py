@@ -203,6 +203,32 @@ def test_cross_products_against_loops(kinds: tuple[str, ...]) -> None:
             assert evidence(released).share[j, k] == pytest.approx(share, rel=1e-12)  # type: ignore[index]
 
 
+def test_cross_products_of_many_rows_against_loops() -> None:
+    """Two values that hold among the first rows do not hold among all; and the reverse."""
+    rng = np.random.default_rng(8)
+    n = 300
+    late = np.where(np.arange(n) < 290, np.arange(n) % 2, np.arange(n))
+    x = np.stack(
+        [
+            rng.normal(size=n) * 1e180,
+            (rng.random(n) < 0.02).astype(float),
+            late,
+            np.where(rng.random(n) < 0.5, -1.0, 1.0),
+            np.zeros(n),
+            np.full(n, 3.0),
+            rng.integers(0, 3, n),
+        ],
+        axis=1,
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        released = evidence(cross_products(x))
+    for j in range(7):
+        for k in range(1, 7):  # the square of the first column overflows
+            _, records, share = cell_facts(x[:, j] * x[:, k])
+            assert released.records[j, k] == records  # type: ignore[index]
+            assert released.share[j, k] == pytest.approx(share, rel=1e-12)  # type: ignore[index]
+
+
 def test_cell_counts() -> None:
     cells = np.array([0] * 12 + [2] * 11 + [-1] * 5)
     released = cell_counts(cells, 3)

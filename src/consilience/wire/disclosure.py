@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
+from consilience.wire.cell_facts import cell_facts, product_facts
 from consilience.wire.centred import Projectable, projectable
 from consilience.wire.centred import column_factor as column_factor
 from consilience.wire.estimators.types import is_memorising
@@ -256,7 +257,7 @@ def aggregate(
     x = np.asarray(contributions, dtype=float)
     flat = x.reshape(len(x), int(np.prod(x.shape[1:])))
     groups = [slice(None)] if cells is None else [cells == c for c in range(n_cells)]
-    facts = [_cell_facts(flat[rows]) for rows in groups]
+    facts = [cell_facts(flat[rows]) for rows in groups]
     if mean:
         facts = [
             (_divided(f[0], flat[rows]), *f[1:]) for f, rows in zip(facts, groups, strict=True)
@@ -288,30 +289,6 @@ def _divided(total: FloatArray, x: FloatArray) -> FloatArray:
     return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))
 
 
-def _cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
-    """Sum, records of the smaller group and largest share, for each column of (n, d)."""
-    present = ~np.isnan(x)
-    size = np.where(present, np.abs(x), 0.0)
-    total = np.where(present, x, 0.0).sum(axis=0)
-    if not len(x):
-        empty = np.zeros(x.shape[1])
-        return total, empty.astype(np.int64), empty
-    nonzero = (size > 0).sum(axis=0)
-    low = np.min(np.where(present, x, np.inf), axis=0)
-    high = np.max(np.where(present, x, -np.inf), axis=0)
-    n_low = ((x == low) & present).sum(axis=0)
-    n_high = ((x == high) & present).sum(axis=0)
-    n = present.sum(axis=0)
-    two_valued = (n_low + n_high == n) & (low < high)
-    records = np.where(two_valued, np.minimum(n_low, n_high), nonzero)
-    # In units of the largest, so that the sum cannot overflow: the largest share is one over it.
-    peak = size.max(axis=0)
-    with np.errstate(invalid="ignore"):  # an infinite contribution dominates, see `dominated`
-        whole = np.divide(size, peak, out=np.zeros_like(size), where=peak > 0).sum(axis=0)
-    share = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole != 0)
-    return total, records, np.asarray(share)
-
-
 def cross_products(x: FloatArray) -> Released:
     """Release ``x'x`` for rows ``x`` (n, p), with the facts of each cell.
 
@@ -322,45 +299,10 @@ def cross_products(x: FloatArray) -> Released:
     """
     x = np.asarray(x, dtype=float)
     n, p = x.shape
-    records, share = _product_facts(x) if n and np.isfinite(x).all() else _loop_of_products(x)
+    records, share = product_facts(x)
     value = x.T @ x
     evidence = Evidence("moments", n, records, share, n_columns=p)
     return Released((value + value.T) / 2, Disclosure.AGGREGATE, evidence, _KEY)
-
-
-def _loop_of_products(x: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Records and largest share of each cell, column by column."""
-    p = x.shape[1]
-    records, share = np.empty((p, p), dtype=np.int64), np.empty((p, p))
-    for j in range(p):
-        _, records[j], share[j] = _cell_facts(x * x[:, [j]])
-    return records, share
-
-
-_FIRST = 64
-
-
-def _product_facts(x: FloatArray) -> tuple[IntArray, FloatArray]:
-    """The same for finite rows, with most sums as products of matrices."""
-    p = x.shape[1]
-    peak_of = np.abs(x).max(axis=0)
-    # In units of the largest of each column, so that no sum can overflow.
-    size = np.abs(x) / np.where(peak_of > 0, peak_of, 1.0)
-    nonzero = (x != 0).astype(float)
-    records = np.rint(nonzero.T @ nonzero).astype(np.int64)
-    whole = size.T @ size
-    peak = np.empty((p, p))
-    with np.errstate(over="ignore"):
-        for j in range(p):
-            peak[j, j:] = peak[j:, j] = (size[:, j:] * size[:, [j]]).max(axis=0)
-            first = x[:_FIRST, j:] * x[:_FIRST, [j]]
-            few = ((first == first.min(axis=0)) | (first == first.max(axis=0))).all(axis=0)
-            places = j + np.flatnonzero(few)  # of these products two values have shown so far
-            if len(places):
-                _, found, _ = _cell_facts(x[:, places] * x[:, [j]])
-                records[j, places] = records[places, j] = found
-    share = np.divide(peak, whole, out=np.zeros_like(whole), where=whole != 0)
-    return records, share
 
 
 def rounded(value: float, *, n_records: int, step: float) -> Released:
