@@ -544,6 +544,13 @@ META_SPEED = """\
 From `benchmarks/meta_clustering.py`: one view of the rows, seconds on one thread with other jobs
 beside it. "double loop": over pairs of sites, with scikit-learn's own prediction.
 """
+REFERENCE = """\
+## Reference averaging: measured against wanted
+
+Designs of the source (Le, Stanford thesis, chapter 1) and of our own, and real tables; each table's
+page says what its figures are. "source": the source's value, where it gives one, for comparison.
+"closed": share of the way from plain averaging to the fit of all rows after so many rounds.
+"""
 
 
 def _anchor(heading: str) -> str:
@@ -579,6 +586,9 @@ def page() -> str:
         "",
         META_SPEED,
         *meta_speed(),
+        "",
+        REFERENCE,
+        *measured_bounds.lines(ROOT, "reference_averaging"),
         "",
         measured_assisted.TEXT,
         *measured_bounds.lines(ROOT, "assisted_glm"),
