@@ -219,7 +219,7 @@ def _held_out(ax: Axes, result: Any, rounds: IntArray) -> None:
             (gain - width * error)[some],
             (gain + width * error)[some],
             color=drawing.BLUE,
-            alpha=0.45 if len(rounds) <= 45 else 0.25,
+            alpha=0.6 if len(rounds) <= 45 else 0.35,
             linewidth=thick,
         )
     # Rounds that nobody measured leave a gap in the line.

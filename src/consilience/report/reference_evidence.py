@@ -81,8 +81,8 @@ def rounds(run: Run, result: ReferenceAveragingResult) -> Block:
     if measured(result):
         text.append(
             "Rows that took part in no fit say which round is kept: the best one, if it beats "
-            "plain averaging by more than one standard error of the paired difference. Then all "
-            "rows are fitted with as many rounds."
+            "plain averaging by more than one standard error of the paired difference. What is "
+            "returned averages fits of all rows after as many rounds."
         )
     gain = curve(result)[0]
     warning = ""
