@@ -70,11 +70,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.estimators.candidates import build
 from consilience.estimators.collaborative_predictor import CollaborativePredictor
-from consilience.estimators.conventions import convention_of
 from consilience.estimators.pseudo_rows import separable
-from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
 from consilience.methods.base import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.methods.phases import site_moments
 from consilience.methods.reference_averaging import site as at_site
@@ -90,6 +88,7 @@ from consilience.methods.reference_averaging.outcome import build_result
 from consilience.methods.reference_averaging.parameters import (
     check_parameters,
     estimator_text,
+    learner_of,
     reference_rows,
     travelling,
 )
@@ -139,7 +138,7 @@ class ReferenceAveraging(Method):
     holdout : float
         Share of each site's rows that measures the rounds, in [0, .5]; sites with too few rows hold
         out none. 0 measures nothing, and the last round is kept.
-    convention : {"auto", "sum", "normalised", "rows"}
+    convention : {"auto", "sum", "normalised", "rows", "trees"}
         How the learner weighs loss against penalty, where it is not known.
     guard : bool
         Probe the learner, and keep a refit only where it is better than averaging.
@@ -205,14 +204,15 @@ class ReferenceAveraging(Method):
         """Check that there is a response, and that learner and response go together."""
         if ctx.columns.target is None:
             raise StudyError("reference-averaging needs a response: name it as [data] target")
+        if not ctx.columns.features:
+            raise StudyError("reference-averaging predicts from features: name them in [data]")
         if ctx.preparation.standardize == "site":
             raise StudyError(
                 "reference rows mean the same at all sites only on one scale: set [preparation] "
                 'standardize to "pooled" or "none"'
             )
         settings = self._settings(ctx)
-        made = build(settings.estimator, settings.task, min_records=1, seed=0)  # type: ignore[arg-type]
-        convention_of(made, self.convention)
+        learner_of(settings.estimator, settings.task, self.convention, self.penalties)
         if settings.task == "regression" and settings.loss != "squared":
             raise ParameterError.of("loss", "squared where the response is numeric", self.loss)
         if settings.task == "classification" and settings.loss == "squared":
@@ -389,7 +389,12 @@ class ReferenceAveraging(Method):
         last = max((chosen.round, *rounds.counts.values())) if chosen.round else 0
         message = Conclude(settings=rounds.settings.to_json(), track=chosen.track, round=last)
         asked = tuple(sorted(rounds.predictions))
-        return ctx.require((yield Ask("conclude", message, to=asked)))
+        answers = ctx.require((yield Ask("conclude", message, to=asked)))
+        for site, reply in answers.items():
+            rounds.check_model(site, reply.model.value)
+            if not (np.nan_to_num(reply.errors.value) >= 0).all():
+                raise ProtocolError(f"site {site} sent squared errors that cannot be")
+        return answers
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.estimators import candidates
+from consilience.estimators.conventions import convention_of, innermost, settled
 from consilience.exceptions import ParameterError
 from consilience.methods.reference_averaging.messages import MAX_ROUNDS, MAX_TRACKS
 from consilience.numerics.reference_average import SCHEDULES, rho_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 Rows = tuple[tuple[float, ...], ...]
 
 REFERENCES = ("moments", "normal")
-CONVENTIONS = ("auto", "sum", "normalised", "rows")
+CONVENTIONS = ("auto", "sum", "normalised", "rows", "trees")
 LOSSES = ("auto", "squared", "brier", "log")
 _SHOWN = 120
 
@@ -73,7 +74,46 @@ def estimator_text(estimator: Any) -> str:
     if isinstance(estimator, str):
         travelling(estimator)
         return estimator
-    return candidates.as_text(estimator)
+    return _as_text(estimator)
+
+
+def _as_text(estimator: Any) -> str:
+    try:
+        return candidates.as_text(estimator)
+    except ParameterError as error:
+        if not isinstance(estimator, str) and not hasattr(estimator, "get_params"):
+            raise ParameterError.of(
+                "estimator", "a name or a scikit-learn estimator", estimator
+            ) from None
+        # It is one of several there.
+        raise ParameterError(str(error).replace("candidate", "estimator", 1)) from None
+
+
+def learner_of(text: str, task: Any, convention: str, penalties: tuple[float, ...]) -> Any:
+    """Make the learner, and check that its settings can go through the rounds.
+
+    Raises
+    ------
+    ParameterError
+        It is for another kind of response, chooses by the rows that it sees, or has no penalty.
+    """
+    try:
+        made = candidates.build(text, task, min_records=1, seed=0)
+    except ParameterError as error:
+        raise ParameterError(str(error).replace("candidate", "estimator", 1)) from None
+    learner = innermost(made)
+    found = convention_of(made, convention)
+    settled(learner, 0)
+    if task == "classification" and not hasattr(learner, "predict_proba"):
+        raise ParameterError(
+            f"{type(learner).__name__} returns labels, not probabilities: take a classifier with "
+            "predict_proba, such as LogisticRegression"
+        )
+    if penalties and not found.penalty:
+        raise ParameterError(
+            f"{type(learner).__name__} has no penalty to choose: leave penalties out"
+        )
+    return made
 
 
 def travelling(text: str) -> str:
@@ -85,7 +125,7 @@ def travelling(text: str) -> str:
         Unknown name or setting; a site reads literals only, and nothing is evaluated.
     """
     if text.startswith(candidates.OBJECT):
-        return candidates.as_text(text)
+        return _as_text(text)
     allowed = f"one of {', '.join(LEARNERS)}, such a name with settings in brackets, or an object"
     name, bracket, rest = text.strip().partition("(")
     if name.strip() not in LEARNERS:

@@ -25,6 +25,7 @@ from consilience.numerics.reference_average import (
     pooled_gain,
 )
 from consilience.wire.disclosure import relayed
+from consilience.wire.estimators import check
 from consilience.wire.message import Disclosure
 
 FloatArray = NDArray[np.float64]
@@ -89,7 +90,9 @@ class Rounds:
         trajectories = 2 if settings.holdout > 0 else 1
         for site, reply in accepted.items():
             n, held, weight = int(reply.n.value), int(reply.held.value), reply.weight.value
-            if not 0 <= held < n or not (weight > 0).all() or weight[1] > weight[0]:
+            square = np.nan_to_num(reply.square.value)
+            weighed = (weight > 0).all() and weight[1] <= weight[0] and (square >= 0).all()
+            if not 0 <= held < n or not weighed:
                 raise ProtocolError(f"site {site} brings numbers of rows that cannot be")
         return cls(
             settings,
@@ -177,7 +180,7 @@ class Rounds:
         """
         s, m = self.settings, len(self.reference)
         fits = reply.fits.value
-        if len(fits) != self.trajectories * len(tracks):
+        if not isinstance(fits, tuple) or len(fits) != self.trajectories * len(tracks):
             raise ProtocolError(f"site {site} sent another number of fits than it was asked for")
         known = self.predictions.get(site)
         found = (
@@ -186,20 +189,36 @@ class Rounds:
         models = list(self.models.get(site, [None] * s.n_tracks))
         for i, fit in enumerate(fits):
             t, track = divmod(i, len(tracks))
-            at = np.asarray(fit["at"], dtype=float)
-            if at.shape != found.shape[2:] or not np.isfinite(at).all():
+            at = fit.get("at") if isinstance(fit, Mapping) else None
+            fine = isinstance(at, np.ndarray) and at.dtype.kind == "f"
+            if at is None or not fine or at.shape != (m, s.n_outputs) or not np.isfinite(at).all():
                 raise ProtocolError(
                     f"site {site} sent predictions that are none of the reference rows"
                 )
             found[t, tracks[track]] = at
             if "model" in fit:
+                self.check_model(site, fit["model"])
                 models[tracks[track]] = fit["model"]
+        if s.holdout > 0 and any(models[track] is None for track in tracks):
+            raise ProtocolError(f"site {site} sent no model to be judged")
         self.predictions[site] = found
         if s.holdout > 0:
             self.models[site] = models
         probe = np.asarray(reply.probe.value, dtype=float)
         if np.isfinite(probe).all():
             self.probes[site] = probe
+
+    def check_model(self, site: str, model: Any) -> None:
+        """Check that a site's model is one of the study's columns.
+
+        Raises
+        ------
+        ProtocolError
+        """
+        n_features, n_outputs = self.reference.shape[1], self.settings.n_outputs
+        fault = check(model, n_features=n_features, n_outputs=n_outputs)
+        if fault is not None:
+            raise ProtocolError(f"the model of site {site} cannot be used: {fault}")
 
     def average(self) -> None:
         """Average the last predictions of all who ever answered."""
@@ -265,8 +284,11 @@ class Rounds:
         sites = sorted(replies)
         shape = (len(tracks), 2)
         found = [replies[site] for site in sites]
-        if any(r.losses.value.shape != shape or r.errors.value.shape != shape for r in found):
-            raise ProtocolError("a site judged other tracks than it was asked for")
+        for site, r in zip(sites, found, strict=True):
+            if r.losses.value.shape != shape or r.errors.value.shape != shape:
+                raise ProtocolError(f"site {site} judged other tracks than it was asked for")
+            if not (np.nan_to_num(r.errors.value) >= 0).all():
+                raise ProtocolError(f"site {site} sent squared errors that cannot be")
         means = np.stack([r.losses.value for r in found])
         variances = np.stack([r.errors.value for r in found])
         pooled = pooled_gain(means, variances, [self.held_weight(site) for site in sites])

@@ -67,6 +67,7 @@ IntArray = NDArray[np.int64]
 JUDGED_PER_ROW = 20
 """Averages that a site judges at most for each of its held-out rows (but 200 always)."""
 _ROUNDING = 1e-9
+_UNCOUNTED = ("HistGradientBoosting", "Stacking")
 TOO_MANY = "more questions on the same rows than a site answers"
 
 
@@ -234,6 +235,21 @@ def _check_learner(s: Settings, site: SiteContext) -> None:
         raise DisclosureError(sentence, public=sentence)
 
 
+def _check_refit(s: Settings, site: SiteContext) -> None:
+    """Refuse refits in whose leaves own rows and pseudo-rows are counted together.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    made = _built(s.estimator, s.task, site.limits.min_records, 0)
+    for part in (made, *made.get_params(deep=True).values()):
+        name = type(part).__name__
+        if site.limits.min_records > 1 and name.startswith(_UNCOUNTED):
+            sentence = f"this site refits no {name}: its leaves do not tell own rows from others"
+            raise DisclosureError(sentence, public=sentence)
+
+
 def _task(s: Settings) -> Any:
     return s.task
 
@@ -259,6 +275,8 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     if target.size and target.shape != wanted:
         raise ProtocolError("the average is none of these tracks at these reference rows")
     state = {**state, "reference": reference}
+    if target.size:
+        _check_refit(s, site)
     losses, errors, state = _judged(message, rows, s, state, site, message.round - 1)
     learner = _learner(s, reference, float(message.total.value), rows.seed, site)
     kept = {name: dict(state.get(name, {})) for name in ("starts", "kept", "own")}
@@ -430,9 +448,11 @@ def _loss_of_average(
 ) -> FloatArray:
     x = rows.x[rows.held]
     found = predict_all(models, x, n_features=x.shape[1], n_outputs=s.n_outputs)
-    wrong = next((f for f in found if isinstance(f, str)), None)
-    if wrong is not None or len(found) != len(shares):
-        raise ProtocolError(f"a model of the average cannot be used: {wrong}")
+    wrong = [i for i, f in enumerate(found) if isinstance(f, str)]
+    if wrong or len(found) != len(shares):
+        which = f"model {wrong[0] + 1}" if wrong else "some"
+        sentence = f"of the models of the average {which} cannot be used"
+        raise ProtocolError(sentence, public=sentence)
     average = np.asarray(sum(w * np.asarray(f) for w, f in zip(shares, found, strict=True)))
     if site.limits.min_records > 1 and not s.levels:
         # Made-up models with huge values at some rows would count these rows by their loss. The
