@@ -74,7 +74,7 @@ def leaves(fitted: Any, x: NDArray[Any]) -> IntArray | None:
     ----------
     fitted : estimator
     x : (n, p) array
-        Its training rows.
+        Its training rows; pseudo-rows that were fitted behind them do not count.
 
     Returns
     -------
@@ -99,11 +99,17 @@ def _leaves(fitted: Any, x: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
         rows = None if x is None else _rows_of(fitted)
         columns = getattr(fitted, "estimators_features_", None)
         for i, part in enumerate(_inner(fitted)):
-            own = x if rows is None or x is None else x[np.unique(rows[i])]
+            own = x if rows is None or x is None else x[_among(rows[i], len(x))]
             yield from _leaves(part, own if columns is None or own is None else own[:, columns[i]])
         if getattr(fitted, "final_estimator_", None) is not None:
             # It was fitted on cross-fitted predictions, which nobody has kept.
             yield from _leaves(fitted.final_estimator_, None)
+
+
+def _among(drawn: Any, n_rows: int) -> NDArray[Any]:
+    """Different rows of a sample among the first `n_rows`: behind them come pseudo-rows."""
+    rows = np.unique(drawn)
+    return np.asarray(rows[rows < n_rows])
 
 
 def _of_pipeline(fitted: Any, x: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
