@@ -291,7 +291,8 @@ class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):
     history_ : dict of arrays
         By round: weights ``rhos`` (K + 1,), relative ``movement`` of the average, ``influence`` of
         each split (K + 1, B), ``gains`` in held-out loss and ``gain_errors`` (g, K + 1) by penalty;
-        ``base_loss`` (g,) of averaging; ``probes``; facts of the reference rows.
+        ``base_loss`` (g,) of averaging; ``probes``; facts of the reference rows; CPU
+        seconds of all fits.
     reference_ : (m, p) array
     remarks_ : tuple of str
         What was warned of.
