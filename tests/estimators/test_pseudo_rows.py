@@ -172,6 +172,67 @@ def make_piped(learner: Learner, estimator: Any, classes: bool, q: int) -> Learn
     return classification(piped, q) if classes else regression(piped)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "name", "wanted"),
+    [
+        (LogisticRegression(), "tol", 1e-4 / 5),
+        (Lasso(tol=1e-3), "tol", 1e-3 / 5),
+        (PoissonRegressor(tol=2e-10), "tol", 1e-10),
+        (GeneralizedLinearRegressor(), "gradient_tol", 1e-4 / 5),
+        (LogisticRegression(solver="liblinear"), "tol", 1e-4),
+        (Ridge(), "tol", 1e-4),
+    ],
+    ids=lambda v: repr(v)[:50],
+)
+def test_the_own_rows_keep_their_tolerance(
+    monkeypatch: pytest.MonkeyPatch, estimator: Any, name: str, wanted: float
+) -> None:
+    seen = []
+    kind = type(estimator)
+    fit = kind.fit
+
+    def spy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(getattr(self, name))
+        return fit(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "fit", spy)
+    classes = kind is LogisticRegression
+    learner = classification(estimator) if classes else regression(estimator)
+    y, target = (TWO, chances(2)) if classes else (np.exp(Y), np.exp(TARGET))
+    fitted = learner.fit(X, y, target=target, rho=4.0)
+    assert seen == [pytest.approx(wanted)]
+    assert getattr(fitted, name) == getattr(estimator, name)
+
+
+def test_warm_rounds_do_not_come_to_rest_early() -> None:
+    """Forty rounds at the default tolerance end where forty rounds from nothing end."""
+    rng = np.random.default_rng(4)
+    sites = []
+    for _ in range(4):
+        x = rng.normal(size=(200, 6)) + 0.7 * rng.normal(size=6)
+        sites.append((x, (rng.random(200) < 1 / (1 + np.exp(-3.0 * x[:, 0]))).astype(int)))
+    a = 1.5 * rng.normal(size=(120, 6))
+    learner = classification(LogisticRegression(max_iter=1000), reference=a, n_total=800.0)
+    ends = {}
+    for warm in (False, True):
+        fits = [learner.fit(*site) for site in sites]
+        for k in range(1, 41):
+            average = np.mean([learner.at_reference(fit) for fit in fits], axis=0)
+            fits = [
+                learner.fit(
+                    *site,
+                    target=average,
+                    rho=k**0.9,
+                    start=learner.start_of(fit) if warm else None,
+                )
+                for site, fit in zip(sites, fits, strict=True)
+            ]
+        ends[warm] = np.mean([fit.coef_[0] for fit in fits], axis=0)
+    exact = LogisticRegression(tol=1e-10, max_iter=1000)
+    pooled = exact.fit(*map(np.concatenate, zip(*sites, strict=True))).coef_[0]
+    assert np.linalg.norm(ends[True] - ends[False]) < 0.1 * np.linalg.norm(ends[False] - pooled)
+
+
 def test_a_start_of_another_shape_is_left_out() -> None:
     few = classification(LogisticRegression(), 3)
     first = few.fit(X[THREE > 0], THREE[THREE > 0])  # two of three levels

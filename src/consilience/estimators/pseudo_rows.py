@@ -33,6 +33,10 @@ _PERMUTED = 20.0
 _LARGEST_NOISE = 2e-2
 """A forest differs by more than this with the order of its rows; that must not excuse it."""
 
+_DEFAULT_TOLERANCE = 1e-4
+"""Of solvers whose tolerance is not given."""
+_SMALLEST_TOLERANCE = 1e-10
+
 _LABEL_ROWS = 20
 """Predictions at fewer rows may all be certain by chance."""
 
@@ -127,6 +131,7 @@ class Learner:
         # The step of these solvers is for weights of at most one: with larger ones they diverge.
         average_gradients = settings.get("solver") in ("sag", "saga")
         self._largest_weight_one = average_gradients and self.convention.name == "sum"
+        self._tolerance = _tolerance_of(self.convention, settings)
         home = type(learner).__module__.split(".")[:2]
         self._in_place = "copy_X" in settings and home[0] == "sklearn"
         self._forgets = home == ["sklearn", "linear_model"] or home[0] == "glum"
@@ -220,7 +225,8 @@ class Learner:
         factor = part.penalty
         if weights is not None and self._largest_weight_one:
             factor, weights = factor / weights.max(), weights / weights.max()
-        learner = self._cloned(self._penalised(factor, fresh=bool(blocks)))
+        settings = self._penalised(factor, fresh=bool(blocks))
+        learner = self._cloned({**settings, **self._tightened(rho if blocks else 0.0)})
         if blocks:
             rows = stacked([rows, *blocks], by_column=self.name in _BY_COLUMN, reuse=self._forgets)
             self._begin(learner, start, rows.shape[1], response)
@@ -289,6 +295,19 @@ class Learner:
             settings[self.penalty_name] = changed
         return settings
 
+    def _tightened(self, rho: float) -> dict[str, float]:
+        """Tolerance under which the own rows are fitted as well as without pseudo-rows.
+
+        A solver stops by the mean loss of all rows, of which the own rows are one part in
+        ``1 + rho``. As it is, a fit that begins at the last one would come to rest early: the
+        steps from round to round grow smaller as rho grows.
+        """
+        if not self._tolerance:
+            return {}
+        value = self._parameters[self._tolerance]
+        tolerance = _DEFAULT_TOLERANCE if value is None else float(value)
+        return {self._tolerance: max(tolerance / (1.0 + rho), min(tolerance, _SMALLEST_TOLERANCE))}
+
     def _penalty_value(self) -> float | None:
         name = self.penalty_name
         value = getattr(self._learner, name) if name else None
@@ -324,6 +343,8 @@ class Learner:
             learner.copy_X = True
         if self.convention.warm:
             learner.warm_start = False
+        if self._tolerance:
+            setattr(learner, self._tolerance, self._parameters[self._tolerance])
         return self._frozen.before(learner)
 
     # ----------------------------------------------------------------------- after a fit
@@ -435,6 +456,18 @@ class Learner:
             for i, predictions in enumerate(found):
                 changes[i] = max(changes[i], float(np.linalg.norm(predictions - base)) / size)
         return changes[0], changes[1]
+
+
+def _tolerance_of(convention: Convention, settings: Mapping[str, Any]) -> str:
+    """Setting by which a solver judges the mean loss of all rows; "" where there is none."""
+    if not convention.warm or settings.get("solver") in (
+        "liblinear",
+        "sag",
+        "saga",
+        "trust-constr",
+    ):
+        return ""
+    return next((name for name in ("tol", "gradient_tol") if name in settings), "")
 
 
 def _scale_of(reference: Rows) -> float:
