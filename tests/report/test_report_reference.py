@@ -17,7 +17,7 @@ from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.methods.reference_averaging.result import ReferenceAveragingResult
-from consilience.report import figures_reference, html, reference_evidence
+from consilience.report import figures_reference, html, reference_sites
 from consilience.report.methods import reference_averaging as words
 from consilience.report.sections import Block, Headline, Table
 from consilience.wire.transcript import Line
@@ -498,7 +498,7 @@ def test_coefficients_by_level_and_the_largest_of_many() -> None:
     assert table.head == ("column", "a", "b", "c")
     assert table.rows[0][0] == "intercept"
     many = blocks(result_of(p=60))["The model"]
-    assert len(many.tables[0].rows) == reference_evidence.MOST_COEFFICIENTS + 1
+    assert len(many.tables[0].rows) == reference_sites.MOST_COEFFICIENTS + 1
     assert "Those 40 of 60 columns" in spoken(many)
     assert "The model" not in blocks(forest())
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from consilience.engines.federation import Run
 from consilience.methods.reference_averaging.result import ReferenceAveragingResult
-from consilience.report import drawing, reference_evidence
+from consilience.report import drawing, reference_evidence, reference_sites
 from consilience.report.drawing import Z95
 from consilience.report.figures_reference import (
     best_round,
@@ -23,8 +23,8 @@ from consilience.report.figures_reference import (
 from consilience.report.reference_evidence import (
     LOSSES,
     least_squares,
-    probe_words,
 )
+from consilience.report.reference_sites import probe_words
 from consilience.report.sections import (
     Block,
     Headline,
@@ -79,13 +79,13 @@ class ReferenceAveragingReport(MethodReport):
         if len(result.penalties) > 1 and np.isfinite(result.base_loss).any():
             blocks.append(reference_evidence.penalties(result))
         blocks += [
-            reference_evidence.probe(result),
-            reference_evidence.influence(result),
-            reference_evidence.contributions(result),
-            reference_evidence.reference(result),
+            reference_sites.probe(result),
+            reference_sites.influence(result),
+            reference_sites.contributions(result),
+            reference_sites.reference(result),
         ]
         if np.size(result.coefficients):
-            blocks.append(reference_evidence.coefficients(result))
+            blocks.append(reference_sites.coefficients(result))
         return blocks
 
     def handling(self, run: Run) -> Sequence[str]:
