@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from glum import GeneralizedLinearRegressor
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import (
@@ -31,7 +30,6 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import (
     BayesianRidge,
     ElasticNetCV,
-    GammaRegressor,
     HuberRegressor,
     Lasso,
     LassoCV,
@@ -45,7 +43,6 @@ from sklearn.linear_model import (
     SGDClassifier,
     SGDRegressor,
     TheilSenRegressor,
-    TweedieRegressor,
 )
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsRegressor
@@ -120,47 +117,6 @@ def test_linear_regressors(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "link"),
-    [
-        (PoissonRegressor(max_iter=1000), "log"),
-        (scaled(GammaRegressor(alpha=0.1)), "log"),
-        (TweedieRegressor(power=1.5, alpha=0.1), "log"),
-        (TweedieRegressor(power=0.0), "identity"),
-        (TweedieRegressor(power=0.0, link="log", alpha=0.1), "log"),
-        (GeneralizedLinearRegressor(family="normal", alpha=0.1), "identity"),
-        (scaled(GeneralizedLinearRegressor(family="poisson", alpha=0.1)), "log"),
-        (GeneralizedLinearRegressor(family="binomial", alpha=0.1), "logit"),
-    ],
-    ids=lambda value: repr(value)[:60],
-)
-def test_generalised_linear_models(model: Any, link: str) -> None:
-    y = TWO.astype(float) if link == "logit" else np.exp(Y / 10)
-    portable = travelled(model.fit(X, y))
-    assert portable["form"] == "linear"
-    assert portable["link"] == link
-    assert e.n_parameters(portable) == 5
-    np.testing.assert_allclose(linear(portable)[:, 0], model.predict(X), rtol=1e-12)
-
-
-def test_a_link_that_is_no_form_does_not_travel() -> None:
-    model = GeneralizedLinearRegressor(family="poisson", link="tweedie(1.5)", alpha=1.0)
-    with pytest.raises(WireError, match="does not cross the wire"):
-        e.encode(model.fit(X, np.exp(Y / 10)), n_features=4, classes=None)
-
-
-def test_a_scaled_response_behind_a_link_is_no_linear_form() -> None:
-    model = TransformedTargetRegressor(
-        PoissonRegressor(alpha=0.1), transformer=StandardScaler(with_mean=False)
-    )
-    assert travelled(model.fit(X, np.exp(Y / 10)))["form"] == "skops"
-
-
-def test_a_formula_does_not_reach_a_site() -> None:
-    with pytest.raises(WireError, match="GeneralizedLinearRegressor"):
-        e.encode_spec(GeneralizedLinearRegressor(formula="y ~ x"))
-
-
-@pytest.mark.parametrize(
     "model",
     [
         scaled(LogisticRegression()),
@@ -195,13 +151,14 @@ def test_classes_stand_where_the_levels_are() -> None:
 @pytest.mark.parametrize(
     ("model", "y", "form"),
     [
+        (PoissonRegressor(max_iter=1000), np.exp(Y / 10), "skops"),
         (TransformedTargetRegressor(Ridge(), func=np.log1p, inverse_func=np.expm1), Y - Y.min(), 0),
         (scaled(Ridge(), PolynomialFeatures(2)), Y, 0),
         (scaled(MLPRegressor(hidden_layer_sizes=(5,), max_iter=20)), Y, 0),
         (HistGradientBoostingRegressor(max_iter=5), Y, 0),
         (VotingRegressor([("a", Ridge()), ("b", DecisionTreeRegressor(max_depth=2))]), Y, 0),
     ],
-    ids=["log", "polynomial", "mlp", "histogram", "voting"],
+    ids=["poisson", "log", "polynomial", "mlp", "histogram", "voting"],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_everything_else_is_an_archive(model: Any, y: np.ndarray, form: Any) -> None:
@@ -395,9 +352,6 @@ def test_what_is_no_model(portable: Any) -> None:
         ({"link": "exp"}, "link"),
         ({"link": ["identity"]}, "link"),
         ({"link": "logistic"}, "not a regression"),
-        ({"link": "log", "coef": np.ones((2, 4)), "intercept": np.zeros(2)}, "fit its link"),
-        ({"link": "log", "classes": np.array([0])}, "no probabilities"),
-        ({"link": "logit", "classes": np.array([0])}, "no probabilities"),
         ({"coef": np.ones((2, 4)), "intercept": np.zeros(2)}, "not a regression"),
         ({"extra": 1}, "no form"),
         ({"classes": np.array([0])}, "no probabilities"),

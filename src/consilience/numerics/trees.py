@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import WireError
 from consilience.wire.estimators.tree_arrays import trees_fault
-from consilience.wire.estimators.types import LARGEST
 
 FloatArray = NDArray[np.float64]
-
-_LARGEST_LOG = float(np.log(LARGEST))
 
 
 def predict_trees(portable: Mapping[str, Any], x: FloatArray) -> FloatArray:
@@ -64,17 +61,9 @@ def apply_link(raw: FloatArray, link: str) -> FloatArray:
     Parameters
     ----------
     raw : (n, q) array
-    link : {"identity", "log", "logit", "logistic", "double-logistic", "softmax"}
-        The logistic links take q = 1 and give the probabilities of both classes; the link "logit"
-        gives one share.
+    link : {"identity", "logistic", "double-logistic", "softmax"}
+        The logistic links take q = 1 and give the probabilities of both classes.
     """
-    if link == "log":
-        # No row may make a foreign model fail: whether one does would tell of the row.
-        return np.asarray(np.exp(np.clip(raw, -_LARGEST_LOG, _LARGEST_LOG)))
-    if link == "logit":
-        from scipy.special import expit
-
-        return np.asarray(expit(raw))
     if link in ("logistic", "double-logistic"):
         from scipy.special import expit
 

@@ -181,8 +181,7 @@ def _classes_fault(portable: Portable, columns: int | None, n_outputs: int) -> s
         return "its classes are not positions among the levels"
     if columns is not None and columns != len(places):
         return "its classes do not fit its predictions"
-    told = columns is None or link not in ("identity", "log", "logit")
-    return None if told else "it gives no probabilities"
+    return "it gives no probabilities" if link == "identity" and columns is not None else None
 
 
 def n_parameters(portable: Portable) -> int:

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.wire.estimators.types import GLM, LARGEST, LINEAR, LOGISTIC, qualified
+from consilience.wire.estimators.types import LARGEST, LINEAR, LOGISTIC, qualified
 
 FloatArray = NDArray[np.float64]
 Portable = dict[str, Any]
-LINKS = ("identity", "log", "logit", "logistic", "softmax")
-"""Of a classifier the last two; ``"logit"`` is that of a regression of shares."""
+LINKS = ("identity", "logistic", "softmax")
 
 _SCALERS = "sklearn.preprocessing._data."
 
@@ -33,15 +32,13 @@ def encode_linear(fitted: Any) -> Portable | None:
         return _scaled_response(fitted)
     if name == "sklearn.linear_model._ransac.RANSACRegressor":
         return encode_linear(fitted.estimator_)
-    if name not in LINEAR and name not in LOGISTIC and name not in GLM:
+    if name not in LINEAR and name not in LOGISTIC:
         return None
     coef = np.atleast_2d(np.asarray(fitted.coef_, dtype=np.float64))
     intercept = np.atleast_1d(np.asarray(fitted.intercept_, dtype=np.float64))
-    if np.ndim(fitted.coef_) > 1 and name not in LOGISTIC and len(coef) != 1:
+    if np.ndim(fitted.coef_) > 1 and name in LINEAR and len(coef) != 1:
         return None  # several responses
-    link = _link_of(fitted) if name in GLM else "identity"
-    if link is None:
-        return None
+    link = "identity"
     if name in LOGISTIC:
         link = "logistic" if len(fitted.classes_) <= 2 else "softmax"
         if len(coef) != (1 if link == "logistic" else len(fitted.classes_)):
@@ -50,19 +47,6 @@ def encode_linear(fitted: Any) -> Portable | None:
     if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
         return None
     return {"form": "linear", "coef": coef, "intercept": intercept, "link": link}
-
-
-def _link_of(fitted: Any) -> str | None:
-    """Link of a generalised linear model, ``None`` for one that is not among the forms."""
-    name = type(fitted).__name__
-    if name in ("PoissonRegressor", "GammaRegressor"):
-        return "log"
-    if name == "TweedieRegressor":
-        if fitted.link != "auto":
-            return str(fitted.link)
-        return "identity" if fitted.power <= 0 else "log"
-    kind = type(fitted._link_instance).__name__
-    return {"IdentityLink": "identity", "LogLink": "log", "LogitLink": "logit"}.get(kind)
 
 
 def _pipeline(fitted: Any) -> Portable | None:
@@ -110,7 +94,7 @@ def _scaled_response(fitted: Any) -> Portable | None:
     if fitted.func is not None or qualified(back) != _SCALERS + "StandardScaler":
         return None
     inner = encode_linear(fitted.regressor_)
-    if inner is None or inner["link"] != "identity":
+    if inner is None:
         return None
     scale = np.ones(1) if back.scale_ is None else np.asarray(back.scale_, dtype=np.float64)
     centre = np.zeros(1) if back.mean_ is None or not back.with_mean else back.mean_
@@ -131,7 +115,7 @@ def linear_fault(portable: Portable, n_features: int) -> str | None:
         return f"it expects {coef.shape[1]} columns and the study has {n_features}"  # type: ignore[union-attr]
     if len(coef) != len(intercept) or not len(coef):  # type: ignore[arg-type]
         return "its coefficients and intercepts do not fit together"
-    if link in ("log", "logit", "logistic") and len(coef) != 1:  # type: ignore[arg-type]
+    if link == "logistic" and len(coef) != 1:  # type: ignore[arg-type]
         return "its coefficients do not fit its link"
     # Not "not finite at some rows", which would tell of the rows: too large for any.
     if not (np.abs(coef) <= LARGEST).all() or not (np.abs(intercept) <= LARGEST).all():  # type: ignore[arg-type]

@@ -74,19 +74,6 @@ LOGISTIC = frozenset(
 )
 """Classifiers whose probabilities are the logistic function or softmax of linear predictors."""
 
-_GLM_OBJECTS = frozenset(
-    (
-        "sklearn.linear_model._glm.glm.GammaRegressor",
-        "sklearn.linear_model._glm.glm.PoissonRegressor",
-        "sklearn.linear_model._glm.glm.TweedieRegressor",
-    )
-)
-GLM = _GLM_OBJECTS | {"glum._glm.GeneralizedLinearRegressor"}
-"""Regressors whose prediction is a link of a linear predictor.
-
-That of glum is in no archive: one of its settings is a formula, which is a program.
-"""
-
 TREE = "sklearn.tree._classes."
 FOREST = "sklearn.ensemble._forest."
 SINGLE_TREES = frozenset(
@@ -135,7 +122,6 @@ OBJECTS = (
     | SINGLE_TREES
     | FORESTS
     | BOOSTING
-    | _GLM_OBJECTS
     | {f"sklearn._loss.loss.{name}" for name in _LOSSES}
     | {
         f"sklearn._loss.link.{name}"
@@ -195,6 +181,9 @@ OBJECTS = (
         "sklearn.kernel_approximation.Nystroem",
         "sklearn.kernel_approximation.RBFSampler",
         "sklearn.kernel_ridge.KernelRidge",
+        "sklearn.linear_model._glm.glm.GammaRegressor",
+        "sklearn.linear_model._glm.glm.PoissonRegressor",
+        "sklearn.linear_model._glm.glm.TweedieRegressor",
         "sklearn.linear_model._ransac.RANSACRegressor",
         "sklearn.linear_model._stochastic_gradient.SGDClassifier",
         "sklearn.model_selection._search.GridSearchCV",
