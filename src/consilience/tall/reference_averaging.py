@@ -236,7 +236,7 @@ class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):
         Splits of the table; fewer where a split would have fewer than ten rows.
     penalties : sequence of float, optional
         Values of the estimator's penalty (``alpha``, ``C``), in the units of the whole table. All
-        of them are fitted in one run, and held-out rows choose. With `guard`, see :class:`Choice`.
+        of them are fitted in one run, and held-out rows choose.
     reference : {"rows", "moments"} or (m, p) array or frame
         Reference rows: drawn from the table, normal rows with the table's means and covariances,
         or the user's.
