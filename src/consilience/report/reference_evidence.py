@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,20 +35,9 @@ from consilience.report.sections import (
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 LOSSES = {"squared": "squared error", "brier": "Brier score", "log": "log loss"}
-_LEAST_SQUARES = re.compile(r"ridge|lasso|elastic|linear(?!svr)|lars", re.IGNORECASE)
 LATELY = 5
 """Last rounds whose share of the gain is told."""
 MUCH = 0.1
-
-
-def least_squares(result: ReferenceAveragingResult) -> bool:
-    """Whether sums of cross-products hold all that the fit of all rows needs."""
-    return bool(
-        result.linear
-        and result.task == "regression"
-        and result.loss == "squared"
-        and _LEAST_SQUARES.search(result.estimator)
-    )
 
 
 # --------------------------------------------------------------------------- rounds

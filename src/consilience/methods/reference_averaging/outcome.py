@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.estimators.candidates import build
-from consilience.estimators.conventions import convention_of
+from consilience.estimators.conventions import convention_of, innermost
 from consilience.exceptions import QuorumError
 from consilience.methods.base import CoordinatorContext
 from consilience.methods.reference_averaging.drawing import Reference
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from consilience.methods.reference_averaging import ReferenceAveraging
 
 FloatArray = NDArray[np.float64]
+
+LEAST_SQUARES = frozenset(("LinearRegression", "Ridge", "Lasso", "ElasticNet", "LassoLars", "Lars"))
 
 
 def build_result(
@@ -65,6 +67,7 @@ def build_result(
         estimator=label(method.estimator),
         convention=convention.name,
         linear=bool(convention.linear),
+        least_squares=type(innermost(made)).__name__ in LEAST_SQUARES,
         schedule=method.schedule,
         rho=float(method.rho),
         exponent=float(method.exponent),
@@ -150,8 +153,8 @@ def _remarks(rounds: Rounds, reference: list[str], owners: tuple[str, ...]) -> t
         found.append(f"The average holds no model of {', '.join(missing)}: none came at the end.")
     without = [site for site in rounds.sites if not rounds.held[site]]
     if rounds.settings.holdout > 0 and without:
-        found.append(
-            f"Too few rows to hold some out at {', '.join(without)}: the rounds are measured at "
-            "the other sites."
+        rest = (
+            "the rounds are measured at the other sites" if rounds.judged else "nothing is measured"
         )
+        found.append(f"Too few rows to hold some out at {', '.join(without)}: {rest}.")
     return tuple(found)

@@ -41,6 +41,9 @@ class ReferenceAveragingResult(Result):
     convention : str
         How the learner weighs loss against penalty.
     linear : bool
+    least_squares : bool
+        Whether sums of squares and products of columns and response hold all that the learner needs
+        of the rows: they would give the fit of all rows exactly, in one round.
     schedule : {"adaptive", "fixed", "asynchronous"}
     rho, exponent, rho_scale : float
         Round k has the weight ``rho_scale * rho * k**exponent`` (without the power where it is
@@ -102,6 +105,7 @@ class ReferenceAveragingResult(Result):
     estimator: str
     convention: str
     linear: bool
+    least_squares: bool
     schedule: str
     rho: float
     exponent: float
@@ -174,7 +178,7 @@ class ReferenceAveragingResult(Result):
             sentences.append(
                 f"Of {len(self.penalties)} values of {self.penalty_name}, {chosen:.4g} is best."
             )
-        if self.linear and self.task == "regression" and self.loss == "squared":
+        if self.least_squares:
             sentences.append(_EXACT)
         return " ".join((*sentences, *self.remarks))
 

@@ -22,7 +22,6 @@ from consilience.report.figures_reference import (
 )
 from consilience.report.reference_evidence import (
     LOSSES,
-    least_squares,
 )
 from consilience.report.reference_sites import probe_words
 from consilience.report.sections import (
@@ -234,7 +233,7 @@ def _beside_own(result: ReferenceAveragingResult) -> str:
 
 def _exact(run: Run, result: ReferenceAveragingResult) -> str:
     """Where sums of cross-products give the pooled fit, say so, with what they would cost."""
-    if not least_squares(result):
+    if not result.least_squares:
         return ""
     p = len(result.feature_names)
     needed = BYTES_OF_A_NUMBER * len(result.sites) * (p + 2) * (p + 3) // 2
@@ -277,7 +276,7 @@ def _limits(result: ReferenceAveragingResult) -> list[str]:
         "A site says itself what the rounds are worth on its rows, and sends the predictions it "
         "chooses: one that lies can move the average by its share of the rows.",
     ]
-    if result.linear and not least_squares(result):
+    if result.linear and not result.least_squares:
         known.append(
             "For a linear learner with another loss, sums of gradients and second derivatives over "
             "the sites would reach the fit of all rows exactly, with a few rounds of Newton's "
