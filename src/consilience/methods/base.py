@@ -313,6 +313,7 @@ StepFunction = Callable[[Any, SiteData, State, SiteContext], tuple[Any, State]]
 Transform = Callable[[Any, SiteData], SiteData]
 Price = Callable[[Any], float]
 Keeps = Callable[[Any, SiteData], "str | None"]
+Tally = Callable[[Any, SiteData, Limits], Mapping[str, tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -338,6 +339,9 @@ class Step:
     keeps : callable or None
         ``(message, data) -> text`` names what the step draws: what was kept under this text (in
         whatever run, for the same data) is given to the step again, and is paid for once.
+    tally : callable or None
+        ``(message, data, limits) -> {name: (asked, most)}``: how much of a thing the message asks
+        for, and how much of it a site answers in a run, whatever lines of questions it comes in.
     """
 
     name: str
@@ -348,6 +352,7 @@ class Step:
     price: Price | None = None
     once: bool | str = False
     keeps: Keeps | None = None
+    tally: Tally | None = None
 
     def __call__(
         self, message: Any, data: SiteData, state: State, site: SiteContext
@@ -363,6 +368,7 @@ def step(
     price: Price | None = None,
     once: bool | str = False,
     keeps: Keeps | None = None,
+    tally: Tally | None = None,
 ) -> Callable[[StepFunction], Step]:
     """Declare a step; its annotations are checked when the module is imported.
 
@@ -383,7 +389,8 @@ def step(
             raise ProtocolError(f"step {name!r} must annotate its message and tuple[Reply, State]")
         message_type(hints["message"])
         message_type(returned[0])
-        return Step(name, function, hints["message"], returned[0], transform, price, once, keeps)
+        request, reply = hints["message"], returned[0]
+        return Step(name, function, request, reply, transform, price, once, keeps, tally)
 
     return declare
 

@@ -194,6 +194,7 @@ def _answered(work: Work) -> Outcome:
     context.senders = senders(message)
     message = _opened(message, ring)
     asked = _asked_once(step, request, prior, context, work.series)
+    asked |= _counted_up(step, message, work, work.series)
     state = {name: value for name, value in prior.state.items() if name != KEYS}
     reply, state = step(message, work.data, state, context)
     if type(reply) is not step.reply:
@@ -314,6 +315,26 @@ def _asked_once(
         sentence = f"step {step.name!r} is answered once in a run: start another run"
         raise DisclosureError(sentence, public=sentence)
     return {name: {"message": sealed}}
+
+
+def _counted_up(step: Step, message: Any, work: Work, known: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of what a step answers so often in a run, this message included.
+
+    Raises
+    ------
+    DisclosureError
+        One of them is used up.
+    """
+    if step.tally is None:
+        return {}
+    found = {}
+    for name, (asked, most) in step.tally(message, work.data, work.policy.limits).items():
+        total = known.get(f"tally {name}", {"asked": 0})["asked"] + asked
+        if asked and total > most:
+            sentence = f"more questions on the same rows than a site answers in a run ({name})"
+            raise DisclosureError(sentence, public=sentence)
+        found[f"tally {name}"] = {"asked": total}
+    return found
 
 
 def refused(work: Work, reason: str, error: Exception) -> Outcome:
