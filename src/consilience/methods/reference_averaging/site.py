@@ -44,6 +44,7 @@ from consilience.methods.reference_averaging.messages import (
 from consilience.numerics.random import stream
 from consilience.privacy.own_rows import own_rows_offered, row_digests
 from consilience.wire.disclosure import (
+    Limits,
     Released,
     aggregate,
     bundle,
@@ -68,6 +69,8 @@ JUDGED_PER_ROW = 20
 """Averages that a site judges at most for each of its held-out rows (but 200 always)."""
 _ROUNDING = 1e-9
 _UNCOUNTED = ("HistGradientBoosting", "Stacking")
+MOST_FITS = 2 * (MAX_ROUNDS + 1)
+"""Fits of a run, those of replies that were lost included."""
 TOO_MANY = "more questions on the same rows than a site answers"
 
 
@@ -125,9 +128,7 @@ def _rows(data: SiteData, s: Settings, site: SiteContext, state: State | None = 
     if data.target is None:
         raise DataError("the study names no target column")
     x, weight, y = data.features, data.weight, _response(data, s)
-    used = np.ones(len(y), dtype=bool) if weight is None else weight > 0
-    if s.levels:
-        used[used] = with_common_levels(y[used], len(s.levels), site.limits)
+    used = _used(y, weight, s, site.limits)
     if not used.all():
         x, y = x[used], y[used]
         weight = None if weight is None else weight[used]
@@ -158,16 +159,46 @@ def _response(data: SiteData, s: Settings) -> FloatArray:
     return y
 
 
+def _used(
+    y: FloatArray, weight: FloatArray | None, s: Settings, limits: Limits
+) -> NDArray[np.bool_]:
+    """Which rows take part."""
+    used = np.ones(len(y), dtype=bool) if weight is None else weight > 0
+    if s.levels:
+        used[used] = with_common_levels(y[used], len(s.levels), limits)
+    return used
+
+
 def _split(n: int, p: int, s: Settings, site: SiteContext, seed: int) -> tuple[IntArray, IntArray]:
     """Rows that are fitted, and rows that are held out where there are enough of both."""
     everything = np.arange(n, dtype=np.int64)
-    size = int(s.holdout * n)
-    protected = site.limits.min_records > 1
-    least = max(site.limits.min_records, 2 * (p + 1)) if protected else 1
-    if size < least or n - size < least:
+    size = _held_size(n, p, s, site.limits)
+    if not size:
         return everything, everything[:0]
     held = np.sort(stream(seed, "held out").permutation(n)[:size])
     return np.setdiff1d(everything, held), held
+
+
+def _held_size(n: int, p: int, s: Settings, limits: Limits) -> int:
+    """Rows to hold out of n; none where either part would be too small."""
+    size = int(s.holdout * n)
+    least = max(limits.min_records, 2 * (p + 1)) if limits.min_records > 1 else 1
+    return size if size >= least and n - size >= least else 0
+
+
+def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
+    """What is counted over a run: fits, and averages that are judged on held-out rows."""
+    if limits.min_records <= 1:
+        return {}
+    s = Settings.from_json(message.settings)
+    n = int(_used(_response(data, s), data.weight, s, limits).sum())
+    held = _held_size(n, data.features.shape[1], s, limits)
+    found = {"judged averages": (len(message.judged) if held else 0, _most_judged(held))}
+    return found | ({"fits": (1, MOST_FITS)} if isinstance(message, Fit) else {})
+
+
+def _most_judged(held: int) -> int:
+    return max(200, JUDGED_PER_ROW * held)
 
 
 # --------------------------------------------------------------------------- offer
@@ -257,12 +288,14 @@ def _task(s: Settings) -> Any:
 # --------------------------------------------------------------------------- fit
 
 
-@step("fit")
+@step("fit", tally=_tally)
 def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
     """Judge the average of the last round, then refit towards it."""
     s = _settings(message.settings, state)
     if not 0 <= message.round <= MAX_ROUNDS or not set(message.tracks) <= set(range(s.n_tracks)):
         raise DisclosureError("more rounds than a site answers for", public=TOO_MANY)
+    if not message.rho >= 0:
+        raise ProtocolError("the weight of pseudo-rows is not negative")
     rows = _rows(data, s, site, state)
     reference = np.asarray(message.reference.value, dtype=float)
     if not len(reference):
@@ -402,7 +435,7 @@ def _with_last(
 # --------------------------------------------------------------------------- judge
 
 
-@step("judge")
+@step("judge", tally=_tally)
 def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
     """Judge the average of a round."""
     s = _settings(message.settings, state)
@@ -419,9 +452,6 @@ def _judged(
     shape = (len(tracks), 2)
     if not tracks or not len(rows.held):
         return _gaps(*shape), _gaps(*shape), state
-    asked = int(state.get("asked", 0)) + len(tracks)
-    if site.limits.min_records > 1 and asked > max(200, JUDGED_PER_ROW * len(rows.held)):
-        raise DisclosureError("more averages than a site judges", public=TOO_MANY)
     y = rows.y[rows.held]
     known = dict(state.get("judged", {}))
     columns = []
@@ -435,7 +465,7 @@ def _judged(
         known[str(track)] = _with_last(earlier, round_, {"losses": losses}, s.keep)
     weight = None if rows.weight is None else rows.weight[rows.held][:, None, None]
     found = weighted_means(np.stack(columns, axis=1), weight, limits=site.limits)
-    return found.mean, found.variance, {**state, "judged": known, "asked": asked}
+    return found.mean, found.variance, {**state, "judged": known}
 
 
 def _loss_of_average(
