@@ -186,9 +186,7 @@ def test_ridge_rounds_are_those_of_the_textbook(schedule: str) -> None:
             np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10)
         assert result.reason == "not-measured"
         at = [a @ average for average in averages]
-        moved = [0.0] + [
-            np.linalg.norm(v - u) / np.linalg.norm(u) for u, v in pairwise(at)
-        ]
+        moved = [0.0] + [np.linalg.norm(v - u) / np.linalg.norm(u) for u, v in pairwise(at)]
         np.testing.assert_allclose(result.movement[0], moved, rtol=1e-6, atol=1e-12)
         pulls = [
             w * np.linalg.norm(a @ (f - averages[-1])) / np.linalg.norm(at[-1])
