@@ -1,4 +1,4 @@
-"""The estimators as scikit-learn sees them."""
+"""The estimators as scikit-learn sees them: `check_estimator`, one test for each of its checks."""
 
 from __future__ import annotations
 
