@@ -739,6 +739,50 @@ def test_answers_to_p_plus_one_averages_determine_the_second_moments(p: int) -> 
     )
 
 
+def test_two_sets_of_fits_do_not_differ_by_a_few_records_of_a_column() -> None:
+    """Second moments of all rows minus those without the held-out rows, after p + 1 averages.
+
+    Where one held-out row has a 1 in a column, the row of this column would be that record.
+    """
+    n, p, rho = 100, 3, 1.0
+    table = table_of(n, p)
+    table["x2"] = 0.0
+    s = settings("ridge(alpha=1.0, fit_intercept=False)", holdout=0.2)
+    a, rng = spread_rows(3 * p, p), np.random.default_rng(5)
+    averages = [rng.normal(size=len(a)) * 3 for _ in range(p + 1)]
+    total = relayed(float(n), AGGREGATE)
+
+    def ask() -> Questions:
+        yield from offering(s)
+        found = []
+        for k, f in enumerate(averages):
+            target = np.stack([f, f])[:, None, :, None]
+            question = fit(s, a, target, rho=rho, round=k + 1, total=total)
+            fits = (yield Ask("fit", question))["s"].fits.value
+            found.append([np.linalg.lstsq(a, x["at"][:, 0], rcond=None)[0] for x in fits])
+        return found
+
+    told = 0
+    for seed in range(6):
+        ones = np.random.default_rng([1, seed]).permutation(n)[:12]
+        table["x2"] = np.isin(np.arange(n), ones).astype(float)
+        found = hostile(table, ask)
+        by_rows = [
+            moments_from_answers([b[t] for b in found], averages, a, alpha, size, rho)[0]
+            for t, alpha, size in ((0, 1.0, n), (1, 0.8, 80))
+        ]
+        x = table.drop(columns="y").to_numpy()
+        np.testing.assert_allclose(by_rows[0], x.T @ x, rtol=1e-6, atol=1e-6)
+        difference = by_rows[0] - by_rows[1]
+        # The other columns differ by twenty records, which is what the rule is for.
+        assert difference[0, 0] > 1.0
+        near = np.abs(difference[2] - x[ones]).max(axis=1)
+        told += int(near.min() < 1e-6) + int(
+            abs(difference[2, 2] - np.round(difference[2, 2])) < 1e-6
+        )
+    assert told == 0
+
+
 def test_predictions_at_the_reference_are_the_model() -> None:
     """As many reference rows as columns, and nothing is hidden behind predictions."""
     table = table_of(100, 3)

@@ -88,6 +88,9 @@ class Rows:
     seed : int
     thin : int array
         Columns that were made constant.
+    few : int array
+        Columns in which few of the held-out rows, or of the others, differ: constant in the fits
+        that do not see the held-out rows, so that two fits do not differ by these few.
     """
 
     x: FloatArray
@@ -97,13 +100,14 @@ class Rows:
     held: IntArray
     seed: int
     thin: IntArray
+    few: IntArray
 
     def of(self, trajectory: int) -> tuple[FloatArray, FloatArray, FloatArray | None]:
         """Rows of a trajectory: all (0), or all but the held-out ones (1)."""
         if trajectory == 0 or not len(self.held):
             return self.x, self.y, self.weight
         weight = None if self.weight is None else self.weight[self.kept]
-        return self.x[self.kept], self.y[self.kept], weight
+        return made_constant(self.x, self.few)[self.kept], self.y[self.kept], weight
 
     def evidence(self, trajectory: int) -> int:
         """Rows on which a released fit rests: those of the two fits' difference where fewer."""
@@ -141,7 +145,12 @@ def _rows(data: SiteData, s: Settings, site: SiteContext, state: State | None = 
         seed, thin = int(state["seed"]), np.asarray(state["thin"])
         x = made_constant(x, thin)
     kept, held = _split(len(y), x.shape[1], s, site, seed)
-    return Rows(x, y, weight, kept, held, seed, thin)
+    if state is None:
+        parts = [without_thin(x[part], site.limits)[1] for part in (kept, held) if len(held)]
+        few = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+    else:
+        few = np.asarray(state["few"])
+    return Rows(x, y, weight, kept, held, seed, thin, few)
 
 
 def _response(data: SiteData, s: Settings) -> FloatArray:
@@ -236,7 +245,12 @@ def offer(
         weight=_pair(weights),
         square=square,
     )
-    return reply, {"seed": rows.seed, "thin": rows.thin, "settings": message.settings}
+    return reply, {
+        "seed": rows.seed,
+        "thin": rows.thin,
+        "few": rows.few,
+        "settings": message.settings,
+    }
 
 
 def _pair(weights: Sequence[FloatArray]) -> Released:
