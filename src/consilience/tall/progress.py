@@ -57,8 +57,3 @@ class Progress:
         """One split is through."""
         if self._live is not None:
             self._live.advance(self._task)
-
-    def say(self, sentence: str) -> None:
-        """Something worth a line."""
-        if self._console is not None:
-            self._console.print(sentence)

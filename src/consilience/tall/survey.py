@@ -79,8 +79,6 @@ class Survey:
     sizes : (B,) array
     levels : (q,) array, or empty
     reference : (m, p) array
-    kind : str
-        ``"rows"``, ``"moments"`` or ``"given"``.
     facts : ReferenceFacts
     rho_scale : float
     held : list of (h_b,) arrays
@@ -95,7 +93,6 @@ class Survey:
     sizes: FloatArray
     levels: NDArray[Any]
     reference: FloatArray
-    kind: str
     facts: ReferenceFacts
     rho_scale: float
     held: list[IntArray]
@@ -239,7 +236,6 @@ def survey(
         sizes=np.asarray(sizes, dtype=float),
         levels=np.zeros(0) if levels is None else levels,
         reference=rows,
-        kind=own,
         facts=reference_facts(rows, second),
         rho_scale=scale_of(sum(s.square for s in seen) / sum(sizes), rows),
         held=held,
