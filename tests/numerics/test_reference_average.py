@@ -251,7 +251,9 @@ def test_pooled_gain_of_several_rounds():
         ([0.0, -0.1], True),
         ([0.0, -0.1, -0.05], True),
         ([0.0, -0.1, -0.05, -0.07], False),
-        ([0.0, 0.1, 0.1], False),
+        ([0.0, 0.1, 0.1], True),
+        ([0.0, 0.1, 0.1, 0.1], False),
+        ([0.0, 0.037, 0.008], True),  # the first refit went too far, the second comes back
         ([0.0, 0.1, -0.01], True),
         ([0.0, np.nan, -0.1, np.nan], True),
     ],

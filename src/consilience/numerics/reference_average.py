@@ -345,18 +345,19 @@ def pooled_gain(
 
 
 def improving(gains: FloatArray, patience: int) -> bool:
-    """Whether a track goes on: its best round is among the last `patience` ones.
+    """Whether a track goes on: its best refit is among the last `patience` rounds.
 
     Parameters
     ----------
     gains : (k,) array
-        Held-out loss of rounds 0, 1, ... minus that of round 0.
+        Held-out loss of rounds 0, 1, ... minus that of round 0. The first refit may overshoot, so
+        refits are compared with one another; whether one beats round 0 is for :func:`choose`.
     patience : int
     """
-    values = np.asarray(gains, dtype=float)
-    if not len(values) or np.isnan(values).all():
+    refits = np.asarray(gains, dtype=float)[1:]
+    if not len(refits) or np.isnan(refits).all():
         return True
-    return len(values) - 1 - int(np.nanargmin(values)) < patience
+    return len(refits) - 1 - int(np.nanargmin(refits)) < patience
 
 
 def choose(base: FloatArray, gains: FloatArray, errors: FloatArray) -> Choice:

@@ -55,10 +55,14 @@ round and, where rows are held out, its models; all sites know these models and 
 linear learner m >= p predictions are the model, and the answers to p + 1 averages determine the
 site's matrix of second moments and its moments with the response: what the rule for moment matrices
 lets out, so the gate asks for as many rows. Of fits of all rows and of part of them it asks that
-for the rows by which they differ. An honest exchange tells no value of any row; against a
-coordinator that makes up averages or models there are the limits on questions, the rounding of
-losses and the limits on runs. The answer to an offer tells whether at least `min_records` of the
-offered reference rows, beyond coincidence, are rows of the site.
+for the rows by which they differ. An honest exchange asks for no value of any row. A coordinator
+that makes up averages can do better than that: a learner with a curved loss (logistic regression)
+that is pulled to steep averages on either side of a row answers with scores in which this row
+stands out, and two such answers give its values. No rule sees it, since each fit rests on all rows.
+Sites bound the number of fits, sets of reference rows and judged averages of a run; what protects
+them is whom they answer: approved studies and trusted coordinators. The answer to an offer tells
+whether at least `min_records` of the offered reference rows, beyond coincidence, are rows of the
+site.
 """
 
 from __future__ import annotations
@@ -78,6 +82,7 @@ from consilience.methods.phases import site_moments
 from consilience.methods.reference_averaging import site as at_site
 from consilience.methods.reference_averaging.drawing import Reference, reference_of
 from consilience.methods.reference_averaging.messages import (
+    MAX_ROUNDS,
     Conclude,
     Judge,
     Offer,
@@ -125,7 +130,7 @@ class ReferenceAveraging(Method):
         columns are nearly independent and on that scale), or public rows of the encoded features in
         their own units. Never private rows.
     n_reference : int, optional
-        Rows that are drawn; 20 for each column unless given.
+        Rows that are drawn; 20 for each column unless given, fewer for more than 447 columns.
     schedule : {"adaptive", "fixed", "asynchronous"}
     rho : float
         Weight of the pseudo-rows in the first refit, in units of the data.
@@ -134,7 +139,7 @@ class ReferenceAveraging(Method):
     max_rounds : int
         Refits at most; 0 is plain averaging.
     patience : int
-        Rounds without gain after which a track ends.
+        Rounds without gain after which a track ends; not under the asynchronous schedule.
     holdout : float
         Share of each site's rows that measures the rounds, in [0, .5]; sites with too few rows hold
         out none. 0 measures nothing, and the last round is kept.
@@ -184,7 +189,8 @@ class ReferenceAveraging(Method):
     leakage: ClassVar[str] = (
         "The coordinator knows each site's number of rows, its predictions at the reference rows "
         "and its models in every round (for linear learners, after as many rounds as columns, its "
-        "second moments), and losses on held-out rows, rounded. All sites know the models."
+        "second moments), and losses on held-out rows, rounded. All sites know the models. One "
+        "that makes up averages can learn values of single rows from learners with a curved loss."
     )
     Result = ReferenceAveragingResult
     predictor: ClassVar[Any] = CollaborativePredictor
@@ -365,7 +371,11 @@ class ReferenceAveraging(Method):
             left += len(replies.missing)
             turns += len(replies.present)
             present += replies.present
-            idle = [site for site in rounds.sites if site not in waiting]
+            idle = [
+                site
+                for site in rounds.sites
+                if site not in waiting and rounds.counts.get(site, 0) < MAX_ROUNDS
+            ]
             to = tuple(site for site in idle if site not in lost or replies.present)[:left]
             if turns >= (rounds.last + 1) * len(rounds.sites):
                 rounds.close_round(self._rho(rounds.last + 1, scale), present, again=False)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 ROWS_PER_COLUMN = 20
+MOST_DRAWN = 4_000_000
+"""Numbers in the reference rows that are drawn by default: fewer rows of many columns."""
+MOST_NUMBERS = 30_000_000
+"""Numbers in any reference rows: they go to every site."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +56,17 @@ def reference_of(
     Raises
     ------
     StudyError
-        Rows that are not those of the study's columns.
+        Rows that are not those of the study's columns, or more numbers than can be sent around.
     """
     p = len(ctx.feature_names)
-    m = ROWS_PER_COLUMN * p if method.n_reference is None else method.n_reference
+    m = method.n_reference
+    if m is None:
+        m = max(2 * p, min(ROWS_PER_COLUMN * p, MOST_DRAWN // p))
+    if isinstance(method.reference, str) and m * p > MOST_NUMBERS:
+        raise StudyError(
+            f"{m} reference rows of {p} columns are too much to send to every site: set "
+            f"n_reference to {p} to {MOST_NUMBERS // p}, or choose among the columns"
+        )
     moments = None
     if method.reference == "moments":
         found = yield from site_moments(ctx)

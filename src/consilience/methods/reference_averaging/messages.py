@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ class Settings:
     schedule: str
 
     @property
-    def task(self) -> str:
+    def task(self) -> Literal["regression", "classification"]:
         """Regression, or classification where the response has levels."""
         return "classification" if self.levels else "regression"
 
@@ -85,7 +86,8 @@ class Settings:
         for name in ("levels", "penalties"):
             raw[name] = tuple(raw[name])
         settings = cls(**raw)
-        if settings.n_tracks > MAX_TRACKS or not 0 <= settings.holdout < 1:
+        sound = settings.n_tracks <= MAX_TRACKS and 0 <= settings.holdout < 1
+        if not sound or not 1 <= settings.keep <= MAX_ROUNDS:
             raise DisclosureError(
                 "more penalties, or a larger share of held-out rows, than a site answers for",
                 public="more fits than a site answers for",
@@ -183,9 +185,8 @@ class Fitted:
     )
     probe: Released = sends(
         Disclosure.MODEL,
-        (2,),
-        gaps=True,
-        doc="changes of the predictions under refits with themselves",
+        ("probes",),
+        doc="changes of the predictions under refits with themselves; empty after the first round",
     )
     losses: Released = sends(
         Disclosure.AGGREGATE,

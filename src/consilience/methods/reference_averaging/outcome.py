@@ -50,7 +50,7 @@ def build_result(
     models = tuple(concluded[site].model.value for site in owners)
     shares = np.array([rounds.weights[site][0] for site in owners])
     shares = shares / shares.sum()
-    made = build(s.estimator, s.task, min_records=1, seed=0)  # type: ignore[arg-type]
+    made = build(s.estimator, s.task, min_records=1, seed=0)
     convention = convention_of(made, s.convention)
     losses = _by_site(concluded, sites, "losses", 3)
     differences = _by_site(concluded, sites, "differences", 2)

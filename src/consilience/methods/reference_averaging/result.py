@@ -173,6 +173,9 @@ class ReferenceAveragingResult(Result):
                 f"On rows that were held out its {self.loss} loss is {base + gain:.4g}, that of "
                 f"averaging {base:.4g} (difference {gain:.3g}, standard error {error:.2g})."
             )
+        own = self._own_fits()
+        if own:
+            sentences.append(own)
         if self.penalties.size:
             chosen = float(self.penalties[self.chosen_track])
             sentences.append(
@@ -204,6 +207,21 @@ class ReferenceAveragingResult(Result):
         return (
             f"The average after round {k} is kept; no rows were held out, so nothing measures "
             "whether it is better than averaging."
+        )
+
+    def _own_fits(self) -> str:
+        """Say so where the sites' own fits are clearly better at their own rows."""
+        told = np.isfinite(self.local_differences[:, 0]) & np.isfinite(self.local_errors[:, 0])
+        if not told.any():
+            return ""
+        share = self.held[told] / self.held[told].sum()
+        away = float(share @ self.local_differences[told, 0])
+        error = float(np.sqrt(share**2 @ self.local_errors[told, 0] ** 2))
+        if away + 2 * error >= 0:
+            return ""
+        return (
+            f"At their own rows the sites' own fits lose less, by {-away:.3g} (standard error "
+            f"{error:.2g}): sites hold other kinds of rows, or other relationships."
         )
 
     def to_frame(self) -> pd.DataFrame:

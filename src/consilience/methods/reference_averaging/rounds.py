@@ -205,7 +205,7 @@ class Rounds:
         if s.holdout > 0:
             self.models[site] = models
         probe = np.asarray(reply.probe.value, dtype=float)
-        if np.isfinite(probe).all():
+        if probe.shape == (2,) and np.isfinite(probe).all():
             self.probes[site] = probe
 
     def check_model(self, site: str, model: Any) -> None:

@@ -7,7 +7,6 @@ by the held-out rows, so what the gate asks of a fit's rows it asks of these too
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,14 +18,8 @@ from consilience.estimators.collaborative_predictor import CollaborativePredicto
 from consilience.estimators.foreign_models import predict_all
 from consilience.estimators.losses import record_losses
 from consilience.estimators.pseudo_rows import Learner
-from consilience.exceptions import DataError, DisclosureError, ProtocolError
+from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
-from consilience.methods.phases.protected_rows import (
-    drawing_seed,
-    made_constant,
-    with_common_levels,
-    without_thin,
-)
 from consilience.methods.reference_averaging.messages import (
     MAX_ROUNDS,
     Accepted,
@@ -41,6 +34,7 @@ from consilience.methods.reference_averaging.messages import (
     Use,
     Used,
 )
+from consilience.methods.reference_averaging.rows import Rows, held_size, rows_of
 from consilience.numerics.random import stream
 from consilience.privacy.own_rows import own_rows_offered, row_digests
 from consilience.wire.disclosure import (
@@ -70,144 +64,24 @@ JUDGED_PER_ROW = 20
 _ROUNDING = 1e-9
 _UNCOUNTED = ("HistGradientBoosting", "Stacking")
 MOST_FITS = 2 * (MAX_ROUNDS + 1)
-"""Fits of a run, those of replies that were lost included."""
+"""Fits of a run for each penalty, those of replies that were lost included."""
+MOST_REFERENCES = 20
+"""Times that a site takes reference rows in a run: once, unless its replies are lost."""
 TOO_MANY = "more questions on the same rows than a site answers"
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows that take part.
-
-    Attributes
-    ----------
-    x : (n, p) array
-    y : (n,) array
-    weight : (n,) array or None
-    kept, held : int arrays
-        Rows that are fitted when some are held out, and those.
-    seed : int
-    thin : int array
-        Columns that were made constant.
-    few : int array
-        Columns in which few of the held-out rows, or of the others, differ: constant in the fits
-        that do not see the held-out rows, so that two fits do not differ by these few.
-    """
-
-    x: FloatArray
-    y: FloatArray
-    weight: FloatArray | None
-    kept: IntArray
-    held: IntArray
-    seed: int
-    thin: IntArray
-    few: IntArray
-
-    def of(self, trajectory: int) -> tuple[FloatArray, FloatArray, FloatArray | None]:
-        """Rows of a trajectory: all (0), or all but the held-out ones (1)."""
-        if trajectory == 0 or not len(self.held):
-            return self.x, self.y, self.weight
-        weight = None if self.weight is None else self.weight[self.kept]
-        return made_constant(self.x, self.few)[self.kept], self.y[self.kept], weight
-
-    def evidence(self, trajectory: int) -> int:
-        """Rows on which a released fit rests: those of the two fits' difference where fewer."""
-        if not len(self.held):
-            return len(self.x)
-        return min(len(self.kept), len(self.held)) if trajectory == 0 else len(self.kept)
-
-
-def _rows(data: SiteData, s: Settings, site: SiteContext, state: State | None = None) -> Rows:
-    """Take the rows as the method wants them.
-
-    Parameters
-    ----------
-    state : dict, optional
-        What the offer found: the seed of the draws and the thin columns.
-
-    Raises
-    ------
-    DataError
-        No response, levels that are not the declared ones, or rows that cannot be used.
-    """
-    if data.target is None:
-        raise DataError("the study names no target column")
-    x, weight, y = data.features, data.weight, _response(data, s)
-    used = _used(y, weight, s, site.limits)
-    if not used.all():
-        x, y = x[used], y[used]
-        weight = None if weight is None else weight[used]
-    if not len(y):
-        raise DataError("no row of the site can take part")
-    if state is None:
-        seed = drawing_seed(data, site, "reference averaging")
-        x, thin = without_thin(x, site.limits)
-    else:
-        seed, thin = int(state["seed"]), np.asarray(state["thin"])
-        x = made_constant(x, thin)
-    kept, held = _split(len(y), x.shape[1], s, site, seed)
-    if state is None:
-        parts = [without_thin(x[part], site.limits)[1] for part in (kept, held) if len(held)]
-        few = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
-    else:
-        few = np.asarray(state["few"])
-    return Rows(x, y, weight, kept, held, seed, thin, few)
-
-
-def _response(data: SiteData, s: Settings) -> FloatArray:
-    """Response as numbers: positions of levels where it has levels."""
-    target = np.asarray(data.target)
-    if not s.levels:
-        return np.asarray(target, dtype=float)
-    if s.levels not in data.levels.values():
-        raise DataError("the levels of the response are not those that were declared")
-    y = np.full(len(target), -1.0)
-    for i, level in enumerate(s.levels):
-        y[target == level] = i
-    if (y < 0).any():
-        raise DataError("the target holds values outside its declared levels")
-    return y
-
-
-def _used(
-    y: FloatArray, weight: FloatArray | None, s: Settings, limits: Limits
-) -> NDArray[np.bool_]:
-    """Which rows take part."""
-    used = np.ones(len(y), dtype=bool) if weight is None else weight > 0
-    if s.levels:
-        used[used] = with_common_levels(y[used], len(s.levels), limits)
-    return used
-
-
-def _split(n: int, p: int, s: Settings, site: SiteContext, seed: int) -> tuple[IntArray, IntArray]:
-    """Rows that are fitted, and rows that are held out where there are enough of both."""
-    everything = np.arange(n, dtype=np.int64)
-    size = _held_size(n, p, s, site.limits)
-    if not size:
-        return everything, everything[:0]
-    held = np.sort(stream(seed, "held out").permutation(n)[:size])
-    return np.setdiff1d(everything, held), held
-
-
-def _held_size(n: int, p: int, s: Settings, limits: Limits) -> int:
-    """Rows to hold out of n; none where either part would be too small."""
-    size = int(s.holdout * n)
-    least = max(limits.min_records, 2 * (p + 1)) if limits.min_records > 1 else 1
-    return size if size >= least and n - size >= least else 0
-
-
 def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
-    """What is counted over a run: fits, and averages that are judged on held-out rows."""
+    """What is counted over a run: fits, sets of reference rows, averages that are judged."""
     if limits.min_records <= 1:
         return {}
     s = Settings.from_json(message.settings)
-    n = int(_used(_response(data, s), data.weight, s, limits).sum())
-    held = _held_size(n, data.features.shape[1], s, limits)
-    found = {"judged averages": (len(message.judged) if held else 0, _most_judged(held))}
-    return found | ({"fits": (1, MOST_FITS)} if isinstance(message, Fit) else {})
-
-
-def _most_judged(held: int) -> int:
-    return max(200, JUDGED_PER_ROW * held)
+    held = held_size(data, s, limits)
+    most = max(200, JUDGED_PER_ROW * held)
+    found = {"judged averages": (len(message.judged) if held else 0, most)}
+    if isinstance(message, Fit):
+        found["fits"] = (len(message.tracks), MOST_FITS * s.n_tracks)
+        found["sets of reference rows"] = (int(len(message.reference.value) > 0), MOST_REFERENCES)
+    return found
 
 
 # --------------------------------------------------------------------------- offer
@@ -220,7 +94,7 @@ def offer(
     """Say what the site brings, and whether the reference rows are its own."""
     s = Settings.from_json(message.settings)
     _check_learner(s, site)
-    rows = _rows(data, s, site)
+    rows = rows_of(data, s, site)
     protected = site.limits.min_records > 1
     own = (
         protected
@@ -295,10 +169,6 @@ def _check_refit(s: Settings, site: SiteContext) -> None:
             raise DisclosureError(sentence, public=sentence)
 
 
-def _task(s: Settings) -> Any:
-    return s.task
-
-
 # --------------------------------------------------------------------------- fit
 
 
@@ -306,14 +176,17 @@ def _task(s: Settings) -> Any:
 def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
     """Judge the average of the last round, then refit towards it."""
     s = _settings(message.settings, state)
-    if not 0 <= message.round <= MAX_ROUNDS or not set(message.tracks) <= set(range(s.n_tracks)):
+    if not 0 <= message.round <= MAX_ROUNDS:
         raise DisclosureError("more rounds than a site answers for", public=TOO_MANY)
+    _check_tracks(message.tracks, s)
     if not message.rho >= 0:
         raise ProtocolError("the weight of pseudo-rows is not negative")
-    rows = _rows(data, s, site, state)
+    rows = rows_of(data, s, site, state)
     reference = np.asarray(message.reference.value, dtype=float)
     if not len(reference):
         reference = np.asarray(state.get("reference", np.empty((0, 0))))
+    elif "reference" in state and not np.array_equal(reference, state["reference"]):
+        raise ProtocolError("a run has one set of reference rows")
     if reference.shape[1:] != (data.features.shape[1],) or not len(reference):
         raise ProtocolError("a fit needs reference rows of the study's columns")
     target = np.asarray(message.target.value, dtype=float)
@@ -336,7 +209,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
             at_track = learner.with_penalty(s.penalties[track]) if s.penalties else learner
             toward = target[t, i] if target.size else None
             made.append(_refit(at_track, t, track, toward, message, rows, s, kept))
-    probe = np.full(2, np.nan)
+    probe = np.empty(0)
     if s.guard and message.round == 0:
         first = learner.with_penalty(s.penalties[0]) if s.penalties else learner
         rng = stream(rows.seed, "probe")
@@ -379,6 +252,17 @@ def _refit(
     return _released(facts, learner.at_reference(fitted), judged)
 
 
+def _check_tracks(tracks: Sequence[int], s: Settings) -> None:
+    """Each penalty once.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    if len(set(tracks)) < len(tracks) or not set(tracks) <= set(range(s.n_tracks)):
+        raise DisclosureError("a penalty twice, or one that is not there", public=TOO_MANY)
+
+
 def _settings(text: str, state: State) -> Settings:
     if text != state.get("settings"):
         raise ProtocolError("a fit goes on with the settings of the offer")
@@ -392,7 +276,7 @@ def _learner(
     draws = seed % (1 << 31)
     return Learner(
         _built(s.estimator, s.task, site.limits.min_records, draws),
-        task=_task(s),
+        task=s.task,
         n_levels=s.n_outputs,
         reference=reference,
         convention=s.convention,
@@ -453,7 +337,7 @@ def _with_last(
 def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
     """Judge the average of a round."""
     s = _settings(message.settings, state)
-    rows = _rows(data, s, site, state)
+    rows = rows_of(data, s, site, state)
     losses, errors, state = _judged(message, rows, s, state, site, message.round)
     return Judged(losses=losses, errors=errors), state
 
@@ -464,6 +348,7 @@ def _judged(
     """Held-out losses of averages of models, beside those of the round before and of the first."""
     tracks = message.judged
     shape = (len(tracks), 2)
+    _check_tracks(tracks, s)
     if not tracks or not len(rows.held):
         return _gaps(*shape), _gaps(*shape), state
     y = rows.y[rows.held]
@@ -472,6 +357,9 @@ def _judged(
     for track, models in zip(tracks, message.models.value, strict=True):
         losses = _loss_of_average(models, message.shares.value, rows, y, s, site)
         earlier = known.get(str(track), ())
+        if round_ > 0 and not earlier:  # this site was not there to judge plain averaging
+            columns.append(np.full((len(y), 2), np.nan))
+            continue
         base = known.get("0", ({"losses": losses},))[0]["losses"]
         before = earlier[-1]["losses"] if earlier else base
         first = earlier[0]["losses"] if earlier else base
@@ -527,7 +415,7 @@ def conclude(
 ) -> tuple[Concluded, State]:
     """Send the fit of all rows that is kept; compare it with one's own and with averaging."""
     s = _settings(message.settings, state)
-    rows = _rows(data, s, site, state)
+    rows = rows_of(data, s, site, state)
     track = str(message.track)
     fits = state.get("kept", {}).get(track, ())
     if not fits:
@@ -554,8 +442,16 @@ def conclude(
 
 
 def _latest(entries: Sequence[dict[str, Any]], round_: int) -> dict[str, Any]:
-    """Last entry that is not of a later round; the first of a site that came later."""
-    return [entries[0], *(e for e in entries if e["round"] <= round_)][-1]
+    """Entry of a round, or the last before it: what a site that was missing stands by.
+
+    The first entry and the last few are kept. Where only later ones are left the nearest is taken.
+    """
+    first, *rest = entries
+    before = [entry for entry in rest if entry["round"] <= round_]
+    if before:
+        return before[-1]
+    dropped = len(rest) > 0 and rest[0]["round"] > first["round"] + 1
+    return rest[0] if dropped and round_ > first["round"] else first
 
 
 @step("use", once=True)
