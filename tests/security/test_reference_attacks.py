@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
-from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.linear_model import LassoLars, LinearRegression, Ridge
 
 import consilience
 from consilience import Columns, Federation
@@ -292,13 +292,13 @@ def test_without_the_difference_rule_two_fits_would_tell_a_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A control: a site that held out one row is stopped by its gate."""
-    from consilience.methods.reference_averaging import site as at_site
+    from consilience.methods.reference_averaging import rows as at_rows
 
-    def one(n: int, p: int, *rest: Any) -> tuple[Any, Any]:
-        everything = np.arange(n, dtype=np.int64)
+    def one(y: np.ndarray, *rest: Any) -> tuple[Any, Any]:
+        everything = np.arange(len(y), dtype=np.int64)
         return everything[1:], everything[:1]
 
-    monkeypatch.setattr(at_site, "_split", one)
+    monkeypatch.setattr(at_rows, "_split", one)
     s = settings("ridge", holdout=0.2)
     answer = hostile(table_of(), asking(s, Ask("fit", fit(s, spread_rows(9, 3)))))
     refused(answer)
@@ -526,13 +526,16 @@ def test_portfolios_that_do_not_fit_together(changes: dict[str, Any]) -> None:
 # --------------------------------------------------------------------------- how often
 
 
+GRID = tuple(float(k) for k in range(1, 51))
+
+
 def judging(s: Settings, times: int, at_once: int = 1) -> Callable[[], Questions]:
     """Averages of ever other models; how many were judged before the refusal."""
 
     def ask() -> Questions:
         yield from offering(s)
         yield Ask("fit", fit(s, A))
-        tracks = tuple([0] * at_once)
+        tracks = tuple(range(at_once))
         for k in range(times):
             answer = (yield Ask("judge", judge(s, linear(3, 0.0, 0.1 * k), tracks=tracks)))["s"]
             if isinstance(answer, Refused):
@@ -545,7 +548,7 @@ def judging(s: Settings, times: int, at_once: int = 1) -> Callable[[], Questions
 @pytest.mark.parametrize(("n", "limit"), [(50, 200), (100, 400)])
 def test_the_number_of_judged_averages_is_limited(n: int, limit: int) -> None:
     """Twenty for each held-out row, two hundred at least; many at once count as many."""
-    s = settings("ridge", holdout=0.2, guard=True)
+    s = settings("ridge", holdout=0.2, guard=True, penalties=GRID)
     counted, reason = hostile(table_of(n), judging(s, 40, at_once=25))
     assert counted == limit
     assert "more questions" in reason
@@ -595,11 +598,11 @@ class Lines:
 
 def test_judged_averages_are_counted_over_all_lines_of_questions() -> None:
     """Each line begins at the first fit, where nothing was judged yet."""
-    s = settings("ridge", holdout=0.2, guard=True)
+    s = settings("ridge", holdout=0.2, guard=True, penalties=GRID)
     lines = Lines(table_of(50))
     first = lines.begin(s)
     for k in range(12):
-        question = judge(s, linear(3, 0.0, 0.1 * k), tracks=tuple([0] * 20))
+        question = judge(s, linear(3, 0.0, 0.1 * k), tracks=tuple(range(20)))
         answer = lines.ask("judge", question, first)
         assert isinstance(answer, Refused) is (k >= 10), k
     refused(answer, "more questions")
@@ -621,8 +624,28 @@ def test_fits_are_counted_over_all_lines_of_questions(monkeypatch: pytest.Monkey
     refused(answer, "more questions")
 
 
-def test_no_limit_where_nothing_is_protected() -> None:
+def test_a_penalty_is_fitted_and_judged_once_in_a_question() -> None:
+    """Otherwise one fit that is counted would be three hundred."""
+    s, wide = settings("ridge"), np.zeros((1, 300, 9, 1))
+    many = dataclasses.replace(
+        fit(s, A, wide[:, :1]), tracks=(0,) * 300, target=relayed(wide, MODEL)
+    )
+    refused(hostile(table_of(), asking(s, Ask("fit", fit(s, A)), Ask("fit", many))))
     s = settings("ridge", holdout=0.2, guard=True)
+    twice = judge(s, linear(3), tracks=(0, 0))
+    refused(hostile(table_of(), asking(s, Ask("fit", fit(s, A)), Ask("judge", twice))))
+
+
+def test_a_run_has_one_set_of_reference_rows() -> None:
+    s = settings("ridge")
+    again = asking(s, Ask("fit", fit(s, A)), Ask("fit", fit(s, A + 1.0)))
+    refused(hostile(table_of(), again))
+    same = hostile(table_of(), asking(s, Ask("fit", fit(s, A)), Ask("fit", fit(s, A))))
+    assert not isinstance(same, Refused)
+
+
+def test_no_limit_where_nothing_is_protected() -> None:
+    s = settings("ridge", holdout=0.2, guard=True, penalties=GRID)
     counted, _ = hostile(table_of(50), judging(s, 12, at_once=50), policy="simulation")
     assert counted == 600
 
@@ -792,6 +815,55 @@ def test_predictions_at_the_reference_are_the_model() -> None:
     x, y = table.drop(columns="y").to_numpy(), table["y"].to_numpy()
     expected = LinearRegression(fit_intercept=False).fit(x, y).coef_
     np.testing.assert_allclose(slopes, expected, rtol=1e-8)
+
+
+def scores_told(s: Settings, table: pd.DataFrame, a: Array, rho: float) -> Any:
+    """Fit, and what the reference rows say of the own rows: their residuals times (1, x)."""
+    question = fit(s, a, np.zeros((1, 1, len(a), 1)), rho=rho)
+    answer = hostile(table, asking(s, Ask("fit", question)))
+    if isinstance(answer, Refused):
+        return answer
+    with_one = np.column_stack([np.ones(len(a)), a])
+    b = np.linalg.lstsq(with_one, answer.fits.value[0]["at"][:, 0], rcond=None)[0]
+    # Without a penalty the scores of own and reference rows sum to zero; the target is zero.
+    return b, rho * with_one.T @ (with_one @ b) / len(a)
+
+
+@pytest.mark.parametrize(("m", "rho"), [(100, 100.0), (100, 399.0), (100, 799.0), (6000, 799.0)])
+def test_copies_of_reference_rows_push_no_own_row_out(m: int, rho: float) -> None:
+    """A learner without weights gets copies; were a row alone among them, its score would tell it.
+
+    An answer rests on all rows, which the gate has counted, or there is none.
+    """
+    table = table_of(500, 3)
+    a = np.random.default_rng(1).normal(size=(m, 3))
+    told = scores_told(settings(LassoLars(alpha=1e-12)), table, a, rho)
+    if isinstance(told, Refused):
+        assert (m, rho) in [(100, 399.0), (100, 799.0)]  # more copies than a site makes
+        return
+    b, score = told
+    x = table.drop(columns="y").to_numpy()
+    with_one = np.column_stack([np.ones(500), x])
+    residual = table["y"].to_numpy() - with_one @ b
+    # One reference row has half a copy too many, so digits end there, and not at 1 of 500 rows.
+    np.testing.assert_allclose(score, with_one.T @ residual / 500, rtol=1e-3)
+    assert np.abs(x - score[1:] / score[0]).max(axis=1).min() > 1e-2
+
+
+def test_answers_near_one_copy_each_do_not_differ_by_an_own_row() -> None:
+    """Weights of reference rows just off those of own rows invite one own row once more."""
+    n, m = 100, 500
+    table = table_of(n, 3)
+    x = np.column_stack([np.ones(n), table.drop(columns="y").to_numpy()])
+    y = table["y"].to_numpy()
+    a = np.random.default_rng(1).normal(size=(m, 3))
+    s = settings(LassoLars(alpha=1e-12))
+    for k in range(1, 4):
+        b, score = scores_told(s, table, a, m / n / (1.0 + k / n))
+        own = x.T @ (y - x @ b) / n
+        once_more = x * (y - x @ b)[:, None] / n
+        off = np.abs(score - own).max()
+        print(k, off, np.abs(score - own - once_more).max(axis=1).min())
 
 
 # --------------------------------------------------------------------------- whose rows
