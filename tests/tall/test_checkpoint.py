@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from consilience import ReferenceAveragingClassifier, ReferenceAveragingRegressor
 from consilience.exceptions import RunError
-from consilience.tall import rounds
+from consilience.tall import checkpoint, rounds
 from consilience.tall.checkpoint import FILE, described
 from tests.tall.tables import classes, frame, regression, write
 
@@ -113,6 +113,35 @@ def test_another_table_is_refused(tmp_path: Path) -> None:
     y = y.copy()
     y[17] += 1e-6
     with pytest.raises(RunError, match="another data: give the same settings"):
+        estimator.fit(x, y)
+
+
+def test_rows_in_another_order_are_another_table(tmp_path: Path) -> None:
+    """Means and responses of a split stay the same, to the last bit."""
+    x = np.round(64 * regression(200)[0])  # whole numbers, whose sums are exact
+    y = np.zeros(200)
+    y[:100] = x[:100, 0]
+    estimator = ReferenceAveragingRegressor(
+        n_splits=2, max_rounds=2, random_state=0, checkpoint=tmp_path
+    ).fit(x, y)
+    mean = x[::2].mean(axis=0)
+    x[[150, 152]] = x[[152, 150]]  # two rows of the first split, of the same response
+    np.testing.assert_array_equal(x[::2].mean(axis=0), mean)
+    with pytest.raises(RunError, match="another data"):
+        estimator.fit(x, y)
+
+
+@pytest.mark.parametrize("name", ["numpy", "scikit-learn", "consilience"])
+def test_other_versions_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    x, y = regression(100)
+    estimator = ReferenceAveragingRegressor(
+        n_splits=2, max_rounds=1, random_state=0, checkpoint=tmp_path
+    ).fit(x, y)
+    true = checkpoint.version
+    monkeypatch.setattr(checkpoint, "version", lambda of: true(of) + ".post9" * (of == name))
+    with pytest.raises(RunError, match=f"another version of {name}"):
         estimator.fit(x, y)
 
 

@@ -11,6 +11,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 
 from consilience import ReferenceAveragingClassifier, ReferenceAveragingRegressor
+from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.tall.survey import held_out
 from tests.tall.tables import regression
@@ -62,6 +63,16 @@ def test_sites_that_agree_need_no_rounds() -> None:
     x, y = regression(2000, 3)
     fitted = ReferenceAveragingRegressor(Ridge(), n_splits=4, random_state=0).fit(x, y)
     assert fitted.reason_ == "no-gain" and fitted.chosen_round_ == 0
+
+
+def test_a_grid_needs_rows_to_hold_out() -> None:
+    x, y = regression(120)
+    settings: dict[str, Any] = {"n_splits": 6, "holdout": 0.05, "random_state": 0}
+    with pytest.raises(DataError, match="penalties cannot be compared: give one penalty"):
+        ReferenceAveragingRegressor(penalties=[1.0, 10.0], **settings).fit(x, y)
+    forest = ReferenceAveragingRegressor(RandomForestRegressor(n_estimators=5), **settings)
+    with pytest.warns(UserWarning, match="not a sum of losses"):
+        assert forest.fit(x, y).reason_ == "not-separable"
 
 
 def test_held_out_rows_are_few_and_of_every_split() -> None:

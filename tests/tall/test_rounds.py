@@ -15,6 +15,7 @@ from consilience import (
     ReferenceAveragingClassifier,
     ReferenceAveragingRegressor,
 )
+from consilience.estimators.pseudo_rows import Learner
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.numerics.random import stream
 from tests.reference import reference_averaging as textbook
@@ -139,3 +140,56 @@ def test_both_doors_are_one_method_for_classes() -> None:
     )
     result = ReferenceAveraging(estimator=learner, **settings).run(federation, seed=0).result
     np.testing.assert_allclose(np.ravel(result.coefficients)[-5:], np.ravel(tall.coef_), rtol=1e-10)
+
+
+def federated(x: np.ndarray, y: np.ndarray, **settings: Any) -> Any:
+    """Result of the method over the same splits."""
+    federation = Federation.local(
+        sites_of(x, y),
+        columns=Columns(features=[f"x{j}" for j in range(x.shape[1])], target="y"),
+        preparation=Preparation(standardize="none"),
+        policy="simulation",
+    )
+    return federation.run(ReferenceAveraging(**settings), seed=0).result
+
+
+def test_the_trial_has_the_penalty_of_the_rounds_on_all_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In both doors: of a penalty for each mean loss nothing depends on what is held out."""
+    x, y = regression(400)
+    true = Learner.fit
+    seen: set[tuple[int, float]] = set()
+
+    def fit(self: Learner, rows: Any, response: Any, **more: Any) -> Any:
+        fitted = true(self, rows, response, **more)
+        seen.add((len(rows), round(fitted.alpha / len(rows), 12)))
+        return fitted
+
+    monkeypatch.setattr(Learner, "fit", fit)
+    settings: dict[str, Any] = {
+        "estimator": Ridge(alpha=20),
+        "reference": stream(3, "reference").normal(size=(40, 6)) * 2,
+        "max_rounds": 2,
+    }
+    ReferenceAveragingRegressor(n_splits=B, random_state=0, **settings).fit(x, y)
+    tall, seen = seen, set()
+    federated(x, y, **settings)
+    assert tall == seen == {(80, 0.05), (100, 0.05)}
+
+
+def test_both_doors_keep_the_last_round_where_nothing_is_held_out() -> None:
+    x, y = regression(400)
+    settings: dict[str, Any] = {
+        "estimator": Ridge(alpha=20),
+        "reference": stream(3, "reference").normal(size=(40, 6)) * 2,
+        "max_rounds": 3,
+        "holdout": 0.005,  # of a hundred rows
+    }
+    tall = ReferenceAveragingRegressor(n_splits=B, random_state=0, **settings).fit(x, y)
+    result = federated(x, y, **settings)
+    assert tall.reason_ == result.reason == "not-measured"
+    assert tall.chosen_round_ == result.chosen_round == 3
+    assert tall.kept_ and result.kept
+    assert tall.history_["probes"].shape == (3, 2)
+    np.testing.assert_allclose(np.ravel(result.coefficients), tall.coef_, rtol=1e-10)

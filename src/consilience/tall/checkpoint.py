@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from consilience.wire.files import atomic_write, explain
 Arrays = dict[str, NDArray[Any]]
 
 FILE = "rounds.npz"
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Checkpoint:
@@ -103,9 +104,16 @@ def _read(path: Path) -> Arrays:
 
 
 def facts_of(settings: Mapping[str, Any], *, seed: int, data: str) -> dict[str, str]:
-    """What a checkpoint belongs to, as text by name."""
+    """What a checkpoint belongs to, as text by name.
+
+    Versions are among it: other ones may give other numbers, and what goes on after a crash must
+    end as if there had been none.
+    """
     return {
         "format": str(_FORMAT),
+        **{
+            f"version_of_{name}": version(name) for name in ("consilience", "numpy", "scikit-learn")
+        },
         "seed": str(seed),
         "data": data,
         **{name: described(value) for name, value in settings.items()},

@@ -3,7 +3,8 @@
 First the *trial*: rounds without the held-out rows, with every penalty of the grid, until the
 held-out loss of the average no longer falls. It settles penalty and round. Then the same number of
 rounds on all rows, with the chosen penalty only; its last models are kept. Both go on from a
-checkpoint. Without guard and grid there is no trial.
+checkpoint. Without guard and grid, or with nothing to hold out, there is no trial and the last
+round is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from consilience.estimators.conventions import innermost
 from consilience.estimators.losses import record_losses
 from consilience.estimators.pseudo_rows import Learner, separable
-from consilience.exceptions import ParameterError
+from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import Workers
 from consilience.numerics.reference_average import (
     SCHEDULES,
@@ -195,37 +196,34 @@ class _Job:
         self.fit_seconds = 0.0
         self._stored: Arrays = {}
         self.max_rounds = settings.max_rounds if self.n_splits > 1 else 0
-        base = self._learner(float(found.sizes.sum()))
+        base = Learner(
+            settings.estimator,
+            task=settings.task,
+            n_levels=max(len(found.levels), 1),
+            reference=found.reference,
+            convention=settings.convention,
+            # Of the trial too: a penalty for each mean loss must not depend on what is held out.
+            n_total=float(found.sizes.sum()),
+            seed=seed % 2**31,
+        )
         self.n_outputs = base.n_outputs
-        self.learners = self._grid(base)
-        self.trial_learners = self._grid(
-            self._learner(float(found.sizes.sum() - self.held_sizes.sum()))
-        )
-
-    def _learner(self, n_total: float) -> Learner:
-        return Learner(
-            self.settings.estimator,
-            task=self.settings.task,
-            n_levels=max(len(self.found.levels), 1),
-            reference=self.found.reference,
-            convention=self.settings.convention,
-            n_total=n_total,
-            seed=self.seed % 2**31,
-        )
-
-    def _grid(self, base: Learner) -> tuple[Learner, ...]:
-        return tuple(base.with_penalty(v) for v in self.settings.penalties) or (base,)
+        self.learners = tuple(base.with_penalty(v) for v in settings.penalties) or (base,)
+        self.judged = bool((self.held_sizes > 1).any())
+        if len(self.learners) > 1 and not self.judged:
+            raise DataError(
+                "no split has enough rows to hold some out, so penalties cannot be compared: give "
+                "one penalty, fewer splits, or a larger holdout"
+            )
 
     def _trajectory(self, *, trial: bool, track: int | None = None) -> Trajectory:
         """Rounds with all penalties, or with one of them."""
-        learners = self.trial_learners if trial else self.learners
         return Trajectory(
             workers=self.workers,
             parts=self.found.parts,
             sizes=self.found.sizes - self.held_sizes * trial,
             left_out=self.found.held if trial else [h[:0] for h in self.found.held],
             common=Common(
-                learners if track is None else (learners[track],),
+                self.learners if track is None else (self.learners[track],),
                 len(self.found.reference),
                 self.found.held_x if trial else self.found.held_x[:0],
             ),
@@ -276,9 +274,12 @@ class _Job:
     def run(self, reached: Arrays, remarks: tuple[str, ...]) -> Fitted:
         """Trial, choice, and the rounds on all rows."""
         trial = Trial(len(self.learners), self.max_rounds, self.n_splits, len(self.found.held_y))
-        measured = (self.settings.guard and self.max_rounds > 0) or len(self.learners) > 1
+        guarded = self.settings.guard and self.max_rounds > 0
+        measured = self.judged and (guarded or len(self.learners) > 1)
         if measured:
             self._try(trial, _under(reached, "trial"))
+        elif guarded:
+            trial.probes = self._probes(self._trajectory(trial=True))
         choice = self._choice(trial)
         if choice.reason == "not-separable":
             sentence = (
@@ -332,7 +333,7 @@ class _Job:
         self.shown.begin(f"{stage}: round {k} of at most {self.max_rounds}{said}")
 
     def _probes(self, rounds: Trajectory) -> FloatArray:
-        learner = self.trial_learners[0]
+        learner = self.learners[0]
         if learner.convention.separable is False:
             return np.full((1, 2), np.inf)
         places = sorted({0, self.n_splits // 2, self.n_splits - 1})[:N_PROBED]
@@ -346,9 +347,6 @@ class _Job:
         k = state.round
         trial.movement[track, k] = rounds.change(state, track) if k else np.nan
         trial.influence[track, k] = rounds.influence(state, track)
-        if not len(self.found.held_y):
-            trial.active[track] = False
-            return
         losses = record_losses(self.loss, self.found.held_y, rounds.held_average(state, track))
         if k == 0:
             trial.base_rows[track] = losses
@@ -372,12 +370,12 @@ class _Job:
         best = 0 if np.isnan(base).all() else int(np.nanargmin(base))
         if not self.max_rounds:
             return Choice(best, 0, False, "not-measured")
-        if not self.settings.guard:
+        if self.settings.guard and not trial.separable:
+            return Choice(best, 0, False, "not-separable")
+        if not self.settings.guard or not self.judged:
             last = base + trial.gains[:, -1]
             track = 0 if np.isnan(last).all() else int(np.nanargmin(last))
             return Choice(track, self.max_rounds, True, "not-measured")
-        if not trial.separable:
-            return Choice(best, 0, False, "not-separable")
         return choose(base, trial.gains, trial.errors)
 
     def _all_rows(self, choice: Choice, trial: Trial, measured: bool, reached: Arrays) -> list[Any]:
