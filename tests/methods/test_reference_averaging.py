@@ -25,8 +25,10 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from consilience import Columns, Federation, Run, load_run
 from consilience.engines.local import LocalEngine
+from consilience.exceptions import StudyError
 from consilience.methods.base import Preparation
 from consilience.methods.reference_averaging import ReferenceAveraging
+from consilience.methods.reference_averaging.messages import Settings
 from consilience.methods.reference_averaging.result import ReferenceAveragingResult
 from consilience.numerics.random import stream
 from consilience.testing.fakes import members, scripted, with_fixed_secrets
@@ -566,6 +568,57 @@ def test_a_site_that_is_folded_in_late_while_rounds_are_measured(
     assert result.summary() and len(result.to_frame()) == result.n_rounds + 1
     if guard:
         assert np.isfinite(result.gains[0, 1:]).any()
+        # It was not there to judge plain averaging, so it says nothing of gains: not that they
+        # are zero.
+        sent = {
+            line.site: line.verdict
+            for line in run.transcript
+            if line.field == "differences" and line.direction == "to-coordinator"
+        }
+        assert np.isnan(result.local_differences[1]).all(), sent
+        assert np.isfinite(result.local_differences[[0, 2]]).all()
+
+
+def test_more_levels_than_a_site_can_hold_out_for_are_no_refusal() -> None:
+    """Three levels of six columns have 21 parameters: 30 of 150 rows are too few for their fits."""
+    tables = classes([150, 150, 150], p=6, levels="abc", shift=0.2)
+    run = study(tables, "strict", levels="abc", estimator="logistic", max_rounds=2)
+    assert run.result.held.tolist() == [0.0, 0.0, 0.0]
+    assert run.result.reason == "not-measured"
+
+
+def test_a_level_is_held_out_in_enough_rows_or_not_at_all() -> None:
+    from consilience.methods.reference_averaging.rows import _held_sizes, _split
+    from consilience.wire.disclosure import Limits
+
+    settings = Settings("", "auto", ("a", "b"), "log", (), 0.2, True, 3, "adaptive")
+    y = np.repeat([0.0, 1.0], [270, 30])
+    assert _held_sizes(y, 2, settings, Limits()) == {0.0: 54, 1.0: 0}
+    held = _split(y, 2, settings, Limits(), seed=1)[1]
+    assert len(held) == 54 and (y[held] == 0).all()
+    assert _held_sizes(y, 2, settings, Limits(min_records=1)) == {0.0: 54, 1.0: 6}
+
+
+def test_the_summary_says_where_own_fits_are_better() -> None:
+    result = study(curved([120, 120, 120]), estimator=RIDGE).result
+    worse = dataclasses.replace(
+        result,
+        local_differences=np.full((3, 2), -1.0),
+        local_errors=np.full((3, 2), 0.1),
+    )
+    assert "the sites' own fits lose less, by 1 " in worse.summary()
+    better = dataclasses.replace(worse, local_differences=np.full((3, 2), 1.0))
+    assert "own fits lose less" not in better.summary()
+
+
+def test_reference_rows_of_many_columns_are_fewer() -> None:
+    names = [f"x{j}" for j in range(600)]
+    rng = np.random.default_rng(3)
+    table = pd.DataFrame(rng.normal(size=(30, 600)), columns=names).assign(y=rng.normal(size=30))
+    drawn = study({"s0": table, "s1": table + 1.0}, reference="normal", max_rounds=0, **BARE)
+    assert drawn.result.n_reference == 4_000_000 // 600
+    with pytest.raises(StudyError, match="too much to send"):
+        study({"s0": table, "s1": table}, reference="normal", n_reference=60_000, **BARE)
 
 
 @pytest.mark.parametrize("gone", ["absent", "refused"])
