@@ -52,7 +52,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from consilience.estimators import conventions as c
 from consilience.estimators.pseudo_rows import Learner, separable
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import ParameterError
 from tests.reference import pseudo_rows as textbook
 
 Glm = GeneralizedLinearRegressor
@@ -453,55 +453,3 @@ def test_networks_by_batches_and_by_all_rows_differ() -> None:
 
 def test_classifiers_without_weights_are_known() -> None:
     assert not c.convention_of(KNeighborsClassifier()).weights
-
-
-# --------------------------------------------------------------------------- copies
-
-
-@pytest.mark.parametrize(
-    ("own", "pseudo", "wanted"),
-    [
-        ([1, 1, 1], [2, 2], ([1, 1, 1], [2, 2], 1.0)),
-        ([1, 1, 1], [0.5, 0.5], ([2, 2, 2], [1, 1], 2.0)),
-        ([1, 1], [1.5, 1.5], ([2, 2], [3, 3], 2.0)),
-        ([2, 1, 0], [], ([2, 1, 0], [], 1.0)),
-        ([0.5, 1.5], [1.0], ([1, 3], [2], 2.0)),
-    ],
-)
-def test_copies_are_exact_where_weights_are_whole(own: Any, pseudo: Any, wanted: Any) -> None:
-    found = c.copies_of(np.asarray(own, dtype=float), np.asarray(pseudo, dtype=float))
-    np.testing.assert_array_equal(found[0], wanted[0])
-    np.testing.assert_array_equal(found[1], wanted[1])
-    assert found[2] == pytest.approx(wanted[2])
-
-
-def test_copies_are_near_where_weights_are_not_whole() -> None:
-    own, pseudo = np.ones(200), np.full(50, np.pi)
-    ours, theirs, unit = c.copies_of(own, pseudo)
-    assert theirs.sum() / ours.sum() == pytest.approx(np.pi / 4, rel=0.01)
-    assert ours.sum() == pytest.approx(200 * unit)
-    assert len(ours) + len(theirs) == 250
-    assert ours.sum() + theirs.sum() <= 8 * 250
-    small = c.copies_of(own, np.full(50, 1e-3))
-    assert small[1].sum() <= 1
-
-
-def test_weights_that_are_all_zero() -> None:
-    with pytest.raises(DataError, match="positive weight"):
-        c.copies_of(np.zeros(3), np.ones(2))
-
-
-def test_copies_stand_for_weights_in_a_fit() -> None:
-    """A learner that takes no weights, against the same with them; rho makes copies whole."""
-    rho = 2.0 * M / N
-    target = targets("y")
-    with_weights = learner_of(Ridge(25.0)).fit(X, Y, target=target, rho=rho)
-    learner = learner_of(Unknown(25.0), convention="sum")
-    without = learner.fit(X, Y, target=target, rho=rho)
-    np.testing.assert_allclose(without.predict(A), with_weights.predict(A), atol=1e-10)
-    plain = learner.fit(X, Y, weight=WEIGHT)
-    weighted = learner_of(Ridge(25.0)).fit(X, Y, weight=WEIGHT)
-    np.testing.assert_allclose(plain.predict(A), weighted.predict(A), atol=1e-10)
-    change, permuted = learner.probe(X, Y, rng=np.random.default_rng(1))
-    assert change < 1e-6
-    assert separable(change, permuted)

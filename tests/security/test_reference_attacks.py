@@ -20,6 +20,7 @@ from sklearn.linear_model import LassoLars, LinearRegression, Ridge
 import consilience
 from consilience import Columns, Federation
 from consilience.estimators.candidates import as_text
+from consilience.estimators.copies import MOST_COPIES, copies_of
 from consilience.exceptions import StudyError
 from consilience.methods.base import Ask, Preparation, Refused
 from consilience.methods.phases.opening import Open
@@ -817,53 +818,56 @@ def test_predictions_at_the_reference_are_the_model() -> None:
     np.testing.assert_allclose(slopes, expected, rtol=1e-8)
 
 
-def scores_told(s: Settings, table: pd.DataFrame, a: Array, rho: float) -> Any:
-    """Fit, and what the reference rows say of the own rows: their residuals times (1, x)."""
-    question = fit(s, a, np.zeros((1, 1, len(a), 1)), rho=rho)
-    answer = hostile(table, asking(s, Ask("fit", question)))
+def score_told(table: pd.DataFrame, a: Array, rho: float) -> Any:
+    """Fit of a learner without weights, and what the reference rows say of the own rows.
+
+    Without a penalty the scores of all copies sum to zero, and everybody can count the copies of
+    the reference rows: what they lack of zero are the own residuals times (1, x).
+    """
+    question = fit(settings(LassoLars(alpha=1e-12)), a, np.zeros((1, 1, len(a), 1)), rho=rho)
+    answer = hostile(table, asking(settings(LassoLars(alpha=1e-12)), Ask("fit", question)))
     if isinstance(answer, Refused):
         return answer
+    own, theirs, _ = copies_of(np.ones(len(table)), np.full(len(a), rho * len(table) / len(a)))
     with_one = np.column_stack([np.ones(len(a)), a])
     b = np.linalg.lstsq(with_one, answer.fits.value[0]["at"][:, 0], rcond=None)[0]
-    # Without a penalty the scores of own and reference rows sum to zero; the target is zero.
-    return b, rho * with_one.T @ (with_one @ b) / len(a)
+    return b, with_one.T @ (theirs * (with_one @ b)) / own[0]
 
 
-@pytest.mark.parametrize(("m", "rho"), [(100, 100.0), (100, 399.0), (100, 799.0), (6000, 799.0)])
+@pytest.mark.parametrize(
+    ("m", "rho"), [(100, 100.0), (100, 399.0), (100, 799.0), (4000, 399.0), (4000, 799.0)]
+)
 def test_copies_of_reference_rows_push_no_own_row_out(m: int, rho: float) -> None:
     """A learner without weights gets copies; were a row alone among them, its score would tell it.
 
     An answer rests on all rows, which the gate has counted, or there is none.
     """
     table = table_of(500, 3)
-    a = np.random.default_rng(1).normal(size=(m, 3))
-    told = scores_told(settings(LassoLars(alpha=1e-12)), table, a, rho)
+    told = score_told(table, np.random.default_rng(1).normal(size=(m, 3)), rho)
+    # More copies than a site makes are refused.
+    assert isinstance(told, Refused) == ((500 * (1 + rho)) > MOST_COPIES * (500 + m))
     if isinstance(told, Refused):
-        assert (m, rho) in [(100, 399.0), (100, 799.0)]  # more copies than a site makes
         return
     b, score = told
-    x = table.drop(columns="y").to_numpy()
-    with_one = np.column_stack([np.ones(500), x])
-    residual = table["y"].to_numpy() - with_one @ b
-    # One reference row has half a copy too many, so digits end there, and not at 1 of 500 rows.
-    np.testing.assert_allclose(score, with_one.T @ residual / 500, rtol=1e-3)
-    assert np.abs(x - score[1:] / score[0]).max(axis=1).min() > 1e-2
+    x = np.column_stack([np.ones(500), table.drop(columns="y").to_numpy()])
+    scores = x * (table["y"].to_numpy() - x @ b)[:, None]
+    np.testing.assert_allclose(score, scores.sum(axis=0), rtol=1e-6)
+    assert np.abs(x - score / score[0]).max(axis=1).min() > 1e-2
 
 
-def test_answers_near_one_copy_each_do_not_differ_by_an_own_row() -> None:
-    """Weights of reference rows just off those of own rows invite one own row once more."""
-    n, m = 100, 500
+@pytest.mark.parametrize(("n", "m"), [(100, 500), (500, 100)])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_no_answer_rests_on_one_own_row_more_than_another(n: int, m: int, k: int) -> None:
+    """Weights of reference rows just below those of own rows invite an own row once more.
+
+    With sums over all rows known from other answers, such a row would be told exactly.
+    """
     table = table_of(n, 3)
+    rho = m / n / (1.0 + k / n)
+    b, score = score_told(table, np.random.default_rng(1).normal(size=(m, 3)), rho)
     x = np.column_stack([np.ones(n), table.drop(columns="y").to_numpy()])
-    y = table["y"].to_numpy()
-    a = np.random.default_rng(1).normal(size=(m, 3))
-    s = settings(LassoLars(alpha=1e-12))
-    for k in range(1, 4):
-        b, score = scores_told(s, table, a, m / n / (1.0 + k / n))
-        own = x.T @ (y - x @ b) / n
-        once_more = x * (y - x @ b)[:, None] / n
-        off = np.abs(score - own).max()
-        print(k, off, np.abs(score - own - once_more).max(axis=1).min())
+    scores = x * (table["y"].to_numpy() - x @ b)[:, None]
+    np.testing.assert_allclose(score, scores.sum(axis=0), atol=1e-6)
 
 
 # --------------------------------------------------------------------------- whose rows

@@ -15,7 +15,7 @@ trees         no penalty; counts and shares of rows  c           c rho n / m    
 ============  =====================================  ==========  ===============  ==============
 
 The weights of trees sum to n + m (that is c), because a share of rows to draw is a share of the
-weights. Learners without weights get copies of rows.
+weights. Learners without weights get copies of rows (:mod:`.copies`).
 
 Source: Ya Le's Stanford thesis, chapter 1, *A General Algorithm for Distributed Learning*; the
 conventions are those of scikit-learn 1.9 and glum 3.4.
@@ -31,11 +31,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import ParameterError
 from consilience.wire.estimators.types import qualified
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 ConventionName = Literal["sum", "normalised", "rows", "trees"]
 
 NAMES = ("sum", "normalised", "rows", "trees")
@@ -319,54 +318,3 @@ def shares(
         return Shares(rows / n, rho * rows * per_row, 1.0)
     scale = total / (n * (1.0 + rho))
     return Shares(scale, scale * rho * n * per_row, 1.0)
-
-
-def copies_of(own: FloatArray, pseudo: FloatArray) -> tuple[IntArray, IntArray, float]:
-    """Copies of rows that stand for weights, for learners that take none.
-
-    Parameters
-    ----------
-    own : (n,) array
-        Weights of the own rows.
-    pseudo : (k,) array
-        Weights of the pseudo-rows; may be empty.
-
-    Returns
-    -------
-    own_copies, pseudo_copies : int arrays
-        Proportional to the weights where few copies allow that exactly; otherwise as near as they
-        come, with totals kept.
-    per_weight : float
-        Copies that stand for a weight of one.
-    """
-    positive = own[own > 0]
-    if not len(positive):
-        raise DataError("a fit needs rows of positive weight: check the weights")
-    most = _MOST_COPIES * (len(own) + len(pseudo))
-    units = [float(positive.min())]
-    if (pseudo > 0).any():
-        units.append(float(pseudo.max()))
-    best: tuple[float, float, IntArray, IntArray] | None = None
-    for per_weight in sorted({k / unit for unit in units for k in range(1, _MOST_COPIES + 1)}):
-        if per_weight * (own.sum() + pseudo.sum()) > most and best is not None:
-            break
-        parts = [_whole(per_weight * block) for block in (own, pseudo)]
-        fault = max(fault for _, fault in parts)
-        if parts[0][0].any() and (best is None or fault < best[0] - _EXACT):
-            best = (fault, per_weight, parts[0][0], parts[1][0])
-        if fault < _EXACT:
-            break
-    if best is None:
-        raise DataError("the weights differ too much to stand for copies of rows: check them")
-    return best[2], best[3], best[1]
-
-
-_MOST_COPIES = 8
-_EXACT = 1e-9
-
-
-def _whole(wanted: FloatArray) -> tuple[IntArray, float]:
-    """Whole numbers with the same running totals, and the share of weight that is misplaced."""
-    counts = np.diff(np.floor(np.cumsum(wanted) + 0.5), prepend=0.0).astype(np.int64)
-    total = float(wanted.sum())
-    return counts, float(np.abs(counts - wanted).sum() / total) if total > 0 else 0.0

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from consilience.estimators.conventions import (
     Convention,
     convention_of,
-    copies_of,
     innermost,
     settled,
     shares,
 )
+from consilience.estimators.copies import copies_of
 from consilience.estimators.preprocessing import Frozen, Rows, as_rows, stacked
 from consilience.exceptions import DataError, ParameterError
 
