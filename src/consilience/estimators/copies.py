@@ -69,11 +69,13 @@ def copies_of(own: FloatArray, pseudo: FloatArray) -> tuple[IntArray, IntArray, 
     per_weight = fine / unit
     wanted = per_weight * pseudo
     if not own_copies.sum() + wanted.sum() <= MOST_COPIES * rows:
-        raise DataError(
+        sentence = (
             "too many copies of rows would stand for the weight of the reference rows: give a "
             "smaller rho or fewer rounds, more reference rows, or a learner that takes "
             "sample_weight"
         )
+        # It tells settings and the number of rows at most, which the coordinator knows.
+        raise DataError(sentence, public=sentence)
     times, pseudo_copies = _nearest(wanted, _FINE_COPIES * rows, beside=int(own_copies.sum()))
     return times * own_copies, pseudo_copies, times * per_weight
 
