@@ -162,7 +162,9 @@ TEXTBOOK = [
 
 
 @pytest.mark.parametrize(
-    ("estimator", "response", "solution"), TEXTBOOK, ids=lambda v: repr(v)[:70]
+    ("estimator", "response", "solution"),
+    TEXTBOOK,
+    ids=lambda v: "" if callable(v) else " ".join(repr(v).split())[:70],
 )
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_refit_minimises_the_textbook_objective(
