@@ -264,6 +264,30 @@ def plain_fit(part: Any, estimator: Any, sizes: float) -> Any:
         return clone(estimator).fit(x, y)
 
 
+def bare_fit(part: Any, estimator: Any, reference: Any, target: Any, rho: float) -> Any:
+    """The same refit without the rounds: read a split, stack, fit; seconds of stacking and fit."""
+    with one_thread():
+        x, y = part.read()
+        begin = time.thread_time()
+        n, m = len(x), len(reference)
+        classes = target.shape[1] > 1
+        blocks = [reference] * target.shape[1] if rho else []
+        stack = np.vstack([x, *blocks])
+        if isinstance(estimator, Lasso):  # goes through columns
+            stack = np.asfortranarray(stack)
+        weights = np.ones(len(stack))
+        response = np.concatenate([y, np.zeros(len(stack) - n)])
+        if rho:
+            weights[n:] = rho * n / m * (target.T.ravel() if classes else 1.0)
+            response[n:] = np.repeat([0, 1], m) if classes else target[:, 0]
+        ready = time.thread_time()
+        estimator = clone(estimator)
+        if isinstance(estimator, Lasso):
+            estimator.set_params(alpha=estimator.alpha / (1 + rho))
+        estimator.fit(stack, response, sample_weight=weights if rho else None)
+        return ready - begin, time.thread_time() - ready
+
+
 LEARNERS: dict[str, tuple[Any, str]] = {
     "ridge": (Ridge(alpha=100.0), "y"),
     "lasso": (Lasso(alpha=0.02), "y"),
@@ -272,7 +296,12 @@ LEARNERS: dict[str, tuple[Any, str]] = {
 
 
 def overhead(folder: Path) -> list[dict[str, Any]]:
-    """Rounds against as many plain fits of the same splits, on the same workers."""
+    """Rounds against as many plain fits of the same splits, and against their refits called bare.
+
+    Plain fits know neither reference rows nor weights. Bare refits have both, on stacks that are
+    ready (what stacking takes is subtracted): what is left above them is what the rounds add. They
+    begin anew where the rounds begin at the coefficients of the last one.
+    """
     rows, splits, rounds = ROWS // 4, SPLITS // 4, 10
     write(folder / "part", rows, COLUMNS, splits)
     names = [f"x{j}" for j in range(COLUMNS)]
@@ -295,18 +324,38 @@ def overhead(folder: Path) -> list[dict[str, Any]]:
                 for _ in range(rounds + 1):
                     joblib.Parallel()(joblib.delayed(plain_fit)(p, own, 0.0) for p in parts)
 
-            def averaging(kind: Any = kind, learner: Any = learner, t: str = target) -> Any:
+            def bare(fitted: Any, parts: Any = parts, own: Any = own) -> Any:
+                a = fitted.reference_
+                chances = hasattr(fitted, "predict_proba")
+                target = fitted.predict_proba(a) if chances else fitted.predict(a)[:, None]
+                taken = [
+                    joblib.Parallel()(
+                        joblib.delayed(bare_fit)(p, own, a, target, rho) for p in parts
+                    )
+                    for rho in fitted.history_["rhos"]
+                ]
+                return np.sum(taken, axis=(0, 1))
+
+            def averaging(
+                kind: Any = kind, learner: Any = learner, t: str = target, last: int = rounds
+            ) -> Any:
                 estimator = kind(
-                    learner, n_splits=splits, max_rounds=rounds, guard=False, random_state=0
+                    learner, n_splits=splits, max_rounds=last, guard=False, random_state=0
                 )
                 return estimator.fit(folder / "part", t, columns=names)
 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                plain()  # workers are up and files in memory
+                # Workers are up, all modules imported, and files in memory.
+                plain()
+                averaging(last=1)
                 one, _ = timed(watch, plain)
                 two, fitted = timed(watch, averaging)
+                refits, (stacking, fitting) = timed(watch, lambda b=bare, f=fitted: b(f))
                 three, _ = timed(watch, plain)
+            refits["stacking_cpu_s"] = round(float(stacking), 2)
+            refits["fits_cpu_s"] = round(float(fitting), 2)
+            ready = refits["cpu_s"] - float(stacking)
             base = (one["cpu_s"] + three["cpu_s"]) / 2
             fits = float(fitted.history_["fit_seconds"])
             found.append(
@@ -319,8 +368,11 @@ def overhead(folder: Path) -> list[dict[str, Any]]:
                     "plain": one,
                     "plain_again": three,
                     "averaging": two,
+                    "bare_refits": refits,
                     "fits_cpu_s": round(fits, 2),
                     "cpu_ratio_to_plain": round(two["cpu_s"] / base, 3),
+                    "bare_ratio_to_plain": round(ready / base, 3),
+                    "cpu_ratio_to_bare": round(two["cpu_s"] / ready, 3),
                 }
             )
     return found
