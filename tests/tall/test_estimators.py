@@ -33,6 +33,7 @@ def far(estimator: Any, pooled: Any) -> float:
     return float(away / np.linalg.norm(pooled.coef_))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "learner",
     # At its default tolerance lasso's own error shows from round 50 on.
@@ -55,6 +56,7 @@ def test_rounds_come_close_to_the_fit_of_all_rows(learner: Any) -> None:
     np.testing.assert_allclose(many.predict(x), x @ many.coef_ + many.intercept_, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_classes_come_close_to_the_fit_of_all_rows() -> None:
     x, y = classes(400, q=3)
     learner = LogisticRegression(C=0.5, tol=1e-8, max_iter=1000)
