@@ -59,8 +59,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 _MOST = 2 * MAX_BYTES
-_TAKE = 30.0
+_TAKE = 10.0
 """Seconds until a run that was submitted must be ours to serve."""
+_TRIES = 3
+"""Runs that are submitted: a coordinator elsewhere may take one for abandoned and end it."""
 
 
 class GridLink:
@@ -85,8 +87,7 @@ class GridLink:
         self._beats: Beats | None = None
         self._grid: HttpGrid | None = None
         with losses("beginning a run at the SuperLink"), _alone(lock):
-            self.flower_run = _submit(server)
-            token = _take(server, secret, self.flower_run)
+            self.flower_run, token = _begun(server, secret)
         with losses("joining the run at the SuperLink"):
             self._client = client(
                 RuntimeHttpClient, server, "flwr-serverapp", RuntimeTokenHttpInterceptor(token)
@@ -170,6 +171,18 @@ def read_secret(path: Path) -> bytes:
     if len(text) < 32:
         raise StudyError(f"{path} holds no executor secret of at least 32 characters")
     return text
+
+
+def _begun(server: Server, secret: bytes) -> tuple[int, str]:
+    """A run of Flower and the token of its task."""
+    for left in range(_TRIES - 1, -1, -1):
+        run = _submit(server)
+        try:
+            return run, _take(server, secret, run)
+        except LinkLost:
+            if not left:
+                raise
+    raise LinkLost("the SuperLink did not begin a run")
 
 
 def _submit(server: Server) -> int:
