@@ -1,0 +1,552 @@
+"""Marginal likelihood of latent classes, merging of classes, and draws of what they share.
+
+Given its entities, a class is a Bayesian linear regression with known noise: coefficients
+``w_k ~ N(0, delta2 I)``, events ``y ~ N(w_k'x, sigma2)``. All that is needed here are the totals of
+each class (sums of ``xx'``, ``xy``, ``yy``, events, entities), never an event.
+
+Source: arXiv 2206.10783, section 3 (model); marginal likelihood, merging and the draws of sigma2,
+delta2 and psi are not in it. Derivation: ``docs/proofs/latent-classes.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.exceptions import DataError, ParameterError
+
+if TYPE_CHECKING:
+    from consilience.numerics.latent_class import Classes, Totals
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+SIGMA2_PRIOR = (0.5, 0.5e-3)
+"""Shape and rate of sigma2's inverse gamma: one event of squared residual 0.001 (var y = 1)."""
+DELTA2_PRIOR = (0.5, 0.05)
+"""Shape and rate of delta2's inverse gamma: one coefficient with a square of 0.1."""
+BETAS: FloatArray = 2.0 ** np.arange(-3.0, 8.5, 0.5)
+"""Grid of the concentration beta of an agent's shares of the classes."""
+
+_TINY = np.finfo(np.float64).tiny
+_SHARE_OF_VARIANCE = 1e-6  # least start of sigma2, relative to the mean square of y
+_ENTRIES_PER_CHUNK = 1 << 21
+_RESIDUE = 0.5  # a smoothed class with less than half an entity is what a class has left behind
+
+
+# --------------------------------------------------------------------------- marginal likelihood
+
+
+def log_marginal(totals: Totals, sigma2: float, delta2: float) -> FloatArray:
+    """Log density of the events of each class, its coefficients integrated out.
+
+    Parameters
+    ----------
+    totals : Totals
+        K classes.
+    sigma2, delta2 : float
+        Variance of the noise and of a coefficient.
+
+    Returns
+    -------
+    (K,) array
+        ``log N(y; 0, sigma2 I + delta2 X X')`` with all its constants, so that sums over classes
+        compare across K; 0 for a class without events. With frequency weights a row counts as
+        often as its weight says.
+
+    Raises
+    ------
+    ParameterError
+        A variance that is not positive.
+    DataError
+        Totals that are no sums of outer products.
+    """
+    _, mean, log_det = _posterior(totals.products, totals.cross, sigma2, delta2)
+    away = np.einsum("kfg,kg->kf", totals.products, mean) - 2.0 * totals.cross
+    squares = np.maximum(totals.squares + np.einsum("kf,kf->k", mean, away), 0.0)
+    exponent = squares / sigma2 + np.einsum("kf,kf->k", mean, mean) / delta2
+    return np.asarray(
+        -0.5 * (totals.n * math.log(2.0 * math.pi * sigma2) + log_det + exponent), dtype=np.float64
+    )
+
+
+def log_partition(counts: ArrayLike, alpha: float) -> float:
+    """Log probability of a partition of the entities into classes of these sizes.
+
+    Parameters
+    ----------
+    counts : (K,) array
+        Entities of each class.
+    alpha : float
+        ``psi ~ Dir(alpha/K, .., alpha/K)``.
+
+    Returns
+    -------
+    float
+        The Dirichlet-multinomial probability of one labelling, times the ``K! / (K - k)!``
+        labellings that are this partition into k classes with entities.
+
+    Raises
+    ------
+    ParameterError
+        alpha that is not positive.
+    """
+    from scipy.special import gammaln
+
+    sizes = np.asarray(counts, dtype=np.float64)
+    each = _per_class(alpha, len(sizes))
+    k, used = len(sizes), int(np.count_nonzero(sizes))
+    labelling = gammaln(alpha) - gammaln(alpha + sizes.sum())
+    labelling += float(np.sum(gammaln(each + sizes) - gammaln(each)))
+    return float(labelling + gammaln(k + 1.0) - gammaln(k - used + 1.0))
+
+
+def merge_gain(
+    totals: Totals, sigma2: float, delta2: float, alpha: float, *, partition: bool = True
+) -> FloatArray:
+    """Gain in log probability when two classes become one.
+
+    Parameters
+    ----------
+    totals : Totals
+        K classes.
+    sigma2, delta2 : float
+        Variance of the noise and of a coefficient.
+    alpha : float
+        ``psi ~ Dir(alpha/K, .., alpha/K)``, with K the number of rows of `totals`.
+    partition : bool
+        Add the gain of `log_partition` to that of `log_marginal`. Without it labels that were
+        fitted to superfluous classes look like evidence for them: see Notes.
+
+    Returns
+    -------
+    (K, K) array
+        Symmetric; ``-inf`` on the diagonal, 0 for a class without entities.
+
+    Raises
+    ------
+    ParameterError
+        A variance or alpha that is not positive.
+    DataError
+        Totals that are no sums of outer products.
+
+    Notes
+    -----
+    The prior over agents, ``theta_i ~ Dir(beta psi)``, has no closed form in the totals; the
+    entities count as draws from psi.  Two halves of one class share n events and N entities at
+    random: the data gain about ``F/2 log n`` by a merger, the partition ``N log 2``. Sampled labels
+    are not random but fit, which costs up to as much as the partition gains.
+    """
+    state = _Groups(totals, sigma2, delta2, alpha if partition else None)
+    k = len(state.counts)
+    first, second = np.triu_indices(k, 1)
+    gains = np.full((k, k), -np.inf)
+    found = state.gains(first, second) + state.gain_of_labelling(first, second)
+    gains[first, second] = gains[second, first] = found
+    return gains
+
+
+def merge_down(
+    totals: Totals,
+    sigma2: float,
+    delta2: float,
+    *,
+    n_classes: int | None,
+    alpha: float,
+    partition: bool = True,
+) -> tuple[IntArray, list[tuple[int, float]]]:
+    """Merge classes, always the two that gain most.
+
+    Parameters
+    ----------
+    totals : Totals
+        K classes.
+    sigma2, delta2 : float
+        Variance of the noise and of a coefficient.
+    n_classes : int, optional
+        Stop at this number, whatever the gains. Without it mergers are made down to a single class
+        and undone to where the log probability was highest.
+    alpha, partition
+        See `merge_gain`. alpha/K stays as it was with the K classes of `totals`.
+
+    Returns
+    -------
+    mapping : (K,) array of int64
+        New class of each old one, in descending order of their entities (ties by the first old
+        class in them); there are ``mapping.max() + 1``. A class with less than half an entity, of
+        smoothed totals the rest of one that has been left, goes to the class where it fits best.
+    path : list of (int, float)
+        Classes after each merger and its gain; without `n_classes` down to a single class, also
+        those that were undone.
+
+    Raises
+    ------
+    ParameterError
+        `n_classes` below 1, or as `merge_gain`.
+    DataError
+        As `merge_gain`.
+    """
+    if n_classes is not None and n_classes < 1:
+        raise ParameterError.of("n_classes", "at least 1", n_classes)
+    state = _Groups(totals, sigma2, delta2, alpha if partition else None)
+    k = len(state.counts)
+    first, second = np.triu_indices(k, 1)
+    gains = np.full((k, k), -np.inf)
+    gains[first, second] = state.gains(first, second)
+    gains[second, first] = gains[first, second]
+
+    def join(a: int, b: int) -> None:
+        state.join(a, b)
+        gains[b] = gains[:, b] = -np.inf
+        others = state.alive[state.alive != a]
+        gains[a, others] = state.gains(np.full(len(others), a), others)
+        gains[others, a] = gains[a, others]
+
+    for small in np.flatnonzero(state.counts < _RESIDUE):
+        into = int(np.argmax(np.where(state.counts >= _RESIDUE, gains[small], -np.inf)))
+        if into != small:  # it is where every class is empty
+            join(into, int(small))
+    path: list[tuple[int, float]] = []
+    mappings = [state.group.copy()]
+    least = 1 if n_classes is None else n_classes
+    while len(state.alive) > least:
+        a, b = divmod(int(np.argmax(gains)), k)  # symmetric: the first maximum has a < b
+        gain = float(gains[a, b] + state.gain_of_labelling(np.array([a]), np.array([b]))[0])
+        join(a, b)
+        path.append((len(state.alive), gain))
+        mappings.append(state.group.copy())
+    kept = len(path)
+    if n_classes is None:
+        kept = int(np.argmax(np.cumsum([0.0, *(gain for _, gain in path)])))
+    return _renumbered(mappings[kept], np.asarray(totals.counts, dtype=np.float64)), path
+
+
+class _Groups:
+    """Classes that are joined one after the other, with what the gain of a pair needs."""
+
+    def __init__(self, totals: Totals, sigma2: float, delta2: float, alpha: float | None) -> None:
+        self.sigma2, self.delta2 = sigma2, delta2
+        self.products = np.array(totals.products, dtype=np.float64)
+        self.cross = np.array(totals.cross, dtype=np.float64)
+        self.counts = np.array(totals.counts, dtype=np.float64)
+        k = len(self.counts)
+        if k == 0:
+            raise DataError("there is no class to merge")
+        self.each = None if alpha is None else _per_class(alpha, k)
+        self.group = np.arange(k)
+        self.alive = np.arange(k)
+        self.scaled, self.mean, self.log_det = _posterior(self.products, self.cross, sigma2, delta2)
+
+    def gains(self, first: IntArray, second: IntArray) -> FloatArray:
+        """Gain of each pair, less what depends on the number of classes alone."""
+        f = self.cross.shape[1]
+        size = max(1, _ENTRIES_PER_CHUNK // (f * f))
+        parts = [
+            self._of_data(first[i : i + size], second[i : i + size])
+            for i in range(0, len(first), size)
+        ]
+        found = np.concatenate([np.zeros(0), *parts])
+        if self.each is not None:
+            from scipy.special import gammaln
+
+            a, b = self.counts[first], self.counts[second]
+            found += gammaln(self.each + a + b) + gammaln(self.each)
+            found -= gammaln(self.each + a) + gammaln(self.each + b)
+        return np.asarray(found)
+
+    def gain_of_labelling(self, first: IntArray, second: IntArray) -> FloatArray:
+        """Gain of the number of labellings that are one partition."""
+        used = int(np.count_nonzero(self.counts))
+        both = (self.counts[first] > 0) & (self.counts[second] > 0)
+        if self.each is None:
+            return np.zeros(len(first))
+        return np.where(both, -math.log(len(self.counts) - max(used, 1) + 1), 0.0)
+
+    def join(self, a: int, b: int) -> None:
+        """Put everything of b into a."""
+        for sums in (self.products, self.cross, self.counts):
+            sums[a] += sums[b]
+            sums[b] = 0.0
+        self.group[self.group == b] = a
+        self.alive = self.alive[self.alive != b]
+        one = _posterior(self.products[[a]], self.cross[[a]], self.sigma2, self.delta2)
+        self.scaled[a], self.mean[a], self.log_det[a] = one[0][0], one[1][0], one[2][0]
+
+    def _of_data(self, a: IntArray, b: IntArray) -> FloatArray:
+        _, mean, log_det = _posterior(
+            self.products[a] + self.products[b],
+            self.cross[a] + self.cross[b],
+            self.sigma2,
+            self.delta2,
+        )
+        # squared distances from the common mean: the large sums of squares cancel on paper
+        away = -np.einsum("pf,pf->p", mean, mean)
+        for side in (a, b):
+            step = mean - self.mean[side]
+            away += np.einsum("pf,pfg,pg->p", step, self.scaled[side], step)
+        return np.asarray(-0.5 * (away / self.delta2 + log_det - self.log_det[a] - self.log_det[b]))
+
+
+def _posterior(
+    products: FloatArray, cross: FloatArray, sigma2: float, delta2: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """``A = delta2 D = I + (delta2/sigma2) S`` of each class, its mean, and ``log|A|``."""
+    for name, value in (("sigma2", sigma2), ("delta2", delta2)):
+        if not (math.isfinite(value) and value > 0):
+            raise ParameterError.of(name, "a positive number", value)
+    ratio = delta2 / sigma2
+    scaled = np.eye(cross.shape[1]) + ratio * products
+    try:
+        root = np.linalg.cholesky(scaled)
+    except np.linalg.LinAlgError as error:
+        raise DataError(
+            "the sums of squares of a class are no sums of squares: they have negative directions"
+        ) from error
+    mean = np.linalg.solve(scaled, ratio * cross[..., None])[..., 0]
+    log_det = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+    return scaled, mean, log_det
+
+
+def _renumbered(group: IntArray, counts: FloatArray) -> IntArray:
+    """Number groups by descending counts, ties by their first member."""
+    names, first, inverse = np.unique(group, return_index=True, return_inverse=True)
+    sizes = np.bincount(inverse, weights=counts, minlength=len(names))
+    order = np.lexsort((first, -sizes))
+    place = np.empty(len(names), dtype=np.int64)
+    place[order] = np.arange(len(names))
+    return place[inverse]
+
+
+def _per_class(alpha: float, n_classes: int) -> float:
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise ParameterError.of("alpha", "a positive number", alpha)
+    return alpha / max(n_classes, 1)
+
+
+# --------------------------------------------------------------------------- draws
+
+
+def draw_weights(classes: Classes, rng: np.random.Generator) -> FloatArray:
+    """Draw ``w_k ~ N(m_k, D_k^-1)`` for every class, shape (K, F)."""
+    noise = rng.standard_normal(classes.mean.shape)
+    root = np.swapaxes(np.asarray(classes.cholesky), 1, 2)
+    return np.asarray(classes.mean + np.linalg.solve(root, noise[..., None])[..., 0])
+
+
+def draw_sigma2(
+    totals: Totals,
+    classes: Classes,
+    rng: np.random.Generator,
+    *,
+    weights: FloatArray | None = None,
+    shape: float = SIGMA2_PRIOR[0],
+    rate: float = SIGMA2_PRIOR[1],
+) -> float:
+    """Draw the variance of the noise, given labels and coefficients.
+
+    With the coefficients integrated out sigma2 has no known distribution. So they are drawn first,
+    given the last sigma2 and delta2 (`draw_weights`), and then
+    ``sigma2 | w ~ InvGamma(shape + n/2, rate + sum_k |y_k - X_k w_k|^2 / 2)``. The coefficients may
+    then be forgotten: labels, sigma2 and delta2 keep their joint posterior.
+
+    Parameters
+    ----------
+    totals : Totals
+        K classes.
+    classes : Classes
+        Under the last sigma2 and delta2.
+    rng : numpy.random.Generator
+    weights : (K, F) array, optional
+        Drawn coefficients, where delta2 is to be drawn with the same ones.
+    shape, rate : float
+        Of the inverse gamma prior.
+
+    Returns
+    -------
+    float
+    """
+    w = draw_weights(classes, rng) if weights is None else np.asarray(weights, dtype=np.float64)
+    return _inverse_gamma(
+        shape + 0.5 * float(np.sum(totals.n)), rate + 0.5 * _residual(totals, w), rng
+    )
+
+
+def draw_delta2(
+    weights: FloatArray,
+    rng: np.random.Generator,
+    *,
+    shape: float = DELTA2_PRIOR[0],
+    rate: float = DELTA2_PRIOR[1],
+) -> float:
+    """Draw the variance of a coefficient, ``InvGamma(shape + K F/2, rate + sum w^2 / 2)``.
+
+    Parameters
+    ----------
+    weights : (K, F) array
+        Drawn coefficients (`draw_weights`) of the classes that have events: an empty class knows
+        no more than the last delta2, and would hold it back. Posterior means are too small.
+    rng : numpy.random.Generator
+    shape, rate : float
+        Of the inverse gamma prior.
+
+    Returns
+    -------
+    float
+    """
+    w = np.asarray(weights, dtype=np.float64)
+    return _inverse_gamma(shape + 0.5 * w.size, rate + 0.5 * float(np.sum(w * w)), rng)
+
+
+def draw_psi(tables: ArrayLike, alpha: float, rng: np.random.Generator) -> FloatArray:
+    """Draw the shares of the classes, ``psi ~ Dir(alpha/K + tables)``.
+
+    Parameters
+    ----------
+    tables : (K,) array
+        Table counts of each class, summed over agents.
+    alpha : float
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    (K,) array
+        Positive, with sum 1: drawn as logarithms, so that a small alpha makes no exact zeros.
+
+    Raises
+    ------
+    ParameterError
+        alpha that is not positive.
+    """
+    counts = np.asarray(tables, dtype=np.float64)
+    a = counts + _per_class(alpha, len(counts))
+    # Gamma(a) is Gamma(a + 1) U^(1/a), and its logarithm does not underflow
+    logs = np.log(rng.standard_gamma(a + 1.0)) + np.log1p(-rng.random(len(a))) / a
+    shares = np.maximum(np.exp(logs - logs.max()), _TINY)
+    return np.asarray(shares / shares.sum())
+
+
+def start_sigma2(
+    products: FloatArray, cross: FloatArray, squares: ArrayLike, n: ArrayLike
+) -> float:
+    """Variance of the residuals of one ridge regression for all events.
+
+    It contains what the classes differ by, and is a start from above.
+
+    Parameters
+    ----------
+    products, cross, squares, n : arrays, (.., F, F), (.., F), (..,), (..,)
+        Sums by entity, by class or of everything.
+
+    Returns
+    -------
+    float
+        Residual sum of squares over the degrees of freedom that are left, between a millionth of
+        the mean square of y and the mean square itself; positive also where y is 0 throughout.
+    """
+    f = np.asarray(cross).shape[-1]
+    s = np.asarray(products, dtype=np.float64).reshape(-1, f, f).sum(axis=0)
+    r = np.asarray(cross, dtype=np.float64).reshape(-1, f).sum(axis=0)
+    q, events = float(np.sum(squares)), float(np.sum(n))
+    if not (events > 0 and q > 0):
+        return _SHARE_OF_VARIANCE
+    penalised = s + np.eye(f)
+    w = np.linalg.solve(penalised, r)
+    left = events - float(np.trace(np.linalg.solve(penalised, s)))
+    residual = max(q - 2.0 * float(w @ r) + float(w @ s @ w), 0.0) / max(left, 1.0)
+    return min(max(residual, _SHARE_OF_VARIANCE * q / events), q / events)
+
+
+def _residual(totals: Totals, w: FloatArray) -> float:
+    away = np.einsum("kfg,kg->kf", totals.products, w) - 2.0 * totals.cross
+    each = totals.squares + np.einsum("kf,kf->k", w, away)
+    return float(np.sum(np.maximum(each, 0.0)))
+
+
+def _inverse_gamma(shape: float, rate: float, rng: np.random.Generator) -> float:
+    if not (shape > 0 and rate > 0):
+        raise ParameterError("shape and rate of an inverse gamma prior must be positive")
+    return rate / max(float(rng.standard_gamma(shape)), _TINY)
+
+
+# --------------------------------------------------------------------------- agents
+
+
+def concentration_log_likelihood(
+    agent_counts: ArrayLike, base: ArrayLike, betas: ArrayLike
+) -> FloatArray:
+    """Log likelihood of beta from the classes of the entities of each agent.
+
+    Parameters
+    ----------
+    agent_counts : (A, K) array of int
+        Entities of each agent in each class.
+    base : (K,) array
+        psi; sum 1.
+    betas : (G,) array
+        Values of beta, for instance `BETAS`.
+
+    Returns
+    -------
+    (G,) array
+        Sum over agents of the Dirichlet-multinomial log probabilities of their labels under
+        ``theta_i ~ Dir(beta psi)``; ``-inf`` where a class has entities and no share. Sums over
+        sites of agents add up.
+
+    Raises
+    ------
+    ParameterError
+        A beta that is not positive.
+    """
+    from scipy.special import gammaln
+
+    grid = np.asarray(betas, dtype=np.float64)
+    if not (np.isfinite(grid).all() and (grid > 0).all()):
+        raise ParameterError.of("beta", "positive", betas)
+    counts = np.asarray(agent_counts, dtype=np.int64)
+    psi = np.asarray(base, dtype=np.float64)
+    sizes, often = np.unique(counts.sum(axis=1), return_counts=True)
+    found = (gammaln(grid)[:, None] - gammaln(grid[:, None] + sizes)) @ often
+    for k in range(counts.shape[1]):
+        values, often = np.unique(counts[:, k], return_counts=True)
+        often = often[values > 0]
+        values = values[values > 0]
+        if psi[k] > 0:
+            a = grid[:, None] * psi[k]
+            found = found + (gammaln(a + values) - gammaln(a)) @ often
+        elif len(values):
+            found = found - np.inf
+    return np.asarray(found, dtype=np.float64)
+
+
+def coefficient_moments(kept: Sequence[Classes]) -> tuple[FloatArray, FloatArray]:
+    """Mean and covariance of the coefficients of each class over kept rounds.
+
+    Parameters
+    ----------
+    kept : sequence of R Classes
+        Of rounds in which class k is the same class.
+
+    Returns
+    -------
+    mean : (K, F) array
+    covariance : (K, F, F) array
+        Law of total variance: mean of the posterior covariances plus covariance of the means, of
+        the equal mixture of the R posteriors.
+
+    Raises
+    ------
+    DataError
+        No round.
+    """
+    if not len(kept):
+        raise DataError("moments of coefficients need at least one round")
+    means = np.stack([classes.mean for classes in kept])
+    mean = means.mean(axis=0)
+    within = np.mean([np.linalg.inv(classes.precision) for classes in kept], axis=0)
+    away = means - mean
+    covariance = within + np.einsum("rkf,rkg->kfg", away, away) / len(kept)
+    return mean, (covariance + np.swapaxes(covariance, 1, 2)) / 2
