@@ -1,0 +1,150 @@
+"""Textbook latent class regression, event by event: slow, and written from the model.
+
+With the corrections to the source (arXiv 2206.10783): equation (4) has the predictive variance
+``sigma^2 + x' A^-1 x``, the left side of equation (9) is ``A_{n-1}^-1``, the state advances only
+after an event was judged, and all counts leave out the entity that is drawn.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import lgamma, log, pi
+from typing import Any
+
+import numpy as np
+
+
+def event_by_event(
+    x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray, sigma2: float
+) -> float:
+    """Log density of the events of an entity, one after another, under one class.
+
+    `a` is the class's precision ``I / delta^2 + X'X / sigma^2`` and `b` its ``X'y / sigma^2``, both
+    without the entity.
+    """
+    inverse, b = np.linalg.inv(a), np.array(b, dtype=float)
+    total = 0.0
+    for row, value in zip(x, y):
+        spread = inverse @ row
+        variance = sigma2 + row @ spread  # equation (4), corrected
+        error = value - row @ inverse @ b
+        total += -0.5 * (log(2 * pi * variance) + error**2 / variance)
+        inverse = inverse - np.outer(spread, spread) / variance  # equation (9), A_n^-1 from A_{n-1}
+        b = b + row * value / sigma2
+    return total
+
+
+def class_state(
+    entities: list[tuple[np.ndarray, np.ndarray]],
+    members: list[int],
+    n_features: int,
+    sigma2: float,
+    delta2: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Precision and linear part of a class from the rows of its members."""
+    a, b = np.eye(n_features) / delta2, np.zeros(n_features)
+    for e in members:
+        x, y = entities[e]
+        for row, value in zip(x, y):
+            a = a + np.outer(row, row) / sigma2
+            b = b + row * value / sigma2
+    return a, b
+
+
+def conditional(
+    entities: list[tuple[np.ndarray, np.ndarray]],
+    agents: list[int],
+    labels: list[int],
+    e: int,
+    n_classes: int,
+    sigma2: float,
+    delta2: float,
+    beta: float,
+    *,
+    base: np.ndarray | None = None,
+    alpha: float | None = None,
+) -> np.ndarray:
+    """Probabilities of the classes of entity e given all other labels (-1: none yet).
+
+    With `base` = psi the exact conditional, with `alpha` the source's shortcut.
+    """
+    f = entities[0][0].shape[1]
+    others = [j for j in range(len(entities)) if j != e and labels[j] >= 0]
+    everywhere = [sum(labels[j] == k for j in others) for k in range(n_classes)]
+    log_weights = []
+    for k in range(n_classes):
+        here = sum(labels[j] == k and agents[j] == agents[e] for j in others)
+        if alpha is None:
+            share = base[k]
+        else:
+            share = (everywhere[k] + alpha / n_classes) / (sum(everywhere) + alpha)
+        a, b = class_state(entities, [j for j in others if labels[j] == k], f, sigma2, delta2)
+        log_weights.append(log(here + beta * share) + event_by_event(*entities[e], a, b, sigma2))
+    shifted = np.exp(np.array(log_weights) - max(log_weights))
+    return shifted / shifted.sum()
+
+
+def parallel_draw(
+    entities: list[tuple[np.ndarray, np.ndarray]],
+    agents: list[int],
+    labels: list[int],
+    precision: np.ndarray,
+    linear: np.ndarray,
+    sigma2: float,
+    own: np.ndarray | None,
+    base: np.ndarray,
+    beta: float,
+    uniforms: np.ndarray,
+) -> tuple[list[int], np.ndarray]:
+    """One round with fixed classes; `uniforms` (E,) decide the draws."""
+    labels, rows = list(labels), []
+    for e, (x, y) in enumerate(entities):
+        weights = []
+        for k in range(len(base)):
+            here = sum(
+                labels[j] == k and agents[j] == agents[e] for j in range(len(labels)) if j != e
+            )
+            share = 0.0 if own is None else own[e, k]
+            a = precision[k] - share * x.T @ x / sigma2
+            b = linear[k] - share * x.T @ y / sigma2
+            weights.append(log(here + beta * base[k]) + event_by_event(x, y, a, b, sigma2))
+        probabilities = np.exp(np.array(weights) - max(weights))
+        probabilities /= probabilities.sum()
+        rows.append(probabilities)
+        labels[e] = int(np.searchsorted(np.cumsum(probabilities), uniforms[e]))
+    return labels, np.array(rows)
+
+
+def log_joint(
+    entities: list[tuple[np.ndarray, np.ndarray]],
+    agents: list[int],
+    labels: tuple[int, ...],
+    sigma2: float,
+    delta2: float,
+    beta: float,
+    base: np.ndarray,
+) -> float:
+    """Log of p(labels | psi) p(y | labels), the shares of the agents integrated out."""
+    f, k = entities[0][0].shape[1], len(base)
+    total = 0.0
+    for agent in sorted(set(agents)):
+        mine = [z for z, a in zip(labels, agents) if a == agent]
+        total += lgamma(beta) - lgamma(beta + len(mine))
+        for c in range(k):
+            total += lgamma(beta * base[c] + mine.count(c)) - lgamma(beta * base[c])
+    for c in range(k):
+        a, b = np.eye(f) / delta2, np.zeros(f)
+        for e in [e for e, z in enumerate(labels) if z == c]:
+            total += event_by_event(*entities[e], a, b, sigma2)
+            x, y = entities[e]
+            a, b = a + x.T @ x / sigma2, b + x.T @ y / sigma2
+    return total
+
+
+def exact_posterior(*given: Any, n_classes: int) -> dict[tuple[int, ...], float]:
+    """Posterior of every labelling by enumeration; `given` as in :func:`log_joint` less labels."""
+    entities, agents, *rest = given
+    labellings = list(product(range(n_classes), repeat=len(entities)))
+    values = np.array([log_joint(entities, agents, z, *rest) for z in labellings])
+    weights = np.exp(values - values.max())
+    return dict(zip(labellings, weights / weights.sum()))
