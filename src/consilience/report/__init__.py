@@ -22,6 +22,13 @@ from consilience.report.figures_assisted import (
     plot_assisted_coefficients,
     plot_assisted_rounds,
 )
+from consilience.report.figures_latent import (
+    plot_latent_coefficients,
+    plot_latent_held_out,
+    plot_latent_members,
+    plot_latent_releases,
+    plot_latent_traces,
+)
 from consilience.report.figures_meta import (
     plot_dissimilarity,
     plot_merges,
@@ -58,6 +65,11 @@ __all__ = [
     "plot_eigenvalues",
     "plot_gain",
     "plot_held_out_loss",
+    "plot_latent_coefficients",
+    "plot_latent_held_out",
+    "plot_latent_members",
+    "plot_latent_releases",
+    "plot_latent_traces",
     "plot_merges",
     "plot_pairwise_tests",
     "plot_reference_comparison",

@@ -1,0 +1,551 @@
+"""Figures of latent class regression: the classes, the way to them, and what they are worth.
+
+`plot_latent_coefficients` and `plot_latent_traces` take a `LatentClassRegressionResult` or a fitted
+`LatentClassRegressor`; the others take the result of a run over sites. All return a Matplotlib
+figure, as in `figures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
+
+from consilience.report import drawing
+from consilience.report.drawing import Z95
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MOST_PANELS = 12
+"""Coefficients that are drawn; of more, those in which the classes differ most."""
+PANELS_IN_A_ROW = 4
+NAMED = 60
+"""Sites up to which each is named on an axis."""
+WRITTEN = 30
+"""Sites, and half as many classes, up to which a map has its numbers in it."""
+INTERCEPT = "intercept"
+NULL, RIDGE, OWN, CLASSES = 3, 0, 1, 2
+"""Columns of `heldout_mse`."""
+
+
+# --------------------------------------------------------------------------- reading what is fitted
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Classes of a result or of an estimator, by one name.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The intercept first, if there is one, then the features.
+    values, errors : (K, len(names)) arrays
+        Coefficients in the units of the columns, and their standard errors.
+    shares : (K,) array
+        Share of each class among new entities.
+    """
+
+    names: tuple[str, ...]
+    values: FloatArray
+    errors: FloatArray
+    shares: FloatArray
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return len(self.values)
+
+    @property
+    def mean(self) -> FloatArray:
+        """Mean coefficient over new entities, of the classes that have one."""
+        known = np.isfinite(self.values)
+        weight = np.where(known, self.shares[:, None], 0.0)
+        total = np.maximum(weight.sum(axis=0), np.finfo(float).tiny)
+        return np.asarray((weight * np.where(known, self.values, 0.0)).sum(axis=0) / total)
+
+
+def fitted_classes(fitted: Any) -> Fitted:
+    """Read the classes of a result, or of a fitted estimator.
+
+    Parameters
+    ----------
+    fitted : LatentClassRegressionResult or LatentClassRegressor
+    """
+    if hasattr(fitted, "coefficients"):
+        names = tuple(fitted.feature_names)
+        slopes, at = fitted.coefficients, fitted.intercepts
+        errors = np.column_stack([fitted.intercept_errors, fitted.coefficient_errors])
+        shares = fitted.class_shares
+    else:
+        slopes, at = fitted.coef_, fitted.intercept_
+        given = getattr(fitted, "feature_names_in_", None)
+        names = tuple(f"x{j}" for j in range(np.shape(slopes)[1])) if given is None else given
+        errors = np.sqrt(np.diagonal(fitted.coef_covariance_, axis1=1, axis2=2))
+        shares = fitted.class_shares_
+    values = np.column_stack([at, slopes]).astype(float)
+    errors, shares = np.asarray(errors, dtype=float), np.asarray(shares, dtype=float)
+    # Without an intercept in the model there is nothing to say of it.
+    first = 0 if np.nan_to_num(np.array([values[:, 0], errors[:, 0]])).any() else 1
+    named = (INTERCEPT, *map(str, names))
+    return Fitted(named[first:], values[:, first:], errors[:, first:], shares)
+
+
+def most_telling(classes: Fitted, most: int = MOST_PANELS) -> IntArray:
+    """Places of the coefficients in which the classes differ most beside their errors, in order.
+
+    The intercept, where there is one, is always among them.
+    """
+    spread = np.nan_to_num((classes.values - classes.mean) ** 2) * classes.shares[:, None]
+    known = np.isfinite(classes.errors)
+    noise = np.where(known, classes.errors, 0.0) ** 2
+    size = noise.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    telling = spread.sum(axis=0) / np.maximum(size, np.finfo(float).tiny)
+    if classes.names[0] == INTERCEPT:
+        telling[0] = np.inf
+    return np.sort(np.argsort(-telling, kind="stable")[:most])
+
+
+def merges(counts: Any) -> IntArray:
+    """Rounds, from 1 on, at whose beginning classes were merged: fewer than in the round before."""
+    return np.asarray(np.flatnonzero(np.diff(np.asarray(counts, dtype=float)) < 0) + 2)
+
+
+# --------------------------------------------------------------------------- the classes
+
+
+def plot_latent_coefficients(fitted: Any) -> Figure:
+    """Draw the coefficients of every class with 95 % intervals, one panel for each column.
+
+    Parameters
+    ----------
+    fitted : LatentClassRegressionResult or LatentClassRegressor
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    classes = fitted_classes(fitted)
+    shown = most_telling(classes)
+    k = classes.n_classes
+    columns = min(len(shown), PANELS_IN_A_ROW)
+    lines = -(-len(shown) // columns)
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, lines * (0.2 * min(k, 24) + 0.75) + 0.35))
+        fig.set_layout_engine("constrained", h_pad=0.08, w_pad=0.06, wspace=0.12)
+        axes = fig.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+        for ax in axes[len(shown) :]:
+            ax.set_visible(False)
+        for ax, j in zip(axes, shown, strict=False):
+            _coefficient(ax, classes, int(j))
+        axes[0].set_ylim(k - 0.5, -0.5)
+        step = max(1, -(-k // 24))
+        ticks = range(0, k, step)
+        axes[0].set_yticks(ticks, [f"class {i}" if k <= 24 else str(i) for i in ticks])
+        handles, labels = axes[0].get_legend_handles_labels()
+        for ax in axes[1 : len(shown)]:
+            for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+                if label not in labels:
+                    handles.append(handle)
+                    labels.append(label)
+        fig.legend(handles, labels, loc="outside upper center", ncols=3, handletextpad=0.3)
+    return fig
+
+
+def _coefficient(ax: Axes, classes: Fitted, j: int) -> None:
+    value, error = classes.values[:, j], np.nan_to_num(classes.errors[:, j])
+    low, high = value - Z95 * error, value + Z95 * error
+    at = np.arange(len(value))
+    slope = classes.names[j] != INTERCEPT
+    clear = (low > 0) | (high < 0) if slope else np.ones(len(value), dtype=bool)
+    if slope:
+        ax.axvline(0, color=drawing.INK, linewidth=0.9)
+    mean = float(classes.mean[j])
+    ax.axvline(mean, color=drawing.ORANGE, linewidth=1.2, linestyle="--", label="mean over classes")
+    for some, face, words in (
+        (clear, drawing.BLUE, "95 % interval without 0" if slope else None),
+        (~clear, drawing.PAPER, "95 % interval with 0"),
+    ):
+        which = some & np.isfinite(value)
+        if not which.any():
+            continue
+        ax.hlines(at[which], low[which], high[which], color=drawing.BLUE, linewidth=1.4)
+        ax.plot(
+            value[which],
+            at[which],
+            "o",
+            markersize=5.5 if len(value) <= 24 else 3,
+            markerfacecolor=face,
+            markeredgecolor=drawing.BLUE,
+            label=words,
+            zorder=3,
+        )
+    ax.set_title(drawing.label(classes.names[j], 20), loc="left")
+    ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    drawing.bare(ax)
+
+
+# --------------------------------------------------------------------------- the way to them
+
+
+TRACES = (
+    ("log_marginal", "log marginal\nlikelihood"),
+    ("sigma", "noise sd"),
+    ("moved", "labels\nmoved"),
+    ("n_classes", "classes"),
+    ("learning_rate", "learning rate"),
+)
+_TRACE_FIELDS = {
+    "log_marginal": "trace_log_marginal",
+    "sigma": "trace_sigma",
+    "moved": "trace_moved",
+    "n_classes": "trace_classes",
+    "learning_rate": "learning_rates",
+}
+
+
+def traces(fitted: Any) -> dict[str, FloatArray]:
+    """Traces of a result by round, or of an estimator by sweep; only those that it has.
+
+    Parameters
+    ----------
+    fitted : LatentClassRegressionResult or LatentClassRegressor
+    """
+    if hasattr(fitted, "trace_sigma"):
+        found = {name: getattr(fitted, field) for name, field in _TRACE_FIELDS.items()}
+    else:
+        found = {name: fitted.trace_[name] for name, _ in TRACES if name in fitted.trace_}
+    lines = {name: np.asarray(values, dtype=float) for name, values in found.items()}
+    return {name: values for name, values in lines.items() if np.isfinite(values).any()}
+
+
+def plot_latent_traces(fitted: Any, averaged: int = 0) -> Figure:
+    """Draw likelihood, noise, moving labels, classes and learning rate by round or sweep.
+
+    Parameters
+    ----------
+    fitted : LatentClassRegressionResult or LatentClassRegressor
+    averaged : int, default 0
+        Last rounds over which labels were averaged; they are shaded.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    lines = traces(fitted)
+    n = max((len(v) for v in lines.values()), default=0)
+    cuts = merges(lines.get("n_classes", []))
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, 0.95 * max(len(lines), 1) + 0.6))
+        fig.set_layout_engine("constrained")
+        axes = fig.subplots(max(len(lines), 1), 1, sharex=True, squeeze=False)[:, 0]
+        federated = hasattr(fitted, "trace_sigma")
+        named = [(name, words) for name, words in TRACES if name in lines]
+        for ax, (name, words) in zip(axes, named, strict=False):
+            if name == "moved" and federated:
+                words = "moved\nbeyond chance"
+            _trace(ax, name, lines[name])
+            ax.set_ylabel(words, fontsize=8.5)
+            for cut in cuts:
+                ax.axvline(cut - 0.5, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
+            if averaged:
+                ax.axvspan(n - averaged + 0.5, n + 0.5, color=drawing.RULE, alpha=0.5, linewidth=0)
+            drawing.bare(ax, "y")
+        if len(cuts):
+            axes[0].annotate(
+                "classes merged",
+                (cuts[0] - 0.5, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(-4 if cuts[0] > 0.6 * n else 4, 2),
+                textcoords="offset points",
+                ha="right" if cuts[0] > 0.6 * n else "left",
+                va="bottom",
+                fontsize=8.5,
+            )
+        fig.align_ylabels(axes)
+        axes[-1].set_xlabel("round" if federated else "sweep")
+        axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axes[-1].set_xlim(0.5, n + 0.5)
+    return fig
+
+
+def _trace(ax: Axes, name: str, values: FloatArray) -> None:
+    at = np.arange(1, len(values) + 1)
+    if name in ("n_classes", "learning_rate"):
+        ax.step(at, values, where="mid", color=drawing.BLUE, linewidth=1.4)
+        ax.set_ylim(0, 1.15 * float(np.nanmax(values)))
+    else:
+        ax.plot(at, values, color=drawing.BLUE, linewidth=1.4)
+    if name == "n_classes":
+        ax.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    elif name == "moved":
+        ax.set_ylim(0, 1.1 * max(float(np.nanmax(values)), 0.01))
+        ax.yaxis.set_major_formatter(FuncFormatter(_share))
+        ax.yaxis.set_major_locator(MaxNLocator(3))
+    else:
+        ax.yaxis.set_major_locator(MaxNLocator(3))
+    if len(values) == 1:
+        ax.plot(at, values, "o", color=drawing.BLUE)
+
+
+def _share(value: float, _: object = None) -> str:
+    return f"{100 * value:.3g} %".replace("-", "\N{MINUS SIGN}")
+
+
+# --------------------------------------------------------------------------- who belongs where
+
+
+def site_shares(result: Any) -> FloatArray:
+    """Share of each class among the entities of each site, (B, K); NaN where a count is kept back.
+
+    Where a site keeps counts back, shares are of all its entities, so they do not add up to one.
+    """
+    counts = np.asarray(result.site_class_sizes, dtype=float)
+    n = np.asarray(result.n_entities, dtype=float)[:, None]
+    n = np.where(np.isfinite(n) & (n > 0), n, np.nan)
+    return np.asarray(counts / n)
+
+
+def plot_latent_members(result: Any) -> Figure:
+    """Draw which share of each site's entities belongs to which class.
+
+    Parameters
+    ----------
+    result : LatentClassRegressionResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    shares = site_shares(result)
+    # New entities of no known agent stand first: what the model holds for everybody.
+    values = np.vstack([np.asarray(result.class_shares, dtype=float)[None, :], shares])
+    n, k = values.shape
+    wide = min(drawing.WIDTH, 3.4 + 0.62 * k)
+    with drawing.style():
+        fig, ax = drawing.sheet(_tall(n), width=wide)
+        ax.set_facecolor(drawing.RULE)
+        top = float(np.nanmax(values, initial=0.05))
+        mesh = ax.pcolormesh(
+            np.ma.masked_invalid(values),
+            cmap=drawing.RISING,
+            vmin=0,
+            vmax=top,
+            edgecolor=drawing.PAPER,
+            linewidth=0.8 if n <= NAMED else 0.0,
+        )
+        if n <= WRITTEN and k <= WRITTEN // 2:
+            for i, j in np.ndindex(n, k):
+                v = values[i, j]
+                known = bool(np.isfinite(v))
+                colour = "#ffffff" if known and v > 0.62 * top else "#000000"
+                ax.text(
+                    j + 0.5,
+                    i + 0.5,
+                    f"{v:.0%}" if known else "\N{EN DASH}",
+                    ha="center",
+                    va="center",
+                    fontsize=8.5,
+                    color=colour if known else drawing.INK,
+                )
+        names = [drawing.label(s, 24) for s in result.sites]
+        if n <= NAMED:
+            ax.set_yticks(np.arange(n) + 0.5, ["new entities", *names])
+        else:
+            ax.set_yticks([0.5], ["new entities"])
+            ax.set_ylabel(f"{n - 1:,} sites, in the order of their names")
+        ax.axhline(1, color=drawing.INK, linewidth=0.9)
+        ax.set_ylim(n, 0)
+        ax.set_xticks(np.arange(k) + 0.5, [f"class {j}" if k <= 8 else str(j) for j in range(k)])
+        ax.xaxis.tick_top()
+        drawing.bare(ax, "")
+        bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.6, aspect=30, pad=0.03)
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(_share))
+        bar.set_label("share of the site's entities (grey: kept back at the site)")
+        bar.outline.set_visible(False)
+    return fig
+
+
+def _tall(n: int) -> float:
+    """Height of a figure with one line for each of n sites, in inches."""
+    return 0.27 * n + 1.35 if n <= NAMED else 8.0
+
+
+# --------------------------------------------------------------------------- what they are worth
+
+
+def over_sites(result: Any, values: FloatArray) -> float:
+    """Mean of a figure of each site over held-out events; NaN where no site tells."""
+    values = np.asarray(values, dtype=float)
+    weight = np.where(np.isfinite(values), np.nan_to_num(result.heldout_events), 0.0)
+    if not weight.sum() > 0:
+        return float("nan")
+    return float((weight * np.nan_to_num(values)).sum() / weight.sum())
+
+
+def unexplained(result: Any) -> FloatArray:
+    """Held-out squared error in shares of that of the mean alone, all sites first, (B + 1, 4)."""
+    mse = np.asarray(result.heldout_mse, dtype=float)
+    total = np.array([over_sites(result, column) for column in mse.T])
+    every = np.vstack([total, mse])
+    return np.asarray(every / every[:, [NULL]])
+
+
+MARKS: tuple[tuple[int, str, str, str, str], ...] = (
+    (RIDGE, "s", drawing.PAPER, drawing.MUTED, "one ridge for all"),
+    (OWN, "^", drawing.PAPER, drawing.MUTED, "a ridge for each entity"),
+    (CLASSES, "D", drawing.BLUE, drawing.BLUE, "classes"),
+)
+
+
+def plot_latent_held_out(result: Any) -> Figure:
+    """Draw the held-out error beside simpler models, and what the intervals cover, by site.
+
+    Parameters
+    ----------
+    result : LatentClassRegressionResult
+        With held-out events at one site at least.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    shares = unexplained(result)
+    covered = np.asarray(result.coverage, dtype=float)
+    n_held = np.nan_to_num(np.asarray(result.heldout_events, dtype=float))
+    covered = np.concatenate([[over_sites(result, covered)], covered])
+    held = np.concatenate([[n_held.sum()], n_held])
+    n = len(shares)
+    at, size = np.arange(n), 6.5 if n <= NAMED else 3.0
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, _tall(n) - 0.1))
+        fig.set_layout_engine("constrained", w_pad=0.1)
+        left, right = fig.subplots(1, 2, sharey=True, width_ratios=[1.7, 1.0])
+        left.hlines(at, np.nanmin(shares[:, :3], axis=1, initial=1.0), 1.0, color=drawing.RULE)
+        for column, marker, face, edge, words in MARKS:
+            left.plot(
+                shares[:, column],
+                at,
+                linestyle="none",
+                marker=marker,
+                markersize=size,
+                markerfacecolor=face,
+                markeredgecolor=edge,
+                label=words,
+            )
+        left.axvline(1, color=drawing.INK, linewidth=0.9)
+        left.set_xlim(0, max(1.06, min(2.0, 1.06 * float(np.nanmax(shares[:, :3], initial=1.0)))))
+        left.xaxis.set_major_formatter(FuncFormatter(_share))
+        left.set_xlabel("squared error, share of that of the mean alone")
+        _coverage(right, result, covered, held, size)
+        _site_axis(left, ("all sites", *result.sites))
+        for ax in (left, right):
+            ax.axhline(0.5, color=drawing.MUTED, linewidth=0.8)
+            drawing.bare(ax)
+        fig.legend(loc="outside upper center", ncols=3, handletextpad=0.3)
+    return fig
+
+
+def _coverage(ax: Axes, result: Any, covered: FloatArray, held: FloatArray, size: float) -> None:
+    at = np.arange(len(covered))
+    level = float(result.level)
+    error = np.sqrt(level * (1 - level) / np.maximum(held, 1.0))
+    known = np.isfinite(covered)
+    ends = (covered - Z95 * error, covered + Z95 * error)
+    ax.hlines(at[known], ends[0][known], ends[1][known], color=drawing.BLUE, linewidth=1.4)
+    ax.plot(covered[known], at[known], "D", color=drawing.BLUE, markersize=size)
+    ax.axvline(level, color=drawing.ORANGE, linewidth=1.4)
+    ax.annotate(
+        f"wanted: {level:.0%}",
+        (level, 1.0),
+        xycoords=("data", "axes fraction"),
+        ha="center",
+        va="bottom",
+        fontsize=8.5,
+    )
+    ax.xaxis.set_major_formatter(FuncFormatter(_share))
+    ax.xaxis.set_major_locator(MaxNLocator(4))
+    ax.set_xlabel("events within their interval")
+
+
+def _site_axis(ax: Axes, names: Sequence[str]) -> None:
+    n = len(names)
+    if n <= NAMED:
+        ax.set_yticks(range(n), [drawing.label(name, 24) for name in names])
+    else:
+        ax.set_yticks([0], [names[0]])
+        ax.set_ylabel(f"{n - 1:,} sites, in the order of their names")
+    ax.set_ylim(n - 0.5, -0.5)
+
+
+# --------------------------------------------------------------------------- releases
+
+
+RELEASES = (("released", "new"), ("repeated", "as before"), ("withheld", "withheld"))
+
+
+def release_shares(result: Any) -> dict[str, FloatArray]:
+    """Share of a round's class sums that a site sent anew, as before, withheld, (R, B) each.
+
+    NaN where the site sent nothing in that round.
+    """
+    counts = {name: np.asarray(getattr(result, name), dtype=float) for name, _ in RELEASES}
+    total = sum(counts.values())
+    told = np.asarray(result.reported, dtype=bool) & (total > 0)
+    return {
+        name: np.where(told, values / np.where(told, total, 1.0), np.nan)
+        for name, values in counts.items()
+    }
+
+
+def plot_latent_releases(result: Any) -> Figure:
+    """Draw which part of its class sums each site sent anew, as before, or withheld by round.
+
+    Parameters
+    ----------
+    result : LatentClassRegressionResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    shares = release_shares(result)
+    r, n = shares["released"].shape
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, 0.2 * min(n, 34) + 1.5))
+        fig.set_layout_engine("constrained")
+        axes = fig.subplots(1, len(RELEASES), sharey=True, squeeze=False)[0]
+        for ax, (name, words) in zip(axes, RELEASES, strict=True):
+            mesh = ax.pcolormesh(
+                np.arange(r + 1) + 0.5,
+                np.arange(n + 1) - 0.5,
+                np.ma.masked_invalid(shares[name].T),
+                cmap=drawing.RISING,
+                vmin=0,
+                vmax=1,
+            )
+            ax.set_facecolor(drawing.PAPER)
+            ax.set_title(words)
+            ax.set_xlabel("round")
+            ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            for cut in merges(result.trace_classes):
+                ax.axvline(cut - 0.5, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
+            drawing.bare(ax, "")
+        if n <= 34:
+            names = [drawing.label(s, 24) for s in result.sites]
+            axes[0].set_yticks(range(n), names, fontsize=9)
+        else:
+            axes[0].set_yticks([])
+            axes[0].set_ylabel(f"{n:,} sites, in the order of their names")
+        axes[0].set_ylim(n - 0.5, -0.5)
+        bar = fig.colorbar(mesh, ax=axes, location="bottom", shrink=0.5, aspect=30, pad=0.05)
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(_share))
+        bar.set_label("share of the site's class sums in that round (empty: it did not report)")
+        bar.outline.set_visible(False)
+    return fig

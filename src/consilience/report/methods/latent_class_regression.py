@@ -1,0 +1,244 @@
+"""Report of latent class regression: which classes, who is in them, and what they are worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from consilience.engines.federation import Run
+from consilience.numerics.latent_class_rounds import JUMPING
+from consilience.report import drawing, latent_evidence
+from consilience.report.figures_latent import CLASSES, NULL, OWN, RIDGE, over_sites
+from consilience.report.latent_evidence import (
+    coverage_words,
+    half_width,
+    n_telling,
+    release_counts,
+    restless,
+    saved,
+)
+from consilience.report.sections import (
+    Block,
+    Headline,
+    MethodReport,
+    Tone,
+    listed,
+    numbers,
+    percent,
+    plural,
+    site_name,
+)
+
+HARDLY = 0.01
+"""Share of the error below which a difference is called none."""
+
+
+class LatentClassRegressionReport(MethodReport):
+    """Words, tables and figures on regressions in latent classes."""
+
+    def headline(self, run: Run) -> Headline:
+        """How many classes, and whether they predict better than simpler models."""
+        result = _result(run)
+        text, tone = _verdict(result)
+        more = [_beside_own(result), coverage_words(result)[0], *_cautions(result), *_notes(result)]
+        return Headline(text, tone, tuple(m for m in more if m))
+
+    def facts(self, run: Run) -> Sequence[tuple[str, str]]:
+        """Classes, agents, entities, events, noise, gain."""
+        result = _result(run)
+        facts = [
+            ("classes", f"{int(result.n_classes)}"),
+            ("agents", _total(result.n_agents)),
+            ("entities", _total(result.n_entities)),
+            ("events", _total(result.n_events)),
+            ("rounds of labels", f"{int(result.rounds_run):,}"),
+            ("noise (standard deviation)", numbers([result.sigma])[0]),
+        ]
+        if n_telling(result):
+            facts.append(("held-out error saved over one ridge", percent(saved(result)[0])))
+        return facts
+
+    def evidence(self, run: Run) -> Sequence[Block]:
+        """Classes, members, held-out error, rounds, releases."""
+        result = _result(run)
+        blocks = [latent_evidence.classes(result), latent_evidence.members(run, result)]
+        if n_telling(result):
+            blocks.append(latent_evidence.held_out(result))
+        if int(result.rounds_run):
+            blocks.append(latent_evidence.rounds(run, result))
+        if np.size(result.reported):
+            blocks.append(latent_evidence.releases(result))
+        return blocks
+
+    def handling(self, run: Run) -> Sequence[str]:
+        """What was withheld and repeated."""
+        result = _result(run)
+        counts = release_counts(result)
+        total, by_kind = counts.sum(), counts.sum(axis=0)
+        words = []
+        if total:
+            words.append(
+                f"Of {total:,.0f} class sums that the rounds asked for, {by_kind[0]:,.0f} were "
+                f"new, {by_kind[1]:,.0f} ({percent(by_kind[1] / total)}) the same as before, and "
+                f"{by_kind[2]:,.0f} ({percent(by_kind[2] / total)}) were withheld."
+            )
+        missing = ~np.isfinite(np.asarray(result.site_class_sizes, dtype=float))
+        if missing.any():
+            where = [site_name(s) for s, m in zip(result.sites, missing, strict=True) if m.any()]
+            words.append(
+                f"How many entities are in each class is not told in full by {listed(where)}."
+            )
+        words.append(
+            "Labels of entities and predictions stay at the sites. The sums of many rounds are "
+            "many sums of nearly the same events; that entities change class only in groups is "
+            "what stands against their differences. There is no noise."
+        )
+        return words
+
+    def limits(self, run: Run) -> Sequence[str]:
+        """What classes cannot say."""
+        return _limits(_result(run))
+
+
+def _result(run: Run) -> Any:
+    result: Any = run.result
+    if not hasattr(result, "trace_log_marginal"):
+        raise TypeError("the run is not one of latent class regression")
+    return result
+
+
+def _total(values: Any) -> str:
+    return f"{np.nansum(np.asarray(values, dtype=float)):,.0f}"
+
+
+# --------------------------------------------------------------------------- headline
+
+
+def _verdict(result: Any) -> tuple[str, Tone]:
+    """The answer and how sure it may sound."""
+    k = int(result.n_classes)
+    who = f"{_total(result.n_entities)} entities at {plural(len(result.sites), 'site')}"
+    target = drawing.short(result.target_name, 40)
+    if not n_telling(result):
+        return (
+            f"{_found(k, who, target)} Not measured: no held-out events tell whether they predict "
+            "better than simpler models.",
+            "caution",
+        )
+    if k == 1:
+        return _found(k, who, target), "plain"
+    gain, error = saved(result)
+    half = half_width(error, n_telling(result))
+    if gain <= 0:
+        return (
+            f"No gain: {plural(k, 'class', 'classes')} in {who} predict held-out events no better "
+            f"than one ridge regression for all ({percent(-gain)} more squared error).",
+            "caution",
+        )
+    text = (
+        f"{_found(k, who, target)} On held-out events their squared error is {percent(gain)} below "
+        "that of one ridge regression for all"
+    )
+    if not math.isfinite(half):
+        return f"{text}.", "plain"
+    text += f" (95 % interval over sites {percent(gain - half)} to {percent(gain + half)})."
+    sure = gain - half > 0 and coverage_words(result)[1] and not _cautions(result)
+    worse, error_of_it = saved(result, OWN)
+    behind = worse + half_width(error_of_it, n_telling(result)) < 0
+    return text, "good" if sure and not behind else "plain"
+
+
+def _found(k: int, who: str, target: str) -> str:
+    if k == 1:
+        return f"One regression describes {target} of all {who}: no further class was found."
+    return f"{k} regressions describe {target} of {who}."
+
+
+def _beside_own(result: Any) -> str:
+    """How the classes do beside a ridge for each entity."""
+    if not n_telling(result) or int(result.n_classes) == 1:
+        return ""
+    gain, error = saved(result, OWN)
+    if not math.isfinite(gain):
+        return ""
+    half = half_width(error, n_telling(result))
+    interval = (
+        f" (95 % interval over sites {percent(gain - half)} to {percent(gain + half)})"
+        if math.isfinite(half)
+        else ""
+    )
+    if abs(gain) < HARDLY or (math.isfinite(half) and abs(gain) <= half):
+        return (
+            "Beside a ridge regression for each entity there is no clear difference: the classes "
+            f"save {percent(gain)} of its squared error{interval}."
+        )
+    if gain > 0:
+        return (
+            f"A ridge regression for each entity does worse: the classes save {percent(gain)} of "
+            f"its squared error{interval}."
+        )
+    return (
+        f"A ridge regression for each entity predicts better: the classes lose {percent(-gain)} "
+        f"more{interval}. Entities differ in more than a few kinds: a mixed model may be what is "
+        "wanted."
+    )
+
+
+def _cautions(result: Any) -> list[str]:
+    """What stands against the classes."""
+    words = []
+    if restless(result) > JUMPING:
+        words.append(
+            f"{percent(restless(result), 0)} of the labels still moved in the last rounds, beyond "
+            "what their probabilities explain: the classes had not settled."
+        )
+    if not coverage_words(result)[1]:
+        words.append("The intervals do not cover what they promise.")
+    null = over_sites(result, np.asarray(result.heldout_mse, dtype=float)[:, NULL])
+    classes = over_sites(result, np.asarray(result.heldout_mse, dtype=float)[:, CLASSES])
+    ridge = over_sites(result, np.asarray(result.heldout_mse, dtype=float)[:, RIDGE])
+    if math.isfinite(null) and min(classes, ridge) >= null:
+        words.append("Neither the classes nor one ridge predict better than the mean alone.")
+    return words
+
+
+def _notes(result: Any) -> list[str]:
+    return [drawing.short(r, 500).rstrip(".") + "." for r in result.remarks]
+
+
+# --------------------------------------------------------------------------- limits
+
+
+def _limits(result: Any) -> list[str]:
+    known = [
+        "Classes describe how the target goes with the columns within groups of entities. They are "
+        "not causes: what a column's change would do is another question.",
+        "Intervals of coefficients hold for the classes as they are, with their number given. "
+        "Another number of classes, or another start, may group the entities otherwise.",
+        "An entity is in one class for all of its events, and all classes share one noise. Where "
+        "entities differ by degrees rather than by kinds, a mixed model is as good or better; on "
+        "the grouped data that are examples here it is.",
+        "Classes have no names and no order but their size: class 0 of another run may be another "
+        "class.",
+        "A target of 0 and 1 is regressed as a number. Predictions may then leave the range from "
+        "0 to 1, and intervals are no more than rough.",
+        "The 95 % interval of what the classes save is over sites, as they differ here; with few "
+        "sites it is wide, and it does not speak of other sites.",
+        "Error on held-out events is that of entities which have other events in the fit. For new "
+        "entities and new agents it is larger, and their intervals wider.",
+        "Each round's class sums are further sums of nearly the same events. That entities change "
+        "class only in groups bounds what their differences tell of one; there is no noise.",
+        "A site that lies about its sums moves every class.",
+    ]
+    if result.concentration == "shortcut":
+        known.append(
+            "Mixtures were updated by the shortcut of the source, which favours large agents where "
+            'agents are of unequal size: concentration = "exact" does not.'
+        )
+    return known
+
+
+REPORT = LatentClassRegressionReport

@@ -1,0 +1,280 @@
+"""Report of latent class regression: each outcome is told as it is, gaps are shown as gaps."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from consilience import report as room
+from consilience.report import figures_latent, html, latent_evidence
+from consilience.report.methods import latent_class_regression as words
+from consilience.report.sections import Block, Headline, Table
+from tests.report.latent_fixture import CASES, result_of, run_of
+
+REPORT = words.LatentClassRegressionReport()
+PLOTS = (
+    room.plot_latent_coefficients,
+    room.plot_latent_held_out,
+    room.plot_latent_members,
+    room.plot_latent_releases,
+    room.plot_latent_traces,
+)
+HELD_OUT = "Held-out error beside simpler models"
+
+
+def headline(result: Any) -> Headline:
+    return REPORT.headline(run_of(result))
+
+
+def blocks(result: Any) -> dict[str, Block]:
+    return {block.title: block for block in REPORT.evidence(run_of(result))}
+
+
+def spoken(block: Block) -> str:
+    """All words of a block."""
+    tables: tuple[Table, ...] = (*block.tables, *block.folded)
+    cells = [
+        " ".join((t.caption, t.note, *t.head, *(c for r in t.rows for c in r))) for t in tables
+    ]
+    picture = [block.picture.caption, block.picture.alt] if block.picture else []
+    return " ".join((block.title, *block.text, block.warning, *picture, *cells))
+
+
+def drawn(figure: Figure) -> str:
+    return str(html.inline_svg(figure, "x", "words"))
+
+
+def letters(svg: str) -> str:
+    return " ".join(re.findall(r"<text[^>]*>([^<]*)<", svg))
+
+
+# --- every outcome --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_outcome_can_be_told(case: str) -> None:
+    result = CASES[case]()
+    run = run_of(result, average_rounds=10)
+    said = headline(result)
+    assert said.text.endswith(".")
+    assert len(said.text) < 330
+    for sentence in (*said.more, said.text, *REPORT.handling(run), *REPORT.limits(run)):
+        assert "nan" not in sentence.lower().split()
+    for block in REPORT.evidence(run):
+        text = spoken(block)
+        assert not re.search(r"\bnan\b", text.lower()), block.title
+        assert "inf" not in text.lower().split(), block.title
+        if block.picture:
+            assert block.picture.alt
+            assert "<svg" in drawn(block.picture.figure)
+        for table in (*block.tables, *block.folded):
+            assert all(len(row) == len(table.head) for row in table.rows)
+            assert len(set(table.head)) == len(table.head)
+    assert REPORT.facts(run)
+    assert len(REPORT.limits(run)) >= 7
+
+
+@pytest.mark.parametrize(
+    ("case", "tone", "text"),
+    [
+        ("gain", "good", "4 regressions describe y of 1,200 entities at 4 sites. On held-out"),
+        ("no-gain", "caution", "predict held-out events no better than one ridge"),
+        ("mixed-models", "plain", "15.0 % below that of one ridge"),
+        ("one-class", "plain", "no further class was found"),
+        ("not-held-out", "caution", "Not measured"),
+        ("jumping", "plain", "25.0 % below"),
+        ("one-site", "plain", "at 1 site"),
+    ],
+)
+def test_headline_says_which_outcome_came(case: str, tone: str, text: str) -> None:
+    said = headline(CASES[case]())
+    assert said.tone == tone
+    assert text in said.text
+
+
+def test_a_ridge_for_each_entity_that_predicts_better_is_not_hidden() -> None:
+    assert any(
+        "mixed model may be what is wanted" in s for s in headline(CASES["mixed-models"]()).more
+    )
+    assert any(
+        "A ridge regression for each entity does worse" in s for s in headline(result_of()).more
+    )
+    same = result_of()
+    same.heldout_mse[:, 1] = same.heldout_mse[:, 2]
+    assert any("no clear difference" in s for s in headline(same).more)
+
+
+def test_intervals_that_miss_what_they_promise_are_said_to() -> None:
+    narrow = result_of(coverage=np.full(4, 0.7))
+    assert headline(narrow).tone == "plain"
+    assert any("do not cover what they promise" in s for s in headline(narrow).more)
+    assert "do not cover" in blocks(narrow)[HELD_OUT].warning
+    assert not blocks(result_of())[HELD_OUT].warning
+    # 40 events: 84 of 100 is within what chance allows.
+    few = result_of(coverage=np.full(4, 0.84), heldout_events=np.full(4, 10.0))
+    assert not blocks(few)[HELD_OUT].warning
+
+
+def test_models_that_are_no_better_than_the_mean_are_said_to_be() -> None:
+    result = result_of()
+    result.heldout_mse[:, 3] = 0.5
+    assert any("better than the mean alone" in s for s in headline(result).more)
+
+
+def test_labels_that_never_settle_are_said_to() -> None:
+    told = blocks(CASES["jumping"]())["How the rounds went"]
+    assert "60 % of the labels" in told.warning
+    assert "from 1 to 0.5" in spoken(told)
+    assert any("had not settled" in s for s in headline(CASES["jumping"]()).more)
+    assert not blocks(result_of())["How the rounds went"].warning
+
+
+# --- figures and tables ---------------------------------------------------------------------
+
+
+def test_what_is_saved_is_weighted_by_held_out_events_with_its_error_over_sites() -> None:
+    mse = np.array([[4.0, 1, 2.0, 8], [4.0, 1, 3.0, 8], [4.0, 1, 1.0, 8], [1.0, 1, 0.0, 8]])
+    held = np.array([10.0, 10.0, 20.0, 0.0])
+    result = result_of(heldout_mse=mse, heldout_events=held)
+    gain, error = latent_evidence.saved(result)
+    shares = np.array([0.5, 0.25, 0.75])
+    weight = np.array([0.25, 0.25, 0.5])
+    assert gain == pytest.approx(float(weight @ shares))
+    spread = np.sqrt(1.5 * ((weight * (shares - weight @ shares)) ** 2).sum())
+    assert error == pytest.approx(spread)
+    assert latent_evidence.n_telling(result) == 3
+    assert np.isnan(latent_evidence.saved(result_of(n_sites=2))[1])
+    # Student's distribution with 2 degrees of freedom.
+    assert latent_evidence.half_width(1.0, 3) == pytest.approx(4.303, abs=1e-3)
+
+
+def test_coefficients_and_intervals_are_in_the_table() -> None:
+    result = result_of()
+    tables = blocks(result)["The classes"].tables
+    assert [t.caption for t in tables] == ["Size of the classes", "Coefficients by class"]
+    rows = {row[0]: row[1:] for row in tables[1].rows}
+    assert list(rows) == ["intercept", "x0", "x1", "x2"]
+    value, half = rows["x0"][2].split(" \N{PLUS-MINUS SIGN} ")
+    assert float(value) == pytest.approx(result.coefficients[2, 0], abs=5e-3)
+    assert float(half) == pytest.approx(1.96 * 0.06, abs=5e-3)
+    plain = {t.caption: t for t in blocks(CASES["without-intercept"]())["The classes"].tables}
+    assert plain["Coefficients by class"].rows[0][0] == "x0"
+
+
+def test_classes_that_nothing_tells_apart_are_named() -> None:
+    result = result_of()
+    result.coefficients[3] = result.coefficients[1] + 0.05
+    result.intercepts[3] = result.intercepts[1]
+    warning = blocks(result)["The classes"].warning
+    assert "class 1 and class 3" in warning
+    assert not blocks(result_of())["The classes"].warning
+
+
+def test_of_many_coefficients_those_that_differ_most_are_drawn() -> None:
+    result = result_of(p=30)
+    result.coefficients[:] = 0.3
+    result.coefficients[:, 17] = [1.0, -1.0, 2.0, 0.0]
+    classes = figures_latent.fitted_classes(result)
+    shown = figures_latent.most_telling(classes)
+    assert len(shown) == figures_latent.MOST_PANELS
+    assert {"intercept", "x17"} <= {classes.names[j] for j in shown}
+    assert figures_latent.most_telling(classes, 2).tolist() == [0, 18]
+    assert "those 12 of 31 coefficients" in spoken(blocks(result)["The classes"])
+
+
+def test_counts_that_stay_at_a_site_are_gaps_and_not_zeros() -> None:
+    result = CASES["small-cells"]()
+    told = blocks(result)["Who belongs where"]
+    assert "Counts of small classes stayed at s001" in spoken(told)
+    assert "No count came from s003" in spoken(told)
+    (table,) = told.folded
+    assert table.rows[1][-2:] == ("\N{EN DASH}", "\N{EN DASH}")
+    shares = figures_latent.site_shares(result)
+    assert np.isnan(shares[1, 2:]).all() and np.isnan(shares[3]).all()
+    assert shares[0].sum() == pytest.approx(1.0)
+    assert shares[1, :2].sum() < 1, "shares are of all entities of the site"
+    size = blocks(result)["The classes"].tables[0]
+    assert [row[-1] for row in size.rows] == ["3 of 4", "3 of 4", "2 of 4", "2 of 4"]
+    assert any("s001 and s003" in s for s in REPORT.handling(run_of(result)))
+
+
+def test_where_labels_are_is_said_with_the_run() -> None:
+    assert "consilience site outputs" in spoken(blocks(result_of())["Who belongs where"])
+
+
+def test_sums_are_counted_and_a_site_that_sent_none_is_named() -> None:
+    result = CASES["small-cells"]()
+    told = blocks(result)["Which sums were new"]
+    assert "s003 released no class sum at all" in told.warning
+    (table,) = told.tables
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["s003"] == ("0 of 45", "0", "0", "0", "\N{EN DASH}")
+    assert rows["s002"][0] == "30 of 45"
+    for i, site in enumerate(result.sites):
+        found = [int(v.replace(",", "")) for v in rows[site][1:4]]
+        wanted = [getattr(result, n)[:, i].sum() for n in ("released", "repeated", "withheld")]
+        assert found == wanted
+    shares = figures_latent.release_shares(result)
+    assert np.isnan(shares["released"][:, 3]).all()
+    total = sum(shares.values())
+    np.testing.assert_allclose(total[np.isfinite(total)], 1.0)
+    total_sent = int(latent_evidence.release_counts(result).sum())
+    assert any(f"Of {total_sent:,} class sums" in s for s in REPORT.handling(run_of(result)))
+
+
+def test_merges_are_marked_where_the_classes_become_fewer() -> None:
+    assert figures_latent.merges([8, 8, 4, 4, 3]).tolist() == [3, 5]
+    assert figures_latent.merges([]).tolist() == []
+    svg = letters(drawn(room.plot_latent_traces(result_of())))
+    assert "classes merged" in svg and "beyond chance" in svg and "learning rate" in svg
+    assert "classes merged" not in letters(drawn(room.plot_latent_traces(CASES["no-merge"]())))
+    told = spoken(blocks(result_of())["How the rounds went"])
+    assert "began with 8 classes" in told and "down to 4" in told
+
+
+def test_merges_that_cost_likelihood_say_how_many_classes_there_may_be() -> None:
+    path = ((7, 30.0), (6, 12.0), (5, -40.0), (4, -90.0))
+    told = spoken(blocks(result_of(merge_path=path))["How the rounds went"])
+    assert "they may hold 6 classes, of which 4 were asked for" in told
+    assert "they may hold" not in spoken(blocks(result_of())["How the rounds went"])
+
+
+def test_held_out_totals_are_means_over_events() -> None:
+    result = result_of(heldout_events=np.array([100.0, 300.0, 100.0, 100.0]))
+    (table,) = blocks(result)[HELD_OUT].tables
+    total = dict(zip(table.head, table.rows[0], strict=True))
+    assert total["site"] == "all sites" and total["held-out events"] == "600"
+    wanted = np.average(result.heldout_mse[:, 2], weights=result.heldout_events)
+    assert float(total["classes"]) == pytest.approx(wanted, abs=5e-3)
+    shares = figures_latent.unexplained(result)
+    assert shares.shape == (5, 4)
+    np.testing.assert_allclose(shares[:, 3], 1.0)
+    assert HELD_OUT not in blocks(CASES["not-held-out"]())
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (4, 5), (16, 80), (40, 3)])
+def test_figures_of_any_size(plot: Any, k: int, n: int) -> None:
+    figure = plot(result_of(k, n, 25))
+    assert isinstance(figure, Figure)
+    assert "nan" not in drawn(figure).lower().replace("dominant", "")
+    assert figure.get_figheight() < 22
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_names_of_others_are_never_markup_or_mathematics(plot: Any) -> None:
+    evil = ("<script>alert(1)</script>", "a$x_1$b", "n" * 90)
+    svg = drawn(plot(result_of(n_sites=3, sites=evil, feature_names=evil)))
+    assert "<script" not in svg
+    assert "n" * 40 not in svg
+
+
+def test_report_refuses_the_result_of_another_method() -> None:
+    run = dataclasses.replace(run_of(result_of()), result=object())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="latent class regression"):
+        REPORT.headline(run)
