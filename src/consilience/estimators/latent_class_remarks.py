@@ -1,0 +1,66 @@
+"""What a person should know about a fit of latent classes before reading it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.latent_class_fit import ClassFit
+
+if TYPE_CHECKING:
+    from consilience.numerics.latent_class import Blocks
+
+FloatArray = NDArray[np.float64]
+
+
+def remarks_of(
+    found: ClassFit, x: FloatArray, y: FloatArray, blocks: Blocks
+) -> Iterator[tuple[str, bool]]:
+    """Sentences about a fit, none with a value of the data, and whether they are warnings.
+
+    Parameters
+    ----------
+    found : ClassFit
+    x : (n, p) array
+        Rows that were used.
+    y : (n,) array
+    blocks : Blocks
+    """
+    if found.asked != "auto" and found.n_classes < int(found.asked):
+        yield (
+            f"only {found.n_classes} of {found.asked} classes hold entities: "
+            "ask for fewer, or read the fit as one of fewer classes",
+            True,
+        )
+    if found.jumped:
+        yield (
+            "labels jumped to and fro between classes, so the learning rate was lowered: "
+            "start with a lower learning_rate",
+            True,
+        )
+    if (y == y[0]).all():
+        yield "y is constant: there is nothing that classes could differ by", False
+    constant = int((x == x[0]).all(axis=0).sum())
+    if constant:
+        yield (
+            f"columns of X are constant ({constant}): their coefficients come from the prior alone",
+            False,
+        )
+    if len(x) < blocks.n_features:
+        yield (
+            f"there are fewer events than the {blocks.n_features} coefficients of a class: "
+            "the prior decides",
+            False,
+        )
+    elif _rank(blocks) < blocks.n_features - constant:
+        yield "columns of X depend on one another: the prior shares out their coefficients", False
+    if blocks.n_agents == 1 and found.n_classes > 1:
+        yield "there is one agent only: agents' shares of the classes are not compared", False
+
+
+def _rank(blocks: Blocks) -> int:
+    sums = blocks.products.sum(axis=0)
+    return int(np.linalg.matrix_rank(sums, tol=1e-9 * float(np.trace(sums)), hermitian=True))
