@@ -171,7 +171,7 @@ def test_classes_that_nothing_tells_apart_are_named() -> None:
     result.coefficients[3] = result.coefficients[1] + 0.05
     result.intercepts[3] = result.intercepts[1]
     warning = blocks(result)["The classes"].warning
-    assert "class 1 and class 3" in warning
+    assert "class 2 and class 4" in warning
     assert not blocks(result_of())["The classes"].warning
 
 
@@ -221,15 +221,17 @@ def test_sums_are_counted_and_a_site_that_sent_none_is_named() -> None:
         assert found == wanted
     shares = figures_latent.release_shares(result)
     assert np.isnan(shares["released"][:, 3]).all()
-    total = sum(shares.values())
+    total = np.sum(list(shares.values()), axis=0)
     np.testing.assert_allclose(total[np.isfinite(total)], 1.0)
     total_sent = int(latent_evidence.release_counts(result).sum())
     assert any(f"Of {total_sent:,} class sums" in s for s in REPORT.handling(run_of(result)))
 
 
 def test_merges_are_marked_where_the_classes_become_fewer() -> None:
-    assert figures_latent.merges([8, 8, 4, 4, 3]).tolist() == [3, 5]
-    assert figures_latent.merges([]).tolist() == []
+    path = ((3, 1.0),)
+    assert figures_latent.merged_at([8, 8, 7, 3, 3], path) == 3
+    assert figures_latent.merged_at([8, 8, 7, 7], ()) is None, "one became empty"
+    assert figures_latent.merged_at([8, 8], path) is None
     svg = letters(drawn(room.plot_latent_traces(result_of())))
     assert "classes merged" in svg and "beyond chance" in svg and "learning rate" in svg
     assert "classes merged" not in letters(drawn(room.plot_latent_traces(CASES["no-merge"]())))

@@ -31,6 +31,8 @@ NAMED = 60
 WRITTEN = 30
 """Sites, and half as many classes, up to which a map has its numbers in it."""
 INTERCEPT = "intercept"
+FIRST = 1
+"""Number of the first class in what sites write."""
 NULL, RIDGE, OWN, CLASSES = 3, 0, 1, 2
 """Columns of `heldout_mse`."""
 
@@ -50,12 +52,15 @@ class Fitted:
         Coefficients in the units of the columns, and their standard errors.
     shares : (K,) array
         Share of each class among new entities.
+    first : int
+        Number of the first class: as sites count them in their outputs, or as in arrays.
     """
 
     names: tuple[str, ...]
     values: FloatArray
     errors: FloatArray
     shares: FloatArray
+    first: int
 
     @property
     def n_classes(self) -> int:
@@ -78,7 +83,8 @@ def fitted_classes(fitted: Any) -> Fitted:
     ----------
     fitted : LatentClassRegressionResult or LatentClassRegressor
     """
-    if hasattr(fitted, "coefficients"):
+    federated = hasattr(fitted, "coefficients")
+    if federated:
         names = tuple(fitted.feature_names)
         slopes, at = fitted.coefficients, fitted.intercepts
         errors = np.column_stack([fitted.intercept_errors, fitted.coefficient_errors])
@@ -94,7 +100,9 @@ def fitted_classes(fitted: Any) -> Fitted:
     # Without an intercept in the model there is nothing to say of it.
     first = 0 if np.nan_to_num(np.array([values[:, 0], errors[:, 0]])).any() else 1
     named = (INTERCEPT, *map(str, names))
-    return Fitted(named[first:], values[:, first:], errors[:, first:], shares)
+    return Fitted(
+        named[first:], values[:, first:], errors[:, first:], shares, FIRST if federated else 0
+    )
 
 
 def most_telling(classes: Fitted, most: int = MOST_PANELS) -> IntArray:
@@ -112,9 +120,20 @@ def most_telling(classes: Fitted, most: int = MOST_PANELS) -> IntArray:
     return np.sort(np.argsort(-telling, kind="stable")[:most])
 
 
-def merges(counts: Any) -> IntArray:
-    """Rounds, from 1 on, at whose beginning classes were merged: fewer than in the round before."""
-    return np.asarray(np.flatnonzero(np.diff(np.asarray(counts, dtype=float)) < 0) + 2)
+def merged_at(counts: Any, path: Any) -> int | None:
+    """Place of the first round with merged classes: that of the largest fall of their number.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Classes in each round.
+    path : sequence of (int, float)
+        Classes after each merge, with its gain; empty where none were merged.
+    """
+    falls = -np.diff(np.asarray(counts, dtype=float))
+    if not np.size(path) or not (np.nan_to_num(falls) > 0).any():
+        return None
+    return int(np.nanargmax(falls)) + 1
 
 
 # --------------------------------------------------------------------------- the classes
@@ -147,7 +166,8 @@ def plot_latent_coefficients(fitted: Any) -> Figure:
         axes[0].set_ylim(k - 0.5, -0.5)
         step = max(1, -(-k // 24))
         ticks = range(0, k, step)
-        axes[0].set_yticks(ticks, [f"class {i}" if k <= 24 else str(i) for i in ticks])
+        words = "class {}" if k <= 24 else "{}"
+        axes[0].set_yticks(ticks, [words.format(i + classes.first) for i in ticks])
         handles, labels = axes[0].get_legend_handles_labels()
         for ax in axes[1 : len(shown)]:
             for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -240,43 +260,49 @@ def plot_latent_traces(fitted: Any, averaged: int = 0) -> Figure:
     """
     lines = traces(fitted)
     n = max((len(v) for v in lines.values()), default=0)
-    cuts = merges(lines.get("n_classes", []))
+    federated = hasattr(fitted, "trace_sigma")
+    path = fitted.merge_path if federated else fitted.merge_path_
+    cut = merged_at(lines.get("n_classes", []), path)
+    # The sums that the classes start from come before the first round.
+    first = 1 + int(fitted.rounds_run) - n if federated else 1
     with drawing.style():
         fig = Figure(figsize=(drawing.WIDTH, 0.95 * max(len(lines), 1) + 0.6))
         fig.set_layout_engine("constrained")
         axes = fig.subplots(max(len(lines), 1), 1, sharex=True, squeeze=False)[:, 0]
-        federated = hasattr(fitted, "trace_sigma")
         named = [(name, words) for name, words in TRACES if name in lines]
         for ax, (name, words) in zip(axes, named, strict=False):
             if name == "moved" and federated:
                 words = "moved\nbeyond chance"
-            _trace(ax, name, lines[name])
+            _trace(ax, name, lines[name], first)
             ax.set_ylabel(words, fontsize=8.5)
-            for cut in cuts:
-                ax.axvline(cut - 0.5, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
+            if cut is not None:
+                at = first + cut - 0.5
+                ax.axvline(at, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
             if averaged:
-                ax.axvspan(n - averaged + 0.5, n + 0.5, color=drawing.RULE, alpha=0.5, linewidth=0)
+                ends = (first + n - averaged - 0.5, first + n - 0.5)
+                ax.axvspan(*ends, color=drawing.RULE, alpha=0.5, linewidth=0)
             drawing.bare(ax, "y")
-        if len(cuts):
+        if cut is not None:
+            late = cut > 0.6 * n
             axes[0].annotate(
                 "classes merged",
-                (cuts[0] - 0.5, 1.0),
+                (first + cut - 0.5, 1.0),
                 xycoords=("data", "axes fraction"),
-                xytext=(-4 if cuts[0] > 0.6 * n else 4, 2),
+                xytext=(-4 if late else 4, 2),
                 textcoords="offset points",
-                ha="right" if cuts[0] > 0.6 * n else "left",
+                ha="right" if late else "left",
                 va="bottom",
                 fontsize=8.5,
             )
         fig.align_ylabels(axes)
         axes[-1].set_xlabel("round" if federated else "sweep")
         axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        axes[-1].set_xlim(0.5, n + 0.5)
+        axes[-1].set_xlim(first - 0.5, first + n - 0.5)
     return fig
 
 
-def _trace(ax: Axes, name: str, values: FloatArray) -> None:
-    at = np.arange(1, len(values) + 1)
+def _trace(ax: Axes, name: str, values: FloatArray, first: int) -> None:
+    at = np.arange(first, len(values) + first)
     if name in ("n_classes", "learning_rate"):
         ax.step(at, values, where="mid", color=drawing.BLUE, linewidth=1.4)
         ax.set_ylim(0, 1.15 * float(np.nanmax(values)))
@@ -362,7 +388,8 @@ def plot_latent_members(result: Any) -> Figure:
             ax.set_ylabel(f"{n - 1:,} sites, in the order of their names")
         ax.axhline(1, color=drawing.INK, linewidth=0.9)
         ax.set_ylim(n, 0)
-        ax.set_xticks(np.arange(k) + 0.5, [f"class {j}" if k <= 8 else str(j) for j in range(k)])
+        words = "class {}" if k <= 8 else "{}"
+        ax.set_xticks(np.arange(k) + 0.5, [words.format(j + FIRST) for j in range(k)])
         ax.xaxis.tick_top()
         drawing.bare(ax, "")
         bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.6, aspect=30, pad=0.03)
@@ -517,13 +544,15 @@ def plot_latent_releases(result: Any) -> Figure:
     """
     shares = release_shares(result)
     r, n = shares["released"].shape
+    cut = merged_at(result.trace_classes, result.merge_path)
+    first = 1 + int(result.rounds_run) - r
     with drawing.style():
         fig = Figure(figsize=(drawing.WIDTH, 0.2 * min(n, 34) + 1.5))
         fig.set_layout_engine("constrained")
         axes = fig.subplots(1, len(RELEASES), sharey=True, squeeze=False)[0]
         for ax, (name, words) in zip(axes, RELEASES, strict=True):
             mesh = ax.pcolormesh(
-                np.arange(r + 1) + 0.5,
+                np.arange(r + 1) + first - 0.5,
                 np.arange(n + 1) - 0.5,
                 np.ma.masked_invalid(shares[name].T),
                 cmap=drawing.RISING,
@@ -534,8 +563,8 @@ def plot_latent_releases(result: Any) -> Figure:
             ax.set_title(words)
             ax.set_xlabel("round")
             ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-            for cut in merges(result.trace_classes):
-                ax.axvline(cut - 0.5, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
+            if cut is not None:
+                ax.axvline(first + cut - 0.5, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
             drawing.bare(ax, "")
         if n <= 34:
             names = [drawing.label(s, 24) for s in result.sites]

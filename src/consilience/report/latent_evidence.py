@@ -13,12 +13,13 @@ from consilience.report import drawing, figures_latent
 from consilience.report.drawing import Z95
 from consilience.report.figures_latent import (
     CLASSES,
+    FIRST,
     NULL,
     OWN,
     RIDGE,
     FloatArray,
     fitted_classes,
-    merges,
+    merged_at,
     most_telling,
     over_sites,
     release_shares,
@@ -45,8 +46,8 @@ MISSED_COVERAGE = 0.03
 
 
 def class_name(k: int) -> str:
-    """Name of a class; they are counted from 0, the largest first."""
-    return f"class {k}"
+    """Name of the class in place `k`, by the number that it has in the sites' outputs."""
+    return f"class {k + FIRST}"
 
 
 # --------------------------------------------------------------------------- classes
@@ -276,7 +277,7 @@ def rounds(run: Any, result: Any) -> Block:
     averaged = run.info.parameters.get("average_rounds")
     averaged = int(averaged) if isinstance(averaged, int) else 0
     caption = "By round: fit of the classes, noise, labels that moved, classes, learning rate."
-    if len(merges(counts)):
+    if merged_at(counts, result.merge_path) is not None:
         caption += " Dashed: classes were merged."
     if averaged:
         caption += " Shaded: rounds over which labels and classes were averaged."
@@ -349,8 +350,9 @@ def _trace_table(result: Any, lines: dict[str, FloatArray]) -> Table:
             columns.append(numbers(values))
     n = min((len(c) for c in columns), default=0)
     told = np.asarray(result.reported, dtype=bool).sum(axis=1)
+    first = 1 + int(result.rounds_run) - n
     rows = tuple(
-        (str(r + 1), *(c[r] for c in columns), f"{told[r]:,}" if r < len(told) else DASH)
+        (str(r + first), *(c[r] for c in columns), f"{told[r]:,}" if r < len(told) else DASH)
         for r in range(n)
     )
     head = ("round", *(words[name] for name in lines), "sites that reported")
@@ -531,7 +533,11 @@ def releases(result: Any) -> Block:
         "latent-releases",
         figures_latent.plot_latent_releases(result),
         "Share of a site's class sums in each round that were new, the same as before, or withheld."
-        + (" Dashed: classes were merged." if len(merges(result.trace_classes)) else ""),
+        + (
+            " Dashed: classes were merged."
+            if merged_at(result.trace_classes, result.merge_path) is not None
+            else ""
+        ),
         f"Maps of {plural(len(result.sites), 'site')} by {plural(len(told), 'round')}; "
         f"{percent(fresh)} of the sums were new. The table below has the counts.",
     )

@@ -221,7 +221,7 @@ def _limits(result: Any) -> list[str]:
         "An entity is in one class for all of its events, and all classes share one noise. Where "
         "entities differ by degrees rather than by kinds, a mixed model is as good or better; on "
         "the grouped data that are examples here it is.",
-        "Classes have no names and no order but their size: class 0 of another run may be another "
+        "Classes have no names and no order but their size: class 1 of another run may be another "
         "class.",
         "A target of 0 and 1 is regressed as a number. Predictions may then leave the range from "
         "0 to 1, and intervals are no more than rough.",
