@@ -308,7 +308,7 @@ def _posterior(
         ) from error
     mean = np.linalg.solve(scaled, ratio * cross[..., None])[..., 0]
     log_det = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
-    return scaled, mean, log_det
+    return scaled, np.asarray(mean), np.asarray(log_det)
 
 
 def _renumbered(group: IntArray, counts: FloatArray) -> IntArray:
@@ -370,9 +370,7 @@ def draw_sigma2(
     float
     """
     w = draw_weights(classes, rng) if weights is None else np.asarray(weights, dtype=np.float64)
-    return _inverse_gamma(
-        shape + 0.5 * float(np.sum(totals.n)), rate + 0.5 * _residual(totals, w), rng
-    )
+    return _inverse_gamma(shape, rate, float(np.sum(totals.n)), _residual(totals, w), rng)
 
 
 def draw_delta2(
@@ -398,7 +396,7 @@ def draw_delta2(
     float
     """
     w = np.asarray(weights, dtype=np.float64)
-    return _inverse_gamma(shape + 0.5 * w.size, rate + 0.5 * float(np.sum(w * w)), rng)
+    return _inverse_gamma(shape, rate, w.size, float(np.sum(w * w)), rng)
 
 
 def draw_psi(tables: ArrayLike, alpha: float, rng: np.random.Generator) -> FloatArray:
@@ -466,10 +464,13 @@ def _residual(totals: Totals, w: FloatArray) -> float:
     return float(np.sum(np.maximum(each, 0.0)))
 
 
-def _inverse_gamma(shape: float, rate: float, rng: np.random.Generator) -> float:
+def _inverse_gamma(
+    shape: float, rate: float, n: float, squares: float, rng: np.random.Generator
+) -> float:
+    """Draw a variance, given n normal deviations from their known means and a proper prior."""
     if not (shape > 0 and rate > 0):
         raise ParameterError("shape and rate of an inverse gamma prior must be positive")
-    return rate / max(float(rng.standard_gamma(shape)), _TINY)
+    return (rate + 0.5 * squares) / max(float(rng.standard_gamma(shape + 0.5 * n)), _TINY)
 
 
 # --------------------------------------------------------------------------- agents
