@@ -11,6 +11,7 @@ count          every number of records is 0 or at least `min_records`
 keyed-count    the same, and no empty cell (its key would be a value without records)
 sum            cells rest on `min_records` records (and `min_entities`), none dominated by one
 moments        the same, and rows >= 2 x columns
+class-sums     the same in every class that is not empty or withheld, and of `min_entities`
 centroids      every class rests on `min_records` records
 linear         rows >= 2 x parameters, and at least `min_records`
 summary        a statistic of no record (an abstention) or of at least `min_records`
@@ -217,6 +218,16 @@ def _moments(name: str, evidence: Evidence, limits: Limits) -> None:
     _cells(name, evidence, limits)
 
 
+def _class_sums(name: str, evidence: Evidence, limits: Limits) -> None:
+    if evidence.records is None or evidence.members is None:
+        raise _refusal(name, "what it rests on is not known")
+    _cells(name, evidence, limits)
+    sizes = np.bincount(evidence.members[evidence.members >= 0], minlength=len(evidence.records))
+    sizes = np.where(evidence.records.any(axis=1), sizes, 0)  # withheld classes rest on nothing
+    if limits.min_records > 1 and ((sizes > 0) & (sizes < 2 * evidence.n_columns)).any():
+        raise _refusal(name, "the sums of a class need at least twice as many rows as columns")
+
+
 def _classes(name: str, evidence: Evidence, limits: Limits) -> None:
     records = evidence.records
     # No class at all is fine: `model` makes sure that nothing but gaps is released then.
@@ -267,6 +278,7 @@ RULES: dict[str, Rule] = {
     "keyed-count": _keyed,
     "sum": _cells,
     "moments": _moments,
+    "class-sums": _class_sums,
     "centroids": _classes,
     "linear": _linear,
     "summary": _enough,
@@ -374,8 +386,7 @@ def _settle(
     while True:
         now = np.where(repeat[:, None], last["masks"], masks)
         history = np.vstack([last["groups"], now])
-        kinds, groups = np.unique(history, axis=1, return_inverse=True)
-        groups = groups.ravel()
+        kinds, groups = _kinds_of(history)
         unseen = (kinds == 0).all(axis=0)
         small = [
             g
@@ -392,6 +403,23 @@ def _settle(
             # Numbered from 1, with 0 kept for records that no release has seen.
             return repeat, np.where(unseen[groups], 0, groups + 1)
         repeat = repeat | fault
+
+
+def _kinds_of(history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Different columns of (1 + cells, n) whole numbers, in lexical order, and which one each is.
+
+    Parameters
+    ----------
+    history : (1 + cells, n) int array
+        Groups in the first row, zeros and ones below.
+    """
+    code = history[0].astype(np.int64)
+    for row in history[1:]:
+        if code.max(initial=0) >= 1 << 61:
+            code = np.unique(code, return_inverse=True)[1].ravel()
+        code = 2 * code + row
+    _, first, groups = np.unique(code, return_index=True, return_inverse=True)
+    return history[:, first], groups.ravel()
 
 
 def _large(group: np.ndarray, evidence: Evidence, limits: Limits) -> bool:

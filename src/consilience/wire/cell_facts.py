@@ -1,4 +1,7 @@
-"""What the cells of sums rest on: records behind each, and the largest share of one record."""
+"""What the cells of sums rest on: records behind each, and the largest share of one record.
+
+And sums by class whose additions go in one order, however records are split over sites.
+"""
 
 from __future__ import annotations
 
@@ -70,3 +73,56 @@ def _by_matrices(x: FloatArray) -> tuple[IntArray, FloatArray]:
                 records[j, places] = records[places, j] = found
     share = np.divide(peak, whole, out=np.zeros_like(whole), where=whole != 0)
     return records, share
+
+
+_BLOCKS_AT_ONCE = 1 << 10
+
+
+def sums_by_class(
+    x: FloatArray, extra: FloatArray, cells: IntArray, n_cells: int, blocks: IntArray | None
+) -> FloatArray:
+    """Upper triangles of ``x'x`` and sums of further columns by class.
+
+    Parameters
+    ----------
+    x : (n, p) array
+    extra : (n, q) array
+    cells : (n,) int array
+        Class of each record, -1 for none.
+    n_cells : int
+    blocks : (n,) int array or None
+        Records are added within each block first, then blocks by pairs (0 with 1, 2 with 3, and
+        these sums again): a run of 2^j blocks that starts at a multiple of 2^j is one node.
+
+    Returns
+    -------
+    (n_cells, p (p + 1) / 2 + q) array
+    """
+    upper = np.triu_indices(x.shape[1])
+    width = len(upper[0]) + extra.shape[1]
+    where = np.zeros(len(x), dtype=np.int64) if blocks is None else np.asarray(blocks)
+    order = np.lexsort((cells, where))
+    order = order[cells[order] >= 0]
+    n_blocks = int(where.max(initial=0)) + 1
+    nodes = []
+    for first in range(0, n_blocks, _BLOCKS_AT_ONCE):
+        size = min(_BLOCKS_AT_ONCE, n_blocks - first)
+        low, high = np.searchsorted(where[order], (first, first + size))
+        part = np.zeros((size * n_cells, width))
+        rows = order[low:high]
+        if len(rows):
+            place = (where[rows] - first) * n_cells + cells[rows]
+            starts = np.flatnonzero(np.diff(place, prepend=-1))
+            a = x[rows]
+            terms = np.concatenate([a[:, upper[0]] * a[:, upper[1]], extra[rows]], axis=1)
+            part[place[starts]] = np.add.reduceat(terms, starts, axis=0)
+        nodes.append(added_by_pairs(part.reshape(size, n_cells, width)))
+    return added_by_pairs(np.stack(nodes))
+
+
+def added_by_pairs(parts: FloatArray) -> FloatArray:
+    """Sum over the first axis, by pairs of neighbours; one without a neighbour waits."""
+    while len(parts) > 1:
+        paired = parts[0 : len(parts) - 1 : 2] + parts[1::2]
+        parts = paired if len(parts) % 2 == 0 else np.concatenate([paired, parts[-1:]])
+    return np.asarray(parts[0])

@@ -12,6 +12,7 @@ cell_counts        AGGREGATE       records in each cell
 aggregate          AGGREGATE       records behind each cell (for two-valued contributions: the
                                    smaller group), largest share of one record, entities, members
 cross_products     AGGREGATE       rows, columns, the same facts for each cell
+class_sums         AGGREGATE       the same within each class, entities, members
 rounded            AGGREGATE       records behind the statistic, size of the rounding step
 model              MODEL           records, records in each class, number of parameters
 estimator          MODEL           type, records, parameters or records per leaf
@@ -38,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
-from consilience.wire.cell_facts import cell_facts, product_facts
+from consilience.wire.cell_facts import cell_facts, product_facts, sums_by_class
 from consilience.wire.centred import Projectable, projectable
 from consilience.wire.centred import column_factor as column_factor
 from consilience.wire.estimators.types import is_memorising
@@ -303,6 +304,85 @@ def cross_products(x: FloatArray) -> Released:
     value = x.T @ x
     evidence = Evidence("moments", n, records, share, n_columns=p)
     return Released((value + value.T) / 2, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def class_sums(
+    rows: FloatArray,
+    *,
+    cells: IntArray,
+    n_cells: int,
+    entities: NDArray[Any],
+    blocks: IntArray | None = None,
+    marks: FloatArray | None = None,
+    series: str = "",
+) -> Released:
+    """Release, for each class of records, ``x'x`` and further sums by entity.
+
+    Parameters
+    ----------
+    rows : (n, p) array
+        Finite numbers.
+    cells : (n,) int array
+        Class of each record; -1 leaves it out. The others of an entity are in one class.
+    n_cells : int
+    entities : (n,) array
+        Entity of each record.
+    blocks : (n,) int array, optional
+        Sums are taken within each block (agents: 0, 1, ...) and then added over the blocks, in
+        their order, by pairs: the order of additions does not depend on what other blocks a site
+        holds.
+    marks : (n, q) array, optional
+        What a record adds to `q` further sums, such as 1 at the first record of each entity. They
+        are facts of entities: it is the number of entities that protects them.
+    series : str
+        As in :func:`aggregate`.
+
+    Returns
+    -------
+    Released
+        Float array ``(n_cells, p (p + 1) / 2 + q)``: the upper triangle of ``x'x`` row by row, and
+        the sums of the marks.
+
+    Raises
+    ------
+    ProtocolError
+        An entity in two classes: its share of a class could be told from the other.
+    """
+    x = np.asarray(rows, dtype=float)
+    n, p = x.shape
+    cells = np.asarray(cells, dtype=np.int64)
+    extra = np.zeros((n, 0)) if marks is None else np.asarray(marks, dtype=float)
+    of = np.unique(np.asarray(entities), return_inverse=True)[1].ravel()
+    used = cells >= 0
+    of_entity = np.full(int(of.max(initial=-1)) + 1, -1)
+    of_entity[of[used]] = cells[used]
+    if (of_entity[of[used]] != cells[used]).any():
+        raise ProtocolError("the records of an entity are in one class")
+    upper = np.triu_indices(p)
+    width = len(upper[0]) + extra.shape[1]
+    records = np.zeros((n_cells, width), dtype=np.int64)
+    share, behind = np.zeros((n_cells, width)), np.zeros((n_cells, width), dtype=np.int64)
+    for k in range(n_cells):
+        members = np.flatnonzero(cells == k)
+        if not len(members):
+            continue
+        found, largest = product_facts(x[members])
+        records[k] = len(members)
+        records[k, : len(upper[0])], share[k, : len(upper[0])] = found[upper], largest[upper]
+        behind[k] = len(np.unique(of[members]))
+    evidence = Evidence(
+        "class-sums",
+        n,
+        records,
+        share,
+        behind,
+        n_columns=p,
+        series=series,
+        members=cells,
+        member_entities=of,
+    )
+    value = sums_by_class(x, extra, cells, n_cells, blocks)
+    return Released(value, Disclosure.AGGREGATE, evidence, _KEY)
 
 
 def rounded(value: float, *, n_records: int, step: float) -> Released:

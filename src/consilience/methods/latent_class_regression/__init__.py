@@ -1,0 +1,312 @@
+"""Regression in latent classes for agents, entities and events, from rounds of class sums.
+
+==================================  ====================================================
+coordinator                         site
+==================================  ====================================================
+offer: Offer                    ->  sorts events into agents and entities, holds some out
+                                <-  Offered: cross-products of 1, features, response;
+                                    entities, agents                        AGGREGATE
+begin: Begin                    ->  puts every entity into a class: by a fit of its own
+  centre, scale (p + 1), sigma2     events (local), or by chance (random)
+                                <-  Sums, as below
+round: Round, 1 .. R            ->  takes each entity's own part out of the classes, draws
+  smoothed sums (k, d), psi (k),    its label from their block likelihoods and its agent's
+  sigma2, delta2, alpha, beta       counts
+  own: used, decay, weight,     <-  Sums: (k, d) of the released classes    AGGREGATE
+    mapping (k)                     status (k)                              PUBLIC
+                                    labels moved, fit of beta, rounded      AGGREGATE
+conclude: Conclude              ->  keeps labels, probabilities and a predictor; judges
+  mean (K, F), covariance           its held-out events
+  (K, F, F), psi, sigma2, beta  <-  Concluded: means of 8 figures           AGGREGATE
+==================================  ====================================================
+
+``Sums`` hold, by class, the upper triangle of the cross-products of (1, features, response) over
+the class's events, the number of its entities, and of tables of agents. The coordinator smooths
+them, ``totals <- (1 - gamma) totals + gamma sum_b sums_b``, draws what the classes share (sigma2,
+delta2, psi, beta), starts with 2K classes, merges to K by the exact gain in marginal likelihood,
+and averages classes and label probabilities over the last rounds.
+
+Phases: opening, agree_levels, standardise (before all methods).
+
+Source: Yang, Carette, Jimbo, Maruyama, *Federated Latent Class Regression for Hierarchical Data*
+(arXiv 2206.10783), algorithms 1 to 3. Departures:
+
+* The likelihood of an entity's events is one closed form, centred at the class mean (there: a
+  product over events, with a predictive variance divided by sigma^2 and matrices that are advanced
+  before they are used; proof in docs/proofs/latent-classes.md).
+* Entities of each class are counted and sent (N^k is needed for the prior; algorithm 3 leaves it
+  out), and an entity's own part is taken out of the classes exactly: sites know its weight.
+* psi is drawn from table counts of all agents ("exact"); the source's shortcut favours large
+  agents, and stays as an option.
+* Sites start from a fit of their own (local): fewer rounds, and sums that tell of fewer changes.
+* A learning rate that makes labels jump to and fro is seen and lowered.
+* Predictions average over an entity's classes; intervals are those of the mixture.
+
+Absence: a site that misses the offer is left out, down to the quorum. One that misses the beginning
+or a round is in the sums by what it sent before, fading (or for good, with `server_cache`), the
+others stand for it by their share of events; it is asked again in the next round it is drawn for.
+One that misses the end keeps no outputs and is not in the held-out figures.
+
+Leakage: the coordinator knows sums of squares and products of every released class of every site
+in each round, and numbers of entities; all sites know the smoothed sums of all. Under a policy that
+protects records, entities move between released classes only in groups of `min_records` events of
+`min_entities` entities with one history, so that no sums and differences of releases, the sum of
+all events included, tell of fewer; classes that are smaller are left out. Labels never leave. The
+history is that of a run: runs with other columns, classes or seeds release sums over other groups,
+and their number is bounded by the policy only (`max_runs`, approved studies). How many labels
+moved, and the fit of beta, are functions of all labels, rounded to one entity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.latent_class_predictor import LatentClassPredictor
+from consilience.exceptions import QuorumError, StudyError
+from consilience.methods.base import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.methods.latent_class_regression import site as at_site
+from consilience.methods.latent_class_regression.messages import Begin, Offer, Settings
+from consilience.methods.latent_class_regression.outcome import build_result, conclude_messages
+from consilience.methods.latent_class_regression.parameters import (
+    AUTO_START,
+    check_parameters,
+    default_rate,
+    default_rounds,
+)
+from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
+from consilience.methods.latent_class_regression.rounds import BETAS, Rounds, Shared
+from consilience.methods.latent_class_regression.survey import Survey, survey_of
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+FloatArray = NDArray[np.float64]
+Answers = Generator[Ask, Replies, Any]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class LatentClassRegression(Method):
+    """Find classes of entities with a regression each, over the events of all sites.
+
+    Parameters
+    ----------
+    n_classes : int or "auto"
+        Number of classes K; "auto" starts with many and merges while the marginal likelihood rises.
+    n_start : int, optional
+        Classes at the beginning: 2K unless given, 18 for "auto".
+    start : {"local", "random"}
+        Classes at the beginning: from a fit of every site's own, or by chance. Sites that are a
+        single agent with few entities have nothing to fit: use "random".
+    rounds : int or "auto"
+        Rounds before classes are merged: 6 after a local start, 25 after a random one.
+    settle_rounds, average_rounds : int
+        Rounds after merging, and rounds over which classes and probabilities are averaged.
+    learning_rate : float or "auto"
+        gamma in (0, 1]; .5 with everyone present, .2 where a quarter or less reports. It is lowered
+        where labels jump to and fro.
+    adapt_rate : bool
+        Whether it is lowered.
+    participation : float
+        Share of the sites that is asked in each round, drawn anew.
+    server_cache : bool
+        Add up the last sums of all sites instead of scaling up those of the round.
+    concentration : {"exact", "shortcut"}
+        How psi is drawn: from table counts, or the source's shortcut.
+    noise : float or "draw"
+        Standard deviation of the noise in the units of the target.
+    prior_scale : float or "draw"
+        Prior standard deviation of coefficients of standardised columns, per standard deviation of
+        the target.
+    alpha : float, optional
+        Concentration of the shares; the number of classes unless given.
+    beta : float or "grid"
+        Concentration of agents' shares.
+    fit_intercept : bool
+    holdout : float
+        Share of the events of each site that measures the classes, in [0, .5]; every entity keeps
+        an event, protected sites hold out a fifth or nothing.
+    level : float
+        Of intervals.
+
+    Notes
+    -----
+    The study names the columns ``entity`` and ``target``, and ``agent`` where sites hold more than
+    one agent; without it each site is one. A target of 0 and 1 is regressed as it is: predictions
+    are then estimates of chances that may lie outside [0, 1].
+    """
+
+    n_classes: int | str = 4
+    n_start: int | None = None
+    start: str = "local"
+    rounds: int | str = "auto"
+    settle_rounds: int = 10
+    average_rounds: int = 10
+    learning_rate: float | str = "auto"
+    adapt_rate: bool = True
+    participation: float = 1.0
+    server_cache: bool = False
+    concentration: str = "exact"
+    noise: float | str = "draw"
+    prior_scale: float | str = "draw"
+    alpha: float | None = None
+    beta: float | str = "grid"
+    fit_intercept: bool = True
+    holdout: float = 0.1
+    level: float = 0.9
+
+    name: ClassVar[str] = "latent-class-regression"
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "Which classes of entities follow which regression?"
+    steps = (at_site.offer, at_site.begin, at_site.round_, at_site.conclude)
+    tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
+        "round": "any",
+        "conclude": "any",
+    }
+    absence: ClassVar[str] = (
+        "A site that misses the offer or the beginning is left out of it, down to the quorum. One "
+        "that misses a round is in the sums by what it sent before, and is asked again. One that "
+        "misses the end keeps no outputs and is not in the held-out figures."
+    )
+    leakage: ClassVar[str] = (
+        "The coordinator knows sums of squares and products of each released class of each site in "
+        "every round, and numbers of entities; protected sites release classes that change by "
+        "groups of min_records events of min_entities entities only. All sites know the smoothed "
+        "sums. Labels never leave."
+    )
+    Result = LatentClassRegressionResult
+    predictor: ClassVar[Any] = LatentClassPredictor
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        check_parameters(self)
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that there are entities, features and a numeric response."""
+        columns = ctx.columns
+        if columns.target is None or columns.entity is None:
+            raise StudyError(
+                "latent-class-regression needs a response and entities: name them as target and "
+                "entity in [data]"
+            )
+        if not columns.features and not self.fit_intercept:
+            raise StudyError("without features and intercept there is nothing to regress on")
+        if columns.levels.get(columns.target):
+            raise StudyError(
+                f"column {columns.target!r} has declared levels and latent-class-regression needs a "
+                "number: give 0 and 1 for two levels, without declaring them"
+            )
+        if ctx.preparation.standardize == "site":
+            raise StudyError(
+                "coefficients mean the same at all sites only on one scale: set [preparation] "
+                'standardize to "pooled" or "none"'
+            )
+
+    # ------------------------------------------------------------------ the exchange
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Offer, begin, rounds, merging, rounds, conclude."""
+        s = self._settings()
+        text = s.to_json()
+        offered = ctx.require((yield Ask("offer", Offer(settings=text))))
+        survey = survey_of(offered, s, len(ctx.feature_names))
+        if survey is None:
+            raise QuorumError(
+                "no site has enough events to tell the moments of its columns: let larger sites "
+                "take part, or drop columns that few events have"
+            )
+        rounds = self._rounds(ctx, s, survey)
+        message = Begin(
+            settings=text,
+            centre=relayed(survey.centre, Disclosure.AGGREGATE),
+            scale=relayed(survey.scale, Disclosure.AGGREGATE),
+            sigma2=relayed(survey.sigma2, Disclosure.AGGREGATE),
+        )
+        begun = ctx.require((yield Ask("begin", message, to=survey.sites)))
+        rounds.begin(begun)
+        if not (rounds.sums.counts > 0).any():
+            raise QuorumError(
+                "no site has a class that is large enough to be sent: ask for fewer classes or "
+                "columns, or let sites with more events take part"
+            )
+        merged_at = yield from self._all_rounds(ctx, rounds)
+        cells, mean, covariance = rounds.ending()
+        messages = conclude_messages(rounds, survey, cells, mean, covariance)
+        concluded = ctx.require((yield Ask("conclude", messages, to=tuple(messages))), at_least=0)
+        return build_result(
+            self, ctx, rounds, survey, (cells, mean, covariance), concluded, merged_at
+        )
+
+    def _settings(self) -> Settings:
+        wanted = AUTO_START if isinstance(self.n_classes, str) else 2 * self.n_classes
+        if self.n_classes == 1:
+            wanted = 1
+        return Settings(
+            n_cells=wanted if self.n_start is None else self.n_start,
+            start=self.start,
+            concentration=self.concentration,
+            fit_intercept=self.fit_intercept,
+            holdout=float(self.holdout),
+            level=float(self.level),
+        )
+
+    def _rounds(self, ctx: CoordinatorContext, s: Settings, survey: Survey) -> Rounds:
+        unit = float(survey.scale[-1])
+        draws = isinstance(self.noise, str)
+        shared = Shared(
+            sigma2=survey.sigma2 if isinstance(self.noise, str) else (self.noise / unit) ** 2,
+            delta2=1.0 if isinstance(self.prior_scale, str) else float(self.prior_scale) ** 2,
+            base=np.full(s.n_cells, 1.0 / s.n_cells),
+            alpha=self.alpha,
+            beta=4.0 if isinstance(self.beta, str) else float(self.beta),
+            draws_sigma=draws,
+            draws_delta=isinstance(self.prior_scale, str),
+        )
+        rate = self.learning_rate
+        return Rounds(
+            s,
+            survey.sites,
+            len(ctx.feature_names),
+            survey.events,
+            shared,
+            default_rate(self.participation) if isinstance(rate, str) else float(rate),
+            self.adapt_rate,
+            self.server_cache,
+            ctx.rng,
+        )
+
+    def _all_rounds(self, ctx: CoordinatorContext, rounds: Rounds) -> Answers:
+        """Rounds before and after merging; returns the round after which classes were merged."""
+        first = default_rounds(self.start) if isinstance(self.rounds, str) else self.rounds
+        for _ in range(first):
+            yield from self._round(ctx, rounds, keep=False, betas=())
+        wanted = None if isinstance(self.n_classes, str) else self.n_classes
+        rounds.merge(wanted)
+        merged_at = rounds.round
+        grid = BETAS if isinstance(self.beta, str) else ()
+        for i in range(self.settle_rounds):
+            ask_beta = grid if i in (0, self.settle_rounds - 1) else ()
+            yield from self._round(ctx, rounds, keep=False, betas=ask_beta)
+            if wanted is None and i == self.settle_rounds // 2:
+                rounds.merge(None)  # what merging left blurred may be clear by now
+        for _ in range(self.average_rounds):
+            yield from self._round(ctx, rounds, keep=True, betas=())
+        return merged_at
+
+    def _round(
+        self, ctx: CoordinatorContext, rounds: Rounds, *, keep: bool, betas: tuple[float, ...]
+    ) -> Answers:
+        """One round over the sites that are drawn for it."""
+        to = tuple(sorted(rounds.standing))  # those that have begun
+        asked = max(1, int(np.ceil(self.participation * len(to) - 1e-9)))
+        if asked < len(to):
+            to = tuple(to[i] for i in np.sort(ctx.rng.permutation(len(to))[:asked]))
+        replies = yield Ask("round", rounds.ask(to, keep=keep, betas=betas), to=to)
+        present = ctx.require(replies, at_least=1)
+        if betas:
+            rounds.set_beta(present, betas)
+        rounds.hear(present, keep=keep)

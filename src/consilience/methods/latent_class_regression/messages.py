@@ -1,0 +1,267 @@
+"""Messages of latent class regression. Class sums are packed: see :func:`unpacked`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DisclosureError, ProtocolError
+from consilience.numerics.latent_class import Totals
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, message, sends
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MAX_CLASSES = 200
+MAX_ROUNDS = 1000
+MARKS = 2
+"""Sums by entity beside the products: entities, and tables of agents (in the offer: agents)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a site needs to know in every step.
+
+    Attributes
+    ----------
+    n_cells : int
+        Classes with which the run starts: the leading axis of all sums.
+    start : str
+        "local" or "random".
+    concentration : str
+        "exact" or "shortcut".
+    fit_intercept : bool
+    holdout : float
+        Share of the events that measures the classes.
+    level : float
+        Of intervals.
+    """
+
+    n_cells: int
+    start: str
+    concentration: str
+    fit_intercept: bool
+    holdout: float
+    level: float
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site.
+
+        Raises
+        ------
+        DisclosureError
+            More classes, or a larger share of held-out events, than a site answers for.
+        """
+        settings = cls(**json.loads(text))
+        if not 1 <= settings.n_cells <= MAX_CLASSES or not 0 <= settings.holdout <= 0.5:
+            raise DisclosureError(
+                "more classes, or a larger share of held-out events, than a site answers for",
+                public="more classes than a site answers for",
+            )
+        return settings
+
+
+@message("latent-class-regression/offer", version=1)
+class Offer:
+    """Ask what the sites bring."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+
+
+@message("latent-class-regression/offered", version=1)
+class Offered:
+    """Moments of all events that are not held out, and how much there is."""
+
+    sums: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "d"),
+        gaps=True,
+        doc="of all classes together, in the first row: cross-products of 1, features and "
+        "response; entities, agents",
+    )
+
+
+@message("latent-class-regression/begin", version=1)
+class Begin:
+    """Put every entity into a class: by a fit of the site's own, or by chance."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    centre: Released = sends(
+        Disclosure.AGGREGATE, ("p",), audience="all", doc="means of features and response"
+    )
+    scale: Released = sends(
+        Disclosure.AGGREGATE, ("p",), audience="all", doc="their standard deviations"
+    )
+    sigma2: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="residual variance of one class"
+    )
+
+
+@message("latent-class-regression/round", version=1)
+class Round:
+    """Draw labels with the classes of all sites."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    round: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="1 is the first")
+    totals: Released = sends(
+        Disclosure.AGGREGATE, ("k", "d"), audience="all", doc="smoothed sums of all sites, packed"
+    )
+    base: Released = sends(
+        Disclosure.AGGREGATE, ("k",), audience="all", doc="shares of the classes"
+    )
+    sigma2: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="residual variance"
+    )
+    delta2: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="prior variance of coefficients"
+    )
+    alpha: float = sends(
+        Disclosure.PUBLIC, kind="float", audience="all", doc="concentration of shares"
+    )
+    beta: float = sends(
+        Disclosure.PUBLIC, kind="float", audience="all", doc="concentration of agents"
+    )
+    used: int = sends(
+        Disclosure.PUBLIC, kind="int", audience="site", doc="round of the site's reply in use; -1"
+    )
+    decay: float = sends(
+        Disclosure.PUBLIC, kind="float", audience="site", doc="what is left of what was before it"
+    )
+    weight: float = sends(
+        Disclosure.PUBLIC, kind="float", audience="site", doc="weight of that reply in the totals"
+    )
+    mapping: NDArray[np.int64] = sends(
+        Disclosure.PUBLIC, ("k",), kind="int", audience="site", doc="new class of each since then"
+    )
+    keep: bool = sends(
+        Disclosure.PUBLIC, kind="bool", audience="all", doc="average probabilities from here on"
+    )
+    betas: tuple[float, ...] = sends(
+        Disclosure.PUBLIC, kind="float", many=True, audience="all", doc="values to be compared"
+    )
+
+
+@message("latent-class-regression/sums", version=1)
+class Sums:
+    """What the events of each class add up to."""
+
+    sums: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "d"),
+        gaps=True,
+        doc="by class: cross-products of 1, features and response; entities, tables of agents",
+    )
+    status: NDArray[np.int64] = sends(
+        Disclosure.PUBLIC,
+        ("k",),
+        kind="int",
+        doc="by class: 0 empty, 1 new, 2 as before, 3 withheld",
+    )
+    moved: Released = sends(
+        Disclosure.AGGREGATE,
+        kind="float",
+        gaps=True,
+        doc="share of labels that moved beyond chance, rounded",
+    )
+    fit: Released = sends(
+        Disclosure.AGGREGATE,
+        "mean log-likelihood of labels by value of beta, rounded",
+        gaps=True,
+        doc="by value of beta, where it was asked",
+    )
+
+
+@message("latent-class-regression/conclude", version=1)
+class Conclude:
+    """The classes as they are in the end."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    mean: Released = sends(
+        Disclosure.MODEL, ("k", "f"), audience="all", doc="coefficients of the classes"
+    )
+    covariance: Released = sends(
+        Disclosure.MODEL, ("k", "f", "f"), audience="all", doc="their covariances"
+    )
+    ridge: Released = sends(
+        Disclosure.MODEL, ("f",), audience="all", doc="coefficients of one class for all"
+    )
+    ridge_variance: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="its residual variance"
+    )
+    base: Released = sends(
+        Disclosure.AGGREGATE, ("k",), audience="all", doc="shares of the classes"
+    )
+    sigma2: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="residual variance"
+    )
+    delta2: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="prior variance of coefficients"
+    )
+    beta: float = sends(
+        Disclosure.PUBLIC, kind="float", audience="all", doc="concentration of agents"
+    )
+    mapping: NDArray[np.int64] = sends(
+        Disclosure.PUBLIC, ("c",), kind="int", audience="site", doc="final class of each cell"
+    )
+
+
+@message("latent-class-regression/concluded", version=1)
+class Concluded:
+    """What the classes are worth on events that were held out."""
+
+    figures: Released = sends(
+        Disclosure.AGGREGATE,
+        (8,),
+        gaps=True,
+        doc="means over held-out events: squared errors of ridge, ridge by entity, classes, mean; "
+        "log scores of ridge and classes; events inside intervals, width of intervals",
+    )
+
+
+def packed_size(columns: int, marks: int) -> int:
+    """Length of packed sums of so many columns."""
+    return columns * (columns + 1) // 2 + marks
+
+
+def full_products(packed: FloatArray, columns: int) -> FloatArray:
+    """Symmetric matrices (K, columns, columns) from packed upper triangles."""
+    upper = np.triu_indices(columns)
+    full = np.zeros((len(packed), columns, columns))
+    full[:, upper[0], upper[1]] = packed[:, : len(upper[0])]
+    full[:, upper[1], upper[0]] = packed[:, : len(upper[0])]
+    return full
+
+
+def unpacked(sums: FloatArray, n_features: int, fit_intercept: bool) -> Totals:
+    """Totals from packed sums of the products of 1, features and response, and of two marks.
+
+    Parameters
+    ----------
+    sums : (K, d) array
+        Withheld classes (NaN) count as empty.
+    n_features : int
+    fit_intercept : bool
+        Whether the column of ones belongs to the design.
+    """
+    p = n_features + 2
+    if sums.ndim != 2 or sums.shape[1] != packed_size(p, MARKS):
+        raise ProtocolError("class sums have another width than features and response give")
+    found = np.nan_to_num(sums)
+    full = full_products(found, p)
+    first = 0 if fit_intercept else 1
+    return Totals(
+        products=full[:, first:-1, first:-1].copy(),
+        cross=full[:, first:-1, -1].copy(),
+        squares=full[:, -1, -1].copy(),
+        n=full[:, 0, 0].copy(),
+        counts=found[:, -MARKS].copy(),
+    )

@@ -1,0 +1,215 @@
+"""A site's events as agents, entities and design; which of them are held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError
+from consilience.methods.base import SiteContext, SiteData
+from consilience.methods.latent_class_regression.messages import Settings
+from consilience.methods.phases.protected_rows import drawing_seed
+from consilience.numerics.latent_class import Blocks, agent_key, blocks_of
+from consilience.numerics.random import stream
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+PROTECTED_SHARE = 0.2
+"""Share of the events that protected sites hold out, whatever share is asked for: sets of other
+sizes would differ by few events."""
+_PURPOSE = "latent-class-regression"
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Events that take part, in the order of the site's table.
+
+    Attributes
+    ----------
+    z : (n, p) array
+        1, features, response; times the root of the weight, for sums.
+    root : (n,) array
+        Root of the weight of each event.
+    agent, entity : (n,) int array
+        Agents by name, entities by agent and first appearance.
+    agent_names : tuple of str
+    entity_names : tuple of str
+    agent_of : (E,) int array
+    held : (n,) bool array
+        Events that measure, and are in no sum.
+    keys : (A,) uint64 array
+        Keys of the agents' draws.
+    seed : int
+        Of the site's own draws.
+    """
+
+    z: FloatArray
+    root: FloatArray
+    agent: IntArray
+    entity: IntArray
+    agent_names: tuple[str, ...]
+    entity_names: tuple[str, ...]
+    agent_of: IntArray
+    held: NDArray[np.bool_]
+    keys: NDArray[np.uint64]
+    seed: int
+
+    @property
+    def n_features(self) -> int:
+        """Columns of features."""
+        return int(self.z.shape[1]) - 2
+
+    @property
+    def n_entities(self) -> int:
+        """Entities."""
+        return len(self.entity_names)
+
+    @property
+    def counted(self) -> IntArray:
+        """Events of each entity that are in the sums."""
+        return np.bincount(self.entity[~self.held], minlength=self.n_entities).astype(np.int64)
+
+    def plain(self) -> FloatArray:
+        """Rows of 1, features and response without weights."""
+        return np.asarray(self.z / np.where(self.root > 0, self.root, 1.0)[:, None])
+
+    def scaled(self, centre: FloatArray, scale: FloatArray) -> FloatArray:
+        """Rows of 1, features and response in the units of the classes, times the root."""
+        moved = (self.plain()[:, 1:] - centre) / scale
+        return np.asarray(np.column_stack([np.ones(len(self.z)), moved]) * self.root[:, None])
+
+    def marks(self, tables: NDArray[np.bool_]) -> FloatArray:
+        """1 at the first event of each entity in the sums; 1 there where it opened a table."""
+        marks = np.zeros((len(self.z), 2))
+        kept = np.flatnonzero(~self.held)
+        first = kept[np.unique(self.entity[kept], return_index=True)[1]]
+        marks[first, 0] = 1.0
+        marks[first, 1] = tables[self.entity[first]]
+        return marks
+
+    def design(self, z: FloatArray, fit_intercept: bool) -> FloatArray:
+        """Columns of the design of rows of 1, features and response."""
+        return z[:, (0 if fit_intercept else 1) : -1]
+
+    def blocks(self, z: FloatArray, settings: Settings, *, held: bool = False) -> Blocks:
+        """Statistics of each entity, of the events in the sums, or of all.
+
+        Parameters
+        ----------
+        z : (n, p) array
+            From :meth:`scaled`.
+        held : bool
+            With the held-out events too.
+        """
+        root = np.where(self.root > 0, self.root, 1.0)
+        rows = z / root[:, None]
+        outcome = rows[:, -1] if held else np.where(self.held, np.nan, rows[:, -1])
+        return blocks_of(
+            np.ascontiguousarray(self.design(rows, settings.fit_intercept)),
+            outcome,
+            self.entity,
+            self.agent,
+            self.root**2,
+        )
+
+
+def events_of(data: SiteData, settings: Settings, site: SiteContext) -> Events:
+    """Sort a site's rows into agents and entities and hold some events out.
+
+    Raises
+    ------
+    DataError
+        No entity, an empty table, or numbers that are not finite.
+    """
+    if data.entity is None or data.target is None:
+        raise DataError("latent classes need an entity and a response for every event")
+    if data.n_rows == 0:
+        raise DataError("this site has no events: let it take part with rows, or leave it out")
+    names = np.asarray(data.entity).astype(str)
+    agents = (
+        np.full(len(names), site.site) if data.agent is None else np.asarray(data.agent).astype(str)
+    )
+    agent_names, agent = np.unique(agents, return_inverse=True)
+    agent = agent.ravel().astype(np.int64)
+    entity, agent_of, first = _entities(names, agent)
+    weight = np.ones(len(names)) if data.weight is None else np.asarray(data.weight, dtype=float)
+    if not (np.isfinite(weight) & (weight >= 0)).all():
+        raise DataError("weights must be finite numbers of at least 0")
+    root = np.sqrt(weight)
+    y = np.asarray(data.target, dtype=float)
+    z = np.column_stack([np.ones(len(y)), data.features, y])
+    if not np.isfinite(z).all():
+        raise DataError("features and response must be finite numbers: see [preparation] missing")
+    seed = drawing_seed(data, site, _PURPOSE) if site.limits.min_records > 1 else -1
+    keys, held = _draws(site, settings, agent_names, agent, entity, seed)
+    return Events(
+        z=z * root[:, None],
+        root=root,
+        agent=agent,
+        entity=entity,
+        agent_names=tuple(str(a) for a in agent_names),
+        entity_names=tuple(str(e) for e in names[first]),
+        agent_of=agent_of,
+        held=held,
+        keys=keys,
+        seed=seed,
+    )
+
+
+def _entities(names: NDArray[np.str_], agent: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Number the pairs of agent and entity by agent, then by first appearance.
+
+    Returns
+    -------
+    entity : (n,) int array
+    agent_of : (E,) int array
+    first : (E,) int array
+        First row of each entity.
+    """
+    kinds = np.unique(names, return_inverse=True)[1].ravel().astype(np.int64)
+    code = agent * (int(kinds.max()) + 1) + kinds
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    order = np.lexsort((first, agent[first]))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return place[inverse.ravel()], agent[first[order]], first[order]
+
+
+def _draws(
+    site: SiteContext,
+    settings: Settings,
+    agent_names: NDArray[np.str_],
+    agent: IntArray,
+    entity: IntArray,
+    seed: int,
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Keys of the agents' draws, and which events are held out.
+
+    They follow from the agent, not from the site that it belongs to; at protected sites from the
+    rows themselves, so that asking again tells nothing new.
+    """
+    keys = np.empty(len(agent_names), dtype=np.uint64)
+    chance = np.ones(len(agent))
+    order = np.argsort(agent, kind="stable")
+    edges = np.searchsorted(agent[order], np.arange(len(agent_names) + 1))
+    for a, name in enumerate(agent_names):
+        rng = site.stream(_PURPOSE, str(name)) if seed < 0 else stream(seed, str(name))
+        keys[a] = agent_key(int(rng.integers(2**63 - 1)), str(name))
+        if settings.holdout > 0:
+            rows = order[edges[a] : edges[a + 1]]
+            chance[rows] = rng.random(len(rows))
+    protected = site.limits.min_records > 1
+    share = PROTECTED_SHARE if protected and settings.holdout > 0 else settings.holdout
+    held = chance < share
+    # Every entity keeps an event.
+    lowest = np.lexsort((-chance, entity))
+    kept = lowest[np.unique(entity[lowest], return_index=True)[1]]
+    held[kept] = False
+    few = held.sum() < site.limits.min_records
+    few |= len(np.unique(entity[held])) < site.limits.min_entities
+    if protected and few:
+        held[:] = False
+    return keys, held

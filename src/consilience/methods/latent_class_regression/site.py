@@ -1,0 +1,360 @@
+"""What a site does: draw labels of its entities, send class sums, judge held-out events.
+
+The labels never leave. What leaves are sums over the classes in which entities are *counted*, see
+``memberships``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ProtocolError
+from consilience.methods.base import SiteContext, SiteData, State, step
+from consilience.methods.latent_class_regression.closing import conclude_at_site
+from consilience.methods.latent_class_regression.memberships import (
+    UNSEEN,
+    next_groups,
+    next_released,
+    status_of,
+)
+from consilience.methods.latent_class_regression.messages import (
+    MAX_ROUNDS,
+    Begin,
+    Conclude,
+    Concluded,
+    Offer,
+    Offered,
+    Round,
+    Settings,
+    Sums,
+    unpacked,
+)
+from consilience.methods.latent_class_regression.rows import Events, events_of
+from consilience.numerics.latent_class import classes_of, draw_uniform
+from consilience.numerics.latent_class_model import concentration_log_likelihood
+from consilience.numerics.latent_class_rounds import excess, expected_moves, own_weights
+from consilience.numerics.latent_class_sampling import draw_labels, table_counts
+from consilience.wire.disclosure import Limits, Released, bundle, class_sums, rounded
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+SERIES = "class-sums"
+TOO_MANY = "more rounds on the same events than a site answers"
+
+
+def _tally(message: Round, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
+    """Rounds are counted over a run, those whose replies were lost included."""
+    return {"rounds": (1, MAX_ROUNDS)} if limits.min_records > 1 else {}
+
+
+# --------------------------------------------------------------------------- offer
+
+
+@step("offer", once=True)
+def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
+    """Tell the moments of all events in the sums, or nothing where they rest on too little."""
+    s = Settings.from_json(message.settings)
+    events = events_of(data, s, site)
+    everyone = np.zeros(events.n_entities, dtype=np.int64)
+    marks = np.zeros((len(events.z), 2))
+    kept = np.flatnonzero(~events.held)
+    for column, of in enumerate((events.entity, events.agent)):
+        marks[kept[np.unique(of[kept], return_index=True)[1]], column] = 1.0
+    sums = _released(events, events.z, everyone, s.n_cells, marks)
+    unsafe = _unsafe(sums, site.limits, 2 * events.z.shape[1])
+    if unsafe.any():
+        sums = sums.withhold(np.broadcast_to(unsafe[:, None], np.shape(sums.value)))
+    seen = UNSEEN if unsafe.any() else UNSEEN + 1
+    return Offered(sums=sums), {
+        "settings": message.settings,
+        "groups": np.full(events.n_entities, seen, dtype=np.int64),
+    }
+
+
+def _released(
+    events: Events, z: FloatArray, counted: IntArray, n_cells: int, marks: FloatArray
+) -> Released:
+    """Sums by class over the events that are not held out."""
+    return class_sums(
+        z,
+        cells=np.where(events.held, -1, counted[events.entity]),
+        n_cells=n_cells,
+        entities=events.entity,
+        blocks=events.agent,
+        marks=marks,
+        series=SERIES,
+    )
+
+
+def _unsafe(sums: Released, limits: Limits, least: int) -> NDArray[np.bool_]:
+    """Classes of which some cell may not leave."""
+    evidence = sums.evidence
+    if evidence is None or evidence.members is None or limits.min_records <= 1:
+        return np.zeros(len(sums.value), dtype=bool)
+    cells = evidence.small(limits) | evidence.dominated(limits)
+    size = np.bincount(evidence.members[evidence.members >= 0], minlength=len(sums.value))
+    return np.asarray(cells.any(axis=1) | ((size > 0) & (size < least)))
+
+
+# --------------------------------------------------------------------------- begin
+
+
+@step("begin", once=True)
+def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
+    """Put every entity into a class, and tell the sums."""
+    s = _settings(message.settings, state)
+    events = events_of(data, s, site)
+    scaling = np.stack([message.centre.value, message.scale.value])
+    if scaling.shape[1] != events.n_features + 1 or not (scaling[1] > 0).all():
+        raise ProtocolError("centres and scales are none of the study's columns")
+    z = events.scaled(*scaling)
+    if s.start == "local":
+        labels = _own_classes(events, z, s, site.limits, float(message.sigma2.value))
+    else:
+        place = np.arange(events.n_entities) - np.searchsorted(events.agent_of, events.agent_of)
+        u = draw_uniform(events.keys[events.agent_of], 0, place)
+        labels = np.minimum((u * s.n_cells).astype(np.int64), s.n_cells - 1)
+    nobody = np.zeros((events.n_entities, s.n_cells))
+    before = {"released": np.full(events.n_entities, -1, dtype=np.int64)}
+    made = _Made(labels, nobody, before, state["groups"], round_=0)
+    no_tables = np.zeros(events.n_entities, dtype=bool)
+    reply, kept = made.reply(events, z, s, site.limits, no_tables, None, ())
+    return reply, {"settings": message.settings, "scaling": scaling, **kept}
+
+
+def _own_classes(
+    events: Events, z: FloatArray, s: Settings, limits: Limits, sigma2: float
+) -> IntArray:
+    """Classes of a fit to the site's own events."""
+    from consilience.estimators.latent_class_fit import Settings as FitSettings
+    from consilience.estimators.latent_class_fit import fit_classes
+
+    blocks = events.blocks(z, s)
+    counted = events.counted
+    least = max(limits.min_records, 2 * z.shape[1]) if limits.min_records > 1 else 1
+    room = min(
+        s.n_cells,
+        int((counted > 0).sum()) // (2 * limits.min_entities),
+        int(counted.sum()) // (2 * least),
+    )
+    if room <= 1 or events.n_entities == 1:
+        return np.zeros(events.n_entities, dtype=np.int64)
+    settings = FitSettings(n_classes=room, n_start=min(2 * room, events.n_entities))
+    fitted = fit_classes(blocks, settings, int(events.keys[0] >> np.uint64(1)), keys=events.keys)
+    return np.asarray(np.argmax(fitted.probabilities, axis=1), dtype=np.int64)
+
+
+# --------------------------------------------------------------------------- rounds
+
+
+class _Made:
+    """Labels of a round on their way to a reply and a state."""
+
+    def __init__(
+        self,
+        labels: IntArray,
+        own: FloatArray,
+        before: dict[str, Any],
+        groups: IntArray,
+        *,
+        round_: int,
+    ) -> None:
+        self.labels, self.own, self.before, self.groups = labels, own, before, groups
+        self.round = round_
+
+    def reply(
+        self,
+        events: Events,
+        z: FloatArray,
+        s: Settings,
+        limits: Limits,
+        tables: NDArray[np.bool_],
+        moved: float | None,
+        fits: tuple[Released, ...],
+    ) -> tuple[Sums, State]:
+        """Sums that may leave, and what the site keeps of this round."""
+        n_cells, least = s.n_cells, 2 * z.shape[1]
+        counted = events.counted
+        released = next_released(
+            self.labels,
+            self.before["released"],
+            self.groups,
+            counted,
+            limits=limits,
+            least=max(limits.min_records, least),
+        )
+        marks = events.marks(tables)
+        while True:
+            sums = _released(events, z, released, n_cells, marks)
+            unsafe = _unsafe(sums, limits, least)
+            if not unsafe.any():
+                break
+            released = np.where((released >= 0) & unsafe[released], -1, released)
+        wanted = np.unique(self.labels[(counted > 0) & (self.labels >= 0)])
+        withheld = np.setdiff1d(wanted, released)
+        n_entities = events.n_entities if events.n_entities >= limits.min_records else 0
+        reply = Sums(
+            sums=sums,
+            status=status_of(released, self.before["released"], withheld, n_cells),
+            moved=rounded(
+                float("nan") if moved is None else moved,
+                n_records=0 if moved is None else n_entities,
+                step=1.0 / max(n_entities, 1),
+            ),
+            fit=bundle(fits),
+        )
+        answer = {
+            "round": self.round,
+            "labels": self.labels,
+            "released": released,
+            "own": self.own,
+        }
+        return reply, {"answers": [answer], "groups": next_groups(self.groups, released)}
+
+
+@step("round", tally=_tally)
+def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
+    """Draw labels with the classes of all sites, each entity without its own part in them."""
+    s = _settings(message.settings, state)
+    events = events_of(data, s, site)
+    z = events.scaled(*state["scaling"])
+    totals = unpacked(message.totals.value, events.n_features, s.fit_intercept)
+    mapping = np.asarray(message.mapping)
+    _check_round(message, s, mapping, state)
+    labels, own, newest = _where_we_stand(message, state, events, s, mapping)
+    classes = classes_of(totals, float(message.sigma2.value), float(message.delta2.value))
+    exact = s.concentration == "exact"
+    base = np.asarray(message.base.value)
+    drawn, probabilities, _ = draw_labels(
+        events.blocks(z, s),
+        classes,
+        labels,
+        own,
+        base if exact else None,
+        message.beta,
+        events.keys,
+        message.round,
+        shortcut_counts=None if exact else totals.counts,
+        alpha=message.alpha,
+    )
+    drawn = np.asarray(drawn, dtype=np.int64)
+    were = labels >= 0
+    moved = excess(
+        float(((drawn != labels) & were).sum()), expected_moves(probabilities[were]), were.sum()
+    )
+    made = _Made(drawn, own, newest, state["groups"], round_=message.round)
+    counts = _agent_counts(events, newest["released"], s.n_cells)
+    tables = _tables(events, newest["released"], counts, message, base)
+    fits = _fits(events, newest["released"], counts, base, message.betas, site.limits)
+    reply, kept = made.reply(events, z, s, site.limits, tables, moved, fits)
+    used = [a for a in state["answers"] if a["round"] == message.used]
+    kept["answers"] = [*used, *kept["answers"]]
+    if message.keep:
+        kept["sum"] = _mapped(state["sum"], mapping) if "sum" in state else 0.0
+        kept["sum"] = kept["sum"] + probabilities
+        kept["n_kept"] = int(state.get("n_kept", 0)) + 1
+    return reply, {"settings": message.settings, "scaling": state["scaling"], **kept}
+
+
+def _check_round(message: Round, s: Settings, mapping: IntArray, state: State) -> None:
+    if len(message.totals.value) != s.n_cells or len(message.base.value) != s.n_cells:
+        raise ProtocolError("the classes of a round are as many as in the beginning")
+    if ((mapping < 0) | (mapping >= s.n_cells)).any():
+        raise ProtocolError("classes are merged into classes that do not exist")
+    if "answers" not in state:
+        raise ProtocolError("a round was asked before the beginning")
+
+
+def _where_we_stand(
+    message: Round, state: State, events: Events, s: Settings, mapping: IntArray
+) -> tuple[IntArray, FloatArray, dict[str, Any]]:
+    """Labels, the entities' own weights in the totals, and what was released last.
+
+    The totals hold the reply of round `used`, faded by what came after it; a later reply of this
+    site that was lost is in none of them.
+    """
+    answers = state["answers"]
+    newest = answers[-1]
+    used = next((a for a in answers if a["round"] == message.used), None)
+    if used is None:
+        nowhere = np.full(events.n_entities, -1, dtype=np.int64)
+        return nowhere, np.zeros((events.n_entities, s.n_cells)), newest
+    own = own_weights(used["own"], used["released"], message.decay, message.weight)
+    labels = _relabelled(used["labels"], mapping)
+    if newest is used:
+        newest = {**newest, "released": _relabelled(newest["released"], mapping)}
+    return labels, _mapped(own, mapping), newest
+
+
+def _relabelled(labels: IntArray, mapping: IntArray) -> IntArray:
+    return np.where(labels >= 0, mapping[np.maximum(labels, 0)], -1)
+
+
+def _mapped(values: FloatArray, mapping: IntArray) -> FloatArray:
+    """Add up columns of classes that have become one."""
+    merged = np.zeros_like(values)
+    np.add.at(merged.T, mapping, values.T)
+    return merged
+
+
+def _agent_counts(events: Events, released: IntArray, n_cells: int) -> FloatArray:
+    """Entities by agent and class, as they are counted in what was released."""
+    counts = np.zeros((len(events.agent_names), n_cells))
+    used = (released >= 0) & (events.counted > 0)
+    np.add.at(counts, (events.agent_of[used], released[used]), 1.0)
+    return counts
+
+
+def _tables(
+    events: Events, released: IntArray, counts: FloatArray, message: Round, base: FloatArray
+) -> NDArray[np.bool_]:
+    """Which entities open a table of their agent (their number is what is drawn)."""
+    tables = table_counts(counts.astype(np.int64), message.beta, base, events.keys, message.round)
+    opened = np.zeros(events.n_entities, dtype=bool)
+    used = np.flatnonzero((released >= 0) & (events.counted > 0))
+    code = events.agent_of[used] * counts.shape[1] + released[used]
+    order = np.argsort(code, kind="stable")
+    sorted_code = code[order]
+    rank = np.arange(len(order)) - np.searchsorted(sorted_code, sorted_code)
+    opened[used[order]] = rank < tables.ravel()[sorted_code]
+    return opened
+
+
+def _fits(
+    events: Events,
+    released: IntArray,
+    counts: FloatArray,
+    base: FloatArray,
+    betas: tuple[float, ...],
+    limits: Limits,
+) -> tuple[Released, ...]:
+    """Mean log-likelihood of the labels by value of beta, where it is asked."""
+    n = int(((released >= 0) & (events.counted > 0)).sum())
+    if not betas:
+        return ()
+    n = n if n >= limits.min_records else 0
+    found = concentration_log_likelihood(counts, base, np.array(betas)) / max(n, 1)
+    return tuple(rounded(float(f), n_records=n, step=1.0 / max(n, 1)) for f in found)
+
+
+# --------------------------------------------------------------------------- conclude
+
+
+@step("conclude", once=True)
+def conclude(
+    message: Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[Concluded, State]:
+    """Keep classes and predictor at the site; tell what they are worth on held-out events."""
+    s = _settings(message.settings, state)
+    events = events_of(data, s, site)
+    return conclude_at_site(message, data, events, s, state, site), {}
+
+
+def _settings(text: str, state: State) -> Settings:
+    if text != state.get("settings"):
+        raise ProtocolError("the settings changed during the run")
+    return Settings.from_json(text)

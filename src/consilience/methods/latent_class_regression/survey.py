@@ -1,0 +1,120 @@
+"""What the sites bring: sizes, and the moments that set the units of the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ProtocolError
+from consilience.methods.latent_class_regression.messages import (
+    MARKS,
+    Offered,
+    Settings,
+    full_products,
+    packed_size,
+)
+from consilience.numerics.latent_class import tree_sum
+from consilience.numerics.latent_class_model import start_sigma2
+
+FloatArray = NDArray[np.float64]
+
+_CONSTANT = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """Sizes by site and moments over sites.
+
+    Attributes
+    ----------
+    sites : tuple of str
+        Those that answered, in name order.
+    events, entities, agents : dict of str to float
+        Of the sites that tell them; events are sums of weights.
+    centre, scale : (p + 1,) arrays
+        Of features and response: means and standard deviations, or roots of mean squares where
+        there is no intercept.
+    sigma2 : float
+        Residual variance of one regression for all, in these units.
+    ridge : (F,) array
+        That regression.
+    """
+
+    sites: tuple[str, ...]
+    events: dict[str, float]
+    entities: dict[str, float]
+    agents: dict[str, float]
+    centre: FloatArray
+    scale: FloatArray
+    sigma2: float
+    ridge: FloatArray
+
+
+def survey_of(offered: Mapping[str, Offered], settings: Settings, n_features: int) -> Survey | None:
+    """Add up what the sites bring; None where no site tells anything.
+
+    Raises
+    ------
+    ProtocolError
+        Moments that cannot be.
+    """
+    p = n_features + 2
+    told = {}
+    for site, reply in sorted(offered.items()):
+        row = np.asarray(reply.sums.value)
+        if row.shape != (settings.n_cells, packed_size(p, MARKS)):
+            raise ProtocolError(f"site {site} sent moments of other columns than the study has")
+        if np.isfinite(row[0]).all():
+            moments = full_products(row[:1], p)[0]
+            if not moments[0, 0] > 0 or (np.diagonal(moments) < 0).any() or (row[0, -2:] < 0).any():
+                raise ProtocolError(f"site {site} sent moments that cannot be")
+            told[site] = row[0]
+    if not told:
+        return None
+    total = full_products(tree_sum(list(told.values()))[None, :], p)[0]
+    centre, scale = _units(total, settings.fit_intercept)
+    sigma2, ridge = _one_class(total, centre, scale, settings.fit_intercept)
+    return Survey(
+        sites=tuple(sorted(offered)),
+        events={site: float(row[0]) for site, row in told.items()},
+        entities={site: float(row[-2]) for site, row in told.items()},
+        agents={site: float(row[-1]) for site, row in told.items()},
+        centre=centre,
+        scale=scale,
+        sigma2=sigma2,
+        ridge=ridge,
+    )
+
+
+def _units(total: FloatArray, fit_intercept: bool) -> tuple[FloatArray, FloatArray]:
+    """Centres and scales of features and response."""
+    n = total[0, 0]
+    squares = np.diagonal(total)[1:] / n
+    centre = total[0, 1:] / n if fit_intercept else np.zeros(len(squares))
+    spread = np.maximum(squares - centre**2, 0.0)
+    # What rounding leaves of a constant column is no scale.
+    spread = np.where(spread > _CONSTANT * squares, spread, 0.0)
+    return centre, np.sqrt(np.where(spread > 0, spread, 1.0))
+
+
+def _one_class(
+    total: FloatArray, centre: FloatArray, scale: FloatArray, fit_intercept: bool
+) -> tuple[float, FloatArray]:
+    """Residual variance and coefficients of one ridge regression for all, in the units of a fit."""
+    p = len(total)
+    change = np.zeros((p, p))
+    change[0, 0] = 1.0
+    change[0, 1:] = -centre / scale
+    change[np.arange(1, p), np.arange(1, p)] = 1.0 / scale
+    moved = change.T @ total @ change
+    first = 0 if fit_intercept else 1
+    products, cross = moved[first:-1, first:-1], moved[first:-1, -1]
+    square = max(float(moved[-1, -1]), 0.0)
+    sigma2 = float(
+        start_sigma2(products[None], cross[None], np.array([square]), np.array([total[0, 0]]))
+    )
+    ridge = np.linalg.solve(products + np.eye(len(products)), cross)
+    return sigma2, np.asarray(ridge, dtype=np.float64)
