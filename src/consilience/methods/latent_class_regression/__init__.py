@@ -197,8 +197,8 @@ class LatentClassRegression(Method):
             raise StudyError("without features and intercept there is nothing to regress on")
         if columns.levels.get(columns.target):
             raise StudyError(
-                f"column {columns.target!r} has declared levels and latent-class-regression needs a "
-                "number: give 0 and 1 for two levels, without declaring them"
+                f"column {columns.target!r} has declared levels and latent-class-regression needs "
+                "numbers: give 0 and 1 for two levels, without declaring them"
             )
         if ctx.preparation.standardize == "site":
             raise StudyError(

@@ -240,9 +240,9 @@ class Rounds:
         owners: list[list[tuple[str, int]]] = []
         names = sorted(sums)
         for place, site in enumerate(names):
-            for cell in np.flatnonzero(sums[site][:, -MARKS] > 0):
+            for cell in np.flatnonzero(sums[site][:, -MARKS] > 0).tolist():
                 heap = np.concatenate([heap, sums[site][[cell]]])
-                owners.append([(site, int(cell))])
+                owners.append([(site, cell)])
             last = place == len(names) - 1
             if len(heap) > self.k and (last or len(heap) > _AT_ONCE):
                 heap, owners = self._merged_heap(heap, owners)
