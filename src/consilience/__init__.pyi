@@ -10,10 +10,10 @@ from consilience.methods.assisted_glm import AssistedGLM as AssistedGLM
 from consilience.methods.base import Columns as Columns
 from consilience.methods.base import Preparation as Preparation
 from consilience.methods.ensemble_clustering import EnsembleClustering as EnsembleClustering
-from consilience.methods.mean_and_sd import MeanAndSD as MeanAndSD
 from consilience.methods.latent_class_regression import (
     LatentClassRegression as LatentClassRegression,
 )
+from consilience.methods.mean_and_sd import MeanAndSD as MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering as MetaClustering
 from consilience.methods.reference_averaging import ReferenceAveraging as ReferenceAveraging
 from consilience.sites.policy import Policy as Policy
