@@ -15,20 +15,27 @@ import numpy as np
 
 
 def event_by_event(
-    x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray, sigma2: float
+    x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray, sigma2: float, *, exact: bool = True
 ) -> float:
     """Log density of the events of an entity, one after another, under one class.
 
     `a` is the class's precision ``I / delta^2 + X'X / sigma^2`` and `b` its ``X'y / sigma^2``, both
-    without the entity.
+    without the entity. Updating an inverse loses six digits at sigma = .05 (seen against 40-digit
+    arithmetic), so that `exact` uses 64-bit mantissas; without it the arithmetic is plain double.
     """
-    inverse, b = np.linalg.inv(a), np.array(b, dtype=float)
+    inverse = np.linalg.inv(a)
+    if exact:
+        wide = np.asarray(a, dtype=np.longdouble)
+        inverse = inverse.astype(np.longdouble)
+        for _ in range(2):  # Newton's steps double the digits of an inverse
+            inverse = inverse @ (2 * np.eye(len(a)) - wide @ inverse)
+    b = np.array(b, dtype=inverse.dtype)
     total = 0.0
     for row, value in zip(x, y):
         spread = inverse @ row
         variance = sigma2 + row @ spread  # equation (4), corrected
         error = value - row @ inverse @ b
-        total += -0.5 * (log(2 * pi * variance) + error**2 / variance)
+        total += float(-0.5 * (np.log(2 * pi * variance) + error**2 / variance))
         inverse = inverse - np.outer(spread, spread) / variance  # equation (9), A_n^-1 from A_{n-1}
         b = b + row * value / sigma2
     return total

@@ -132,11 +132,11 @@ def block_log_likelihood(
     DataError
         A density is not a finite number.
     """
-    from consilience.numerics import latent_class_kernels as kernels
+    from consilience.numerics import latent_class_density as density
 
     e, k = blocks.n_entities, classes.n_classes
     out = np.empty((e, k))
-    finite = kernels.likelihoods(
+    finite = density.likelihoods(
         *block_arrays(blocks), *class_arrays(classes), *own_arrays(own, e, k), 0, e, out
     )
     if not finite:

@@ -9,9 +9,10 @@ they do not depend on the site of the agent, on other agents or on the number of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +31,9 @@ from consilience.numerics.latent_class import (
     own_arrays,
 )
 from consilience.numerics.latent_class_sums import checked_labels
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def sweep(
@@ -90,9 +94,9 @@ def sweep(
     shares, key = _checked_prior(blocks, base, beta, keys, k, shortcut_alpha)
     running = Totals(*(np.array(a, dtype=np.float64, order="C") for a in totals.arrays))
 
-    from consilience.numerics import latent_class_kernels as kernels
+    from consilience.numerics import latent_class_chains as chains
 
-    moved = kernels.sweep_entities(
+    moved = chains.sweep_entities(
         *block_arrays(blocks),
         blocks.agent_start,
         label,
@@ -175,35 +179,34 @@ def draw_labels(
     agent_start = blocks.agent_start
     probabilities = np.empty((e, k))
 
-    from consilience.numerics import latent_class_kernels as kernels
+    from consilience.numerics import latent_class_chains as chains
+    from consilience.numerics import latent_class_density as density
+
+    def judge(entities: tuple[int, int]) -> bool:
+        return bool(density.likelihoods(*given, own_weights, has_own, *entities, probabilities))
 
     def draw(agents: tuple[int, int]) -> int:
-        first, last = agent_start[agents[0]], agent_start[agents[1]]
-        if not kernels.likelihoods(*given, own_weights, has_own, first, last, probabilities):
-            return -1
-        return int(
-            kernels.draw_agents(
-                probabilities,
-                label,
-                agent_start,
-                *agents,
-                shares,
-                float(beta),
-                key,
-                np.uint64(round_number),
-                own_weights,
-                has_own,
-                counts,
-                0.0 if alpha is None else float(alpha),
-            )
+        moved = chains.draw_agents(
+            probabilities,
+            label,
+            agent_start,
+            *agents,
+            shares,
+            float(beta),
+            key,
+            np.uint64(round_number),
+            own_weights,
+            has_own,
+            counts,
+            0.0 if alpha is None else float(alpha),
         )
+        return int(moved)
 
-    chunks = _chunks(agent_start, n_workers)
-    if n_workers == 1:
-        moved = [draw(chunk) for chunk in chunks]
-    else:
-        with ThreadPoolExecutor(n_workers) as pool:
-            moved = list(pool.map(draw, chunks))
+    if not all(_over_threads(judge, _parts(e, n_workers), n_workers)):
+        raise out_of_range()
+    cuts = np.searchsorted(agent_start, [first for first, _ in _parts(e, n_workers)])
+    bounds = [int(c) for c in np.unique([*cuts, 0, blocks.n_agents])]
+    moved = _over_threads(draw, list(pairwise(bounds)), n_workers)
     if min(moved, default=0) < 0:
         raise out_of_range()
     return label, probabilities, sum(moved)
@@ -229,13 +232,13 @@ def table_counts(
     counts = np.ascontiguousarray(agent_counts, dtype=np.int64)
     if counts.ndim != 2 or (counts < 0).any():
         raise ParameterError.of("agent_counts", "counts of shape (agents, classes)", counts.shape)
-    shares = _vector("base", base, counts.shape[1])
+    shares = _shares(base, counts.shape[1])
     key = _keys(keys, counts.shape[0])
     out = np.zeros(counts.shape, dtype=np.int64)
 
-    from consilience.numerics import latent_class_kernels as kernels
+    from consilience.numerics import latent_class_chains as chains
 
-    kernels.count_tables(counts, float(beta), shares, key, np.uint64(round_number), out)
+    chains.count_tables(counts, float(beta), shares, key, np.uint64(round_number), out)
     return out
 
 
@@ -255,8 +258,15 @@ def _checked_prior(
             raise ParameterError.of("alpha", "positive and finite", shortcut_alpha)
         shares = np.zeros(n_classes)
     else:
-        shares = _vector("base", base, n_classes)
+        shares = _shares(base, n_classes)
     return shares, _keys(keys, blocks.n_agents)
+
+
+def _shares(base: ArrayLike | None, n_classes: int) -> FloatArray:
+    shares = _vector("base", base, n_classes)
+    if not shares.any():
+        raise ParameterError.of("base", "above 0 for at least one class", "zeros")
+    return shares
 
 
 def _vector(name: str, values: ArrayLike | None, n_classes: int) -> FloatArray:
@@ -275,11 +285,15 @@ def _keys(keys: ArrayLike, n_agents: int) -> NDArray[np.uint64]:
     return key
 
 
-def _chunks(agent_start: IntArray, n_workers: int) -> list[tuple[int, int]]:
-    """Ranges of agents with about as many entities each, four for each worker."""
-    n_agents = agent_start.size - 1
-    if n_workers == 1 or n_agents < 2:
-        return [(0, n_agents)]
-    wanted = np.linspace(0, agent_start[-1], 4 * n_workers + 1)
-    cuts = np.unique(np.searchsorted(agent_start, wanted))
-    return [(int(a), int(b)) for a, b in pairwise(cuts) if b > a]
+def _parts(n: int, n_workers: int) -> list[tuple[int, int]]:
+    """Ranges that cover ``0 .. n - 1``, a few for each worker."""
+    bounds = np.linspace(0, n, 1 if n_workers == 1 else 4 * n_workers, dtype=np.int64)
+    return [(int(a), int(b)) for a, b in pairwise([0, *np.unique(bounds[1:]), n]) if b > a]
+
+
+def _over_threads(function: Callable[[T], R], items: list[T], n_workers: int) -> list[R]:
+    """Results in the order of the items; compiled loops leave the interpreter to other threads."""
+    if n_workers == 1 or len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(n_workers) as pool:
+        return list(pool.map(function, items))
