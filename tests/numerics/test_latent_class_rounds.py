@@ -56,9 +56,10 @@ def test_chance_moves_are_no_excess() -> None:
 
 
 def test_the_rate_is_lowered_where_labels_jump() -> None:
-    assert next_rate([0.8, 0.6, 0.7], 1.0) == (1.0, False)
-    assert next_rate([0.8, 0.6, 0.7, 0.65], 1.0) == (0.5, True)
-    assert next_rate([0.9, 0.8, 0.4, 0.3], 1.0) == (1.0, False)
+    start = [0.9, 0.8, 0.8, 0.7]
+    assert next_rate([*start, 0.8, 0.6, 0.7], 1.0) == (1.0, False)
+    assert next_rate([*start, 0.8, 0.6, 0.7, 0.65], 1.0) == (0.5, True)
+    assert next_rate([*start, 0.9, 0.8, 0.4, 0.3], 1.0) == (1.0, False)
     assert next_rate([0.9, 0.9, 0.9, 0.9, 0.05, 0.02, 0.02, 0.01], 1.0) == (1.0, False)
-    assert next_rate([0.5] * 4, SMALLEST_RATE) == (SMALLEST_RATE, True)
-    assert next_rate([0.5] * 4, 0.01) == (0.01, True)
+    assert next_rate([0.5] * 8, SMALLEST_RATE) == (SMALLEST_RATE, True)
+    assert next_rate([0.5] * 8, 0.01) == (0.01, True)

@@ -208,19 +208,23 @@ class Chain:
 
     def merge(self, n_classes: int | None) -> bool:
         """Merge classes down to a number, or while the gain is positive; False if none were."""
+        from consilience.numerics.latent_class import totals_of
+
         before = self.n_classes
+        # Smoothed totals would split an entity that is a class of its own, and moves between the
+        # empty ones, into parts that look like the rest of a class that was left.
+        now = totals_of(self.blocks, self.labels, before)
         mapping, path = model.merge_down(
-            self.totals, self.sigma2, self.delta2, n_classes=n_classes, alpha=self.alpha
+            now, self.sigma2, self.delta2, n_classes=n_classes, alpha=self.alpha
         )
         k = int(mapping.max()) + 1
         self.path.extend(path[: max(0, before - k)])
         self.labels = mapping[self.labels]
-        self.totals = self.totals.merged(mapping, k)
+        self.totals = now.merged(mapping, k)
         self.base = np.bincount(mapping, weights=self.base, minlength=k)
         if self.own is not None:
-            merged = np.zeros((len(self.own), k))
-            np.add.at(merged.T, mapping, self.own.T)
-            self.own = merged
+            self.own = own_weights(None, self.labels, 0.0, 1.0, n_classes=k)
+            self.excesses.clear()
         return k < before
 
     # ------------------------------------------------------------------ averages

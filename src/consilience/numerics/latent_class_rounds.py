@@ -162,10 +162,11 @@ def next_rate(moved: Sequence[float], rate: float) -> tuple[float, bool]:
     -----
     A class that loses its entities falls back to the prior, which explains every misfit best, and
     gains them all back in the next round: labels that are certain, and move all the same. In a run
-    that settles the excess falls from round to round, so the last rounds are compared.
+    that settles the excess falls from round to round, so the last rounds are compared; the first
+    ones, in which every run moves its labels, are not looked at.
     """
     _check_rate(rate)
-    if len(moved) < WINDOW:
+    if len(moved) < 2 * WINDOW:
         return rate, False
     recent = np.asarray(moved[-WINDOW:], dtype=np.float64)
     half = WINDOW // 2
