@@ -94,8 +94,35 @@ def test_variances_must_be_positive(sigma2, delta2):
 
 def test_totals_that_are_no_sums_are_refused():
     totals = totals_of(*several(4, [5, 5]))
-    with pytest.raises(DataError, match="negative directions"):
+    with pytest.raises(DataError, match="no sums of squares"):
         model.log_marginal(totals * -1.0, 0.1, 1.0)
+
+
+def test_sums_that_round_to_indefinite_ones_are_refused():
+    # a condition of 1e26: no digit of a gain would be right
+    rng = stream(21)
+    x = 1e9 * rng.standard_normal((20, 3))
+    x = np.column_stack([x, x])
+    totals = totals_of([(x, x[:, 0])], [4])
+    with pytest.raises(DataError, match="common scale"):
+        model.log_marginal(totals, 1e-4, 1.0)
+    for wrong in (np.nan, np.inf, 1e308):
+        products = totals.products.copy()
+        products[0, 0, 0] = wrong
+        with pytest.raises(DataError, match="finite"):
+            model.log_marginal(Totals(products, *totals.arrays[1:]), 1e-4, 1.0)
+
+
+def test_collinear_columns_keep_their_digits():
+    rng = stream(22)
+    x = rng.standard_normal((400, 3))
+    x = np.column_stack([x, x, x.sum(axis=1)])
+    classes = [(x[:200], x[:200] @ rng.standard_normal(7) + 0.01 * rng.standard_normal(200))]
+    classes.append((x[200:], x[200:] @ rng.standard_normal(7)))
+    found = model.merge_gain(totals_of(classes, [9, 9]), 1e-4, 1.0, 2.0)[0, 1]
+    assert found == pytest.approx(
+        textbook.merge_gain(classes, [9, 9], 0, 1, (1e-4, 1.0), 2.0), rel=1e-8
+    )
 
 
 # --------------------------------------------------------------------------- partitions

@@ -299,14 +299,19 @@ def _posterior(
         if not (math.isfinite(value) and value > 0):
             raise ParameterError.of(name, "a positive number", value)
     ratio = delta2 / sigma2
-    scaled = np.eye(cross.shape[1]) + ratio * products
+    with np.errstate(over="ignore", invalid="ignore"):  # refused in the next line
+        scaled = np.eye(cross.shape[1]) + ratio * products
+        linear = ratio * cross
+    if not (np.isfinite(scaled).all() and np.isfinite(linear).all()):
+        raise DataError("the sums of a class are not finite: bring the columns to a common scale")
     try:
         root = np.linalg.cholesky(scaled)
     except np.linalg.LinAlgError as error:
         raise DataError(
-            "the sums of squares of a class are no sums of squares: they have negative directions"
+            "the sums of a class are no sums of squares, or so large that they round to none: "
+            "bring the columns to a common scale"
         ) from error
-    mean = np.linalg.solve(scaled, ratio * cross[..., None])[..., 0]
+    mean = np.linalg.solve(scaled, linear[..., None])[..., 0]
     log_det = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
     return scaled, np.asarray(mean), np.asarray(log_det)
 

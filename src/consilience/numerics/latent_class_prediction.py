@@ -25,9 +25,9 @@ FloatArray = NDArray[np.float64]
 _ROOT2 = math.sqrt(2.0)
 _PEAK = 1.0 / math.sqrt(2.0 * math.pi)
 _EPS = float(np.finfo(np.float64).eps)
-_FINE = (
-    1e-11  # half width of what a quantile is proved to lie in, in the smallest sd of the mixture
-)
+_NOTHING = 1e-17  # of the tail: a weight below its rounding
+_FINE = 1e-11  # width of what a quantile is shown to lie in, in the smallest sd
+_WHOLE = 8.5  # sds above a mean where the cdf is 1 to rounding
 _STEPS = 2200  # halvings from the largest to the smallest double
 
 
@@ -247,24 +247,25 @@ def _predict(x: Any, means: Any, lower: Any, sigma2: float, mean: Any, variance:
 def _quantiles(w: Any, m: Any, s: Any, tail: float, z: float, found: Any) -> None:
     """Quantile of each row's mixture at `tail`; z is the standard normal's."""
     n, k = w.shape
+    weight, mean, sd = np.empty(k), np.empty(k), np.empty(k)
     for i in range(n):
-        total, low, high = 0.0, np.inf, -np.inf
-        mean, least = 0.0, np.inf
+        total = 0.0
         for c in range(k):
-            if w[i, c] > 0.0:
-                total += w[i, c]
-                mean += w[i, c] * m[i, c]
-                at = m[i, c] + z * s[i, c]
-                low, high = min(low, at), max(high, at)
-                least = min(least, s[i, c])
+            total += w[i, c]
         goal = tail * total
-        square = 0.0
+        used, centre, least, low, high = 0, 0.0, np.inf, np.inf, -np.inf
         for c in range(k):
-            if w[i, c] > 0.0:
-                away = m[i, c] - mean / total
-                square += w[i, c] * (s[i, c] * s[i, c] + away * away)
-        at = mean / total + z * math.sqrt(square / total)
-        last = np.inf
+            if w[i, c] > _NOTHING * goal:
+                weight[used], mean[used], sd[used] = w[i, c], m[i, c], s[i, c]
+                centre += w[i, c] / total * m[i, c]
+                least = min(least, s[i, c])
+                end = m[i, c] + z * s[i, c]  # the quantile lies between those of the classes
+                low, high = min(low, end), max(high, end)
+                used += 1
+        square = 0.0
+        for c in range(used):
+            square += weight[c] / total * (sd[c] ** 2 + (mean[c] - centre) ** 2)
+        at, last = centre + z * math.sqrt(square), np.inf
         for _ in range(_STEPS):
             if not low < at < high:
                 at = 0.5 * low + 0.5 * high
@@ -272,14 +273,13 @@ def _quantiles(w: Any, m: Any, s: Any, tail: float, z: float, found: Any) -> Non
                 if not low < at < high:
                     break
             below, density = 0.0, 0.0
-            for c in range(k):
-                if w[i, c] > 0.0:
-                    if s[i, c] > 0.0:
-                        u = (at - m[i, c]) / s[i, c]
-                        below += w[i, c] * 0.5 * math.erfc(-u / _ROOT2)
-                        density += w[i, c] * _PEAK * math.exp(-0.5 * u * u) / s[i, c]
-                    elif at >= m[i, c]:
-                        below += w[i, c]
+            for c in range(used):
+                if at - mean[c] >= _WHOLE * sd[c]:
+                    below += weight[c]
+                elif sd[c] > 0.0:
+                    u = (at - mean[c]) / sd[c]
+                    below += weight[c] * 0.5 * math.erfc(-u / _ROOT2)
+                    density += weight[c] * _PEAK * math.exp(-0.5 * u * u) / sd[c]
             if below < goal:
                 low = at
             else:
@@ -290,12 +290,11 @@ def _quantiles(w: Any, m: Any, s: Any, tail: float, z: float, found: Any) -> Non
             step = (goal - below) / density if density > 0.0 else np.inf
             if not abs(step) < 0.5 * last:  # Newton does not converge here: halve
                 at = np.nan
-            elif abs(step) < 0.25 * fine:  # about to arrive: bring the other end near, too
-                at += 0.5 * fine if below < goal else -0.5 * fine
-                last = abs(step)
-            else:
-                at += step
-                last = abs(step)
+                continue
+            last = abs(step)
+            if last < 0.25 * fine:  # about to arrive: bring the other end near, too
+                step = 0.5 * fine if below < goal else -0.5 * fine
+            at += step
         found[i] = 0.5 * low + 0.5 * high
 
 
