@@ -31,6 +31,8 @@ NAMED = 60
 WRITTEN = 30
 """Sites, and half as many classes, up to which a map has its numbers in it."""
 INTERCEPT = "intercept"
+LEVEL = 0.95
+"""Of intervals of the coefficients of an estimator, which has none of its own."""
 FIRST = 1
 """Number of the first class in what sites write."""
 NULL, RIDGE, OWN, CLASSES = 3, 0, 1, 2
@@ -52,6 +54,8 @@ class Fitted:
         Coefficients in the units of the columns, and their standard errors.
     shares : (K,) array
         Share of each class among new entities.
+    level : float
+        Of intervals of coefficients.
     first : int
         Number of the first class: as sites count them in their outputs, or as in arrays.
     """
@@ -60,7 +64,15 @@ class Fitted:
     values: FloatArray
     errors: FloatArray
     shares: FloatArray
+    level: float
     first: int
+
+    @property
+    def z(self) -> float:
+        """Half width of an interval, in standard errors."""
+        from scipy.stats import norm
+
+        return float(norm.ppf(0.5 + self.level / 2))
 
     @property
     def n_classes(self) -> int:
@@ -83,26 +95,32 @@ def fitted_classes(fitted: Any) -> Fitted:
     ----------
     fitted : LatentClassRegressionResult or LatentClassRegressor
     """
-    federated = hasattr(fitted, "coefficients")
-    if federated:
-        names = tuple(fitted.feature_names)
+    if federated(fitted):
+        names: Sequence[str] = fitted.feature_names
         slopes, at = fitted.coefficients, fitted.intercepts
         errors = np.column_stack([fitted.intercept_errors, fitted.coefficient_errors])
-        shares = fitted.class_shares
+        shares, level, start = fitted.class_shares, float(fitted.level), FIRST
     else:
         slopes, at = fitted.coef_, fitted.intercept_
         given = getattr(fitted, "feature_names_in_", None)
-        names = tuple(f"x{j}" for j in range(np.shape(slopes)[1])) if given is None else given
+        names = [f"x{j}" for j in range(np.shape(slopes)[1])] if given is None else given
         errors = np.sqrt(np.diagonal(fitted.coef_covariance_, axis1=1, axis2=2))
-        shares = fitted.class_shares_
+        shares, level, start = fitted.class_shares_, LEVEL, 0
     values = np.column_stack([at, slopes]).astype(float)
-    errors, shares = np.asarray(errors, dtype=float), np.asarray(shares, dtype=float)
-    # Without an intercept in the model there is nothing to say of it.
-    first = 0 if np.nan_to_num(np.array([values[:, 0], errors[:, 0]])).any() else 1
-    named = (INTERCEPT, *map(str, names))
+    first = 0 if fitted.fit_intercept else 1
     return Fitted(
-        named[first:], values[:, first:], errors[:, first:], shares, FIRST if federated else 0
+        names=(INTERCEPT, *map(str, names))[first:],
+        values=values[:, first:],
+        errors=np.asarray(errors, dtype=float)[:, first:],
+        shares=np.asarray(shares, dtype=float),
+        level=level,
+        first=start,
     )
+
+
+def federated(fitted: Any) -> bool:
+    """Whether it is the result of a run over sites, not an estimator."""
+    return hasattr(fitted, "trace_sigma")
 
 
 def most_telling(classes: Fitted, most: int = MOST_PANELS) -> IntArray:
@@ -120,27 +138,26 @@ def most_telling(classes: Fitted, most: int = MOST_PANELS) -> IntArray:
     return np.sort(np.argsort(-telling, kind="stable")[:most])
 
 
-def merged_at(counts: Any, path: Any) -> int | None:
-    """Place of the first round with merged classes: that of the largest fall of their number.
+def merge_round(fitted: Any) -> float | None:
+    """Where classes were merged, between two rounds or sweeps; None where they were not.
 
     Parameters
     ----------
-    counts : sequence of int
-        Classes in each round.
-    path : sequence of (int, float)
-        Classes after each merge, with its gain; empty where none were merged.
+    fitted : LatentClassRegressionResult or LatentClassRegressor
     """
-    falls = -np.diff(np.asarray(counts, dtype=float))
-    if not np.size(path) or not (np.nan_to_num(falls) > 0).any():
+    if federated(fitted):
+        return float(fitted.merged_at) + 0.5 if np.size(fitted.merge_path) else None
+    falls = -np.diff(np.asarray(fitted.trace_["n_classes"], dtype=float))
+    if not np.size(fitted.merge_path_) or not (falls > 0).any():
         return None
-    return int(np.nanargmax(falls)) + 1
+    return float(np.argmax(falls)) + 1.5
 
 
 # --------------------------------------------------------------------------- the classes
 
 
 def plot_latent_coefficients(fitted: Any) -> Figure:
-    """Draw the coefficients of every class with 95 % intervals, one panel for each column.
+    """Draw the coefficients of every class with intervals, one panel for each column.
 
     Parameters
     ----------
@@ -180,8 +197,8 @@ def plot_latent_coefficients(fitted: Any) -> Figure:
 
 def _coefficient(ax: Axes, classes: Fitted, j: int) -> None:
     value, error = classes.values[:, j], np.nan_to_num(classes.errors[:, j])
-    low, high = value - Z95 * error, value + Z95 * error
-    at = np.arange(len(value))
+    low, high = value - classes.z * error, value + classes.z * error
+    at, level = np.arange(len(value)), f"{100 * classes.level:g} %"
     slope = classes.names[j] != INTERCEPT
     clear = (low > 0) | (high < 0) if slope else np.ones(len(value), dtype=bool)
     if slope:
@@ -189,8 +206,8 @@ def _coefficient(ax: Axes, classes: Fitted, j: int) -> None:
     mean = float(classes.mean[j])
     ax.axvline(mean, color=drawing.ORANGE, linewidth=1.2, linestyle="--", label="mean over classes")
     for some, face, words in (
-        (clear, drawing.BLUE, "95 % interval without 0" if slope else None),
-        (~clear, drawing.PAPER, "95 % interval with 0"),
+        (clear, drawing.BLUE, f"{level} interval without 0" if slope else None),
+        (~clear, drawing.PAPER, f"{level} interval with 0"),
     ):
         which = some & np.isfinite(value)
         if not which.any():
@@ -207,7 +224,7 @@ def _coefficient(ax: Axes, classes: Fitted, j: int) -> None:
             zorder=3,
         )
     ax.set_title(drawing.label(classes.names[j], 20), loc="left")
-    ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    ax.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     drawing.bare(ax)
 
 
@@ -237,11 +254,15 @@ def traces(fitted: Any) -> dict[str, FloatArray]:
     ----------
     fitted : LatentClassRegressionResult or LatentClassRegressor
     """
-    if hasattr(fitted, "trace_sigma"):
-        found = {name: getattr(fitted, field) for name, field in _TRACE_FIELDS.items()}
-    else:
+    if not federated(fitted):
         found = {name: fitted.trace_[name] for name, _ in TRACES if name in fitted.trace_}
-    lines = {name: np.asarray(values, dtype=float) for name, values in found.items()}
+        return {name: np.asarray(values, dtype=float) for name, values in found.items()}
+    lines = {}
+    for name, field in _TRACE_FIELDS.items():
+        values = np.asarray(getattr(fitted, field), dtype=float)
+        # The beginning, round 0, has no labels that moved and no learning rate.
+        before = np.full(1 + int(fitted.rounds_run) - len(values), np.nan)
+        lines[name] = np.concatenate([before, values])
     return {name: values for name, values in lines.items() if np.isfinite(values).any()}
 
 
@@ -260,33 +281,30 @@ def plot_latent_traces(fitted: Any, averaged: int = 0) -> Figure:
     """
     lines = traces(fitted)
     n = max((len(v) for v in lines.values()), default=0)
-    federated = hasattr(fitted, "trace_sigma")
-    path = fitted.merge_path if federated else fitted.merge_path_
-    cut = merged_at(lines.get("n_classes", []), path)
-    # The sums that the classes start from come before the first round.
-    first = 1 + int(fitted.rounds_run) - n if federated else 1
+    cut, of_sites = merge_round(fitted), federated(fitted)
+    first = 0 if of_sites else 1
+    last = first + n - 1
     with drawing.style():
         fig = Figure(figsize=(drawing.WIDTH, 0.95 * max(len(lines), 1) + 0.6))
         fig.set_layout_engine("constrained")
         axes = fig.subplots(max(len(lines), 1), 1, sharex=True, squeeze=False)[:, 0]
         named = [(name, words) for name, words in TRACES if name in lines]
         for ax, (name, words) in zip(axes, named, strict=False):
-            if name == "moved" and federated:
+            if name == "moved" and of_sites:
                 words = "moved\nbeyond chance"
             _trace(ax, name, lines[name], first)
             ax.set_ylabel(words, fontsize=8.5)
             if cut is not None:
-                at = first + cut - 0.5
-                ax.axvline(at, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
+                ax.axvline(cut, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
             if averaged:
-                ends = (first + n - averaged - 0.5, first + n - 0.5)
+                ends = (last - averaged + 0.5, last + 0.5)
                 ax.axvspan(*ends, color=drawing.RULE, alpha=0.5, linewidth=0)
             drawing.bare(ax, "y")
         if cut is not None:
-            late = cut > 0.6 * n
+            late = cut > 0.6 * last
             axes[0].annotate(
                 "classes merged",
-                (first + cut - 0.5, 1.0),
+                (cut, 1.0),
                 xycoords=("data", "axes fraction"),
                 xytext=(-4 if late else 4, 2),
                 textcoords="offset points",
@@ -295,9 +313,9 @@ def plot_latent_traces(fitted: Any, averaged: int = 0) -> Figure:
                 fontsize=8.5,
             )
         fig.align_ylabels(axes)
-        axes[-1].set_xlabel("round" if federated else "sweep")
+        axes[-1].set_xlabel("round (0: the beginning)" if of_sites else "sweep")
         axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        axes[-1].set_xlim(first - 0.5, first + n - 0.5)
+        axes[-1].set_xlim(first - 0.5, last + 0.5)
     return fig
 
 
@@ -328,14 +346,21 @@ def _share(value: float, _: object = None) -> str:
 
 
 def site_shares(result: Any) -> FloatArray:
-    """Share of each class among the entities of each site, (B, K); NaN where a count is kept back.
+    """Share of each class among the entities of each site, (B, K); NaN where no sum was sent.
 
-    Where a site keeps counts back, shares are of all its entities, so they do not add up to one.
+    Where a class of a site is too small for its sum to leave, the others' shares are still of all
+    entities of the site, so they do not add up to one.
     """
-    counts = np.asarray(result.site_class_sizes, dtype=float)
+    counts = site_counts(result)
     n = np.asarray(result.n_entities, dtype=float)[:, None]
     n = np.where(np.isfinite(n) & (n > 0), n, np.nan)
     return np.asarray(counts / n)
+
+
+def site_counts(result: Any) -> FloatArray:
+    """Entities of each site by class, (B, K); NaN where there are none, or too few to be told."""
+    counts = np.asarray(result.site_class_sizes, dtype=float)
+    return np.where(counts > 0, counts, np.nan)
 
 
 def plot_latent_members(result: Any) -> Figure:
@@ -394,7 +419,7 @@ def plot_latent_members(result: Any) -> Figure:
         drawing.bare(ax, "")
         bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.6, aspect=30, pad=0.03)
         bar.ax.xaxis.set_major_formatter(FuncFormatter(_share))
-        bar.set_label("share of the site's entities (grey: kept back at the site)")
+        bar.set_label("share of the site's entities (grey: none, or too few to be told)")
         bar.outline.set_visible(False)
     return fig
 
@@ -407,10 +432,19 @@ def _tall(n: int) -> float:
 # --------------------------------------------------------------------------- what they are worth
 
 
+HELD = 0.2
+"""Share of the events that protected sites hold out."""
+
+
+def held_events(result: Any) -> FloatArray:
+    """About how many events each site held out, (B,): sites tell how many they did not."""
+    return np.nan_to_num(np.asarray(result.heldout_weight, dtype=float)) * HELD / (1 - HELD)
+
+
 def over_sites(result: Any, values: FloatArray) -> float:
     """Mean of a figure of each site over held-out events; NaN where no site tells."""
     values = np.asarray(values, dtype=float)
-    weight = np.where(np.isfinite(values), np.nan_to_num(result.heldout_events), 0.0)
+    weight = np.where(np.isfinite(values), np.nan_to_num(result.heldout_weight), 0.0)
     if not weight.sum() > 0:
         return float("nan")
     return float((weight * np.nan_to_num(values)).sum() / weight.sum())
@@ -445,7 +479,7 @@ def plot_latent_held_out(result: Any) -> Figure:
     """
     shares = unexplained(result)
     covered = np.asarray(result.coverage, dtype=float)
-    n_held = np.nan_to_num(np.asarray(result.heldout_events, dtype=float))
+    n_held = np.where(np.isfinite(covered), held_events(result), 0.0)
     covered = np.concatenate([[over_sites(result, covered)], covered])
     held = np.concatenate([[n_held.sum()], n_held])
     n = len(shares)
@@ -514,11 +548,11 @@ def _site_axis(ax: Axes, names: Sequence[str]) -> None:
 # --------------------------------------------------------------------------- releases
 
 
-RELEASES = (("released", "new"), ("repeated", "as before"), ("withheld", "withheld"))
+RELEASES = (("released", "new"), ("repeated", "as before"), ("withheld", "left out"))
 
 
 def release_shares(result: Any) -> dict[str, FloatArray]:
-    """Share of a round's class sums that a site sent anew, as before, withheld, (R, B) each.
+    """Share of a round's class sums that a site sent anew, as before, left out, (R, B) each.
 
     NaN where the site sent nothing in that round.
     """
@@ -532,7 +566,7 @@ def release_shares(result: Any) -> dict[str, FloatArray]:
 
 
 def plot_latent_releases(result: Any) -> Figure:
-    """Draw which part of its class sums each site sent anew, as before, or withheld by round.
+    """Draw which part of its class sums each site sent anew, as before, or left out by round.
 
     Parameters
     ----------
@@ -544,15 +578,14 @@ def plot_latent_releases(result: Any) -> Figure:
     """
     shares = release_shares(result)
     r, n = shares["released"].shape
-    cut = merged_at(result.trace_classes, result.merge_path)
-    first = 1 + int(result.rounds_run) - r
+    cut = merge_round(result)
     with drawing.style():
         fig = Figure(figsize=(drawing.WIDTH, 0.2 * min(n, 34) + 1.5))
         fig.set_layout_engine("constrained")
         axes = fig.subplots(1, len(RELEASES), sharey=True, squeeze=False)[0]
         for ax, (name, words) in zip(axes, RELEASES, strict=True):
             mesh = ax.pcolormesh(
-                np.arange(r + 1) + first - 0.5,
+                np.arange(r + 1) - 0.5,
                 np.arange(n + 1) - 0.5,
                 np.ma.masked_invalid(shares[name].T),
                 cmap=drawing.RISING,
@@ -564,7 +597,7 @@ def plot_latent_releases(result: Any) -> Figure:
             ax.set_xlabel("round")
             ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             if cut is not None:
-                ax.axvline(first + cut - 0.5, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
+                ax.axvline(cut, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
             drawing.bare(ax, "")
         if n <= 34:
             names = [drawing.label(s, 24) for s in result.sites]

@@ -19,10 +19,12 @@ from consilience.report.figures_latent import (
     RIDGE,
     FloatArray,
     fitted_classes,
-    merged_at,
+    held_events,
+    merge_round,
     most_telling,
     over_sites,
     release_shares,
+    site_counts,
     site_shares,
     traces,
 )
@@ -59,7 +61,7 @@ def classes(result: Any) -> Block:
     shown = most_telling(found)
     text = [
         "Each class is a regression of its own, and each entity follows one of them. Marks are "
-        "posterior means in the units of the columns, lines their 95 % intervals; what they "
+        "posterior means in the units of the columns, lines their intervals; what they "
         "describe is how the target goes with the columns, not what would happen if a column were "
         "changed.",
     ]
@@ -79,8 +81,8 @@ def classes(result: Any) -> Block:
     picture = Picture(
         "latent-coefficients",
         figures_latent.plot_latent_coefficients(result),
-        "Coefficients by class with 95 % intervals; dashed: the mean over classes, each with its "
-        "share.",
+        f"Coefficients by class with {percent(found.level, 0)} intervals; dashed: the mean over "
+        "classes, each with its share.",
         f"Dots with intervals for {plural(found.n_classes, 'class', 'classes')} in "
         f"{plural(len(shown), 'panel')}. The table below has the numbers.",
     )
@@ -112,7 +114,7 @@ def _alike(values: FloatArray, errors: FloatArray) -> list[tuple[int, int]]:
 
 
 def _size_table(result: Any) -> Table:
-    told = np.isfinite(np.asarray(result.site_class_sizes, dtype=float)).sum(axis=0)
+    told = np.isfinite(site_counts(result)).sum(axis=0)
     n = len(result.sites)
     rows = tuple(
         (
@@ -120,17 +122,15 @@ def _size_table(result: Any) -> Table:
             percent(float(result.class_shares[k])),
             _count(result.class_sizes[k]),
             _count(result.class_events[k]),
-            *([f"{told[k]} of {n}"] if (told < n).any() else []),
+            f"{told[k]} of {n}",
         )
         for k in range(int(result.n_classes))
     )
-    head = (
-        *("class", "share of new entities", "entities", "events"),
-        *(["sites that tell a count"] if (told < n).any() else []),
-    )
+    head = ("class", "share of new entities", "entities", "events", "at sites")
     note = (
         "Share: of entities of an agent that nobody has seen. Entities and events: as they were "
-        "counted in the last sums that the sites sent."
+        "counted in the sums of the last rounds. At sites: of how many sites sums of the class "
+        "were sent at the end."
     )
     return Table("Size of the classes", head, rows, note)
 
@@ -143,7 +143,7 @@ def _count(value: Any) -> str:
 def _coefficient_table(found: Any) -> Table:
     rows = []
     for j, name in enumerate(found.names):
-        value, half = found.values[:, j], Z95 * found.errors[:, j]
+        value, half = found.values[:, j], found.z * found.errors[:, j]
         words = numbers([*value, *half])
         k = len(value)
         cells = (
@@ -153,8 +153,8 @@ def _coefficient_table(found: Any) -> Table:
         rows.append((drawing.short(name, 60), *cells))
     head = ("coefficient", *(class_name(k) for k in range(found.n_classes)))
     note = (
-        "Posterior mean with half of a 95 % interval, given the number of classes and what the "
-        "labels say; between rounds labels moved, and that is in the interval too."
+        f"Posterior mean with half of a {percent(found.level, 0)} interval, given the number of "
+        "classes; that labels move between rounds is in the interval."
     )
     return Table("Coefficients by class", head, tuple(rows), note)
 
@@ -177,7 +177,10 @@ def members(run: Any, result: Any) -> Block:
         partly = np.asarray(gaps.any(axis=1)) & ~everything
         some = [site_name(s) for s, g in zip(result.sites, partly, strict=True) if g]
         if some:
-            text.append(f"Counts of small classes stayed at {listed(some)}.")
+            text.append(
+                f"Of some classes {listed(some)} sent no sum: they have no entity of the class, or "
+                "too few to be told."
+            )
         if silent:
             text.append(f"No count came from {listed(silent)}.")
     text.append(_concentration(result))
@@ -189,7 +192,7 @@ def members(run: Any, result: Any) -> Block:
         f"Map of {plural(len(result.sites), 'site')} by "
         f"{plural(int(result.n_classes), 'class', 'classes')}. The table below has the counts.",
     )
-    counts = np.asarray(result.site_class_sizes, dtype=float)
+    counts = site_counts(result)
     rows = tuple(
         (
             site_name(site),
@@ -204,7 +207,7 @@ def members(run: Any, result: Any) -> Block:
         *("site", "agents", "entities", "events"),
         *(class_name(k) for k in range(int(result.n_classes))),
     )
-    note = f"{DASH}: kept back at the site." if gaps.any() else ""
+    note = f"{DASH}: none, or too few to be told." if gaps.any() else ""
     return Block(
         "Who belongs where",
         tuple(text),
@@ -251,7 +254,7 @@ def rounds(run: Any, result: Any) -> Block:
     counts = np.asarray(result.trace_classes, dtype=float)
     text = [
         "In every round each site draws a class for each of its entities, by the classes of all "
-        "sites without what it sent itself, and sends the sums of its classes; the coordinator "
+        "sites without the entity's own events, and sends the sums of its classes; the coordinator "
         "mixes them into the classes by the learning rate.",
     ]
     text.extend(_merge_words(result, counts))
@@ -269,15 +272,15 @@ def rounds(run: Any, result: Any) -> Block:
             f"what their probabilities explain, {percent(moved)} moved in the last rounds."
         )
     rates = np.asarray(result.learning_rates, dtype=float)
-    if len(rates) and np.nanmin(rates) < np.nanmax(rates):
+    if result.slowed and len(rates):
         text.append(
-            f"The learning rate went from {rates[0]:g} to {rates[-1]:g}. It is lowered where many "
-            "labels jump to and fro between rounds, which happens at low noise."
+            f"The learning rate was lowered from {rates[0]:.3g} to {rates[-1]:.3g}, because many "
+            "labels jumped to and fro between rounds, as they do at low noise."
         )
     averaged = run.info.parameters.get("average_rounds")
     averaged = int(averaged) if isinstance(averaged, int) else 0
     caption = "By round: fit of the classes, noise, labels that moved, classes, learning rate."
-    if merged_at(counts, result.merge_path) is not None:
+    if merge_round(result) is not None:
         caption += " Dashed: classes were merged."
     if averaged:
         caption += " Shaded: rounds over which labels and classes were averaged."
@@ -307,8 +310,9 @@ def _merge_words(result: Any, counts: FloatArray) -> list[str]:
     if not len(path):
         return []
     words = [
-        f"The rounds began with {plural(int(counts[0]), 'class', 'classes')}, so that none is "
-        f"missed; alike ones were then merged, down to {int(result.n_classes)}."
+        f"The rounds began with {plural(int(np.nanmax(counts)), 'class', 'classes')}, so that none "
+        f"is missed; alike ones were then merged, down to {int(result.n_classes)}"
+        + (", as long as that made the events likelier." if result.chosen == "auto" else ".")
     ]
     cost = path[path[:, 1] < 0]
     if len(cost):
@@ -350,9 +354,8 @@ def _trace_table(result: Any, lines: dict[str, FloatArray]) -> Table:
             columns.append(numbers(values))
     n = min((len(c) for c in columns), default=0)
     told = np.asarray(result.reported, dtype=bool).sum(axis=1)
-    first = 1 + int(result.rounds_run) - n
     rows = tuple(
-        (str(r + first), *(c[r] for c in columns), f"{told[r]:,}" if r < len(told) else DASH)
+        (str(r), *(c[r] for c in columns), f"{told[r]:,}" if r < len(told) else DASH)
         for r in range(n)
     )
     head = ("round", *(words[name] for name in lines), "sites that reported")
@@ -383,7 +386,7 @@ def saved(result: Any, over: int = RIDGE) -> tuple[float, float]:
     unit = over_sites(result, mse[:, over])
     differences = (mse[:, over] - mse[:, CLASSES]) / unit
     mean = over_sites(result, differences)
-    weight = np.where(np.isfinite(differences), np.nan_to_num(result.heldout_events), 0.0)
+    weight = np.where(np.isfinite(differences), np.nan_to_num(result.heldout_weight), 0.0)
     n = int((weight > 0).sum())
     if n < 3:
         return mean, float("nan")
@@ -402,7 +405,7 @@ def half_width(error: float, n_sites: int) -> float:
 def n_telling(result: Any) -> int:
     """Sites that held events out and tell what the classes lost on them."""
     mse = np.asarray(result.heldout_mse, dtype=float)[:, CLASSES]
-    return int((np.isfinite(mse) & (np.nan_to_num(result.heldout_events) > 0)).sum())
+    return int((np.isfinite(mse) & (np.nan_to_num(result.heldout_weight) > 0)).sum())
 
 
 def coverage_words(result: Any) -> tuple[str, bool]:
@@ -410,7 +413,7 @@ def coverage_words(result: Any) -> tuple[str, bool]:
     covered, level = over_sites(result, result.coverage), float(result.level)
     if not math.isfinite(covered):
         return "", True
-    n = float(np.nansum(result.heldout_events))
+    n = float(held_events(result)[np.isfinite(np.asarray(result.coverage, dtype=float))].sum())
     chance = Z95 * math.sqrt(level * (1 - level) / max(n, 1.0))
     width = numbers([over_sites(result, result.interval_width)])[0]
     fits = abs(covered - level) <= MISSED_COVERAGE + chance
@@ -473,20 +476,23 @@ def _error_table(result: Any) -> Table:
     scores = [numbers([over_sites(result, v), *v]) for v in score.T]
     cover = [percent(v) for v in (over_sites(result, covered), *covered)]
     wide = numbers([over_sites(result, width), *width])
-    held = np.nan_to_num(np.asarray(result.heldout_events, dtype=float))
-    events = [f"{v:,.0f}" for v in (held.sum(), *held)]
+    weight = np.asarray(result.heldout_weight, dtype=float)
+    events = [_count(v) for v in (np.nansum(weight), *weight)]
     names = ("all sites", *(site_name(s) for s in result.sites))
     rows = tuple(zip(names, events, *columns, *scores, cover, wide, strict=True))
     head = (
-        *("site", "held-out events", "mean alone", "one ridge", "ridge for each entity"),
+        *("site", "events not held out", "mean alone", "one ridge", "ridge for each entity"),
         *("classes", "log score, one ridge", "log score, classes"),
         *(f"within {percent(float(result.level), 0)} interval", "mean width"),
     )
     note = (
-        "Mean squared errors and mean log scores of an event; of log scores the larger is better."
+        "Mean squared errors and mean log scores of a held-out event; of log scores the larger is "
+        "better. Sites are weighted by the events that they did not hold out."
     )
     if not np.isfinite(mse).all():
-        note += f" {DASH}: the site held out no events, or withheld what few of them dominate."
+        note += (
+            f" {DASH}: the site held out no events, or withheld a mean that few of them dominate."
+        )
     return Table("Held-out events by site", head, rows, note)
 
 
@@ -505,7 +511,7 @@ def release_counts(result: Any) -> FloatArray:
 
 
 def releases(result: Any) -> Block:
-    """Which class sums each site sent anew, sent as before or withheld, round by round."""
+    """Which class sums each site sent anew, as before, and left out, round by round."""
     counts = release_counts(result)
     told = np.asarray(result.reported, dtype=bool)
     text = [
@@ -513,7 +519,7 @@ def releases(result: Any) -> Block:
         "From one round to the next, entities are counted in another class only in groups that "
         "are as large; whoever cannot move with such a group is counted where the group is. So no "
         "two sums, of whichever rounds, differ by a few entities. A sum whose entities did not "
-        "change is the same as before; one that is too small is withheld, and the learning rate "
+        "change is the same as before; one that is too small is left out, and the learning rate "
         "smooths over it.",
     ]
     never = [
@@ -532,12 +538,8 @@ def releases(result: Any) -> Block:
     picture = Picture(
         "latent-releases",
         figures_latent.plot_latent_releases(result),
-        "Share of a site's class sums in each round that were new, the same as before, or withheld."
-        + (
-            " Dashed: classes were merged."
-            if merged_at(result.trace_classes, result.merge_path) is not None
-            else ""
-        ),
+        "Share of a site's class sums in each round that were new, the same as before, or left out."
+        + (" Dashed: classes were merged." if merge_round(result) is not None else ""),
         f"Maps of {plural(len(result.sites), 'site')} by {plural(len(told), 'round')}; "
         f"{percent(fresh)} of the sums were new. The table below has the counts.",
     )
@@ -550,7 +552,7 @@ def releases(result: Any) -> Block:
         )
         for i, site in enumerate(result.sites)
     )
-    head = ("site", "rounds reported", "new", "as before", "withheld", "share new")
+    head = ("site", "rounds reported", "new", "as before", "left out", "share new")
     return Block(
         "Which sums were new",
         tuple(text),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from consilience.engines.federation import Run
+from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
 from consilience.numerics.latent_class_rounds import JUMPING
 from consilience.report import drawing, latent_evidence
 from consilience.report.figures_latent import CLASSES, NULL, OWN, RIDGE, over_sites
@@ -25,11 +26,9 @@ from consilience.report.sections import (
     Headline,
     MethodReport,
     Tone,
-    listed,
     numbers,
     percent,
     plural,
-    site_name,
 )
 
 HARDLY = 0.01
@@ -83,13 +82,7 @@ class LatentClassRegressionReport(MethodReport):
             words.append(
                 f"Of {total:,.0f} class sums that the rounds asked for, {by_kind[0]:,.0f} were "
                 f"new, {by_kind[1]:,.0f} ({percent(by_kind[1] / total)}) the same as before, and "
-                f"{by_kind[2]:,.0f} ({percent(by_kind[2] / total)}) were withheld."
-            )
-        missing = ~np.isfinite(np.asarray(result.site_class_sizes, dtype=float))
-        if missing.any():
-            where = [site_name(s) for s, m in zip(result.sites, missing, strict=True) if m.any()]
-            words.append(
-                f"How many entities are in each class is not told in full by {listed(where)}."
+                f"{by_kind[2]:,.0f} ({percent(by_kind[2] / total)}) too small and left out."
             )
         words.append(
             "Labels of entities and predictions stay at the sites. The sums of many rounds are "
@@ -103,11 +96,10 @@ class LatentClassRegressionReport(MethodReport):
         return _limits(_result(run))
 
 
-def _result(run: Run) -> Any:
-    result: Any = run.result
-    if not hasattr(result, "trace_log_marginal"):
+def _result(run: Run) -> LatentClassRegressionResult:
+    if not isinstance(run.result, LatentClassRegressionResult):
         raise TypeError("the run is not one of latent class regression")
-    return result
+    return run.result
 
 
 def _total(values: Any) -> str:
@@ -117,7 +109,7 @@ def _total(values: Any) -> str:
 # --------------------------------------------------------------------------- headline
 
 
-def _verdict(result: Any) -> tuple[str, Tone]:
+def _verdict(result: LatentClassRegressionResult) -> tuple[str, Tone]:
     """The answer and how sure it may sound."""
     k = int(result.n_classes)
     who = f"{_total(result.n_entities)} entities at {plural(len(result.sites), 'site')}"
@@ -157,7 +149,7 @@ def _found(k: int, who: str, target: str) -> str:
     return f"{k} regressions describe {target} of {who}."
 
 
-def _beside_own(result: Any) -> str:
+def _beside_own(result: LatentClassRegressionResult) -> str:
     """How the classes do beside a ridge for each entity."""
     if not n_telling(result) or int(result.n_classes) == 1:
         return ""
@@ -187,7 +179,7 @@ def _beside_own(result: Any) -> str:
     )
 
 
-def _cautions(result: Any) -> list[str]:
+def _cautions(result: LatentClassRegressionResult) -> list[str]:
     """What stands against the classes."""
     words = []
     if restless(result) > JUMPING:
@@ -205,14 +197,14 @@ def _cautions(result: Any) -> list[str]:
     return words
 
 
-def _notes(result: Any) -> list[str]:
+def _notes(result: LatentClassRegressionResult) -> list[str]:
     return [drawing.short(r, 500).rstrip(".") + "." for r in result.remarks]
 
 
 # --------------------------------------------------------------------------- limits
 
 
-def _limits(result: Any) -> list[str]:
+def _limits(result: LatentClassRegressionResult) -> list[str]:
     known = [
         "Classes describe how the target goes with the columns within groups of entities. They are "
         "not causes: what a column's change would do is another question.",
