@@ -180,8 +180,7 @@ def merge_down(
         class in them); there are ``mapping.max() + 1``. A class with less than half an entity, of
         smoothed totals the rest of one that has been left, goes to the class where it fits best.
     path : list of (int, float)
-        Classes after each merger and its gain; without `n_classes` down to a single class, also
-        those that were undone.
+        Classes after each merger that was made and kept, and its gain.
 
     Raises
     ------
@@ -222,7 +221,7 @@ def merge_down(
     kept = len(path)
     if n_classes is None:
         kept = int(np.argmax(np.cumsum([0.0, *(gain for _, gain in path)])))
-    return _renumbered(mappings[kept], np.asarray(totals.counts, dtype=np.float64)), path
+    return _renumbered(mappings[kept], np.asarray(totals.counts, dtype=np.float64)), path[:kept]
 
 
 class _Groups:
