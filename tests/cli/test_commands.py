@@ -284,7 +284,7 @@ def test_docstrings_are_read() -> None:
     assert ladder("Q\n\nAbsence: x\n\nLeakage: y") == "Q"
 
 
-LONG_DEMOS = ("meta-clustering", "reference-averaging")
+LONG_DEMOS = ("latent-class-regression", "meta-clustering", "reference-averaging")
 
 
 @pytest.mark.parametrize(

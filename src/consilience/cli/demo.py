@@ -17,7 +17,7 @@ FOLDER = Path("consilience-demo")
 
 @dataclass(frozen=True)
 class Demo:
-    """One demonstration: a method on tables that come with scikit-learn.
+    """One demonstration: a method on tables that come with scikit-learn, or that are simulated.
 
     Attributes
     ----------
@@ -27,7 +27,8 @@ class Demo:
         The lines of ``[parameters]``.
     standardize : str
     tables : str
-        "wines", "clinics", "ranges" or "patients"; of the last the sites hold different columns.
+        "wines", "clinics", "ranges", "wards" or "patients"; of the last the sites hold different
+        columns.
     to_go_on : tuple of (str, str)
         What else to try: a word, and a command or a place. FOLDER is the folder.
     """
@@ -51,11 +52,17 @@ class Tables:
         What the study file says of it.
     target : bool
         Whether it is the study's target.
+    roles : tuple of (str, str)
+        Other roles with their columns.
+    unused : tuple of str
+        Other columns without a role.
     """
 
     last: str
     remark: str
     target: bool = False
+    roles: tuple[tuple[str, str], ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 CLINICS = ("aspen", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple")
@@ -76,6 +83,14 @@ TABLES = {
         "# The clinics were made by triglycerides, on purpose: aspen has the lowest, maple the "
         "highest.\n# Each sees a narrow range only, so the average of their models is poor.",
         target=True,
+    ),
+    "wards": Tables(
+        "pressure",
+        "# Simulated. The tables also hold the kind of each patient, which decides what the "
+        "pressure goes\n# with. No role names it, so the study does not use it.",
+        target=True,
+        roles=(("agent", "ward"), ("entity", "patient")),
+        unused=("kind",),
     ),
 }
 
@@ -105,6 +120,20 @@ holdout = 0.4
         to_go_on=(
             ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
             ("compare", 'the same study with estimator = "random-forest": averaging is returned'),
+        ),
+    ),
+    "latent-class-regression": Demo(
+        "Which kinds of patients do four hospitals see, by what blood pressure goes with? "
+        "(Simulated records.)",
+        """\
+# "auto" finds a number by itself.
+n_classes = 4
+""",
+        tables="wards",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
+            ("classes", "FOLDER/homes/aspen/outputs/RUN/classes.csv"),
+            ("compare", "the column kind in FOLDER/data/aspen.csv: what nobody told the study"),
         ),
     ),
     "mean-and-sd": Demo("What is the average wine of three merchants?"),
@@ -150,7 +179,7 @@ seed = 20240229
 features = [
 {features}
 ]
-{target}
+{roles}
 [preparation]
 missing = "refuse"
 standardize = "{standardize}"
@@ -281,9 +310,10 @@ def demo(
     The data come with scikit-learn: 178 wines of three cultivars at three merchants, of whom
     each has half of one cultivar and a quarter of the others; for meta-clustering 442 patients
     at six clinics, for reference-averaging the same patients at eight, under the policy
-    "strict". For assistance-test and assisted-glm a clinic and a laboratory hold different
-    columns of 569 patients, under the policy "consortium" with the consents that the study
-    needs. A file that is already there and holds something else is never replaced.
+    "strict". For latent-class-regression the visits of patients at four hospitals are simulated.
+    For assistance-test and assisted-glm a clinic and a laboratory hold different columns of 569
+    patients, under the policy "consortium" with the consents that the study needs. A file that is
+    already there and holds something else is never replaced.
     """
     from consilience.exceptions import ParameterError
     from consilience.wire.files import atomic_write
@@ -323,7 +353,9 @@ def demo_files(method: str) -> dict[str, str]:
         return _files_over_columns(method)
     about = TABLES[chosen.tables]
     tables = _tables(chosen.tables)
-    features = [name for name in next(iter(tables.values())).columns if name != about.last]
+    others = {about.last, *about.unused, *(column for _, column in about.roles)}
+    features = [name for name in next(iter(tables.values())).columns if name not in others]
+    roles = [*about.roles, *([("target", about.last)] if about.target else [])]
     files = {
         f"{method}.toml": STUDY.format(
             about=chosen.about,
@@ -331,7 +363,7 @@ def demo_files(method: str) -> dict[str, str]:
             method=method,
             parameters=chosen.parameters,
             remark=about.remark,
-            target=f'target = "{about.last}"\n' if about.target else "",
+            roles="".join(f'{role} = "{column}"\n' for role, column in roles),
             features="\n".join(f'  "{name}",' for name in features),
             standardize=chosen.standardize,
             sites=", ".join(f'"{site}"' for site in tables),
@@ -347,6 +379,10 @@ def _tables(name: str) -> dict[str, Any]:
     """Tables of a demonstration over rows, by site."""
     from consilience.datasets.load import load_demo, load_demo_clinics, load_demo_sites
 
+    if name == "wards":
+        from consilience.datasets.simulate_wards import simulate_wards
+
+        return dict(simulate_wards(1))
     if name == "wines":
         return load_demo_sites()
     if name == "clinics":
