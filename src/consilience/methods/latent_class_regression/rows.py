@@ -21,6 +21,7 @@ PROTECTED_SHARE = 0.2
 """Share of the events that protected sites hold out, whatever share is asked for: sets of other
 sizes would differ by few events."""
 _PURPOSE = "latent-class-regression"
+_HELD_OUT = "held out"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +43,8 @@ class Events:
         Events that measure, and are in no sum.
     keys : (A,) uint64 array
         Keys of the agents' draws.
-    seed : int
-        Of the site's own draws.
+    seeds : (A,) int array
+        Seeds of the agents in this run, from which keys and held-out events follow.
     """
 
     z: FloatArray
@@ -55,7 +56,7 @@ class Events:
     agent_of: IntArray
     held: NDArray[np.bool_]
     keys: NDArray[np.uint64]
-    seed: int
+    seeds: IntArray
 
     @property
     def n_features(self) -> int:
@@ -116,8 +117,17 @@ class Events:
         )
 
 
-def events_of(data: SiteData, settings: Settings, site: SiteContext) -> Events:
+def events_of(
+    data: SiteData, settings: Settings, site: SiteContext, seeds: IntArray | None = None
+) -> Events:
     """Sort a site's rows into agents and entities and hold some events out.
+
+    Parameters
+    ----------
+    data, settings, site
+    seeds : (A,) int array, optional
+        Those of the agents, drawn in the first step: streams are other ones in each step, and the
+        same events are held out in all.
 
     Raises
     ------
@@ -143,8 +153,9 @@ def events_of(data: SiteData, settings: Settings, site: SiteContext) -> Events:
     z = np.column_stack([np.ones(len(y)), data.features, y])
     if not np.isfinite(z).all():
         raise DataError("features and response must be finite numbers: see [preparation] missing")
-    seed = drawing_seed(data, site, _PURPOSE) if site.limits.min_records > 1 else -1
-    keys, held = _draws(site, settings, agent_names, agent, entity, seed)
+    if seeds is None:
+        seeds = _seeds(data, site, agent_names)
+    keys, held = _draws(site, settings, agent_names, agent, entity, seeds)
     return Events(
         z=z * root[:, None],
         root=root,
@@ -155,7 +166,7 @@ def events_of(data: SiteData, settings: Settings, site: SiteContext) -> Events:
         agent_of=agent_of,
         held=held,
         keys=keys,
-        seed=seed,
+        seeds=seeds,
     )
 
 
@@ -178,29 +189,38 @@ def _entities(names: NDArray[np.str_], agent: IntArray) -> tuple[IntArray, IntAr
     return place[inverse.ravel()], agent[first[order]], first[order]
 
 
+def _seeds(data: SiteData, site: SiteContext, agent_names: NDArray[np.str_]) -> IntArray:
+    """Seeds of the agents.
+
+    They follow from the agent, not from the site that it belongs to; at protected sites from the
+    rows themselves, so that asking again tells nothing new.
+    """
+    if site.limits.min_records > 1:
+        sealed = drawing_seed(data, site, _PURPOSE)
+        streams = [stream(sealed, str(name)) for name in agent_names]
+    else:
+        streams = [site.stream(_PURPOSE, str(name)) for name in agent_names]
+    return np.array([int(rng.integers(2**63 - 1)) for rng in streams], dtype=np.int64)
+
+
 def _draws(
     site: SiteContext,
     settings: Settings,
     agent_names: NDArray[np.str_],
     agent: IntArray,
     entity: IntArray,
-    seed: int,
+    seeds: IntArray,
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Keys of the agents' draws, and which events are held out.
-
-    They follow from the agent, not from the site that it belongs to; at protected sites from the
-    rows themselves, so that asking again tells nothing new.
-    """
+    """Keys of the agents' draws, and which events are held out."""
     keys = np.empty(len(agent_names), dtype=np.uint64)
     chance = np.ones(len(agent))
     order = np.argsort(agent, kind="stable")
     edges = np.searchsorted(agent[order], np.arange(len(agent_names) + 1))
     for a, name in enumerate(agent_names):
-        rng = site.stream(_PURPOSE, str(name)) if seed < 0 else stream(seed, str(name))
-        keys[a] = agent_key(int(rng.integers(2**63 - 1)), str(name))
+        keys[a] = agent_key(int(seeds[a]), str(name))
         if settings.holdout > 0:
             rows = order[edges[a] : edges[a + 1]]
-            chance[rows] = rng.random(len(rows))
+            chance[rows] = stream(int(seeds[a]), _HELD_OUT).random(len(rows))
     protected = site.limits.min_records > 1
     share = PROTECTED_SHARE if protected and settings.holdout > 0 else settings.holdout
     held = chance < share

@@ -71,6 +71,7 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     seen = UNSEEN if unsafe.any() else UNSEEN + 1
     return Offered(sums=sums), {
         "settings": message.settings,
+        "seeds": events.seeds,
         "groups": np.full(events.n_entities, seen, dtype=np.int64),
     }
 
@@ -106,8 +107,8 @@ def _unsafe(sums: Released, limits: Limits, least: int) -> NDArray[np.bool_]:
 @step("begin", once=True)
 def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Put every entity into a class, and tell the sums."""
-    s = _settings(message.settings, state)
-    events = events_of(data, s, site)
+    s = _settings(message.settings, state, begun=False)
+    events = events_of(data, s, site, state["seeds"])
     scaling = np.stack([message.centre.value, message.scale.value])
     if scaling.shape[1] != events.n_features + 1 or not (scaling[1] > 0).all():
         raise ProtocolError("centres and scales are none of the study's columns")
@@ -123,7 +124,7 @@ def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tu
     made = _Made(labels, nobody, before, state["groups"], round_=0)
     no_tables = np.zeros(events.n_entities, dtype=bool)
     reply, kept = made.reply(events, z, s, site.limits, no_tables, None, ())
-    return reply, {"settings": message.settings, "scaling": scaling, **kept}
+    return reply, {**_from_before(state), "scaling": scaling, **kept}
 
 
 def _own_classes(
@@ -220,11 +221,11 @@ class _Made:
 def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Draw labels with the classes of all sites, each entity without its own part in them."""
     s = _settings(message.settings, state)
-    events = events_of(data, s, site)
+    events = events_of(data, s, site, state["seeds"])
     z = events.scaled(*state["scaling"])
     totals = unpacked(message.totals.value, events.n_features, s.fit_intercept)
     mapping = np.asarray(message.mapping)
-    _check_round(message, s, mapping, state)
+    _check_round(message, s, mapping)
     labels, own, newest = _where_we_stand(message, state, events, s, mapping)
     classes = classes_of(totals, float(message.sigma2.value), float(message.delta2.value))
     exact = s.concentration == "exact"
@@ -257,16 +258,14 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
         kept["sum"] = _mapped(state["sum"], mapping) if "sum" in state else 0.0
         kept["sum"] = kept["sum"] + probabilities
         kept["n_kept"] = int(state.get("n_kept", 0)) + 1
-    return reply, {"settings": message.settings, "scaling": state["scaling"], **kept}
+    return reply, {**_from_before(state), "scaling": state["scaling"], **kept}
 
 
-def _check_round(message: Round, s: Settings, mapping: IntArray, state: State) -> None:
+def _check_round(message: Round, s: Settings, mapping: IntArray) -> None:
     if len(message.totals.value) != s.n_cells or len(message.base.value) != s.n_cells:
         raise ProtocolError("the classes of a round are as many as in the beginning")
     if ((mapping < 0) | (mapping >= s.n_cells)).any():
         raise ProtocolError("classes are merged into classes that do not exist")
-    if "answers" not in state:
-        raise ProtocolError("a round was asked before the beginning")
 
 
 def _where_we_stand(
@@ -350,11 +349,18 @@ def conclude(
 ) -> tuple[Concluded, State]:
     """Keep classes and predictor at the site; tell what they are worth on held-out events."""
     s = _settings(message.settings, state)
-    events = events_of(data, s, site)
+    events = events_of(data, s, site, state["seeds"])
     return conclude_at_site(message, data, events, s, state, site), {}
 
 
-def _settings(text: str, state: State) -> Settings:
+def _settings(text: str, state: State, *, begun: bool = True) -> Settings:
     if text != state.get("settings"):
         raise ProtocolError("the settings changed during the run")
+    if begun and "answers" not in state:
+        raise ProtocolError("a round was asked before the beginning")
     return Settings.from_json(text)
+
+
+def _from_before(state: State) -> State:
+    """What stays as it is in a run."""
+    return {name: state[name] for name in ("settings", "seeds")}
