@@ -8,7 +8,9 @@ from scipy import stats
 
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import latent_class_model as model
-from consilience.numerics.latent_class import Totals, classes_of
+from consilience.numerics.latent_class import Totals, agent_key, blocks_of, classes_of
+from consilience.numerics.latent_class import totals_of as class_totals
+from consilience.numerics.latent_class_sampling import sweep
 from consilience.numerics.random import stream
 from tests.reference import latent_class_model as textbook
 
@@ -315,6 +317,28 @@ def test_pieces_of_the_true_classes_come_together(shares):
         )
         right += int(mapping.max() + 1 == len(shares))
     assert right >= 10
+
+
+def test_fitted_labels_need_the_gain_of_the_partition():
+    # one class, labels sampled under 3: the data alone keep what was fitted to superfluous classes
+    with_it, without = [], []
+    for seed in range(10):
+        rng = stream(seed, "fitted")
+        entity = np.repeat(np.arange(400), 5)
+        x, y = events_of(rng, 2000, 8, rng.standard_normal(8), 0.5)
+        blocks = blocks_of(x, y, entity, entity // 4)
+        keys = np.array([agent_key(seed, i) for i in range(100)], dtype=np.uint64)
+        labels = rng.integers(3, size=400)
+        totals, shares = class_totals(blocks, labels, 3), np.full(3, 1 / 3)
+        for turn in range(30):
+            labels, totals, _ = sweep(blocks, labels, totals, 0.25, 1.0, shares, 4.0, keys, turn)
+        for partition, found in ((True, with_it), (False, without)):
+            mapping, _ = model.merge_down(
+                totals, 0.25, 1.0, n_classes=None, alpha=3.0, partition=partition
+            )
+            found.append(mapping.max() + 1)
+    assert with_it == [1] * 10
+    assert np.mean(np.array(without) > 1) >= 0.5
 
 
 # --------------------------------------------------------------------------- draws
