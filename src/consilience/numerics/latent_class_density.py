@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from consilience.numerics.latent_class_kernels import compiled, factor, solve_lower, solve_upper
+from consilience.numerics.latent_class_kernels import (
+    ROUNDING,
+    compiled,
+    factor,
+    solve_lower,
+    solve_upper,
+)
 from consilience.numerics.latent_class_lanes import (
     WIDTH,
     at_least,
@@ -20,6 +26,7 @@ from consilience.numerics.latent_class_lanes import (
     splat,
     store,
     times,
+    unless_below,
 )
 
 ROWS_FOR_ERRORS = 2
@@ -92,21 +99,24 @@ def eliminate(a, size, floor, result):
     `a` holds lower triangles by rows. ``result[:8]`` becomes the log determinants,
     ``result[8:16]`` the squares ``g' M^-1 g``; ``result[16:]`` is scratch.
     """
-    least = splat(floor)
+    least, rounding = splat(floor), splat(ROUNDING * size)
     product = splat(1.0)
     for k in range(WIDTH):
         result[k] = 0.0
     for j in range(size):
         row = (j * (j + 1) // 2) * WIDTH
         column = j * WIDTH
-        pivot = at_least(one_product(load(a, row + column), a, row, a, row, j), least)
-        inverse = inverse_root(pivot)
+        diagonal = load(a, row + column)
+        noise = times(diagonal, rounding)
+        pivot = one_product(diagonal, a, row, a, row, j)
+        inverse = inverse_root(at_least(at_least(pivot, least), noise))
         product = times(product, inverse)
         if j % 4 == 3 or j == size - 1:  # one logarithm for four pivots
             store(result, 2 * WIDTH, product)
             for k in range(WIDTH):
                 result[k] -= 2.0 * np.log(result[2 * WIDTH + k])
             product = splat(1.0)
+        inverse = unless_below(pivot, noise, inverse)
         i = j + 1
         while i + 4 <= size + 1:
             r0 = (i * (i + 1) // 2) * WIDTH
@@ -302,7 +312,7 @@ def judge_own(
         for j in range(i + 1):
             low[i, j] = precision[i, j] - share * s[i, j]
         b[i] = linear[i] - share * r[i]
-    log_det = factor(low, floor)
+    log_det = factor(low, floor, precision)
     solve_lower(low, b)
     solve_upper(low, b)
     if weight == 1.0:
@@ -314,7 +324,7 @@ def judge_own(
         for i in range(f):
             for j in range(i + 1):
                 m_low[i, j] = precision[i, j] + (inv_sigma2 - share) * s[i, j]
-        m_log_det = factor(m_low, floor)
+        m_log_det = factor(m_low, floor, precision)
     if y.size <= ROWS_FOR_ERRORS * f:
         e2 = 0.0
         g[:] = 0.0

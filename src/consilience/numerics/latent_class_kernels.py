@@ -2,9 +2,9 @@
 
 Imported on first use: it loads numba. Every loop runs on one thread in one order; an entity's
 numbers do not depend on which entities are computed beside it. A pivot of ``D = I / delta^2 +
-(positive semidefinite)`` is at least ``1 / delta^2``: pivots that rounding has pushed below are
-raised to it, so a factorisation can only fail by overflow, which the caller sees as a number that
-is not finite.
+(positive semidefinite)`` is at least ``1 / delta^2``: one that rounding has pushed below is raised.
+One that is nothing but rounding beside its diagonal element is raised and its column cleared. So a
+factorisation can only fail by overflow, which the caller sees as a number that is not finite.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numba.core.caching import FunctionCache
+
+ROUNDING = 64 * 2.0**-52
+"""Pivots below this times the size times their diagonal element are rounding errors."""
 
 _SOURCES = hashlib.sha256(
     b"".join(
@@ -147,9 +150,10 @@ def sum_classes(
 
 
 @compiled
-def factor(a, floor):
+def factor(a, floor, before):
     """Lower Cholesky factor in place of the lower triangle; returns the log determinant.
 
+    The diagonal of `before`, what `a` was computed from, says how large its rounding errors are.
     Column by column, four rows at once: their sums do not wait for one another.
     """
     log_det = 0.0
@@ -158,10 +162,15 @@ def factor(a, floor):
         left = a[j, j]
         for p in range(j):
             left -= a[j, p] * a[j, p]
-        left = max(left, floor)
+        rounding = ROUNDING * size * before[j, j]
+        clear = left < rounding
+        left = max(left, floor, rounding)
         log_det += np.log(left)
         root = np.sqrt(left)
         a[j, j] = root
+        if clear:
+            a[j + 1 :, j] = 0.0
+            continue
         i = j + 1
         while i + 4 <= size:
             s0, s1, s2, s3 = a[i, j], a[i + 1, j], a[i + 2, j], a[i + 3, j]
@@ -221,7 +230,7 @@ def factor_class(products, cross, inv_sigma2, floor, precision, low, mean, linea
             low[i, j] = value
         linear[i] = cross[i] * inv_sigma2
         mean[i] = linear[i]
-    log_det = factor(low, floor)
+    log_det = factor(low, floor, precision)
     solve_lower(low, mean)
     solve_upper(low, mean)
     return log_det

@@ -136,6 +136,17 @@ def at_least(typing_context: Any, a: Any, b: Any) -> Any:
 
 
 @_known
+def unless_below(typing_context: Any, a: Any, b: Any, value: Any) -> Any:
+    """``value``, but 0 where ``a < b``."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        below = builder.fcmp_ordered("<", given[0], given[1])
+        return builder.select(below, ir.Constant(_VECTOR, [0.0] * WIDTH), given[2])
+
+    return _lanes(_lanes, _lanes, _lanes), generate
+
+
+@_known
 def inverse_root(typing_context: Any, a: Any) -> Any:
     """``1 / sqrt(a)``, both steps rounded correctly."""
 
