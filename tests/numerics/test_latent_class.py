@@ -15,7 +15,6 @@ from consilience.numerics.latent_class import (
     classes_of,
     draw_uniform,
     totals_of,
-    tree_sum,
 )
 from consilience.numerics.random import stream
 from tests.reference import latent_class as reference
@@ -114,20 +113,13 @@ def test_drawn_numbers_depend_on_key_round_and_position() -> None:
         assert abs(np.corrcoef(u, other)[0, 1]) < 0.03
 
 
-def test_tree_sum_has_nodes() -> None:
-    parts = list(stream(0, "parts").standard_normal((11, 3)))
-    nodes = [tree_sum(parts[:4]), tree_sum(parts[4:8]), tree_sum(parts[8:])]
-    assert np.array_equal(tree_sum(nodes), tree_sum(parts))
-    with pytest.raises(ParameterError):
-        tree_sum([])
-
-
-def test_bad_tables_are_refused() -> None:
-    x, y, entity, agent = rows(4, 2, 3, 0)
-    for broken in (np.where(np.arange(y.size) == 1, np.inf, y), y[1:]):
-        with pytest.raises(DataError):
-            blocks_of(x, broken, entity, agent)
-    with pytest.raises(DataError, match="weights"):
-        blocks_of(x, y, entity, agent, -np.ones(y.size))
-    with pytest.raises(ParameterError, match="sigma2"):
-        classes_of(Totals.zeros(2, 2), 0.0, 1.0)
+def test_variances_are_checked() -> None:
+    for sigma2, delta2, name in ((0.0, 1.0, "sigma2"), (1.0, np.inf, "delta2")):
+        with pytest.raises(ParameterError, match=name):
+            classes_of(Totals.zeros(2, 2), sigma2, delta2)
+    classes = classes_of(Totals.zeros(2, 2), 1.0, 1.0)
+    with pytest.raises(ParameterError, match="own"):
+        block_log_likelihood(blocks_of(*rows(4, 2, 3, 0)), classes, np.ones((4, 3)))
+    huge = blocks_of([[1e200]], [1.0], [0], [0])
+    with pytest.raises(DataError, match="common scale"):
+        classes_of(totals_of(huge, [0], 1), 1.0, 1.0)
