@@ -4,9 +4,10 @@ Sums by class are sent again in every round. Records that were in the same class
 release cannot be told apart by any sums and differences of releases; records with different
 histories can. So a site lets entities move between released classes only in groups: all entities
 of one history that move the same way must hold at least `min_records` events of `min_entities`
-entities, and so must those that stay behind. Whoever cannot move stays where the group is. A class
-that would be too small for its sums to leave is left out until it has grown. The sum of all events
-comes first, so what is left out must be large too: it is the rest of that sum.
+entities, and so must those that stay behind. Whoever cannot go with others of the same history is left out
+with others: sums of mixed company would blur the classes. A class that would be too small for its
+sums to leave is left out until it has grown. The sum of all events comes first, so what is left out
+must be large too: it is the rest of that sum.
 
 The gate checks the same by itself and would repeat old sums; it never has to, since what is sent
 here keeps its rule.
@@ -22,6 +23,8 @@ from consilience.wire.disclosure import Limits
 IntArray = NDArray[np.int64]
 
 EMPTY, NEW, AS_BEFORE, WITHHELD = range(4)
+DISTURBING = 0.1
+"""Share of events of other classes that the sums of a class may hold for the sake of company."""
 UNSEEN = 0
 """History of entities that were in no sum so far, not even in that of all."""
 
@@ -63,16 +66,12 @@ def next_released(
     edges = np.flatnonzero(np.diff(groups[order], prepend=-1))
     for members in np.split(order, edges[1:]):
         unseen = groups[members[0]] == UNSEEN
-        wanted[members] = _moves(
-            wanted[members], int(released[members[0]]), events[members], limits, unseen=unseen
-        )
+        wanted[members] = _moves(wanted[members], events[members], limits, unseen=unseen)
     return without_small(wanted, events, limits, least)
 
 
-def _moves(
-    wanted: IntArray, home: int, events: IntArray, limits: Limits, *, unseen: bool
-) -> IntArray:
-    """Where the entities of one history, now counted in class `home`, go."""
+def _moves(wanted: IntArray, events: IntArray, limits: Limits, *, unseen: bool) -> IntArray:
+    """Where the entities of one history go."""
     kinds, part = np.unique(wanted, return_inverse=True)
     part = part.ravel()
     size = np.bincount(part, weights=events)
@@ -80,15 +79,15 @@ def _moves(
     if large.all():
         return wanted
     rest = ~large[part]
-    if unseen:
+    alone = events[rest].sum() >= limits.min_records and rest.sum() >= limits.min_entities
+    if unseen or alone:
         return np.where(rest, -1, wanted)
-    if not large.any():
-        # None may go alone: all go where most of their events are.
-        return np.full(len(wanted), kinds[np.argmax(size)])
-    stays = rest | (wanted == home)
-    enough = events[stays].sum() >= limits.min_records and stays.sum() >= limits.min_entities
-    biggest = kinds[np.argmax(np.where(large, size, -1))]
-    return np.where(rest, home if enough else biggest, wanted)
+    # They need company: the biggest part where they hardly disturb it, or else to leave a part out.
+    biggest = int(np.argmax(np.where(large, size, -1.0)))
+    if events[rest].sum() <= DISTURBING * size[biggest]:
+        return np.where(rest, kinds[biggest], wanted)
+    smallest = int(np.argmin(np.where(large, size, np.inf)))
+    return np.where(rest | (part == smallest), -1, wanted)
 
 
 def without_small(released: IntArray, events: IntArray, limits: Limits, least: int) -> IntArray:
