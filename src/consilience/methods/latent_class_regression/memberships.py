@@ -2,12 +2,12 @@
 
 Sums by class are sent again in every round. Records that were in the same classes in *every*
 release cannot be told apart by any sums and differences of releases; records with different
-histories can. So a site lets entities move between released classes only in groups: all entities
-of one history that move the same way must hold at least `min_records` events of `min_entities`
-entities, and so must those that stay behind. Whoever cannot go with others of the same history is left out
-with others: sums of mixed company would blur the classes. A class that would be too small for its
-sums to leave is left out until it has grown. The sum of all events comes first, so what is left out
-must be large too: it is the rest of that sum.
+histories can. So a site lets entities move between released classes only in groups: all entities of
+one history that move the same way must hold at least `min_records` events of `min_entities`
+entities, and so must those that stay behind. Whoever cannot go with others of the same history is
+left out with others: sums of mixed company would blur the classes. A class that would be too small
+for its sums to leave is left out until it has grown. The sum of all events comes first, so what is
+left out must be large too: it is the rest of that sum.
 
 The gate checks the same by itself and would repeat old sums; it never has to, since what is sent
 here keeps its rule.
