@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DisclosureError, ProtocolError
-from consilience.sites.gate import RULES, Reviewed, Series, review
+from consilience.sites.gate import RULES, Reviewed, Series, _kinds_of, review
 from consilience.sites.policy import Policy
 from consilience.testing.attacks import recovers
 from consilience.wire import disclosure as d
@@ -128,6 +128,55 @@ def test_cross_products_with_a_rare_indicator() -> None:
     x = np.c_[normal(60), np.arange(60) < 9]
     assert not passes(d.cross_products(x))
     assert passes(d.cross_products(np.c_[x[:, 0], np.arange(60) < 10]))
+
+
+def in_classes(sizes: list[int], x: np.ndarray, *, entities: int = 10, **more: Any) -> Released:
+    """Class sums of so many rows by class, each class with so many entities."""
+    cells = np.repeat(np.arange(len(sizes)), sizes)
+    of = np.concatenate([k * 100 + np.arange(n) % entities for k, n in enumerate(sizes)])
+    return d.class_sums(x[: len(cells)], cells=cells, n_cells=len(sizes), entities=of, **more)
+
+
+@pytest.mark.parametrize(
+    ("n", "p", "good"),
+    [(0, 3, True), (1, 3, False), (9, 3, False), (10, 3, True), (15, 8, False), (16, 8, True)],
+)
+def test_class_sums(n: int, p: int, good: bool) -> None:
+    """Ten records in a class, and twice as many as columns; an empty class tells nothing."""
+    x = np.random.default_rng(3).uniform(1, 2, size=(n + 40, p))
+    assert passes(in_classes([n, 40], x)) is good
+    assert passes(in_classes([40, n], x)) is good
+    assert passes(in_classes([n, 40], x), SIMULATION)
+
+
+@pytest.mark.parametrize(("entities", "good"), [(1, False), (2, False), (3, True)])
+def test_class_sums_are_of_several_entities(entities: int, good: bool) -> None:
+    assert passes(in_classes([40, 40], 1 + abs(normal(80, 2)), entities=entities)) is good
+
+
+@pytest.mark.parametrize(("largest", "good"), [(2.0, True), (7.0, False)])
+def test_class_sums_are_not_dominated(largest: float, good: bool) -> None:
+    x = np.ones((80, 2))
+    x[:40, 1] = np.linspace(1.0, 1.1, 40)
+    x[0, 1] = largest
+    assert passes(in_classes([40, 40], x)) is good
+
+
+@pytest.mark.parametrize(("ones", "good"), [(1, False), (9, False), (10, True), (31, False)])
+def test_class_sums_of_a_rare_indicator(ones: int, good: bool) -> None:
+    x = np.c_[np.ones(80), np.arange(80) % 40 < ones]
+    assert passes(in_classes([40, 40], x)) is good
+    assert passes(in_classes([40, 40], np.ones((80, 2)), judged=x)) is good, "as it is judged"
+    withheld = in_classes([40, 40], x).withhold_unsafe(STRICT.limits)
+    assert passes(withheld)
+
+
+def test_class_sums_that_are_withheld_in_whole() -> None:
+    made = in_classes([4, 40], normal(44, 3) + 5)
+    mask = np.zeros(np.shape(made.value), dtype=bool)
+    mask[0] = True
+    assert not passes(made)
+    assert passes(made.withhold(mask))
 
 
 @pytest.mark.parametrize(("n", "good"), [(1, False), (9, False), (10, True)])
@@ -283,6 +332,7 @@ def test_verdicts() -> None:
 def test_every_rule_has_a_test_here() -> None:
     tested = {"count", "keyed-count", "sum", "moments", "centroids", "linear", "summary"}
     assert set(RULES) == tested | {
+        "class-sums",
         "figures",
         "rounded",
         "estimator",
@@ -667,6 +717,79 @@ def test_a_detour_over_many_records_shows_one(cells: np.ndarray) -> None:
     rounds.send(moved(cells, 20, source=0, target=1))
     rounds.send(np.where(np.arange(120) == victim, 1, cells))
     assert not recovers(np.concatenate(rounds.released), rounds.x[victim])
+
+
+def send_classes(
+    x: np.ndarray, cells: np.ndarray, series: Series, *, n_entities: int = 40, **more: Any
+) -> Reviewed:
+    of = np.arange(len(x)) % n_entities
+    made = d.class_sums(x, cells=cells[of], n_cells=3, entities=of, series="sums", **more)
+    return review(Aggregate(value=made), STRICT, series)
+
+
+@pytest.mark.parametrize("judged", [False, True])
+@pytest.mark.parametrize(
+    ("moving", "ones", "largest", "told"),
+    [
+        (3, 0, 2.0, False),  # 15 records of 8 columns
+        (4, 0, 2.0, True),
+        (2, 0, 2.0, False),
+        (8, 1, 2.0, False),  # the products of one record with all its columns
+        (8, 9, 2.0, False),
+        (8, 10, 2.0, True),
+        (8, 31, 2.0, False),  # all but nine
+        (8, 40, 2.0, True),
+        (8, 0, 12.0, False),  # a third of the class, most of those who move
+    ],
+)
+def test_class_sums_that_differ_by_what_could_not_leave(
+    moving: int, ones: int, largest: float, told: bool, judged: bool
+) -> None:
+    """40 entities of 5 records; so many move. What they add up to is the difference of releases."""
+    rng = np.random.default_rng(6)
+    n, of = 200, np.arange(200) % 40
+    x = np.c_[np.ones(n), rng.uniform(1, 2, size=(n, 7))]
+    x[:, 2] = ((of >= 8) & (of < 14)) | ((of >= 20) & (of < 26))
+    x[np.flatnonzero(of < 8)[:ones], 2] = 1.0
+    x[0, 1] = largest
+    cells = (np.arange(40) >= 20).astype(np.int64)
+    after = cells.copy()
+    after[:moving] = 1
+    more = {"judged": x} if judged else {}
+    sent = 1 + rng.uniform(size=x.shape) if judged else x
+    first = send_classes(sent, cells, {}, **more)
+    second = send_classes(sent, after, first.series, **more)
+    assert second.verdicts[0].verdict == ("released" if told else "repeated")
+    before, now = (decode_message(r.message).value.value for r in (first, second))
+    assert np.array_equal(before, now) is not told
+
+
+def test_rows_stay_behind() -> None:
+    """The gate needs the rows of class sums; what it keeps and lets go has none."""
+    x = 1 + np.random.default_rng(0).uniform(size=(200, 3))
+    reviewed = send_classes(x, np.zeros(40, dtype=np.int64), {})
+    content: Any = reviewed.content
+    assert content.value.evidence.rows is None
+    assert all(v.shape[-1] != 3 for v in reviewed.series["sums"].values() if v.ndim > 1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_kinds_of_histories_are_the_different_columns(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cells, n = int(rng.integers(1, 90)), int(rng.integers(0, 60))
+    membership = rng.integers(-1, cells, size=n)
+    history = np.vstack(
+        [rng.integers(0, 5, size=n), membership[None, :] == np.arange(cells)[:, None]]
+    ).astype(np.int64)
+    if seed % 2:
+        history[1:] = rng.integers(0, 2, size=(cells, n))  # in several cells at once
+    kinds, groups = _kinds_of(history)
+    if n == 0:
+        assert kinds.shape == (cells + 1, 0)
+        return
+    wanted, inverse = np.unique(history, axis=1, return_inverse=True)
+    np.testing.assert_array_equal(kinds, wanted)
+    np.testing.assert_array_equal(groups, inverse.ravel())
 
 
 def test_a_review_leaves_the_message_alone() -> None:

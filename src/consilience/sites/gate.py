@@ -29,6 +29,7 @@ noised         consent of the policy, epsilon within what the step has spent
 A sum with a *series* (repeated over rounds) is guarded against differencing: records are grouped by
 the cells that they were in at every release so far, and each group must hold at least `min_records`
 records of `min_entities` entities. In the cells that would break this the last release is repeated.
+A group of class sums must be one whose own class sums could leave.
 
 A projection along a direction that is known to within 1e-8 is not counted, and leaves along the
 known direction nearest to it. A field for a role is addressed to one site, and no other field is.
@@ -52,6 +53,7 @@ from consilience.wire.disclosure import (
     Limits,
     Released,
     estimator_fault,
+    may_leave,
     replaced,
     reprojected,
 )
@@ -388,11 +390,12 @@ def _settle(
         history = np.vstack([last["groups"], now])
         kinds, groups = _kinds_of(history)
         unseen = (kinds == 0).all(axis=0)
-        small = [
-            g
-            for g in range(kinds.shape[1])
-            if not unseen[g] and not _large(groups == g, evidence, limits)
-        ]
+        # A group that is whole as before was judged before.
+        parts = np.bincount(kinds[0])[kinds[0]]
+        new = ~unseen & ((parts > 1) | (kinds[0] == 0))
+        if max(limits.min_records, limits.min_entities) <= 1:
+            new[:] = False
+        small = [g for g in np.flatnonzero(new) if not _large(groups == g, evidence, limits)]
         fault = np.zeros(len(repeat), dtype=bool)
         for g in small:
             siblings = kinds[1:, kinds[0] == kinds[0, g]]
@@ -426,6 +429,10 @@ def _large(group: np.ndarray, evidence: Evidence, limits: Limits) -> bool:
     """Whether a group of records is large enough, and of enough entities."""
     if group.sum() < limits.min_records:
         return False
+    if evidence.rule == "class-sums":
+        if evidence.rows is None or evidence.member_entities is None:
+            raise _refusal("series", "what it rests on is not known")
+        return may_leave(evidence.rows[group], evidence.member_entities[group], limits)
     if evidence.member_entities is None:
         return True
     return len(np.unique(evidence.member_entities[group])) >= limits.min_entities

@@ -12,7 +12,7 @@ cell_counts        AGGREGATE       records in each cell
 aggregate          AGGREGATE       records behind each cell (for two-valued contributions: the
                                    smaller group), largest share of one record, entities, members
 cross_products     AGGREGATE       rows, columns, the same facts for each cell
-class_sums         AGGREGATE       the same within each class, entities, members
+class_sums         AGGREGATE       the same within each class, entities, members, rows
 rounded            AGGREGATE       records behind the statistic, size of the rounding step
 model              MODEL           records, records in each class, number of parameters
 estimator          MODEL           type, records, parameters or records per leaf
@@ -314,6 +314,7 @@ def class_sums(
     entities: NDArray[Any],
     blocks: IntArray | None = None,
     marks: FloatArray | None = None,
+    judged: FloatArray | None = None,
     series: str = "",
 ) -> Released:
     """Release, for each class of records, ``x'x`` and further sums by entity.
@@ -334,6 +335,9 @@ def class_sums(
     marks : (n, q) array, optional
         What a record adds to `q` further sums, such as 1 at the first record of each entity. They
         are facts of entities: it is the number of entities that protects them.
+    judged : (n, p) array, optional
+        The same rows in coordinates in which nobody but the site chose the origin: sums of products
+        of `rows` tell those of these too, so these must be able to leave as well.
     series : str
         As in :func:`aggregate`.
 
@@ -358,6 +362,11 @@ def class_sums(
     of_entity[of[used]] = cells[used]
     if (of_entity[of[used]] != cells[used]).any():
         raise ProtocolError("the records of an entity are in one class")
+    if not np.isfinite(x).all():
+        raise ProtocolError("class sums need finite numbers")
+    other = x if judged is None else np.asarray(judged, dtype=float)
+    if other.shape != x.shape:
+        raise ProtocolError("rows are judged in as many columns as they have")
     upper = np.triu_indices(p)
     width = len(upper[0]) + extra.shape[1]
     records = np.zeros((n_cells, width), dtype=np.int64)
@@ -367,6 +376,10 @@ def class_sums(
         if not len(members):
             continue
         found, largest = product_facts(x[members])
+        if judged is not None:
+            also, share_also = product_facts(other[members])
+            found = np.where((found == 0) | (also == 0), found + also, np.minimum(found, also))
+            largest = np.maximum(largest, share_also)
         records[k] = len(members)
         records[k, : len(upper[0])], share[k, : len(upper[0])] = found[upper], largest[upper]
         behind[k] = len(np.unique(of[members]))
@@ -380,9 +393,32 @@ def class_sums(
         series=series,
         members=cells,
         member_entities=of,
+        rows=other,
     )
     value = sums_by_class(x, extra, cells, n_cells, blocks)
     return Released(value, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def may_leave(rows: FloatArray, entities: NDArray[Any], limits: Limits) -> bool:
+    """Whether the class sums of these records could leave by themselves.
+
+    Parameters
+    ----------
+    rows : (n, p) array
+        As judged. Records that add nothing do not count.
+    entities : (n,) array
+    limits : Limits
+    """
+    if limits.min_records <= 1:
+        return True
+    adds = (rows != 0).any(axis=1)
+    if adds.sum() < max(limits.min_records, 2 * rows.shape[1]):
+        return False
+    if len(np.unique(entities[adds])) < limits.min_entities:
+        return False
+    records, share = product_facts(rows)
+    small = (records > 0) & (records < limits.min_records)
+    return not small.any() and bool((share <= limits.max_share).all())
 
 
 def rounded(value: float, *, n_records: int, step: float) -> Released:
