@@ -317,16 +317,31 @@ def start_chain(
     *,
     first_round: int,
     n_start: int,
+    noise: float = 0.1,
 ) -> Chain:
-    """A run with random labels and the noise of one regression for all."""
-    from consilience.numerics.latent_class import Totals, totals_of
+    """A run without labels.
 
-    parallel = settings.schedule == "parallel"
-    labels = rng.integers(0, n_start, size=len(blocks.n)).astype(np.int64)
-    features = blocks.cross.shape[1]
-    totals = Totals.zeros(n_start, features) if parallel else totals_of(blocks, labels, n_start)
+    Parameters
+    ----------
+    blocks, settings, keys, rng
+        See `Chain`.
+    first_round : int
+    n_start : int
+        Classes, empty ones at first.
+    noise : float
+        The variance of the noise in the first sweep, where it is not fixed: share of what one
+        regression for all leaves. Entities are labelled one after the other, and the less noise is
+        granted, the sooner one that does not fit opens a class of its own; as random classes of
+        all entities are alike, they may take very long to part.
+    """
+    from consilience.numerics.latent_class import Totals
+
     pooled = model.start_sigma2(blocks.products, blocks.cross, blocks.squares, blocks.n)
+    if settings.schedule == "sequential":
+        pooled *= noise
     sigma2 = pooled if settings.sigma == "draw" else float(settings.sigma) ** 2
+    labels = np.full(len(blocks.n), -1, dtype=np.int64)
+    totals = Totals.zeros(n_start, blocks.n_features)
     return Chain(
         blocks,
         settings,

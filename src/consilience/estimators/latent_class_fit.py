@@ -22,6 +22,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 AUTO_START = 18
+NOISE = (0.1, 0.03, 0.3, 1.0)
+"""Noise in the first sweep of the restarts in turn, see `start_chain`."""
 _ROUNDS = 1 << 20  # of one restart; draws of different rounds are independent
 _RESIDUE = 0.5  # a class with less than half an expected entity is empty
 
@@ -225,7 +227,15 @@ def _restart(
 ) -> tuple[Averages, dict[str, Any]]:
     """One run from its own start."""
     rng = stream(seed, "latent classes", number)
-    chain = start_chain(blocks, settings, keys, rng, first_round=number * _ROUNDS, n_start=n)
+    chain = start_chain(
+        blocks,
+        settings,
+        keys,
+        rng,
+        first_round=number * _ROUNDS,
+        n_start=n,
+        noise=NOISE[number % len(NOISE)],
+    )
     for _ in range(settings.n_sweeps):
         chain.sweep()
     wanted = None if settings.n_classes == "auto" else int(settings.n_classes)

@@ -247,7 +247,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         found = fit_classes(blocks, _scaled(settings, units), seed, keys=keys, n_jobs=self.n_jobs)
         self._take(found, units, events)
         self._take_entities(found, events, blocks.n, X, agent)
-        self._remark(found, x[used > 0], outcome[used > 0], blocks)
+        self._remark(found, x[used > 0], outcome[used > 0], blocks, events)
         return self
 
     def _table(self, X: Any, y: Any, sample_weight: Any) -> tuple[FloatArray, FloatArray, Any]:
@@ -335,9 +335,12 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             "probability": posterior.max(axis=1),
         }
 
-    def _remark(self, found: ClassFit, x: FloatArray, y: FloatArray, blocks: Blocks) -> None:
+    def _remark(
+        self, found: ClassFit, x: FloatArray, y: FloatArray, blocks: Blocks, events: Events
+    ) -> None:
         """Say what was noticed about the data."""
-        remarks = list(remarks_of(found, x, y, blocks))
+        shared = not events.by_row and len(np.unique(events.names)) < len(events.names)
+        remarks = list(remarks_of(found, x, y, blocks, shared_ids=shared))
         self.remarks_ = tuple(sentence for sentence, _ in remarks)
         for sentence, urgent in remarks:
             if urgent:

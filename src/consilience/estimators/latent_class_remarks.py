@@ -17,7 +17,12 @@ FloatArray = NDArray[np.float64]
 
 
 def remarks_of(
-    found: ClassFit, x: FloatArray, y: FloatArray, blocks: Blocks
+    found: ClassFit,
+    x: FloatArray,
+    y: FloatArray,
+    blocks: Blocks,
+    *,
+    shared_ids: bool,
 ) -> Iterator[tuple[str, bool]]:
     """Sentences about a fit, none with a value of the data, and whether they are warnings.
 
@@ -28,6 +33,8 @@ def remarks_of(
         Rows that were used.
     y : (n,) array
     blocks : Blocks
+    shared_ids : bool
+        Whether an entity id belongs to several agents.
     """
     if found.asked != "auto" and found.n_classes < int(found.asked):
         yield (
@@ -57,6 +64,8 @@ def remarks_of(
         )
     elif _rank(blocks) < blocks.n_features - constant:
         yield "columns of X depend on one another: the prior shares out their coefficients", False
+    if shared_ids:
+        yield "some entity ids belong to several agents: each pair is an entity of its own", False
     if blocks.n_agents == 1 and found.n_classes > 1:
         yield "there is one agent only: agents' shares of the classes are not compared", False
 

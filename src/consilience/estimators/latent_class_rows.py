@@ -53,7 +53,7 @@ class Events:
 
 
 def events_of(x: FloatArray, y: FloatArray, weight: FloatArray, entity: Any, agent: Any) -> Events:
-    """Sort rows by agent, entity and values, so that the order of a table does not matter.
+    """Sort rows by agent, entity and outcome, so that the order of a table does not matter.
 
     Where every row is an entity, rows without weight are left out, and whole weights are numbers of
     entities, as if the row were there so often; other weights are parts of one entity's event.
@@ -72,9 +72,8 @@ def events_of(x: FloatArray, y: FloatArray, weight: FloatArray, entity: Any, age
     """
     n = len(x)
     owners = np.zeros(n, dtype=np.int64) if agent is None else as_ids(agent, n, "agent")
-    columns = (*x.T[::-1], y)
     if entity is None:
-        order = np.lexsort((*columns, owners))
+        order = np.lexsort((*x.T[::-1], y, owners))
         order = order[weight[order] > 0]
         size = weight[order]
         if (size == np.floor(size)).all():
@@ -83,7 +82,7 @@ def events_of(x: FloatArray, y: FloatArray, weight: FloatArray, entity: Any, age
         members: NDArray[Any] = np.arange(len(order))
     else:
         known = as_ids(entity, n, "entity")
-        order = np.lexsort((*columns, known, owners))
+        order = np.lexsort((y, known, owners))
         size, members = weight[order], known[order]
     if not (size > 0).any():
         raise DataError("no row has a positive weight: nothing can be fitted")

@@ -75,7 +75,8 @@ class Units:
         matrix[np.arange(1, p + 1), np.arange(extra, p + extra)] = slopes
         matrix[0, extra:] = -slopes * self.centre
         values = mean @ matrix.T
-        spread = matrix @ covariance @ matrix.T
+        with np.errstate(over="ignore"):  # of units that are too large for a variance
+            spread = matrix @ covariance @ matrix.T
         return values[:, 1:], values[:, 0] + self.target_centre, spread
 
 
