@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import joblib
 import numpy as np
+import pandas as pd
 import pytest
 
+from consilience import Run
+from consilience.engines.local import LocalEngine
 from consilience.methods.latent_class_regression import rows
+from consilience.testing.fakes import members
 from tests.methods.latent import by_site, events, federation, study
+from tests.reference.latent_class_rounds import Textbook
 
 
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
@@ -29,3 +37,150 @@ def test_the_same_events_are_held_out_in_every_step(
         assert len(steps) == 3 + 7  # offer, begin, conclude, and rounds
         assert len(set(steps)) == 1
         assert np.frombuffer(steps[0][1], dtype=bool).any()
+
+
+# --------------------------------------------------------------------------- textbook, and grouping
+
+SAME = (
+    "coefficients",
+    "coefficient_errors",
+    "intercepts",
+    "mean",
+    "covariance",
+    "class_sizes",
+    "class_events",
+    "class_shares",
+    "sigma",
+    "delta",
+    "beta",
+    "trace_sigma",
+    "trace_classes",
+    "trace_log_marginal",
+    "learning_rates",
+    "merge_path",
+)
+
+
+def labels_of(run: Run) -> dict[tuple[str, str], tuple[int, float]]:
+    """Class and its probability by agent and entity, whatever site they are at."""
+    found = {}
+    for name in run.result.sites:
+        table = run.site(name).to_frame("classes")
+        for line in table.itertuples():
+            found[str(line.agent), str(line.entity)] = (int(line[3]), float(line.probability))
+    return found
+
+
+@pytest.mark.parametrize("adapt_rate", [False, True], ids=["fixed rate", "adapted rate"])
+@pytest.mark.parametrize("concentration", ["exact", "shortcut"])
+def test_everybody_present_is_the_textbook_loop(concentration: str, adapt_rate: bool) -> None:
+    """The same schedule over all events in one place, for 8 agents at 2 sites and at 2 others."""
+    frame = events(8, n_classes=3, sigma=0.5)
+    wanted = Textbook(
+        frame[["x1", "x2"]].to_numpy(),
+        frame["y"].to_numpy(),
+        frame["entity"].to_numpy(),
+        frame["agent"].to_numpy(),
+        n_classes=3,
+        n_start=6,
+        seed=7,
+        rounds=(3, 3, 3),
+        concentration=concentration,
+    ).fit()
+    method = study(
+        n_classes=3,
+        settle_rounds=3,
+        average_rounds=3,
+        concentration=concentration,
+        adapt_rate=adapt_rate,
+    )
+    for sizes in ([4, 4], [3, 5]):
+        run = method.run(federation(by_site(frame, sizes)), seed=7)
+        for name, value in wanted.items():
+            if name != "probabilities":
+                found = getattr(run.result, name)
+                np.testing.assert_allclose(found, value, rtol=1e-10, atol=1e-12, err_msg=name)
+        told = labels_of(run)
+        pairs = list(dict.fromkeys(zip(frame["agent"], frame["entity"], strict=True)))
+        best = wanted["probabilities"]
+        assert [told[pair][0] for pair in pairs] == (best.argmax(axis=1) + 1).tolist()
+        chances = [told[pair][1] for pair in pairs]
+        np.testing.assert_allclose(chances, best.max(axis=1), rtol=1e-9)
+
+
+def test_grouping_of_agents() -> None:
+    """Bit for bit where sites are nodes of the tree, to rounding elsewhere."""
+    frame = events(8, n_classes=3, sigma=0.5)
+    method = study(n_classes=3, settle_rounds=3)
+    first = method.run(federation(by_site(frame, [8])), seed=3)
+    for sizes in ([4, 4], [2, 2, 2, 2], [1] * 8, [3, 5], [1, 6, 1]):
+        other = method.run(federation(by_site(frame, sizes)), seed=3)
+        node = len(set(sizes)) == 1
+        for name in SAME:
+            a, b = getattr(first.result, name), getattr(other.result, name)
+            if node:
+                assert np.array_equal(a, b), name
+            else:
+                np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10, err_msg=name)
+        close = pytest.approx if not node else lambda value: value
+        told, again = labels_of(first), labels_of(other)
+        assert told.keys() == again.keys()
+        for pair, (label, chance) in told.items():
+            assert again[pair][0] == label
+            assert again[pair][1] == close(chance)
+
+
+def test_order_of_agents_and_names_of_sites() -> None:
+    """Rows of agents may come in any order, and sites may have any names that sort the same."""
+    frame = events(8, n_classes=3, sigma=0.5)
+    method = study(n_classes=3, holdout=0.2)
+    tables = by_site(frame, [4, 4])
+    plain = method.run(federation(tables), seed=3)
+    mixed = {
+        f"z{name}": pd.concat([g for _, g in list(table.groupby("agent"))[::-1]])
+        for name, table in tables.items()
+    }
+    other = method.run(federation(mixed), seed=3)
+    for name in SAME:
+        assert np.array_equal(getattr(plain.result, name), getattr(other.result, name)), name
+    assert labels_of(plain) == labels_of(other)
+    # Means over rows, in their order.
+    np.testing.assert_allclose(plain.result.heldout_mse, other.result.heldout_mse, rtol=1e-12)
+    # Names that sort otherwise add the same sums in another order.
+    turned = {"b": tables["site-0"], "a": tables["site-1"]}
+    third = method.run(federation(turned), seed=3)
+    np.testing.assert_allclose(third.result.mean, plain.result.mean, rtol=1e-10, atol=1e-12)
+
+
+def test_workers_do_not_matter() -> None:
+    tables = by_site(events(8), [2, 2, 2, 2])
+    runs = []
+    for n_jobs in (1, 3):
+        found = federation(tables)
+        engine = LocalEngine(members(found).values(), n_jobs=n_jobs)
+        with joblib.parallel_config(backend="threading"):
+            moved = dataclasses.replace(found, engine=engine)
+            runs.append(study().run(moved, seed=3).result.to_files())
+    assert runs[0] == runs[1]
+
+
+def test_other_seeds_draw_other_labels() -> None:
+    """The comparisons above are not of things that are the same whatever happens."""
+    tables = by_site(events(8, sigma=1.5), [4, 4])
+    a, b = (study().run(federation(tables), seed=seed).result for seed in (1, 2))
+    assert not np.array_equal(a.trace_log_marginal, b.trace_log_marginal)
+    assert not np.array_equal(a.mean, b.mean)
+
+
+# --------------------------------------------------------------------------- what moves
+
+
+def test_sites_of_one_agent_do_not_look_like_jumping() -> None:
+    """At high noise labels move by chance; few entities a site must not add that up."""
+    frame = events(24, n_entities=4, sigma=4.0, seed=1)
+    method = study(rounds=8, settle_rounds=4, average_rounds=4)
+    apart = method.run(federation(by_site(frame, [1] * 24)), seed=0).result
+    together = method.run(federation(by_site(frame, [24])), seed=0).result
+    np.testing.assert_allclose(apart.trace_moved[1:], together.trace_moved[1:], atol=1e-9)
+    assert not apart.slowed
+    assert apart.trace_moved[1:].mean() < 0.06

@@ -29,7 +29,7 @@ Ending = tuple[IntArray, FloatArray, FloatArray]
 def conclude_messages(
     rounds: Rounds, survey: Survey, cells: IntArray, mean: FloatArray, covariance: FloatArray
 ) -> dict[str, Conclude]:
-    """The classes for every site, with the way from its cells to them."""
+    """The classes for every site, with the way from the cells of the rounds to them."""
     place = np.full(rounds.k, -1, dtype=np.int64)
     place[cells] = np.arange(len(cells))
     base, sigma2 = shares_of(rounds, cells), noise_of(rounds)
@@ -44,10 +44,8 @@ def conclude_messages(
         "delta2": relayed(rounds.shared.delta2, Disclosure.AGGREGATE),
         "beta": float(rounds.shared.beta),
     }
-    messages = {}
-    for site, st in sorted(rounds.standing.items()):
-        messages[site] = Conclude(mapping=place[st.mapping], **common)
-    return messages
+    # What sites averaged was after all mergers: the way is the same from every site.
+    return {site: Conclude(mapping=place, **common) for site in sorted(rounds.standing)}
 
 
 def shares_of(rounds: Rounds, cells: IntArray) -> FloatArray:

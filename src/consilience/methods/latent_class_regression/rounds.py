@@ -15,6 +15,7 @@ from consilience.methods.latent_class_regression.messages import (
     Round,
     Settings,
     Sums,
+    full_products,
     packed_size,
     unpacked,
 )
@@ -41,6 +42,7 @@ BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 LEAST_ENTITIES = 0.5
 """Entities, on average over the last rounds, of what is a class in the end."""
 _AT_ONCE = 64
+_ROUNDING = 1e-9
 
 
 @dataclass
@@ -206,11 +208,8 @@ class Rounds:
             raise ProtocolError(f"site {site} sent sums of other classes than it was asked for")
         gaps = np.isnan(sums).any(axis=1)
         known = np.where(gaps[:, None], 0.0, sums)
-        p = self.n_features + 2
-        diagonal = known[:, np.cumsum([0, *range(p, 1, -1)])]
-        sound = (diagonal >= 0).all() and (known[:, -MARKS:] >= 0).all()
-        if not sound or ((status < 0) | (status > 3)).any():
-            raise ProtocolError(f"site {site} sent sums of squares that are negative")
+        if not _can_be_sums(known, self.n_features + 2) or ((status < 0) | (status > 3)).any():
+            raise ProtocolError(f"site {site} sent class sums that no events have")
         return known
 
     def begin(self, replies: Mapping[str, Sums]) -> None:
@@ -231,7 +230,7 @@ class Rounds:
             self.standing[site].weight = scale
         counts = self.sums.counts
         self.shared.base = (counts + self.alpha / self.k) / (counts.sum() + self.alpha)
-        self._note(replies, [])
+        self._note(replies, float("nan"))
 
     def _aligned(self, sums: dict[str, FloatArray]) -> dict[str, IntArray]:
         """Class of each class of each site: merged while it costs the least likelihood."""
@@ -291,10 +290,8 @@ class Rounds:
         if sums:
             self._update(sums)
         self._draw()
-        moved = [float(r.moved.value) for r in replies.values()]
-        moved = [m for m in moved if np.isfinite(m)]
-        self._note(replies, moved)
-        if moved and self.adapts:
+        self._note(replies, _moved_beyond_chance(replies))
+        if np.isfinite(self.trace["moved"][-1]) and self.adapts:
             self.moving.append(self.trace["moved"][-1])
             rate, jumped = next_rate(self.moving, self.rate)
             if rate != self.rate:
@@ -404,11 +401,11 @@ class Rounds:
         mean, covariance = coefficient_moments(kept)
         return cells, mean[cells], covariance[cells]
 
-    def _note(self, replies: Mapping[str, Sums], moved: list[float]) -> None:
+    def _note(self, replies: Mapping[str, Sums], moved: float) -> None:
         sums, trace = self.sums, self.trace
         marginal = log_marginal(sums, self.shared.sigma2, self.shared.delta2)
         trace["sigma"].append(float(np.sqrt(self.shared.sigma2)))
-        trace["moved"].append(float(np.mean(moved)) if moved else float("nan"))
+        trace["moved"].append(moved)
         trace["log_marginal"].append(float(marginal.sum()))
         trace["classes"].append(int((sums.counts >= LEAST_ENTITIES).sum()))
         trace["rate"].append(self.rate)
@@ -418,8 +415,33 @@ class Rounds:
         trace["reported"].append(tuple(sorted(replies)))
 
 
+def _can_be_sums(sums: FloatArray, columns: int) -> bool:
+    """Whether packed sums are of outer products and of marks of entities."""
+    if not np.isfinite(sums).all() or (sums[:, -MARKS:] < 0).any():
+        return False
+    full = full_products(sums, columns)
+    squares = np.diagonal(full, axis1=1, axis2=2)
+    if (squares < 0).any():
+        return False
+    root = np.sqrt(np.where(squares > 0, squares, 1.0))
+    correlations = full / root[:, :, None] / root[:, None, :]
+    return bool(np.linalg.eigvalsh(correlations).min(initial=0.0) > -_ROUNDING * columns)
+
+
 def _moved(sums: FloatArray, mapping: IntArray) -> FloatArray:
     """Sums after some classes became one."""
     found = np.zeros_like(sums)
     np.add.at(found, mapping, sums)
     return found
+
+
+def _moved_beyond_chance(replies: Mapping[str, Sums]) -> float:
+    """Share of all labels that moved beyond chance; NaN where no site tells."""
+    told = [
+        (float(reply.moved.value), float(np.asarray(reply.sums.value)[:, -MARKS].sum()))
+        for reply in replies.values()
+    ]
+    known = np.array([pair for pair in told if np.isfinite(pair).all()]).reshape(-1, 2)
+    if not known[:, 1].sum() > 0:
+        return float("nan")
+    return max(float(np.average(known[:, 0], weights=known[:, 1])), 0.0)

@@ -69,9 +69,14 @@ class Events:
         return len(self.entity_names)
 
     @property
+    def used(self) -> NDArray[np.bool_]:
+        """Events in the sums; those of weight 0 would only seem to stand behind them."""
+        return ~self.held & (self.root > 0)
+
+    @property
     def counted(self) -> IntArray:
         """Events of each entity that are in the sums."""
-        return np.bincount(self.entity[~self.held], minlength=self.n_entities).astype(np.int64)
+        return np.bincount(self.entity[self.used], minlength=self.n_entities).astype(np.int64)
 
     def plain(self) -> FloatArray:
         """Rows of 1, features and response without weights."""
@@ -85,7 +90,7 @@ class Events:
     def marks(self, tables: NDArray[np.bool_]) -> FloatArray:
         """1 at the first event of each entity in the sums; 1 there where it opened a table."""
         marks = np.zeros((len(self.z), 2))
-        kept = np.flatnonzero(~self.held)
+        kept = np.flatnonzero(self.used)
         first = kept[np.unique(self.entity[kept], return_index=True)[1]]
         marks[first, 0] = 1.0
         marks[first, 1] = tables[self.entity[first]]
@@ -148,6 +153,8 @@ def events_of(
     weight = np.ones(len(names)) if data.weight is None else np.asarray(data.weight, dtype=float)
     if not (np.isfinite(weight) & (weight >= 0)).all():
         raise DataError("weights must be finite numbers of at least 0")
+    if not (weight > 0).any():
+        raise DataError("all weights of this site are 0: let it take part with events that count")
     root = np.sqrt(weight)
     y = np.asarray(data.target, dtype=float)
     z = np.column_stack([np.ones(len(y)), data.features, y])
@@ -155,7 +162,7 @@ def events_of(
         raise DataError("features and response must be finite numbers: see [preparation] missing")
     if seeds is None:
         seeds = _seeds(data, site, agent_names)
-    keys, held = _draws(site, settings, agent_names, agent, entity, seeds)
+    keys, held = _draws(site, settings, agent_names, agent, entity, seeds, root > 0)
     return Events(
         z=z * root[:, None],
         root=root,
@@ -210,8 +217,9 @@ def _draws(
     agent: IntArray,
     entity: IntArray,
     seeds: IntArray,
+    weighs: NDArray[np.bool_],
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Keys of the agents' draws, and which events are held out."""
+    """Keys of the agents' draws, and which of the events with a weight are held out."""
     keys = np.empty(len(agent_names), dtype=np.uint64)
     chance = np.ones(len(agent))
     order = np.argsort(agent, kind="stable")
@@ -223,9 +231,9 @@ def _draws(
             chance[rows] = stream(int(seeds[a]), _HELD_OUT).random(len(rows))
     protected = site.limits.min_records > 1
     share = PROTECTED_SHARE if protected and settings.holdout > 0 else settings.holdout
-    held = chance < share
+    held = (chance < share) & weighs
     # Every entity keeps an event.
-    lowest = np.lexsort((-chance, entity))
+    lowest = np.lexsort((-chance, ~weighs, entity))
     kept = lowest[np.unique(entity[lowest], return_index=True)[1]]
     held[kept] = False
     few = held.sum() < site.limits.min_records

@@ -35,7 +35,7 @@ from consilience.methods.latent_class_regression.messages import (
 from consilience.methods.latent_class_regression.rows import Events, events_of
 from consilience.numerics.latent_class import classes_of, draw_uniform
 from consilience.numerics.latent_class_model import concentration_log_likelihood
-from consilience.numerics.latent_class_rounds import excess, expected_moves, own_weights
+from consilience.numerics.latent_class_rounds import expected_moves, own_weights
 from consilience.numerics.latent_class_sampling import draw_labels, table_counts
 from consilience.wire.disclosure import Limits, Released, bundle, class_sums, rounded
 
@@ -43,7 +43,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 SERIES = "class-sums"
-TOO_MANY = "more rounds on the same events than a site answers"
+_DIGITS = 1e-11
 
 
 def _tally(message: Round, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
@@ -61,7 +61,7 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     events = events_of(data, s, site)
     everyone = np.zeros(events.n_entities, dtype=np.int64)
     marks = np.zeros((len(events.z), 2))
-    kept = np.flatnonzero(~events.held)
+    kept = np.flatnonzero(events.used)
     for column, of in enumerate((events.entity, events.agent)):
         marks[kept[np.unique(of[kept], return_index=True)[1]], column] = 1.0
     sums = _released(events, events.z, everyone, s.n_cells, marks)
@@ -79,10 +79,10 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
 def _released(
     events: Events, z: FloatArray, counted: IntArray, n_cells: int, marks: FloatArray
 ) -> Released:
-    """Sums by class over the events that are not held out."""
+    """Sums by class over the events that have a weight and are not held out."""
     return class_sums(
         z,
-        cells=np.where(events.held, -1, counted[events.entity]),
+        cells=np.where(events.used, counted[events.entity], -1),
         n_cells=n_cells,
         entities=events.entity,
         blocks=events.agent,
@@ -121,9 +121,8 @@ def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tu
         labels = np.minimum((u * s.n_cells).astype(np.int64), s.n_cells - 1)
     nobody = np.zeros((events.n_entities, s.n_cells))
     before = {"released": np.full(events.n_entities, -1, dtype=np.int64)}
-    made = _Made(labels, nobody, before, state["groups"], round_=0)
-    no_tables = np.zeros(events.n_entities, dtype=bool)
-    reply, kept = made.reply(events, z, s, site.limits, no_tables, None, ())
+    made = _Made(labels, nobody, before, state["groups"], None)
+    reply, kept = made.reply(events, z, s, site.limits, None)
     return reply, {**_from_before(state), "scaling": scaling, **kept}
 
 
@@ -161,11 +160,10 @@ class _Made:
         own: FloatArray,
         before: dict[str, Any],
         groups: IntArray,
-        *,
-        round_: int,
+        message: Round | None,
     ) -> None:
         self.labels, self.own, self.before, self.groups = labels, own, before, groups
-        self.round = round_
+        self.message = message
 
     def reply(
         self,
@@ -173,9 +171,7 @@ class _Made:
         z: FloatArray,
         s: Settings,
         limits: Limits,
-        tables: NDArray[np.bool_],
         moved: float | None,
-        fits: tuple[Released, ...],
     ) -> tuple[Sums, State]:
         """Sums that may leave, and what the site keeps of this round."""
         n_cells, least = s.n_cells, 2 * z.shape[1]
@@ -188,8 +184,8 @@ class _Made:
             limits=limits,
             least=max(limits.min_records, least),
         )
-        marks = events.marks(tables)
         while True:
+            marks = events.marks(_tables(events, released, n_cells, self.message))
             sums = _released(events, z, released, n_cells, marks)
             unsafe = _unsafe(sums, limits, least)
             if not unsafe.any():
@@ -201,15 +197,11 @@ class _Made:
         reply = Sums(
             sums=sums,
             status=status_of(released, self.before["released"], withheld, n_cells),
-            moved=rounded(
-                float("nan") if moved is None else moved,
-                n_records=0 if moved is None else n_entities,
-                step=1.0 / max(n_entities, 1),
-            ),
-            fit=bundle(fits),
+            moved=_told(moved, n_entities, limits),
+            fit=bundle(_fits(events, released, n_cells, self.message, limits)),
         )
         answer = {
-            "round": self.round,
+            "round": 0 if self.message is None else self.message.round,
             "labels": self.labels,
             "released": released,
             "own": self.own,
@@ -244,19 +236,16 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
     )
     drawn = np.asarray(drawn, dtype=np.int64)
     were = labels >= 0
-    moved = excess(
-        float(((drawn != labels) & were).sum()), expected_moves(probabilities[were]), were.sum()
-    )
-    made = _Made(drawn, own, newest, state["groups"], round_=message.round)
-    counts = _agent_counts(events, newest["released"], s.n_cells)
-    tables = _tables(events, newest["released"], counts, message, base)
-    fits = _fits(events, newest["released"], counts, base, message.betas, site.limits)
-    reply, kept = made.reply(events, z, s, site.limits, tables, moved, fits)
+    # With its sign: at small sites it is noise around 0, which the coordinator averages.
+    moved = float(((drawn != labels) & were).sum()) - expected_moves(probabilities[were])
+    moved /= max(int(were.sum()), 1)
+    made = _Made(drawn, own, newest, state["groups"], message)
+    reply, kept = made.reply(events, z, s, site.limits, moved)
     used = [a for a in state["answers"] if a["round"] == message.used]
     kept["answers"] = [*used, *kept["answers"]]
     if message.keep:
-        kept["sum"] = _mapped(state["sum"], mapping) if "sum" in state else 0.0
-        kept["sum"] = kept["sum"] + probabilities
+        # No classes are merged any more: `mapping` is that of the reply in use, maybe an old one.
+        kept["sum"] = state.get("sum", 0.0) + probabilities
         kept["n_kept"] = int(state.get("n_kept", 0)) + 1
     return reply, {**_from_before(state), "scaling": state["scaling"], **kept}
 
@@ -309,13 +298,17 @@ def _agent_counts(events: Events, released: IntArray, n_cells: int) -> FloatArra
 
 
 def _tables(
-    events: Events, released: IntArray, counts: FloatArray, message: Round, base: FloatArray
+    events: Events, released: IntArray, n_cells: int, message: Round | None
 ) -> NDArray[np.bool_]:
     """Which entities open a table of their agent (their number is what is drawn)."""
-    tables = table_counts(counts.astype(np.int64), message.beta, base, events.keys, message.round)
     opened = np.zeros(events.n_entities, dtype=bool)
+    if message is None:
+        return opened
+    counts = _agent_counts(events, released, n_cells)
+    base = np.asarray(message.base.value)
+    tables = table_counts(counts.astype(np.int64), message.beta, base, events.keys, message.round)
     used = np.flatnonzero((released >= 0) & (events.counted > 0))
-    code = events.agent_of[used] * counts.shape[1] + released[used]
+    code = events.agent_of[used] * n_cells + released[used]
     order = np.argsort(code, kind="stable")
     sorted_code = code[order]
     rank = np.arange(len(order)) - np.searchsorted(sorted_code, sorted_code)
@@ -324,20 +317,26 @@ def _tables(
 
 
 def _fits(
-    events: Events,
-    released: IntArray,
-    counts: FloatArray,
-    base: FloatArray,
-    betas: tuple[float, ...],
-    limits: Limits,
+    events: Events, released: IntArray, n_cells: int, message: Round | None, limits: Limits
 ) -> tuple[Released, ...]:
-    """Mean log-likelihood of the labels by value of beta, where it is asked."""
-    n = int(((released >= 0) & (events.counted > 0)).sum())
-    if not betas:
+    """Mean log-likelihood of the released labels by value of beta, where it is asked."""
+    if message is None or not message.betas:
         return ()
+    n = int(((released >= 0) & (events.counted > 0)).sum())
     n = n if n >= limits.min_records else 0
-    found = concentration_log_likelihood(counts, base, np.array(betas)) / max(n, 1)
-    return tuple(rounded(float(f), n_records=n, step=1.0 / max(n, 1)) for f in found)
+    counts, base = _agent_counts(events, released, n_cells), np.asarray(message.base.value)
+    found = concentration_log_likelihood(counts, base, np.array(message.betas)) / max(n, 1)
+    return tuple(_told(float(f), n, limits) for f in found)
+
+
+def _told(value: float | None, n_entities: int, limits: Limits) -> Released:
+    """A mean over entities, to one of them where records are protected.
+
+    Elsewhere to so many digits that the sum over sites does not depend on who is where.
+    """
+    n = 0 if value is None else n_entities
+    step = 1.0 / max(n, 1) if limits.min_records > 1 else _DIGITS
+    return rounded(float("nan") if value is None else value, n_records=n, step=step)
 
 
 # --------------------------------------------------------------------------- conclude
