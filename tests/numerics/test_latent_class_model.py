@@ -502,3 +502,35 @@ def test_moments_over_rounds():
     np.testing.assert_allclose(alone, np.linalg.inv(rounds[0].precision), rtol=1e-10, atol=1e-14)
     with pytest.raises(DataError):
         model.coefficient_moments([])
+
+
+def test_entropies_of_pairs_are_what_a_merger_takes_from_the_labels():
+    p = np.random.default_rng(3).dirichlet(np.ones(4), size=50)
+    p[0] = (1.0, 0.0, 0.0, 0.0)
+
+    def entropy(q):
+        return float(-sum(v * np.log(v) for v in q.ravel() if v > 0))
+
+    found = model.pair_entropies(p)
+    for a, b in ((0, 1), (1, 3), (2, 3)):
+        merged = np.delete(p, b, axis=1)
+        merged[:, a] += p[:, b]
+        assert found[a, b] == pytest.approx(entropy(p) - entropy(merged), rel=1e-12)
+    np.testing.assert_array_equal(found, found.T)
+    np.testing.assert_array_equal(np.diagonal(found), 0.0)
+
+
+def test_classes_whose_labels_are_uncertain_are_merged_only_for_a_larger_gain():
+    """Two classes that overlap: the labels' entropy is evidence that a hard partition hides."""
+    totals = totals_of(*several(4, [30, 30, 30]))
+    plain, path = model.merge_down(totals, 1.0, 1.0, n_classes=None, alpha=3.0)
+    gains = model.merge_gain(totals, 1.0, 1.0, 3.0)
+    costly = np.full((3, 3), max(float(gains[np.isfinite(gains)].max()), 0.0) + 1.0)
+    kept, none = model.merge_down(totals, 1.0, 1.0, n_classes=None, alpha=3.0, entropies=costly)
+    assert len(none) == 0
+    assert len(set(kept.tolist())) == 3
+    nothing = model.merge_down(
+        totals, 1.0, 1.0, n_classes=None, alpha=3.0, entropies=np.zeros((3, 3))
+    )
+    np.testing.assert_array_equal(nothing[0], plain)
+    assert nothing[1] == path

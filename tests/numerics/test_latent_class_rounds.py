@@ -57,9 +57,20 @@ def test_chance_moves_are_no_excess() -> None:
 
 def test_the_rate_is_lowered_where_labels_jump() -> None:
     start = [0.9, 0.8, 0.8, 0.7]
-    assert next_rate([*start, 0.8, 0.6, 0.7], 1.0) == (1.0, False)
-    assert next_rate([*start, 0.8, 0.6, 0.7, 0.65], 1.0) == (0.5, True)
-    assert next_rate([*start, 0.9, 0.8, 0.4, 0.3], 1.0) == (1.0, False)
-    assert next_rate([0.9, 0.9, 0.9, 0.9, 0.05, 0.02, 0.02, 0.01], 1.0) == (1.0, False)
+    assert next_rate([*start, 0.8], 1.0) == (1.0, False)
+    assert next_rate([*start, 0.8, 0.6], 1.0) == (0.5, True)
+    assert next_rate([*start, 0.4, 0.3, 0.3], 1.0) == (1.0, False)
+    assert next_rate([0.9, 0.9, 0.9, 0.9, 0.05, 0.02, 0.02, 0.003], 1.0) == (1.0, False)
     assert next_rate([0.5] * 8, SMALLEST_RATE) == (SMALLEST_RATE, True)
     assert next_rate([0.5] * 8, 0.01) == (0.01, True)
+
+
+def test_a_few_labels_that_jump_for_ever_are_seen() -> None:
+    assert next_rate([0.3, 0.1, *[0.006] * 5], 1.0) == (1.0, False)
+    assert next_rate([0.3, 0.1, *[0.006] * 6], 1.0) == (0.5, True)
+
+
+def test_while_the_noise_falls_labels_may_move() -> None:
+    moved = [0.05] * 8
+    assert next_rate(moved, 0.2, list(np.geomspace(2.0, 1.0, 8))) == (0.2, False)
+    assert next_rate(moved, 0.2, [1.0] * 8) == (0.1, True)

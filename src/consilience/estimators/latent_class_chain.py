@@ -143,7 +143,8 @@ class Chain:
         if not first:
             far = excess(float(moved), expected_moves(probabilities), len(self.labels))
             self.excesses.append(far)
-            lowered, jumps = next_rate(self.excesses, self.rate)
+            noise = self.trace["sigma"][-len(self.excesses) :]
+            lowered, jumps = next_rate(self.excesses, self.rate, noise)
             if jumps:
                 self.jumped, self.rate = True, lowered
                 self.excesses.clear()
@@ -190,7 +191,7 @@ class Chain:
             self.base = model.draw_psi(np.asarray(tables).sum(axis=0), alpha, self.rng)
         else:
             sizes = counts.sum(axis=0) + alpha / self.n_classes
-            self.base = sizes / sizes.sum()
+            self.base = np.asarray(sizes / sizes.sum(), dtype=np.float64)
 
     def _note(self, moved: float) -> None:
         counts = self.agent_counts()
@@ -215,13 +216,20 @@ class Chain:
         # empty ones, into parts that look like the rest of a class that was left.
         now = totals_of(self.blocks, self.labels, before)
         mapping, path = model.merge_down(
-            now, self.sigma2, self.delta2, n_classes=n_classes, alpha=self.alpha
+            now,
+            self.sigma2,
+            self.delta2,
+            n_classes=n_classes,
+            alpha=self.alpha,
+            entropies=model.pair_entropies(self._probabilities()),
         )
         k = int(mapping.max()) + 1
-        self.path.extend(path[: max(0, before - k)])
+        self.path.extend(path)
         self.labels = mapping[self.labels]
         self.totals = now.merged(mapping, k)
-        self.base = np.bincount(mapping, weights=self.base, minlength=k)
+        self.base = np.asarray(
+            np.bincount(mapping, weights=self.base, minlength=k), dtype=np.float64
+        )
         if self.own is not None:
             self.own = own_weights(None, self.labels, 0.0, 1.0, n_classes=k)
             self.excesses.clear()
@@ -231,22 +239,14 @@ class Chain:
 
     def average(self, n_sweeps: int) -> Averages:
         """Go on for some sweeps and average over them."""
-        from consilience.numerics.latent_class import block_log_likelihood
-
         kept: list[Classes] = []
         probabilities = np.zeros((len(self.labels), self.n_classes))
         sums = np.zeros(3)
         base = np.zeros(self.n_classes)
         for _ in range(n_sweeps):
             self.sweep()
-            classes = self.classes()
-            own = self.own
-            if own is None:
-                own = np.zeros_like(probabilities)
-                own[np.arange(len(own)), self.labels] = 1.0
-            fit = block_log_likelihood(self.blocks, classes, own=own)
-            probabilities += posterior_weights(self._log_prior(), fit)
-            kept.append(classes)
+            probabilities += self._probabilities()
+            kept.append(self.classes())
             base += self.base
             sums += (self.sigma2, self.delta2, np.log(self.beta))
         mean, covariance = model.coefficient_moments(kept)
@@ -261,6 +261,17 @@ class Chain:
             float(np.exp(log_beta)),
             float(np.mean(self.trace["log_marginal"][-n_sweeps:])),
         )
+
+    def _probabilities(self) -> FloatArray:
+        """Of each entity's label given those of all others, (E, K)."""
+        from consilience.numerics.latent_class import block_log_likelihood
+
+        own = self.own
+        if own is None:
+            own = np.zeros((len(self.labels), self.n_classes))
+            own[np.arange(len(own)), self.labels] = 1.0
+        fit = block_log_likelihood(self.blocks, self.classes(), own=own)
+        return posterior_weights(self._log_prior(), fit)
 
     def _log_prior(self) -> FloatArray:
         """Of each entity's label, given the labels of its agent's others."""

@@ -105,6 +105,33 @@ def log_partition(counts: ArrayLike, alpha: float) -> float:
     return float(labelling + gammaln(k + 1.0) - gammaln(k - used + 1.0))
 
 
+def pair_entropies(probabilities: FloatArray) -> FloatArray:
+    """Uncertainty of the labels between each two classes, which is gone when they become one.
+
+    Parameters
+    ----------
+    probabilities : (E, K) array
+        Of each entity's label.
+
+    Returns
+    -------
+    (K, K) array
+        ``sum_e -(p_a log p_a/(p_a + p_b) + p_b log p_b/(p_a + p_b))``; 0 on the diagonal.
+    """
+    p = np.asarray(probabilities, dtype=np.float64)
+    k = p.shape[1]
+    found = np.zeros((k, k))
+    plain = _p_log_p(p).sum(axis=0)
+    for a in range(k):
+        both = _p_log_p(p[:, [a]] + p[:, a + 1 :]).sum(axis=0)
+        found[a, a + 1 :] = found[a + 1 :, a] = np.maximum(both - plain[a] - plain[a + 1 :], 0.0)
+    return found
+
+
+def _p_log_p(p: FloatArray) -> FloatArray:
+    return np.asarray(p * np.log(np.where(p > 0, p, 1.0)))
+
+
 def merge_gain(
     totals: Totals, sigma2: float, delta2: float, alpha: float, *, partition: bool = True
 ) -> FloatArray:
@@ -158,6 +185,7 @@ def merge_down(
     n_classes: int | None,
     alpha: float,
     partition: bool = True,
+    entropies: FloatArray | None = None,
 ) -> tuple[IntArray, list[tuple[int, float]]]:
     """Merge classes, always the two that gain most.
 
@@ -172,6 +200,10 @@ def merge_down(
         and undone to where the log probability was highest.
     alpha, partition
         See `merge_gain`. alpha/K stays as it was with the K classes of `totals`.
+    entropies : (K, K) array, optional
+        `pair_entropies` of the labels. The log probability of events and drawn labels plus the
+        entropy of the labels bounds that of the events (its mean is the variational bound), so a
+        merger costs the entropy between the two. Without it classes that overlap look superfluous.
 
     Returns
     -------
@@ -193,16 +225,21 @@ def merge_down(
         raise ParameterError.of("n_classes", "at least 1", n_classes)
     state = _Groups(totals, sigma2, delta2, alpha if partition else None)
     k = len(state.counts)
+    lost = np.zeros((k, k)) if entropies is None else np.array(entropies, dtype=np.float64)
+    if lost.shape != (k, k):
+        raise DataError("there is one entropy for each pair of classes")
     first, second = np.triu_indices(k, 1)
     gains = np.full((k, k), -np.inf)
-    gains[first, second] = state.gains(first, second)
+    gains[first, second] = state.gains(first, second) - lost[first, second]
     gains[second, first] = gains[first, second]
 
     def join(a: int, b: int) -> None:
         state.join(a, b)
         gains[b] = gains[:, b] = -np.inf
         others = state.alive[state.alive != a]
-        gains[a, others] = state.gains(np.full(len(others), a), others)
+        lost[a, others] += lost[b, others]  # what a and b together share with a third, at most
+        gains[a, others] = state.gains(np.full(len(others), a), others) - lost[a, others]
+        lost[others, a] = lost[a, others]
         gains[others, a] = gains[a, others]
 
     for small in np.flatnonzero(state.counts < _RESIDUE):

@@ -21,10 +21,12 @@ from consilience.exceptions import DataError, ParameterError
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-WINDOW = 4
+WINDOW = 6
 """Rounds that are looked at together."""
-JUMPING = 0.1
+JUMPING = 0.004
 """Share of labels that moves beyond what their probabilities explain."""
+STILL_FALLING = 0.98
+"""Ratio of the noise to that at their beginning, below which the fit still settles."""
 SMALLEST_RATE = 0.05
 
 
@@ -137,11 +139,19 @@ def excess(moved: float, expected: float, entities: float) -> float:
         Labels that moved in the round, and `expected_moves`.
     entities : float
         Labels that could move.
+
+    Notes
+    -----
+    Two standard deviations are granted: the number that moves by chance is a sum of independent
+    trials, whose variance is at most its mean.
     """
-    return max(moved - expected, 0.0) / max(entities, 1.0)
+    beyond = moved - expected - 2.0 * float(np.sqrt(max(expected, 0.0)))
+    return max(beyond, 0.0) / max(entities, 1.0)
 
 
-def next_rate(moved: Sequence[float], rate: float) -> tuple[float, bool]:
+def next_rate(
+    moved: Sequence[float], rate: float, noise: Sequence[float] | None = None
+) -> tuple[float, bool]:
     """Lower the learning rate where labels jump to and fro in step.
 
     Parameters
@@ -150,6 +160,9 @@ def next_rate(moved: Sequence[float], rate: float) -> tuple[float, bool]:
         For each round since the last change of the rate, the share of labels that moved, less what
         their probabilities explain (`excess`): at high noise many labels move, and should.
     rate : float
+    noise : sequence of float, optional
+        Standard deviation of the noise in these rounds. While it falls the classes still take
+        shape, and labels move for good.
 
     Returns
     -------
@@ -161,17 +174,20 @@ def next_rate(moved: Sequence[float], rate: float) -> tuple[float, bool]:
     Notes
     -----
     A class that loses its entities falls back to the prior, which explains every misfit best, and
-    gains them all back in the next round: labels that are certain, and move all the same. In a run
-    that settles the excess falls from round to round, so the last rounds are compared; the first
-    ones, in which every run moves its labels, are not looked at.
+    gains them all back in the next round: labels that are certain, and move all the same, be they
+    as few as those of one class. In a run that settles the excess falls from round to round, so the
+    last rounds are compared.
     """
     _check_rate(rate)
-    if len(moved) < 2 * WINDOW:
+    if len(moved) < WINDOW:
         return rate, False
     recent = np.asarray(moved[-WINDOW:], dtype=np.float64)
     half = WINDOW // 2
     falling = recent[half:].mean() < 0.7 * recent[:half].mean()
     if recent.min() < JUMPING or falling:
+        return rate, False
+    told = [] if noise is None else noise[-WINDOW:]
+    if len(told) == WINDOW and told[-1] < STILL_FALLING * told[0]:
         return rate, False
     return max(min(rate, SMALLEST_RATE), rate / 2), True
 

@@ -293,7 +293,8 @@ class Rounds:
         self._note(replies, _moved_beyond_chance(replies))
         if np.isfinite(self.trace["moved"][-1]) and self.adapts:
             self.moving.append(self.trace["moved"][-1])
-            rate, jumped = next_rate(self.moving, self.rate)
+            noise = self.trace["sigma"][-len(self.moving) :]
+            rate, jumped = next_rate(self.moving, self.rate, noise)
             if rate != self.rate:
                 self.rate, self.moving = rate, []
             self.slowed = self.slowed or jumped
