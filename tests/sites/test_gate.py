@@ -228,6 +228,12 @@ def test_rounded(n: int, step: float, good: bool) -> None:
         assert passes(d.bundle(parts)) is good, "each part is judged by itself"
 
 
+def test_rounded_to_one_over_any_number() -> None:
+    for n in range(10, 2001):
+        assert passes(d.rounded(0.3, n_records=n, step=1.0 / n)), n
+        assert not passes(d.rounded(0.3, n_records=n, step=0.999 / n)), n
+
+
 @pytest.mark.parametrize("step", [1.0, 0.5, 1e-6])
 def test_rounded_of_no_records_leaves_as_a_gap(step: float) -> None:
     made = d.rounded(0.3, n_records=0, step=step)

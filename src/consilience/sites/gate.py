@@ -259,7 +259,8 @@ def _rounded(name: str, evidence: Evidence, limits: Limits) -> None:
     records, steps = evidence.records, evidence.steps
     if records is None or steps is None:
         raise _refusal(name, "what it rests on is not known")
-    if limits.min_records > 1 and (steps * records < np.minimum(records, 1)).any():
+    # One over a number, times that number, may be a little less than 1.
+    if limits.min_records > 1 and (steps * records < np.minimum(records, 1) * (1 - 1e-9)).any():
         raise _refusal(name, "it is rounded too finely for its number of records")
 
 

@@ -3,24 +3,28 @@
 Sums by class are sent again in every round. Records that were in the same classes in *every*
 release cannot be told apart by any sums and differences of releases; records with different
 histories can. So a site lets entities move between released classes only in groups: all entities of
-one history that move the same way must hold at least `min_records` events of `min_entities`
-entities, and so must those that stay behind. Whoever cannot go with others of the same history is
-left out with others: sums of mixed company would blur the classes. A class that would be too small
-for its sums to leave is left out until it has grown. The sum of all events comes first, so what is
-left out must be large too: it is the rest of that sum.
+one history that move the same way must be many enough that *their* class sums could leave by
+themselves (events, entities, no cell that rests on few or on one), and so must those that stay
+behind. Whoever cannot go with others of the same history is left out with others: sums of mixed
+company would blur the classes. The sum of all events comes first, so what is left out must be large
+too: it is the rest of that sum.
 
+Whatever is computed from the releases of a run, as sums and differences with any weights, is then
+made of sums of such groups: the proof, and what it does not cover, is in docs/proofs/class-sums.md.
 The gate checks the same by itself and would repeat old sums; it never has to, since what is sent
 here keeps its rule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.wire.disclosure import Limits
-
 IntArray = NDArray[np.int64]
+Enough = Callable[[IntArray], bool]
+"""Whether the class sums of these entities (positions) could leave by themselves."""
 
 EMPTY, NEW, AS_BEFORE, WITHHELD = range(4)
 DISTURBING = 0.1
@@ -30,13 +34,7 @@ UNSEEN = 0
 
 
 def next_released(
-    labels: IntArray,
-    released: IntArray,
-    groups: IntArray,
-    events: IntArray,
-    *,
-    limits: Limits,
-    least: int,
+    labels: IntArray, groups: IntArray, events: IntArray, enough: Enough | None
 ) -> IntArray:
     """Class in which each entity is counted in the next release.
 
@@ -44,15 +42,12 @@ def next_released(
     ----------
     labels : (E,) int array
         Classes as drawn; -1 for none.
-    released : (E,) int array
-        Class in the last release; -1 where it was in none.
     groups : (E,) int array
         History of each entity (see :func:`next_groups`); 0 was never in any sum.
     events : (E,) int array
         Records of each entity in the sums.
-    limits : Limits
-    least : int
-        Records that the sums of a class need.
+    enough : callable or None
+        What a group must be; None where no record is protected.
 
     Returns
     -------
@@ -60,45 +55,43 @@ def next_released(
         -1 leaves an entity out.
     """
     wanted = np.where(events > 0, labels, -1)
-    if limits.min_records <= 1:
+    if enough is None:
         return wanted
-    order = np.argsort(groups, kind="stable")
+    present = np.flatnonzero(events > 0)
+    order = present[np.argsort(groups[present], kind="stable")]
     edges = np.flatnonzero(np.diff(groups[order], prepend=-1))
-    for members in np.split(order, edges[1:]):
-        unseen = groups[members[0]] == UNSEEN
-        wanted[members] = _moves(wanted[members], events[members], limits, unseen=unseen)
-    return without_small(wanted, events, limits, least)
+    for members in np.split(order, edges[1:]) if len(order) else ():
+        wanted[members] = _moves(wanted[members], members, events[members], enough, groups)
+    return wanted
 
 
-def _moves(wanted: IntArray, events: IntArray, limits: Limits, *, unseen: bool) -> IntArray:
+def _moves(
+    wanted: IntArray, members: IntArray, events: IntArray, enough: Enough, groups: IntArray
+) -> IntArray:
     """Where the entities of one history go."""
+    unseen = groups[members[0]] == UNSEEN
     kinds, part = np.unique(wanted, return_inverse=True)
     part = part.ravel()
-    size = np.bincount(part, weights=events)
-    large = (size >= limits.min_records) & (np.bincount(part) >= limits.min_entities)
+    if len(kinds) == 1 and not unseen:
+        return wanted  # as a whole it was enough when it came about
+    large = np.array([enough(members[part == k]) for k in range(len(kinds))])
     if large.all():
         return wanted
     rest = ~large[part]
-    alone = events[rest].sum() >= limits.min_records and rest.sum() >= limits.min_entities
-    if unseen or alone:
+    if unseen or enough(members[rest]):
         return np.where(rest, -1, wanted)
-    # They need company: the biggest part where they hardly disturb it, or else to leave a part out.
-    biggest = int(np.argmax(np.where(large, size, -1.0)))
+    # They need company: the biggest part where they hardly disturb it, or else others are left out.
+    size = np.where(large, np.bincount(part, weights=events), -1.0)
+    biggest = int(np.argmax(size))
     if events[rest].sum() <= DISTURBING * size[biggest]:
-        return np.where(rest, kinds[biggest], wanted)
-    smallest = int(np.argmin(np.where(large, size, np.inf)))
-    return np.where(rest | (part == smallest), -1, wanted)
-
-
-def without_small(released: IntArray, events: IntArray, limits: Limits, least: int) -> IntArray:
-    """Leave out classes whose sums would rest on too few records or entities."""
-    used = released >= 0
-    if not used.any():
-        return released
-    size = np.bincount(released[used], weights=events[used])
-    entities = np.bincount(released[used])
-    small = (size < least) | (entities < limits.min_entities)
-    return np.where(used & small[np.where(used, released, 0)], -1, released)
+        joined = rest | (part == biggest)
+        if enough(members[joined]):
+            return np.where(joined, kinds[biggest], wanted)
+    for k in np.argsort(size, kind="stable")[np.sum(~large) :]:
+        rest = rest | (part == k)
+        if enough(members[rest]):
+            break
+    return np.where(rest, -1, wanted)
 
 
 def next_groups(groups: IntArray, released: IntArray) -> IntArray:
@@ -117,6 +110,21 @@ def next_groups(groups: IntArray, released: IntArray) -> IntArray:
     return np.where(unseen, UNSEEN, inverse)
 
 
+def withheld_classes(
+    labels: IntArray, released: IntArray, events: IntArray, enough: Enough | None
+) -> IntArray:
+    """Classes that enough entities are in, and of which no sum leaves all the same.
+
+    Classes of fewer are not mentioned: whether there is anybody in a class of a coordinator's own
+    making is a question about single entities.
+    """
+    drawn = np.where(events > 0, labels, -1)
+    wanted = np.setdiff1d(np.unique(drawn[drawn >= 0]), released)
+    if enough is None:
+        return wanted
+    return np.array([k for k in wanted if enough(np.flatnonzero(drawn == k))], dtype=np.int64)
+
+
 def status_of(released: IntArray, before: IntArray, withheld: IntArray, n_cells: int) -> IntArray:
     """What the sums of each class are: 0 empty, 1 new, 2 as before, 3 withheld."""
     found = np.full(n_cells, EMPTY, dtype=np.int64)
@@ -125,3 +133,12 @@ def status_of(released: IntArray, before: IntArray, withheld: IntArray, n_cells:
         found[k] = AS_BEFORE if same else NEW
     found[withheld] = WITHHELD
     return found
+
+
+def moved_share(released: IntArray, before: IntArray) -> float:
+    """Share of the entities in the sums of both rounds that are in another class than before.
+
+    NaN where there are none. It is made of numbers of entities of whole groups.
+    """
+    both = (released >= 0) & (before >= 0)
+    return float(np.mean(released[both] != before[both])) if both.any() else float("nan")

@@ -18,6 +18,7 @@ IntArray = NDArray[np.int64]
 
 MAX_CLASSES = 200
 MAX_ROUNDS = 1000
+MAX_BETAS = 20
 MARKS = 2
 """Sums by entity beside the products: entities, and tables of agents (in the offer: agents)."""
 

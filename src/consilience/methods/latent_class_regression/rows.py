@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ from consilience.methods.latent_class_regression.messages import Settings
 from consilience.methods.phases.protected_rows import drawing_seed
 from consilience.numerics.latent_class import Blocks, agent_key, blocks_of
 from consilience.numerics.random import stream
+from consilience.wire.disclosure import Limits, may_leave
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -86,6 +89,40 @@ class Events:
         """Rows of 1, features and response in the units of the classes, times the root."""
         moved = (self.plain()[:, 1:] - centre) / scale
         return np.asarray(np.column_stack([np.ones(len(self.z)), moved]) * self.root[:, None])
+
+    def centred(self, z: FloatArray) -> FloatArray:
+        """Rows from :meth:`scaled` around the site's own medians, times the root: to be judged.
+
+        Somebody else's centre could make a column of which few events have a value, or one event
+        has most, look like any other; sums around one centre tell those around all others.
+        """
+        rows = z / np.where(self.root > 0, self.root, 1.0)[:, None]
+        middle = np.sort(rows[:, 1:], axis=0)[(len(rows) - 1) // 2]
+        moved = np.column_stack([np.ones(len(rows)), rows[:, 1:] - middle])
+        return np.asarray(moved * self.root[:, None])
+
+    def enough(self, z: FloatArray, limits: Limits) -> Callable[[IntArray], bool]:
+        """Whether class sums of some entities could leave by themselves.
+
+        Parameters
+        ----------
+        z : (n, p) array
+            From :meth:`scaled`.
+        limits : Limits
+        """
+        judged, events = self.centred(z), self.counted
+        used = np.flatnonzero(self.used)
+        used = used[np.argsort(self.entity[used], kind="stable")]
+        start = np.concatenate([[0], np.cumsum(events)])
+
+        def check(members: IntArray) -> bool:
+            if events[members].sum() < limits.min_records:
+                return False
+            parts = [used[start[e] : start[e + 1]] for e in members.tolist()]
+            rows = np.concatenate(parts)
+            return may_leave(judged[rows], self.entity[rows], limits)
+
+        return check
 
     def marks(self, tables: NDArray[np.bool_]) -> FloatArray:
         """1 at the first event of each entity in the sums; 1 there where it opened a table."""
@@ -177,6 +214,16 @@ def events_of(
     )
 
 
+def digest_of(data: SiteData) -> str:
+    """Digest of the rows: the same in every step of a run, so that releases are about the same."""
+    sealed = hashlib.sha256()
+    for part in (data.features, data.target, data.weight, data.agent, data.entity):
+        if part is not None:
+            sealed.update(f"{part.dtype} {part.shape}".encode())
+            sealed.update(np.ascontiguousarray(part).tobytes())
+    return sealed.hexdigest()
+
+
 def _entities(names: NDArray[np.str_], agent: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Number the pairs of agent and entity by agent, then by first appearance.
 
@@ -203,7 +250,9 @@ def _seeds(data: SiteData, site: SiteContext, agent_names: NDArray[np.str_]) -> 
     rows themselves, so that asking again tells nothing new.
     """
     if site.limits.min_records > 1:
-        sealed = drawing_seed(data, site, _PURPOSE)
+        # Of the response alone: features in other units or company would give other draws.
+        bare = data.with_features(np.empty((data.n_rows, 0)), ())
+        sealed = drawing_seed(bare, site, _PURPOSE)
         streams = [stream(sealed, str(name)) for name in agent_names]
     else:
         streams = [site.stream(_PURPOSE, str(name)) for name in agent_names]

@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import ProtocolError
+from consilience.exceptions import DataError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.latent_class_regression.closing import conclude_at_site
 from consilience.methods.latent_class_regression.memberships import (
     UNSEEN,
+    moved_share,
     next_groups,
     next_released,
     status_of,
+    withheld_classes,
 )
 from consilience.methods.latent_class_regression.messages import (
+    MAX_BETAS,
     MAX_ROUNDS,
     Begin,
     Conclude,
@@ -32,8 +35,8 @@ from consilience.methods.latent_class_regression.messages import (
     Sums,
     unpacked,
 )
-from consilience.methods.latent_class_regression.rows import Events, events_of
-from consilience.numerics.latent_class import classes_of, draw_uniform
+from consilience.methods.latent_class_regression.rows import Events, digest_of, events_of
+from consilience.numerics.latent_class import Classes, Totals, classes_of, draw_uniform
 from consilience.numerics.latent_class_model import concentration_log_likelihood
 from consilience.numerics.latent_class_rounds import expected_moves, own_weights
 from consilience.numerics.latent_class_sampling import draw_labels, table_counts
@@ -64,20 +67,26 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     kept = np.flatnonzero(events.used)
     for column, of in enumerate((events.entity, events.agent)):
         marks[kept[np.unique(of[kept], return_index=True)[1]], column] = 1.0
-    sums = _released(events, events.z, everyone, s.n_cells, marks)
+    sums = _released(events, events.z, everyone, s.n_cells, marks, site.limits)
     unsafe = _unsafe(sums, site.limits, 2 * events.z.shape[1])
     if unsafe.any():
         sums = sums.withhold(np.broadcast_to(unsafe[:, None], np.shape(sums.value)))
     seen = UNSEEN if unsafe.any() else UNSEEN + 1
     return Offered(sums=sums), {
         "settings": message.settings,
+        "rows": digest_of(data),
         "seeds": events.seeds,
         "groups": np.full(events.n_entities, seen, dtype=np.int64),
     }
 
 
 def _released(
-    events: Events, z: FloatArray, counted: IntArray, n_cells: int, marks: FloatArray
+    events: Events,
+    z: FloatArray,
+    counted: IntArray,
+    n_cells: int,
+    marks: FloatArray,
+    limits: Limits,
 ) -> Released:
     """Sums by class over the events that have a weight and are not held out."""
     return class_sums(
@@ -87,6 +96,7 @@ def _released(
         entities=events.entity,
         blocks=events.agent,
         marks=marks,
+        judged=events.centred(z) if limits.min_records > 1 else None,
         series=SERIES,
     )
 
@@ -107,12 +117,14 @@ def _unsafe(sums: Released, limits: Limits, least: int) -> NDArray[np.bool_]:
 @step("begin", once=True)
 def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Put every entity into a class, and tell the sums."""
-    s = _settings(message.settings, state, begun=False)
+    s = _settings(message.settings, state, data, begun=False)
     events = events_of(data, s, site, state["seeds"])
     scaling = np.stack([message.centre.value, message.scale.value])
     if scaling.shape[1] != events.n_features + 1 or not (scaling[1] > 0).all():
         raise ProtocolError("centres and scales are none of the study's columns")
     z = events.scaled(*scaling)
+    if not (np.isfinite(scaling).all() and np.isfinite(z).all()):
+        raise ProtocolError("centres and scales are not those of numbers")
     if s.start == "local":
         labels = _own_classes(events, z, s, site.limits, float(message.sigma2.value))
     else:
@@ -175,28 +187,24 @@ class _Made:
     ) -> tuple[Sums, State]:
         """Sums that may leave, and what the site keeps of this round."""
         n_cells, least = s.n_cells, 2 * z.shape[1]
-        counted = events.counted
-        released = next_released(
-            self.labels,
-            self.before["released"],
-            self.groups,
-            counted,
-            limits=limits,
-            least=max(limits.min_records, least),
-        )
+        counted, before = events.counted, self.before["released"]
+        enough = events.enough(z, limits) if limits.min_records > 1 else None
+        released = next_released(self.labels, self.groups, counted, enough)
         while True:
             marks = events.marks(_tables(events, released, n_cells, self.message))
-            sums = _released(events, z, released, n_cells, marks)
+            sums = _released(events, z, released, n_cells, marks, limits)
             unsafe = _unsafe(sums, limits, least)
             if not unsafe.any():
                 break
             released = np.where((released >= 0) & unsafe[released], -1, released)
-        wanted = np.unique(self.labels[(counted > 0) & (self.labels >= 0)])
-        withheld = np.setdiff1d(wanted, released)
+        withheld = withheld_classes(self.labels, released, counted, enough)
         n_entities = events.n_entities if events.n_entities >= limits.min_records else 0
+        if enough is not None:
+            # A share of all labels would count single entities beyond lines that somebody drew.
+            moved = None if moved is None else moved_share(released, before)
         reply = Sums(
             sums=sums,
-            status=status_of(released, self.before["released"], withheld, n_cells),
+            status=status_of(released, before, withheld, n_cells),
             moved=_told(moved, n_entities, limits),
             fit=bundle(_fits(events, released, n_cells, self.message, limits)),
         )
@@ -212,7 +220,7 @@ class _Made:
 @step("round", tally=_tally)
 def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Draw labels with the classes of all sites, each entity without its own part in them."""
-    s = _settings(message.settings, state)
+    s = _settings(message.settings, state, data)
     events = events_of(data, s, site, state["seeds"])
     z = events.scaled(*state["scaling"])
     totals = unpacked(message.totals.value, events.n_features, s.fit_intercept)
@@ -220,21 +228,7 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
     _check_round(message, s, mapping)
     labels, own, newest = _where_we_stand(message, state, events, s, mapping)
     classes = classes_of(totals, float(message.sigma2.value), float(message.delta2.value))
-    exact = s.concentration == "exact"
-    base = np.asarray(message.base.value)
-    drawn, probabilities, _ = draw_labels(
-        events.blocks(z, s),
-        classes,
-        labels,
-        own,
-        base if exact else None,
-        message.beta,
-        events.keys,
-        message.round,
-        shortcut_counts=None if exact else totals.counts,
-        alpha=message.alpha,
-    )
-    drawn = np.asarray(drawn, dtype=np.int64)
+    drawn, probabilities = _drawn(message, events, z, s, site.limits, classes, totals, labels, own)
     were = labels >= 0
     # With its sign: at small sites it is noise around 0, which the coordinator averages.
     moved = float(((drawn != labels) & were).sum()) - expected_moves(probabilities[were])
@@ -250,11 +244,54 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
     return reply, {**_from_before(state), "scaling": state["scaling"], **kept}
 
 
+def _drawn(
+    message: Round,
+    events: Events,
+    z: FloatArray,
+    s: Settings,
+    limits: Limits,
+    classes: Classes,
+    totals: Totals,
+    labels: IntArray,
+    own: FloatArray,
+) -> tuple[IntArray, FloatArray]:
+    """Labels and their probabilities."""
+    exact = s.concentration == "exact"
+    try:
+        drawn, probabilities, _ = draw_labels(
+            events.blocks(z, s),
+            classes,
+            labels,
+            own,
+            np.asarray(message.base.value) if exact else None,
+            message.beta,
+            events.keys,
+            message.round,
+            shortcut_counts=None if exact else totals.counts,
+            alpha=message.alpha,
+        )
+    except DataError:
+        if limits.min_records <= 1:
+            raise
+        # Under made-up classes one entity may have no likelihood: a refusal would say that there
+        # is such a one.
+        even = np.full((events.n_entities, s.n_cells), 1.0 / s.n_cells)
+        return labels, even
+    return np.asarray(drawn, dtype=np.int64), probabilities
+
+
 def _check_round(message: Round, s: Settings, mapping: IntArray) -> None:
     if len(message.totals.value) != s.n_cells or len(message.base.value) != s.n_cells:
         raise ProtocolError("the classes of a round are as many as in the beginning")
-    if ((mapping < 0) | (mapping >= s.n_cells)).any():
+    if mapping.shape != (s.n_cells,) or ((mapping < 0) | (mapping >= s.n_cells)).any():
         raise ProtocolError("classes are merged into classes that do not exist")
+    if not (1 <= message.round <= MAX_ROUNDS and -1 <= message.used < message.round):
+        raise ProtocolError(f"rounds are numbered from 1 to {MAX_ROUNDS}, each after those before")
+    numbers = np.array([message.alpha, message.beta, *message.betas])
+    if not (np.isfinite(numbers) & (numbers > 0)).all() or len(message.betas) > MAX_BETAS:
+        raise ProtocolError("alpha, beta and a few values to compare are positive numbers")
+    if not (0.0 <= message.decay <= 1.0 and 0.0 <= message.weight < np.inf):
+        raise ProtocolError("what is left of earlier sums is a share, and a weight is not negative")
 
 
 def _where_we_stand(
@@ -347,14 +384,16 @@ def conclude(
     message: Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Concluded, State]:
     """Keep classes and predictor at the site; tell what they are worth on held-out events."""
-    s = _settings(message.settings, state)
+    s = _settings(message.settings, state, data)
     events = events_of(data, s, site, state["seeds"])
     return conclude_at_site(message, data, events, s, state, site), {}
 
 
-def _settings(text: str, state: State, *, begun: bool = True) -> Settings:
+def _settings(text: str, state: State, data: SiteData, *, begun: bool = True) -> Settings:
     if text != state.get("settings"):
         raise ProtocolError("the settings changed during the run")
+    if digest_of(data) != state["rows"]:
+        raise ProtocolError("the columns were prepared in another way during the run")
     if begun and "answers" not in state:
         raise ProtocolError("a round was asked before the beginning")
     return Settings.from_json(text)
@@ -362,4 +401,4 @@ def _settings(text: str, state: State, *, begun: bool = True) -> Settings:
 
 def _from_before(state: State) -> State:
     """What stays as it is in a run."""
-    return {name: state[name] for name in ("settings", "seeds")}
+    return {name: state[name] for name in ("settings", "rows", "seeds")}
