@@ -412,9 +412,10 @@ def may_leave(rows: FloatArray, entities: NDArray[Any], limits: Limits) -> bool:
     if limits.min_records <= 1:
         return True
     adds = (rows != 0).any(axis=1)
-    if adds.sum() < max(limits.min_records, 2 * rows.shape[1]):
+    rows, entities = rows[adds], np.asarray(entities)[adds]
+    if len(rows) < max(limits.min_records, 2 * rows.shape[1]):
         return False
-    if len(np.unique(entities[adds])) < limits.min_entities:
+    if len(np.unique(entities)) < limits.min_entities:
         return False
     records, share = product_facts(rows)
     small = (records > 0) & (records < limits.min_records)
