@@ -69,6 +69,8 @@ PROOFS = (
     ),
     Proof("flower engine", ("tests/flower/test_exchange.py",), ("test_same_bytes", "COMPARED")),
 )
+TWINS = {"latent-class-regression": "LatentClassRegressor"}
+"""Estimators of the same for one table, where their name does not begin with that of the method."""
 NOT_PLANNED = {("mean-and-sd", "estimator"): "not planned"}
 CASES = ROOT / "tests" / "faults" / "cases.py"
 
@@ -93,7 +95,8 @@ def conformance() -> Iterator[str]:
 
 def _cell(proof: Proof, name: str, kind: str) -> str:
     # A method's twin for one table has its name with the kind of estimator.
-    mentions = re.compile(rf"\b{kind}(?:Regressor|Classifier)?\b|\b{re.escape(name)}\b")
+    twin = TWINS.get(name, kind)
+    mentions = re.compile(rf"\b{kind}(?:Regressor|Classifier)?\b|\b{twin}\b|\b{re.escape(name)}\b")
     paths = [path for pattern in proof.files for path in sorted(ROOT.glob(pattern))]
     # A file that names the method itself comes before one that only loops over a list with it.
     for text_of in (_own_text, _text):
@@ -320,8 +323,11 @@ SMALLEST = "Smallest site that passes, by method and preset"
 Passes = Callable[[Any], bool]
 
 
-def _tables(n: int) -> dict[str, Any]:
-    """Three sites of two separated groups, three columns, a response; the first has n rows."""
+def _tables(n: int, *, entities: bool) -> dict[str, Any]:
+    """Three sites of two separated groups, three columns, a response; the first has n rows.
+
+    Entities, where they are wanted, have four events each.
+    """
     import numpy as np
 
     found = {}
@@ -331,6 +337,8 @@ def _tables(n: int) -> dict[str, Any]:
         x = rng.normal(size=(rows, 3)) + 4.0 * (np.arange(rows) % 2)[:, None]
         y = x @ np.array([1.0, -1.0, 0.5]) + rng.normal(size=rows)
         found[site] = {**{f"x{j}": x[:, j] for j in range(3)}, "y": y}
+        if entities:
+            found[site]["entity"] = np.array([f"e{j // 4}" for j in range(rows)])
     return found
 
 
@@ -347,6 +355,10 @@ def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
             ("is in the average", lambda run: "small" in run.result.owners),
             ("holds out rows", lambda run: _holds_out(run.result, "small")),
         ),
+        "latent-class-regression": (
+            ("is in the classes", lambda run: _has_sums(run.result, "small")),
+            ("holds out events", lambda run: _measures(run.result, "small")),
+        ),
         "assistance-test": (("in common: a test", lambda run: bool(run.result.tests)),),
         "assisted-glm": (("in common: a fit", lambda run: run.result.rounds > 0),),
     }
@@ -354,6 +366,19 @@ def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
 
 def _holds_out(result: Any, site: str) -> bool:
     return site in result.sites and result.held[result.sites.index(site)] > 0
+
+
+def _has_sums(result: Any, site: str) -> bool:
+    """Whether a site sent a class sum after the one of all its events, and was never left out."""
+    if site not in result.sites:
+        return False
+    at = result.sites.index(site)
+    return bool((result.released[:, at] + result.repeated[:, at] > 0).all())
+
+
+def _measures(result: Any, site: str) -> bool:
+    at = result.sites.index(site) if site in result.sites else -1
+    return at >= 0 and bool(result.heldout_mse[at, 2] >= 0)
 
 
 STUDIES = _studies()
@@ -400,6 +425,7 @@ def _run(name: str, preset: str, n: int) -> Any:
         Columns,
         EnsembleClustering,
         Federation,
+        LatentClassRegression,
         MeanAndSD,
         MetaClustering,
         Preparation,
@@ -420,6 +446,7 @@ def _run(name: str, preset: str, n: int) -> Any:
             "none",
             "y",
         ),
+        "latent-class-regression": (LatentClassRegression(n_classes=1), "none", "y"),
     }
     over_columns = {
         "assistance-test": AssistanceTest(family="normal", n_directions=1),
@@ -428,9 +455,14 @@ def _run(name: str, preset: str, n: int) -> Any:
     if name in over_columns:
         return measured_assisted.run_with(over_columns[name], preset, n)
     method, standardize, target = methods[name]
+    entities = name == "latent-class-regression"
     federation = Federation.local(
-        _tables(n),
-        columns=Columns(features=("x0", "x1", "x2"), target=target),
+        _tables(n, entities=entities),
+        columns=Columns(
+            features=("x0", "x1", "x2"),
+            target=target,
+            entity="entity" if entities else None,
+        ),
         preparation=Preparation(standardize=standardize),  # type: ignore[arg-type]
         policy=preset,
     )
@@ -526,7 +558,8 @@ classes asked for; two sites have 120 rows, the third has the number in the tabl
 more rows: a site passes when its *smallest* cell does. `strict` and `consortium` have the same
 `min_records`. Meta clustering: linear models of a linear response; the other candidates are in
 [its guide](docs/guide/meta-clustering.md#candidates). Reference averaging: a ridge, a fifth of the
-rows held out. Over columns the number is that of the common rows: two columns at the initiator,
+rows held out. Latent class regression: one class, entities of four events; with K classes about K
+times as many. Over columns the number is that of the common rows: two columns at the initiator,
 whose policy also has `share_response = true`, and two at its partner; a linear model, one direction
 for the test.
 """
@@ -543,6 +576,13 @@ META_SPEED = """\
 
 From `benchmarks/meta_clustering.py`: one view of the rows, seconds on one thread with other jobs
 beside it. "double loop": over pairs of sites, with scikit-learn's own prediction.
+"""
+LATENT = """\
+## Latent class regression: measured against wanted
+
+Designs of the source (arXiv 2206.10783, simulation study) and of our own, and real tables; each
+table's page says what its figures are. Federated rows go through the method, the preset is named in
+each table's page. "source": the source's value, where it gives one, for comparison.
 """
 REFERENCE = """\
 ## Reference averaging: measured against wanted
@@ -589,6 +629,9 @@ def page() -> str:
         "",
         REFERENCE,
         *measured_bounds.lines(ROOT, "reference_averaging"),
+        "",
+        LATENT,
+        *measured_bounds.lines(ROOT, "latent_class_regression"),
         "",
         measured_assisted.TEXT,
         *measured_bounds.lines(ROOT, "assisted_glm"),

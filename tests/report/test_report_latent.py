@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from consilience import Columns, Federation, LatentClassRegression, LatentClassRegressor
 from consilience import report as room
+from consilience.datasets.simulate_wards import FEATURES, simulate_wards
 from consilience.report import figures_latent, html, latent_evidence
 from consilience.report.methods import latent_class_regression as words
 from consilience.report.sections import Block, Headline, Table
@@ -271,6 +274,56 @@ def test_names_of_others_are_never_markup_or_mathematics(plot: Any) -> None:
     svg = drawn(plot(result_of(n_sites=3, sites=evil, feature_names=evil)))
     assert "<script" not in svg
     assert "n" * 40 not in svg
+
+
+@pytest.fixture(scope="module")
+def visits() -> dict[str, Any]:
+    return {
+        name: table.drop(columns="kind") for name, table in simulate_wards(1, n_wards=5).items()
+    }
+
+
+def test_figures_of_a_fitted_estimator(visits: dict[str, Any]) -> None:
+    table = visits["aspen"]
+    for intercept in (True, False):
+        model = LatentClassRegressor(2, n_restarts=1, fit_intercept=intercept, random_state=0)
+        model.fit(
+            table[list(FEATURES)], table["pressure"], entity=table["patient"], agent=table["ward"]
+        )
+        svg = letters(drawn(room.plot_latent_coefficients(model)))
+        assert "dose" in svg and "class 0" in svg and "class 2" not in svg
+        assert ("intercept" in svg) == intercept
+        assert "95 % interval" in svg
+        traces = letters(drawn(room.plot_latent_traces(model)))
+        assert "sweep" in traces and "moved" in traces and "classes merged" in traces
+    bare = LatentClassRegressor(2, n_restarts=1, random_state=0).fit(
+        table[list(FEATURES)].to_numpy(), table["pressure"], entity=table["patient"]
+    )
+    assert "x0" in letters(drawn(room.plot_latent_coefficients(bare)))
+
+
+def test_report_of_a_real_run(visits: dict[str, Any], tmp_path: Path) -> None:
+    federation = Federation.local(
+        visits,
+        columns=Columns(features=FEATURES, target="pressure", agent="ward", entity="patient"),
+        policy="strict",
+    )
+    run = LatentClassRegression(n_classes=2, average_rounds=4, settle_rounds=4).run(
+        federation, seed=0
+    )
+    page = room.write(run, tmp_path).read_text(encoding="utf-8")
+    for heading in ("Question", "Answer in a sentence", "Evidence", "What left each site"):
+        assert f"<h2>{heading}</h2>" in page
+    for block in ("The classes", "Who belongs where", HELD_OUT, "How the rounds went"):
+        assert f"<h3>{block}</h3>" in page
+    # Neither an entity nor an agent is named outside its site.
+    for table in visits.values():
+        assert not any(f">{who}<" in page for who in (*table["patient"], *table["ward"]))
+        assert not any(who in page for who in table["patient"])
+    counts = latent_evidence.release_counts(run.result)
+    assert counts.sum() > 0
+    assert run.result.reported.shape == run.result.released.shape
+    assert len(figures_latent.traces(run.result)["moved"]) == run.result.rounds_run + 1
 
 
 def test_report_refuses_the_result_of_another_method() -> None:

@@ -1,0 +1,89 @@
+"""The guide of latent class regression: its code prints what it shows, its names exist."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from consilience.datasets.simulate_wards import CENTRES, SLOPES
+from consilience.methods.latent_class_regression import LatentClassRegression
+from consilience.methods.latent_class_regression.parameters import (
+    AUTO_START,
+    CONCENTRATIONS,
+    STARTS,
+    default_rate,
+    default_rounds,
+)
+from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
+from consilience.methods.latent_class_regression.rows import PROTECTED_SHARE
+from consilience.report import __all__ as figures_of_reports
+from consilience.sites.study import Study
+from tests.docs.test_pages import blocks, figures
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "latent-class-regression.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+WORDS = " ".join(TEXT.split())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_python_of_the_guide_prints_what_it_shows() -> None:
+    printed = io.StringIO()
+    namespace: dict[str, object] = {}
+    with contextlib.redirect_stdout(printed):
+        for block in blocks(PAGE, "python"):
+            exec(compile(block, PAGE.name, "exec"), namespace)
+    shown = " ".join(blocks(PAGE, "text"))
+    assert figures(shown), "the guide shows no output"
+    assert figures(printed.getvalue()) == figures(shown), printed.getvalue()
+
+
+def test_study_of_the_guide_is_one(tmp_path: Path) -> None:
+    (text,) = blocks(PAGE, "toml")
+    (tmp_path / "study.toml").write_text(text, encoding="utf-8")
+    study = Study.load(tmp_path / "study.toml")
+    assert study.method == LatentClassRegression.name
+    assert (study.data.agent, study.data.entity) == ("ward", "patient")
+    LatentClassRegression(**study.parameters).validate()
+
+
+def test_parameters_that_the_guide_names() -> None:
+    method = LatentClassRegression()
+    assert default_rounds("local") == 6 and "6 rounds before the merge" in WORDS
+    assert default_rounds("random") == 25 and '`"random"` (25 rounds)' in WORDS
+    assert default_rate(1.0) == 0.5 and ".5 with everyone present" in WORDS
+    assert default_rate(0.25) == 0.2 and ".2 where a quarter or less reports" in WORDS
+    assert AUTO_START == 18 and "starts with 18" in WORDS
+    assert PROTECTED_SHARE == 0.2, "the guide says a fifth"
+    assert method.start == "local" and method.concentration == "exact" and method.adapt_rate
+    for word in (*STARTS, *CONCENTRATIONS):
+        assert f'"{word}"' in WORDS
+    fields = {f.name for f in dataclasses.fields(LatentClassRegression)}
+    rounds = TEXT[TEXT.index("\n## Rounds") : TEXT.index("\n## Known limits")]
+    named = set(re.findall(r"`(\w+)(?: = [^`]+)?`", rounds))
+    assert {"start", "learning_rate", "participation", "server_cache", "adapt_rate"} <= named
+    assert named <= fields
+
+
+def test_fields_that_the_guide_names_exist() -> None:
+    section = TEXT[TEXT.index("## Reading the result") : TEXT.index("### Binary targets")]
+    known = {f.name for f in dataclasses.fields(LatentClassRegressionResult)}
+    known |= {n for n in dir(LatentClassRegressionResult) if n.startswith("pooled")}
+    known |= {"LatentClassRegressor"}
+    items = section[section.index("- `coefficients`") : section.index("`consilience.report")]
+    named = set(re.findall(r"`(\w+)`", items))
+    assert {"coefficients", "class_shares", "heldout_mse", "trace_moved", "withheld"} <= named
+    assert named <= known
+    plots = [name for name in figures_of_reports if name.startswith("plot_latent_")]
+    assert len(plots) == 5
+    for name in plots:
+        assert f"`{name}`" in section or f"{name}(" in section
+
+
+def test_links_to_sections_and_numbers_of_the_demo() -> None:
+    assert "[30.0, 9.0, 8.0]" in TEXT and CENTRES.tolist() == [30.0, 9.0, 8.0]
+    assert len(SLOPES) == 4
