@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -91,16 +92,24 @@ def classes_of(totals: Totals, sigma2: float, delta2: float) -> Classes:
 
     from consilience.numerics import latent_class_kernels as kernels
 
-    products, cross = np.ascontiguousarray(totals.products), np.ascontiguousarray(totals.cross)
-    k, f = cross.shape
-    precision, cholesky = np.empty((k, f, f)), np.zeros((k, f, f))
-    mean, linear, log_det = np.empty((k, f)), np.empty((k, f)), np.empty(k)
-    kernels.factor_classes(
-        products, cross, 1.0 / sigma2, 1.0 / delta2, precision, cholesky, mean, linear, log_det
+    k, f = totals.cross.shape
+    state = kernels.State(
+        np.empty((k, f, f)), np.empty((k, f)), np.zeros((k, f, f)), np.empty((k, f)), np.empty(k)
     )
-    if not (np.isfinite(log_det).all() and np.isfinite(mean).all()):
+    kernels.factor_classes(
+        plain(totals.products), plain(totals.cross), 1.0 / sigma2, 1.0 / delta2, state
+    )
+    if not (np.isfinite(state.log_det).all() and np.isfinite(state.mean).all()):
         raise out_of_range()
-    return Classes(precision, mean, cholesky, log_det, float(sigma2), float(delta2), linear)
+    return Classes(
+        precision=state.precision,
+        mean=state.mean,
+        cholesky=state.cholesky,
+        log_det=state.log_det,
+        sigma2=float(sigma2),
+        delta2=float(delta2),
+        linear=state.linear,
+    )
 
 
 def block_log_likelihood(
@@ -136,48 +145,50 @@ def block_log_likelihood(
 
     e, k = blocks.n_entities, classes.n_classes
     out = np.empty((e, k))
-    finite = density.likelihoods(
-        *block_arrays(blocks), *class_arrays(classes), *own_arrays(own, e, k), 0, e, out
-    )
-    if not finite:
+    given = kernel_events(blocks), kernel_state(classes)
+    variances = 1.0 / classes.sigma2, 1.0 / classes.delta2
+    if not density.likelihoods(*given, *variances, own_weights(own, e, k), 0, e, out):
         raise out_of_range()
     return out
 
 
-def block_arrays(blocks: Blocks) -> tuple[FloatArray | IntArray, ...]:
-    """What the compiled kernels take of blocks."""
-    return (
-        blocks.products,
-        blocks.cross,
-        blocks.squares,
-        blocks.n,
-        blocks.x,
-        blocks.y,
-        blocks.start,
+def kernel_events(blocks: Blocks) -> Any:
+    """Blocks as compiled code takes them."""
+    from consilience.numerics import latent_class_kernels as kernels
+
+    b = blocks
+    return kernels.Events(
+        products=plain(b.products),
+        cross=plain(b.cross),
+        squares=plain(b.squares),
+        n=plain(b.n),
+        x=plain(b.x),
+        y=plain(b.y),
+        start=plain(b.start, np.int64),
     )
 
 
-def class_arrays(classes: Classes) -> tuple[FloatArray | float, ...]:
-    """What the compiled kernels take of classes."""
-    return (
-        classes.precision,
-        classes.linear,
-        classes.cholesky,
-        classes.mean,
-        classes.log_det,
-        1.0 / classes.sigma2,
-        1.0 / classes.delta2,
-    )
+def kernel_state(classes: Classes) -> Any:
+    """Classes as compiled code takes them."""
+    from consilience.numerics import latent_class_kernels as kernels
+
+    c = classes
+    return kernels.State(*map(plain, (c.precision, c.linear, c.cholesky, c.mean, c.log_det)))
 
 
-def own_arrays(own: ArrayLike | None, n_entities: int, n_classes: int) -> tuple[FloatArray, bool]:
-    """The weights of the entities in the totals, and whether there are any."""
+def plain(values: ArrayLike, kind: Any = np.float64) -> NDArray[Any]:
+    """An array in row order that may be written: other kinds would be compiled for anew."""
+    return np.require(values, kind, ["C", "W"])
+
+
+def own_weights(own: ArrayLike | None, n_entities: int, n_classes: int) -> FloatArray:
+    """Weights of the entities in the totals; without rows: there are none."""
     if own is None:
-        return np.zeros((0, n_classes)), False
-    weights = np.ascontiguousarray(own, dtype=np.float64)
+        return np.zeros((0, n_classes))
+    weights = plain(own)
     if weights.shape != (n_entities, n_classes):
         raise ParameterError.of("own", f"of shape {(n_entities, n_classes)}", weights.shape)
-    return weights, True
+    return weights
 
 
 def check_variances(sigma2: float, delta2: float) -> None:

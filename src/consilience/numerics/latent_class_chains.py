@@ -6,6 +6,7 @@ import numpy as np
 
 from consilience.numerics.latent_class_density import judge, pack_class, pack_classes, workspace
 from consilience.numerics.latent_class_kernels import (
+    State,
     compiled,
     factor_class,
     factor_classes,
@@ -53,47 +54,42 @@ def count_labels(labels, first, last, out):
 
 
 @compiled
+def set_prior(mine, base, beta, everywhere, alpha, prior):
+    """``N_i^k + beta psi_k``, or the shortcut with ``(N^k + alpha/K) / (sum N + alpha)`` for psi.
+
+    The shortcut is wanted where `alpha` is not negative.
+    """
+    n_classes = mine.size
+    total = alpha
+    if alpha >= 0.0:
+        for k in range(n_classes):
+            total += everywhere[k]
+    for k in range(n_classes):
+        share = base[k] if alpha < 0.0 else (everywhere[k] + alpha / n_classes) / total
+        prior[k] = mine[k] + beta * share
+
+
+@compiled
 def draw_agents(
-    weights,
-    labels,
-    agent_start,
-    agent_first,
-    agent_last,
-    base,
-    beta,
-    keys,
-    round_number,
-    own,
-    has_own,
-    counts,
-    alpha,
+    weights, labels, agent_start, agents, base, beta, keys, round_number, own, counts, alpha
 ):
     """Draw the entities of each agent in turn; `weights` go in as log likelihoods.
 
-    Without global counts (`counts` empty) the prior is ``N_i^k + beta base_k``, else the source's
-    shortcut ``N_i^k + beta (N^k + alpha/K) / (sum N + alpha)``, both without the entity.
     Returns the number of labels that moved, -1 if an entity has no possible class.
     """
     n_classes = weights.shape[1]
-    mine, prior = np.zeros(n_classes), np.zeros(n_classes)
+    mine, prior, everywhere = np.zeros(n_classes), np.zeros(n_classes), counts.copy()
     moved = 0
-    for a in range(agent_first, agent_last):
+    for a in range(agents[0], agents[1]):
         count_labels(labels, agent_start[a], agent_start[a + 1], mine)
         for e in range(agent_start[a], agent_start[a + 1]):
             old = labels[e]
             if old >= 0:
                 mine[old] -= 1.0
-            if counts.size == 0:
+            if alpha >= 0.0 and own.shape[0] > 0:
                 for k in range(n_classes):
-                    prior[k] = mine[k] + beta * base[k]
-            else:
-                total = alpha
-                for k in range(n_classes):
-                    without = counts[k] - own[e, k] if has_own else counts[k]
-                    prior[k] = max(without, 0.0)
-                    total += prior[k]
-                for k in range(n_classes):
-                    prior[k] = mine[k] + beta * (prior[k] + alpha / n_classes) / total
+                    everywhere[k] = max(counts[k] - own[e, k], 0.0)
+            set_prior(mine, base, beta, everywhere, alpha, prior)
             u = uniform(keys[a], round_number, np.uint64(e - agent_start[a]))
             new = choose(weights[e], prior, u, False)
             if new < 0:
@@ -119,39 +115,52 @@ def count_tables(agent_counts, beta, base, keys, round_number, out):
 
 
 @compiled
-def add_block(products, cross, squares, n, sign, s, r, q, m, counts, k):
-    """Add a block to the sums of class k, or take it out of them."""
-    f = cross.size
+def add_block(events, e, sign, sums, k):
+    """Add an entity to the sums of class k, or take it out of them."""
+    f = events.cross.shape[1]
     for i in range(f):
         for j in range(f):
-            s[k, i, j] += sign * products[i, j]
-        r[k, i] += sign * cross[i]
-    q[k] += sign * squares
-    m[k] += sign * n
-    counts[k] += sign
-    if counts[k] == 0.0:  # an empty class holds nothing, not what rounding has left
-        s[k] = 0.0
-        r[k] = 0.0
-        q[k] = 0.0
-        m[k] = 0.0
+            sums.products[k, i, j] += sign * events.products[e, i, j]
+        sums.cross[k, i] += sign * events.cross[e, i]
+    sums.squares[k] += sign * events.squares[e]
+    sums.n[k] += sign * events.n[e]
+    sums.counts[k] += sign
+    if sums.counts[k] == 0.0:  # an empty class holds nothing, not what rounding has left
+        sums.products[k] = 0.0
+        sums.cross[k] = 0.0
+        sums.squares[k] = 0.0
+        sums.n[k] = 0.0
+
+
+@compiled
+def copy_class(sums, state, source, target):
+    """Copy the sums of a class and all that follows from them."""
+    sums.products[target] = sums.products[source]
+    sums.cross[target] = sums.cross[source]
+    sums.squares[target] = sums.squares[source]
+    sums.n[target] = sums.n[source]
+    sums.counts[target] = sums.counts[source]
+    state.precision[target] = state.precision[source]
+    state.linear[target] = state.linear[source]
+    state.cholesky[target] = state.cholesky[source]
+    state.mean[target] = state.mean[source]
+    state.log_det[target] = state.log_det[source]
+
+
+@compiled
+def move_block(events, e, sign, sums, inv_sigma2, floor, state, k, packed):
+    """Add an entity to class k or take it out, and bring all that follows up to date."""
+    add_block(events, e, sign, sums, k)
+    factor_class(sums.products[k], sums.cross[k], inv_sigma2, floor, state, k)
+    pack_class(state, k, packed)
 
 
 @compiled
 def sweep_entities(
-    products,
-    cross,
-    squares,
-    n,
-    x,
-    y,
-    start,
+    events,
     agent_start,
     labels,
-    s,
-    r,
-    q,
-    m,
-    counts,
+    sums,
     inv_sigma2,
     floor,
     base,
@@ -163,87 +172,43 @@ def sweep_entities(
 ):
     """One sequential sweep in place: take an entity out, draw its class, put it in.
 
-    Returns the number of labels that moved, -1 if a likelihood is not finite.
+    `sums` have room for one class more: where an entity stays, its class is put back from there and
+    no rounding is left behind. Returns the number of labels that moved, -1 if a likelihood is not
+    finite.
     """
-    n_classes, f = r.shape
-    precision, cholesky = np.zeros((n_classes, f, f)), np.zeros((n_classes, f, f))
-    mean, linear = np.zeros((n_classes, f)), np.zeros((n_classes, f))
-    log_det = np.zeros(n_classes)
-    factor_classes(s, r, inv_sigma2, floor, precision, cholesky, mean, linear, log_det)
-    packed = pack_classes(precision, cholesky, mean)
-    work = workspace(f)
-    kept_s, kept_r = np.zeros((f, f)), np.zeros(f)
-    kept_d, kept_low, kept_mean = np.zeros((f, f)), np.zeros((f, f)), np.zeros(f)
-    weights, mine, prior = np.zeros(n_classes), np.zeros(n_classes), np.zeros(n_classes)
+    spare, f = sums.counts.size - 1, sums.cross.shape[1]
+    state = State(
+        np.zeros((spare + 1, f, f)),
+        np.zeros((spare + 1, f)),
+        np.zeros((spare + 1, f, f)),
+        np.zeros((spare + 1, f)),
+        np.zeros(spare + 1),
+    )
+    factor_classes(sums.products, sums.cross, inv_sigma2, floor, state)
+    packed, work = pack_classes(state, spare), workspace(f)
+    weights, mine, prior = np.zeros(spare), np.zeros(spare), np.zeros(spare)
     moved = 0
     for a in range(agent_start.size - 1):
         count_labels(labels, agent_start[a], agent_start[a + 1], mine)
         for e in range(agent_start[a], agent_start[a + 1]):
             old = labels[e]
-            kept_q, kept_n, kept_log_det = 0.0, 0.0, 0.0
             if old >= 0:
                 mine[old] -= 1.0
-                kept_s[:], kept_r[:], kept_q, kept_n = s[old], r[old], q[old], m[old]
-                kept_d[:], kept_low[:], kept_mean[:] = precision[old], cholesky[old], mean[old]
-                kept_log_det = log_det[old]
-                add_block(products[e], cross[e], squares[e], n[e], -1.0, s, r, q, m, counts, old)
-                log_det[old] = factor_class(
-                    s[old],
-                    r[old],
-                    inv_sigma2,
-                    floor,
-                    precision[old],
-                    cholesky[old],
-                    mean[old],
-                    linear[old],
-                )
-                pack_class(precision[old], cholesky[old], mean[old], old, *packed)
-            here = slice(start[e], start[e + 1])
-            if not judge(
-                products[e],
-                cross[e],
-                squares[e],
-                n[e],
-                x[here],
-                y[here],
-                *packed,
-                log_det,
-                inv_sigma2,
-                floor,
-                work,
-                weights,
-            ):
+                copy_class(sums, state, old, spare)
+                move_block(events, e, -1.0, sums, inv_sigma2, floor, state, old, packed)
+            if not judge(events, e, packed, state.log_det, inv_sigma2, floor, work, weights):
                 return -1
-            if alpha < 0.0:
-                for k in range(n_classes):
-                    prior[k] = mine[k] + beta * base[k]
-            else:
-                total = counts.sum() + alpha
-                for k in range(n_classes):
-                    prior[k] = mine[k] + beta * (counts[k] + alpha / n_classes) / total
+            set_prior(mine, base, beta, sums.counts, alpha, prior)
             u = uniform(keys[a], round_number, np.uint64(e - agent_start[a]))
             new = choose(weights, prior, u, best)
             if new < 0:
                 return -1
             mine[new] += 1.0
             labels[e] = new
-            if new == old:  # put back what was there: no rounding is left behind
-                s[old], r[old], q[old], m[old] = kept_s, kept_r, kept_q, kept_n
-                counts[old] += 1.0
-                precision[old], cholesky[old], mean[old] = kept_d, kept_low, kept_mean
-                log_det[old] = kept_log_det
+            if new == old:
+                copy_class(sums, state, spare, old)
+                pack_class(state, old, packed)
             else:
                 moved += 1
-                add_block(products[e], cross[e], squares[e], n[e], 1.0, s, r, q, m, counts, new)
-                log_det[new] = factor_class(
-                    s[new],
-                    r[new],
-                    inv_sigma2,
-                    floor,
-                    precision[new],
-                    cholesky[new],
-                    mean[new],
-                    linear[new],
-                )
-            pack_class(precision[new], cholesky[new], mean[new], new, *packed)
+                move_block(events, e, 1.0, sums, inv_sigma2, floor, state, new, packed)
     return moved

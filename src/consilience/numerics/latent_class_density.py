@@ -36,8 +36,9 @@ FEATURES_PER_ROW = 3
 
 
 @compiled
-def pack_class(precision, low, mean, k, packed_d, packed_low, packed_mean):
-    """Put class k into its lane: lower triangles by rows, the factor's diagonal inverted."""
+def pack(precision, low, mean, k, packed):
+    """Put a class into lane k: lower triangles by rows, the factor's diagonal inverted."""
+    packed_d, packed_low, packed_mean = packed
     f = mean.size
     tile, lane = k // WIDTH, k % WIDTH
     at = tile * (f * (f + 1) // 2) * WIDTH + lane
@@ -50,20 +51,25 @@ def pack_class(precision, low, mean, k, packed_d, packed_low, packed_mean):
 
 
 @compiled
-def pack_classes(precision, low, mean):
-    """All classes side by side; lanes without a class hold the identity."""
-    n_classes, f = mean.shape
+def pack_class(state, k, packed):
+    """Put class k into its lane."""
+    pack(state.precision[k], state.cholesky[k], state.mean[k], k, packed)
+
+
+@compiled
+def pack_classes(state, n_classes):
+    """Precisions, factors and means of all classes side by side; spare lanes hold the identity."""
+    f = state.mean.shape[1]
     tiles = (n_classes + WIDTH - 1) // WIDTH
     size = tiles * (f * (f + 1) // 2) * WIDTH
-    packed_d, packed_low = np.zeros(size), np.zeros(size)
-    packed_mean = np.zeros(tiles * f * WIDTH)
+    packed = (np.zeros(size), np.zeros(size), np.zeros(tiles * f * WIDTH))
     nothing, identity = np.zeros(f), np.eye(f)
     for k in range(tiles * WIDTH):
         if k < n_classes:
-            pack_class(precision[k], low[k], mean[k], k, packed_d, packed_low, packed_mean)
+            pack_class(state, k, packed)
         else:
-            pack_class(identity, identity, nothing, k, packed_d, packed_low, packed_mean)
-    return packed_d, packed_low, packed_mean
+            pack(identity, identity, nothing, k, packed)
+    return packed
 
 
 @compiled
@@ -155,11 +161,22 @@ def errors(x, y, mean, at, out, scale):
 
 
 @compiled
-def by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a, e, result):
+def rows_of(events, entity):
+    """Rows and outcomes of an entity."""
+    here = slice(events.start[entity], events.start[entity + 1])
+    return events.x[here], events.y[here]
+
+
+@compiled
+def by_features(events, entity, packed, tile, inv_sigma2, floor, work):
     """Log|M| and ``e'e / sigma^2 - g' M^-1 g`` of eight classes from one F x F factorisation.
 
     ``e'e`` and ``X'e`` come from the rows while these are few: less is lost to cancellation.
     """
+    packed_d, _, packed_mean = packed
+    a, e, _, result = work
+    s, r = events.products[entity], events.cross[entity]
+    x, y = rows_of(events, entity)
     f = r.size
     tri = f * (f + 1) // 2
     from_d, from_mean, last = tile * tri * WIDTH, tile * f * WIDTH, tri * WIDTH
@@ -179,7 +196,7 @@ def by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a
                 g = plus_product(g, splat(x[row, i]), load(e, row * WIDTH))
             store(a, last + i * WIDTH, times(g, splat(inv_sigma2)))
     else:
-        minus = splat(-q)
+        minus = splat(-events.squares[entity])
         for i in range(f):
             g = splat(r[i])
             for j in range(f):
@@ -193,34 +210,21 @@ def by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a
 
 
 @compiled
-def by_events(x, y, packed_low, packed_mean, tile, inv_sigma2, a, e, v, result):
-    """Log|M| - log|D| and the square of eight classes from ``I + X D^-1 X' / sigma^2``, n x n."""
+def solve_rows(x, scale, packed_low, first, v):
+    """``L^-1 x scale`` of each row for eight classes whose factors begin at `first`."""
     rows, f = x.shape
-    tri = f * (f + 1) // 2
-    from_low = tile * tri * WIDTH
-    scale = np.sqrt(inv_sigma2)
-    errors(x, y, packed_mean, tile * f * WIDTH, e, scale)
     wide = f * WIDTH
     step = (wide, wide, wide)
     row = 0
     while row + 4 <= rows:
         v0 = row * wide
         for i in range(f):
-            low = from_low + (i * (i + 1) // 2) * WIDTH
+            low = first + (i * (i + 1) // 2) * WIDTH
             inverse = load(packed_low, low + i * WIDTH)
+            s0, s1 = splat(x[row, i] * scale), splat(x[row + 1, i] * scale)
+            s2, s3 = splat(x[row + 2, i] * scale), splat(x[row + 3, i] * scale)
+            s0, s1, s2, s3 = four_products(s0, s1, s2, s3, v, v0, step, packed_low, low, i)
             at = v0 + i * WIDTH
-            s0, s1, s2, s3 = four_products(
-                splat(x[row, i] * scale),
-                splat(x[row + 1, i] * scale),
-                splat(x[row + 2, i] * scale),
-                splat(x[row + 3, i] * scale),
-                v,
-                v0,
-                step,
-                packed_low,
-                low,
-                i,
-            )
             store(v, at, times(s0, inverse))
             store(v, at + wide, times(s1, inverse))
             store(v, at + 2 * wide, times(s2, inverse))
@@ -228,33 +232,52 @@ def by_events(x, y, packed_low, packed_mean, tile, inv_sigma2, a, e, v, result):
         row += 4
     while row < rows:
         for i in range(f):
-            low = from_low + (i * (i + 1) // 2) * WIDTH
+            low = first + (i * (i + 1) // 2) * WIDTH
             s = one_product(splat(x[row, i] * scale), v, row * wide, packed_low, low, i)
             store(v, row * wide + i * WIDTH, times(s, load(packed_low, low + i * WIDTH)))
         row += 1
-    minus_one = splat(-1.0)
+
+
+@compiled
+def identity_plus_products(v, rows, f, a):
+    """``I + V V'`` of eight classes, lower triangles by rows."""
+    wide = f * WIDTH
+    step = (wide, wide, wide)
+    zero, minus = splat(0.0), splat(-1.0)
     for j in range(rows):
         i = j
         while i + 4 <= rows:
-            zero = splat(0.0)
             s0, s1, s2, s3 = four_products(
                 zero, zero, zero, zero, v, i * wide, step, v, j * wide, f
             )
             at = (i * (i + 1) // 2 + j) * WIDTH
-            store(a, at, times(s0, minus_one))
+            store(a, at, times(s0, minus))
             at += (i + 1) * WIDTH
-            store(a, at, times(s1, minus_one))
+            store(a, at, times(s1, minus))
             at += (i + 2) * WIDTH
-            store(a, at, times(s2, minus_one))
+            store(a, at, times(s2, minus))
             at += (i + 3) * WIDTH
-            store(a, at, times(s3, minus_one))
+            store(a, at, times(s3, minus))
             i += 4
         while i < rows:
-            s = one_product(splat(0.0), v, i * wide, v, j * wide, f)
-            store(a, (i * (i + 1) // 2 + j) * WIDTH, times(s, minus_one))
+            s = one_product(zero, v, i * wide, v, j * wide, f)
+            store(a, (i * (i + 1) // 2 + j) * WIDTH, times(s, minus))
             i += 1
         diagonal = (j * (j + 1) // 2 + j) * WIDTH
         store(a, diagonal, plus(load(a, diagonal), splat(1.0)))
+
+
+@compiled
+def by_events(events, entity, packed, tile, inv_sigma2, work):
+    """Log|M| - log|D| and the square of eight classes from ``I + X D^-1 X' / sigma^2``, n x n."""
+    _, packed_low, packed_mean = packed
+    a, e, v, result = work
+    x, y = rows_of(events, entity)
+    rows, f = x.shape
+    scale = np.sqrt(inv_sigma2)
+    errors(x, y, packed_mean, tile * f * WIDTH, e, scale)
+    solve_rows(x, scale, packed_low, tile * (f * (f + 1) // 2) * WIDTH, v)
+    identity_plus_products(v, rows, f, a)
     last = (rows * (rows + 1) // 2) * WIDTH
     for j in range(rows):
         store(a, last + j * WIDTH, load(e, j * WIDTH))
@@ -275,150 +298,101 @@ def workspace(n_features):
 
 
 @compiled
-def judge(
-    s, r, q, n, x, y, packed_d, packed_low, packed_mean, log_det, inv_sigma2, floor, work, out
-):
-    """Log density of one block under every class, all of its events being outside of them."""
-    a, e, v, result = work
-    n_classes, f = log_det.size, r.size
-    if y.size == 0:
+def judge(events, entity, packed, log_det, inv_sigma2, floor, work, out):
+    """Log density of one block under every class, none of which holds it; False if not finite."""
+    f = events.cross.shape[1]
+    rows = events.start[entity + 1] - events.start[entity]
+    if rows == 0:
         out[:] = 0.0
         return True
-    log_scale = n * np.log(2.0 * np.pi / inv_sigma2)
-    few = y.size * FEATURES_PER_ROW <= f
+    result = work[3]
+    log_scale = events.n[entity] * np.log(2.0 * np.pi / inv_sigma2)
+    few = rows * FEATURES_PER_ROW <= f
     finite = True
-    for tile in range((n_classes + WIDTH - 1) // WIDTH):
+    for tile in range((out.size + WIDTH - 1) // WIDTH):
         if few:
-            by_events(x, y, packed_low, packed_mean, tile, inv_sigma2, a, e, v, result)
+            by_events(events, entity, packed, tile, inv_sigma2, work)
         else:
-            by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a, e, result)
-        for k in range(tile * WIDTH, min(n_classes, (tile + 1) * WIDTH)):
+            by_features(events, entity, packed, tile, inv_sigma2, floor, work)
+        for k in range(tile * WIDTH, min(out.size, (tile + 1) * WIDTH)):
             lane = k - tile * WIDTH
             ratio = result[lane] if few else result[lane] - log_det[k]
-            value = -0.5 * (log_scale + ratio + result[WIDTH + lane])
-            out[k] = value
-            finite = finite and np.isfinite(value)
+            out[k] = -0.5 * (log_scale + ratio + result[WIDTH + lane])
+            finite = finite and np.isfinite(out[k])
     return finite
 
 
 @compiled
-def judge_own(
-    s, r, q, n, x, y, weight, precision, linear, cholesky, inv_sigma2, floor, low, m_low, b, g
-):
+def squared_error(events, entity, mean, g):
+    """``e'e`` of an entity, and ``X'e`` into `g`, as in :func:`by_features`."""
+    f = mean.size
+    x, y = rows_of(events, entity)
+    if y.size <= ROWS_FOR_ERRORS * f:
+        total = 0.0
+        g[:] = 0.0
+        for row in range(y.size):
+            e = y[row]
+            for i in range(f):
+                e -= x[row, i] * mean[i]
+            total += e * e
+            for i in range(f):
+                g[i] += x[row, i] * e
+        return total
+    total = events.squares[entity]
+    for i in range(f):
+        g[i] = events.cross[entity, i]
+        for j in range(f):
+            g[i] -= events.products[entity, i, j] * mean[j]
+        total -= mean[i] * (events.cross[entity, i] + g[i])
+    return total
+
+
+@compiled
+def judge_own(events, entity, weight, state, k, inv_sigma2, floor, rooms):
     """Log density of a block under a class that holds it with a weight, after taking it out."""
-    f = r.size
+    low, m_low, mean, g = rooms
+    f = mean.size
+    s, precision = events.products[entity], state.precision[k]
     share = weight * inv_sigma2
     for i in range(f):
         for j in range(i + 1):
             low[i, j] = precision[i, j] - share * s[i, j]
-        b[i] = linear[i] - share * r[i]
+        mean[i] = state.linear[k, i] - share * events.cross[entity, i]
     log_det = factor(low, floor, precision)
-    solve_lower(low, b)
-    solve_upper(low, b)
-    if weight == 1.0:
-        m_low[:] = cholesky
-        m_log_det = 0.0
-        for i in range(f):
-            m_log_det += 2.0 * np.log(m_low[i, i])
+    solve_lower(low, mean)
+    solve_upper(low, mean)
+    if weight == 1.0:  # put back, the class is what it was
+        m_low[:] = state.cholesky[k]
+        m_log_det = state.log_det[k]
     else:
         for i in range(f):
             for j in range(i + 1):
                 m_low[i, j] = precision[i, j] + (inv_sigma2 - share) * s[i, j]
         m_log_det = factor(m_low, floor, precision)
-    if y.size <= ROWS_FOR_ERRORS * f:
-        e2 = 0.0
-        g[:] = 0.0
-        for row in range(y.size):
-            e = y[row]
-            for i in range(f):
-                e -= x[row, i] * b[i]
-            e2 += e * e
-            for i in range(f):
-                g[i] += x[row, i] * e
-    else:
-        e2 = q
-        for i in range(f):
-            g[i] = r[i]
-            for j in range(f):
-                g[i] -= s[i, j] * b[j]
-            e2 -= b[i] * (r[i] + g[i])
-    square = 0.0
+    e2 = squared_error(events, entity, mean, g)
     g *= inv_sigma2
     solve_lower(m_low, g)
+    square = 0.0
     for i in range(f):
         square += g[i] * g[i]
-    log_scale = n * np.log(2.0 * np.pi / inv_sigma2)
+    log_scale = events.n[entity] * np.log(2.0 * np.pi / inv_sigma2)
     return -0.5 * (log_scale + m_log_det - log_det + e2 * inv_sigma2 - square)
 
 
 @compiled
-def likelihoods(
-    products,
-    cross,
-    squares,
-    n,
-    x,
-    y,
-    start,
-    precision,
-    linear,
-    cholesky,
-    mean,
-    log_det,
-    inv_sigma2,
-    floor,
-    own,
-    has_own,
-    first,
-    last,
-    out,
-):
-    """Fill ``out[first:last]``; False if a value is not finite."""
-    n_classes, f = mean.shape
-    packed_d, packed_low, packed_mean = pack_classes(precision, cholesky, mean)
+def likelihoods(events, state, inv_sigma2, floor, own, first, last, out):
+    """Fill ``out[first:last]``; False if a value is not finite. Without rows, `own` is nothing."""
+    n_classes, f = state.mean.shape
+    packed = pack_classes(state, n_classes)
     work = workspace(f)
-    low, m_low = np.zeros((f, f)), np.zeros((f, f))
-    b, g = np.zeros(f), np.zeros(f)
+    rooms = (np.zeros((f, f)), np.zeros((f, f)), np.zeros(f), np.zeros(f))
     finite = True
-    for i in range(first, last):
-        xe, ye = x[start[i] : start[i + 1]], y[start[i] : start[i + 1]]
-        finite &= judge(
-            products[i],
-            cross[i],
-            squares[i],
-            n[i],
-            xe,
-            ye,
-            packed_d,
-            packed_low,
-            packed_mean,
-            log_det,
-            inv_sigma2,
-            floor,
-            work,
-            out[i],
-        )
-        if not has_own or ye.size == 0:
+    for e in range(first, last):
+        finite &= judge(events, e, packed, state.log_det, inv_sigma2, floor, work, out[e])
+        if own.shape[0] == 0 or events.start[e] == events.start[e + 1]:
             continue
         for k in range(n_classes):
-            if own[i, k] != 0.0:
-                out[i, k] = judge_own(
-                    products[i],
-                    cross[i],
-                    squares[i],
-                    n[i],
-                    xe,
-                    ye,
-                    own[i, k],
-                    precision[k],
-                    linear[k],
-                    cholesky[k],
-                    inv_sigma2,
-                    floor,
-                    low,
-                    m_low,
-                    b,
-                    g,
-                )
-                finite &= np.isfinite(out[i, k])
+            if own[e, k] != 0.0:
+                out[e, k] = judge_own(events, e, own[e, k], state, k, inv_sigma2, floor, rooms)
+                finite &= np.isfinite(out[e, k])
     return finite

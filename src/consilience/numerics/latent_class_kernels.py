@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -47,6 +47,38 @@ def compiled(function: Callable[..., Any]) -> Any:
     except RuntimeError:  # nowhere to write: compiled anew in every process
         return dispatcher
     return dispatcher
+
+
+class Events(NamedTuple):
+    """Arrays of blocks."""
+
+    products: Any
+    cross: Any
+    squares: Any
+    n: Any
+    x: Any
+    y: Any
+    start: Any
+
+
+class Sums(NamedTuple):
+    """Arrays of totals."""
+
+    products: Any
+    cross: Any
+    squares: Any
+    n: Any
+    counts: Any
+
+
+class State(NamedTuple):
+    """Arrays of classes."""
+
+    precision: Any
+    linear: Any
+    cholesky: Any
+    mean: Any
+    log_det: Any
 
 
 @compiled
@@ -91,40 +123,41 @@ def sum_blocks(x, y, weight, start, products, cross, squares, n):
 
 
 @compiled
-def sum_classes(
-    products, cross, squares, n, agent_start, labels, out_s, out_r, out_q, out_n, out_counts
-):
+def add_entities(events, first, last, labels, part):
+    """Add entities to the rows of their classes: products, cross, squares, n and count."""
+    f = events.cross.shape[1]
+    at = f * f
+    for e in range(first, last):
+        c = labels[e]
+        if c < 0:
+            continue
+        for i in range(f):
+            for j in range(f):
+                part[c, i * f + j] += events.products[e, i, j]
+            part[c, at + i] += events.cross[e, i]
+        part[c, at + f] += events.squares[e]
+        part[c, at + f + 1] += events.n[e]
+        part[c, at + f + 2] += 1.0
+
+
+@compiled
+def sum_classes(events, agent_start, labels, n_classes):
     """Class sums of each agent, added up by a pairwise tree that is kept as a binary counter.
 
     Level l holds the sum over 2^l agents that waits for its neighbour: all sums of all agents never
     exist at the same time.
     """
-    k, f = cross.shape[1], out_r.shape[1]
-    k = out_r.shape[0]
-    width = f * f + f + 3
+    f = events.cross.shape[1]
     n_agents = agent_start.size - 1
     levels = 2
     while (1 << levels) <= n_agents:
         levels += 1
-    waiting = np.zeros((levels + 1, k, width))
+    waiting = np.zeros((levels + 1, n_classes, f * f + f + 3))
     full = np.zeros(levels + 1, dtype=np.bool_)
-    part = np.zeros((k, width))
+    part = np.zeros((n_classes, f * f + f + 3))
     for a in range(n_agents):
         part[:] = 0.0
-        for e in range(agent_start[a], agent_start[a + 1]):
-            c = labels[e]
-            if c < 0:
-                continue
-            at = 0
-            for i in range(f):
-                for j in range(f):
-                    part[c, at] += products[e, i, j]
-                    at += 1
-            for i in range(f):
-                part[c, at + i] += cross[e, i]
-            part[c, at + f] += squares[e]
-            part[c, at + f + 1] += n[e]
-            part[c, at + f + 2] += 1.0
+        add_entities(events, agent_start[a], agent_start[a + 1], labels, part)
         level = 0
         while full[level]:
             part += waiting[level]
@@ -136,17 +169,7 @@ def sum_classes(
     for level in range(levels + 1):
         if full[level]:
             part += waiting[level]
-    for c in range(k):
-        at = 0
-        for i in range(f):
-            for j in range(f):
-                out_s[c, i, j] = part[c, at]
-                at += 1
-        for i in range(f):
-            out_r[c, i] = part[c, at + i]
-        out_q[c] = part[c, at + f]
-        out_n[c] = part[c, at + f + 1]
-        out_counts[c] = part[c, at + f + 2]
+    return part
 
 
 @compiled
@@ -217,9 +240,11 @@ def solve_upper(low, b):
 
 
 @compiled
-def factor_class(products, cross, inv_sigma2, floor, precision, low, mean, linear):
-    """Precision, its factor, linear part and mean of one class; returns the log determinant."""
+def factor_class(products, cross, inv_sigma2, floor, state, k):
+    """Precision, its factor, linear part and mean of class k from its sums."""
     f = cross.size
+    precision, low = state.precision[k], state.cholesky[k]
+    linear, mean = state.linear[k], state.mean[k]
     for i in range(f):
         for j in range(i + 1):
             value = products[i, j] * inv_sigma2
@@ -230,16 +255,13 @@ def factor_class(products, cross, inv_sigma2, floor, precision, low, mean, linea
             low[i, j] = value
         linear[i] = cross[i] * inv_sigma2
         mean[i] = linear[i]
-    log_det = factor(low, floor, precision)
+    state.log_det[k] = factor(low, floor, precision)
     solve_lower(low, mean)
     solve_upper(low, mean)
-    return log_det
 
 
 @compiled
-def factor_classes(products, cross, inv_sigma2, floor, precision, cholesky, mean, linear, log_det):
+def factor_classes(products, cross, inv_sigma2, floor, state):
     """Factor every class."""
-    for k in range(log_det.size):
-        log_det[k] = factor_class(
-            products[k], cross[k], inv_sigma2, floor, precision[k], cholesky[k], mean[k], linear[k]
-        )
+    for k in range(cross.shape[0]):
+        factor_class(products[k], cross[k], inv_sigma2, floor, state, k)

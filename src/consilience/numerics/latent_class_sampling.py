@@ -24,11 +24,12 @@ from consilience.numerics.latent_class import (
     FloatArray,
     IntArray,
     Totals,
-    block_arrays,
     check_variances,
-    class_arrays,
+    kernel_events,
+    kernel_state,
     out_of_range,
-    own_arrays,
+    own_weights,
+    plain,
 )
 from consilience.numerics.latent_class_sums import checked_labels
 
@@ -92,15 +93,17 @@ def sweep(
         raise ParameterError.of("mode", "'draw' or 'best'", mode)
     label = checked_labels(labels, blocks.n_entities, k).copy()
     shares, key = _checked_prior(blocks, base, beta, keys, k, shortcut_alpha)
-    running = Totals(*(np.array(a, dtype=np.float64, order="C") for a in totals.arrays))
 
     from consilience.numerics import latent_class_chains as chains
+    from consilience.numerics import latent_class_kernels as kernels
 
+    room = (np.concatenate([a, np.zeros((1, *a.shape[1:]))]) for a in totals.arrays)
+    sums = kernels.Sums(*map(plain, room))
     moved = chains.sweep_entities(
-        *block_arrays(blocks),
+        kernel_events(blocks),
         blocks.agent_start,
         label,
-        *running.arrays,
+        sums,
         1.0 / sigma2,
         1.0 / delta2,
         shares,
@@ -112,7 +115,7 @@ def sweep(
     )
     if moved < 0:
         raise out_of_range()
-    return label, running, int(moved)
+    return label, Totals(*(a[:k] for a in sums)), int(moved)
 
 
 def draw_labels(
@@ -174,8 +177,9 @@ def draw_labels(
     )
     if n_workers < 1:
         raise ParameterError.of("n_workers", "at least 1", n_workers)
-    given = (*block_arrays(blocks), *class_arrays(classes))
-    own_weights, has_own = own_arrays(own, e, k)
+    given = kernel_events(blocks), kernel_state(classes)
+    variances = 1.0 / classes.sigma2, 1.0 / classes.delta2
+    removed = own_weights(own, e, k)
     agent_start = blocks.agent_start
     probabilities = np.empty((e, k))
 
@@ -183,22 +187,21 @@ def draw_labels(
     from consilience.numerics import latent_class_density as density
 
     def judge(entities: tuple[int, int]) -> bool:
-        return bool(density.likelihoods(*given, own_weights, has_own, *entities, probabilities))
+        return bool(density.likelihoods(*given, *variances, removed, *entities, probabilities))
 
     def draw(agents: tuple[int, int]) -> int:
         moved = chains.draw_agents(
             probabilities,
             label,
             agent_start,
-            *agents,
+            agents,
             shares,
             float(beta),
             key,
             np.uint64(round_number),
-            own_weights,
-            has_own,
+            removed,
             counts,
-            0.0 if alpha is None else float(alpha),
+            -1.0 if alpha is None or shortcut_counts is None else float(alpha),
         )
         return int(moved)
 
@@ -229,7 +232,7 @@ def table_counts(
     (A, K) int array
         The coordinator draws ``psi ~ Dir(alpha/K + sum_i m_ik)`` from their sum over agents.
     """
-    counts = np.ascontiguousarray(agent_counts, dtype=np.int64)
+    counts = plain(agent_counts, np.int64)
     if counts.ndim != 2 or (counts < 0).any():
         raise ParameterError.of("agent_counts", "counts of shape (agents, classes)", counts.shape)
     shares = _shares(base, counts.shape[1])
@@ -272,14 +275,14 @@ def _shares(base: ArrayLike | None, n_classes: int) -> FloatArray:
 def _vector(name: str, values: ArrayLike | None, n_classes: int) -> FloatArray:
     if values is None:
         raise ParameterError.of(name, f"given for {n_classes} classes", None)
-    vector = np.ascontiguousarray(values, dtype=np.float64)
+    vector = plain(values)
     if vector.shape != (n_classes,) or not np.isfinite(vector).all() or (vector < 0).any():
         raise ParameterError.of(name, f"{n_classes} numbers that are not negative", vector.shape)
     return vector
 
 
 def _keys(keys: ArrayLike, n_agents: int) -> NDArray[np.uint64]:
-    key = np.ascontiguousarray(keys, dtype=np.uint64)
+    key = plain(keys, np.uint64)
     if key.shape != (n_agents,):
         raise ParameterError.of("keys", f"one for each of {n_agents} agents", key.shape)
     return key

@@ -266,17 +266,28 @@ def totals_of(
 
     from consilience.numerics import latent_class_kernels as kernels
 
-    total = Totals.zeros(n_classes, blocks.n_features)
-    kernels.sum_classes(
-        blocks.products,
-        blocks.cross,
-        blocks.squares,
-        blocks.n,
+    f = blocks.n_features
+    sums = kernels.sum_classes(
+        kernels.Events(
+            blocks.products,
+            blocks.cross,
+            blocks.squares,
+            blocks.n,
+            blocks.x,
+            blocks.y,
+            blocks.start,
+        ),
         blocks.agent_start,
         label,
-        *total.arrays,
+        n_classes,
     )
-    return total
+    return Totals(
+        products=sums[:, : f * f].reshape(n_classes, f, f),
+        cross=sums[:, f * f : -3].copy(),
+        squares=sums[:, -3].copy(),
+        n=sums[:, -2].copy(),
+        counts=sums[:, -1].copy(),
+    )
 
 
 def checked_labels(labels: ArrayLike, n_entities: int, n_classes: int) -> IntArray:
