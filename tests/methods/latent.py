@@ -68,11 +68,11 @@ def study(**settings: Any) -> LatentClassRegression:
     return LatentClassRegression(**{**common, **settings})
 
 
-Seen = list[tuple[str, str, Any, SiteData, dict[str, Any], dict[str, Any]]]
+Seen = list[tuple[str, str, Any, dict[str, Any]]]
 
 
 def watching(monkeypatch: Any, *steps: str) -> Seen:
-    """Step, site, message, rows, state before and state after of every answer from now on."""
+    """Step, site, message and state afterwards of every answer from now on."""
     seen: Seen = []
     for step in LatentClassRegression.steps:
         if step.name in steps:
@@ -87,7 +87,7 @@ def watching(monkeypatch: Any, *steps: str) -> Seen:
 def _watched(step: Any, seen: Seen) -> Callable[..., Any]:
     def function(message: Any, data: SiteData, state: dict[str, Any], site: SiteContext) -> Any:
         reply, after = step.function(message, data, state, site)
-        seen.append((step.name, site.site, message, data, state, after))
+        seen.append((step.name, site.site, message, after))
         return reply, after
 
     return function

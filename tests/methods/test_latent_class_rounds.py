@@ -184,3 +184,16 @@ def test_sites_of_one_agent_do_not_look_like_jumping() -> None:
     np.testing.assert_allclose(apart.trace_moved[1:], together.trace_moved[1:], atol=1e-9)
     assert not apart.slowed
     assert apart.trace_moved[1:].mean() < 0.06
+
+
+@pytest.mark.parametrize("concentration", ["exact", "shortcut"])
+def test_classes_that_were_merged_away_stay_away(concentration: str) -> None:
+    """The shortcut's prior gives a share to every class, those of no entity included."""
+    frame = events(8, n_classes=3, n_entities=8, sigma=2.0)
+    method = study(
+        n_classes=3, rounds=4, settle_rounds=5, average_rounds=5, concentration=concentration
+    )
+    result = method.run(federation(by_site(frame, [4, 4])), seed=7).result
+    assert result.trace_classes[0] == 6
+    assert result.trace_classes[5:].max() <= 3
+    assert result.n_classes <= 3

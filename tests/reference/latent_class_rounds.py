@@ -27,6 +27,7 @@ from consilience.numerics.latent_class_model import (
     draw_psi,
     draw_sigma2,
     draw_weights,
+    expected_entropies,
     merge_down,
     start_sigma2,
 )
@@ -131,18 +132,26 @@ class Textbook:
     def one_round(self, *, grid: bool = False) -> np.ndarray:
         self.round += 1
         exact = self.concentration == "exact"
-        self.labels, probabilities, _ = draw_labels(
+        # The shortcut would give a share to classes that are no more.
+        k = (
+            self.n_start
+            if exact or not self.merged
+            else 1 + int(np.flatnonzero(self.base > 1e-290)[-1])
+        )
+        drawn, found, _ = draw_labels(
             self.blocks,
-            self.classes(),
+            classes_of(self.totals.take(np.arange(k)), self.sigma2, self.delta2),
             self.labels,
-            self.own(),
+            self.own()[:, :k],
             self.base if exact else None,
             self.beta,
             self.keys,
             self.round,
-            shortcut_counts=None if exact else self.totals.counts,
+            shortcut_counts=None if exact else self.totals.counts[:k],
             alpha=self.alpha,
         )
+        self.labels, probabilities = drawn, np.zeros((len(drawn), self.n_start))
+        probabilities[:, :k] = found
         counts = np.zeros((len(self.keys), self.n_start))
         np.add.at(counts, (self.blocks.agent, self.labels), 1.0)
         tables = table_counts(counts.astype(int), self.beta, self.base, self.keys, self.round)
@@ -176,6 +185,7 @@ class Textbook:
             self.delta2,
             n_classes=self.n_classes,
             alpha=float(self.n_start),
+            entropies=expected_entropies(self.totals, self.sigma2, self.delta2),
         )
         k = self.n_start
         self.totals = self.totals.merged(mapping, k)

@@ -47,6 +47,8 @@ IntArray = NDArray[np.int64]
 
 SERIES = "class-sums"
 _DIGITS = 1e-11
+NO_SHARE = 1e-290
+"""Share of the classes that have been merged away, and are not drawn again."""
 
 
 def _tally(message: Round, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
@@ -257,17 +259,22 @@ def _drawn(
 ) -> tuple[IntArray, FloatArray]:
     """Labels and their probabilities."""
     exact = s.concentration == "exact"
+    base = np.asarray(message.base.value)
+    # The shortcut gives every class a share: only those that have not been merged away.
+    live = np.flatnonzero(base > NO_SHARE) if not exact else np.arange(s.n_cells)
+    place = np.full(s.n_cells + 1, -1, dtype=np.int64)
+    place[live] = np.arange(len(live))
     try:
-        drawn, probabilities, _ = draw_labels(
+        drawn, found, _ = draw_labels(
             events.blocks(z, s),
-            classes,
-            labels,
-            own,
-            np.asarray(message.base.value) if exact else None,
+            classes if exact else classes_of(totals.take(live), classes.sigma2, classes.delta2),
+            place[labels],
+            own[:, live],
+            base if exact else None,
             message.beta,
             events.keys,
             message.round,
-            shortcut_counts=None if exact else totals.counts,
+            shortcut_counts=None if exact else totals.counts[live],
             alpha=message.alpha,
         )
     except DataError:
@@ -277,7 +284,9 @@ def _drawn(
         # is such a one.
         even = np.full((events.n_entities, s.n_cells), 1.0 / s.n_cells)
         return labels, even
-    return np.asarray(drawn, dtype=np.int64), probabilities
+    probabilities = np.zeros((events.n_entities, s.n_cells))
+    probabilities[:, live] = found
+    return live[drawn], probabilities
 
 
 def _check_round(message: Round, s: Settings, mapping: IntArray) -> None:

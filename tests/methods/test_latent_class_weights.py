@@ -1,0 +1,165 @@
+"""What the totals of latent class regression hold of an entity, whoever was there and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.engines.base import Key
+from consilience.methods.latent_class_regression import rounds as at_coordinator
+from consilience.testing.fakes import Action, scripted
+from consilience.wire.codec import decode_message
+from consilience.wire.envelope import Reply
+from tests.methods.latent import by_site, events, federation, study, watching
+
+FIRST = 3
+"""Questions of the exchange before the first round: opening, offer, begin."""
+GROUPS = {"four": [2, 2, 2, 2], "unequal": [1, 4, 1, 2]}
+SCRIPTS: dict[str, dict[tuple[int, str], Action]] = {
+    "nothing lost": {},
+    "replies lost": {(FIRST + r, "site-1"): "late" for r in (1, 2, 4)},
+    "away": {(FIRST + r, "site-0"): "returns" for r in (2, 3, 5)},
+    "away and lost around the merger": {
+        **{(FIRST + r, "site-2"): "late" for r in (3, 4)},
+        **{(FIRST + r, "site-1"): "returns" for r in (3, 4)},
+    },
+    "lost from the merger on": {(FIRST + r, "site-1"): "late" for r in range(4, 8)},
+    "not there at the beginning": {(FIRST, "site-3"): "late"},
+}
+
+
+class BruteForce:
+    """Every reply that came, with what is left of it, added up anew in each round."""
+
+    def __init__(self, n_cells: int, rate: float, cache: bool) -> None:
+        self.n_cells, self.rate, self.cache = n_cells, rate, cache
+        self.parts: list[dict[str, Any]] = []
+        self.last: dict[str, dict[str, Any]] = {}
+
+    def hear(self, replies: dict[str, Any], share: dict[str, float], *, first: bool) -> None:
+        """`replies`: class of each entity and sums by site; `share`: events of every site."""
+        for part in self.parts:
+            part["weight"] *= 1.0 - self.rate
+        for site, reply in replies.items():
+            self.last[site] = {"site": site, "weight": 0.0, **reply}
+            self.parts.append(self.last[site])
+        standing = self.last if self.cache else {s: self.last[s] for s in replies}
+        scale = sum(share.values()) / sum(share[s] for s in standing)
+        for part in standing.values():
+            part["weight"] += (1.0 if first else self.rate) * scale
+
+    def merge(self, mapping: np.ndarray) -> None:
+        for part in self.parts:
+            moved = np.zeros_like(part["sums"])
+            np.add.at(moved, mapping, part["sums"])
+            part["sums"] = moved
+            part["released"] = np.where(
+                part["released"] >= 0, mapping[np.maximum(part["released"], 0)], -1
+            )
+
+    def totals(self) -> np.ndarray:
+        return sum(part["weight"] * part["sums"] for part in self.parts)
+
+    def own(self, site: str, n_entities: int) -> np.ndarray:
+        weights = np.zeros((n_entities, self.n_cells))
+        for part in self.parts:
+            if part["site"] == site:
+                used = np.flatnonzero(part["released"] >= 0)
+                weights[used, part["released"][used]] += part["weight"]
+        return weights
+
+
+@pytest.mark.parametrize("server_cache", [False, True], ids=["rescaled", "cached"])
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+def test_own_weights(
+    groups: list[int],
+    script: dict[tuple[int, str], Action],
+    server_cache: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check(
+        by_site(events(sum(groups)), groups), script, server_cache, 1.0, "simulation", monkeypatch
+    )
+
+
+@pytest.mark.parametrize("server_cache", [False, True], ids=["rescaled", "cached"])
+def test_own_weights_where_few_are_asked(
+    server_cache: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script: Any = {(FIRST + r, "site-1"): "late" for r in (1, 3, 4, 6)}
+    tables = by_site(events(8), [1] * 8)
+    check(tables, script, server_cache, 0.4, "simulation", monkeypatch)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_own_weights_where_sums_are_withheld(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a strict policy entities are counted elsewhere than they were drawn, or nowhere."""
+    tables = by_site(events(24, n_entities=6, n_events=8), [6] * 4)
+    check(tables, SCRIPTS[script], False, 1.0, "strict", monkeypatch)
+
+
+def check(
+    tables: Any,
+    script: dict[tuple[int, str], Action],
+    server_cache: bool,
+    participation: float,
+    policy: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compare what sites take out, and what the coordinator holds, with the brute force."""
+    mappings: list[np.ndarray] = []
+    merge_down = at_coordinator.merge_down
+
+    def spied(*given: Any, **settings: Any) -> Any:
+        mapping, path = merge_down(*given, **settings)
+        mappings.append(np.asarray(mapping))
+        return mapping, path
+
+    monkeypatch.setattr(at_coordinator, "merge_down", spied)
+    seen = watching(monkeypatch, "begin", "round")
+    method = study(
+        server_cache=server_cache, participation=participation, adapt_rate=False, learning_rate=0.4
+    )
+    found = scripted(federation(tables, policy, quorum=2), script)
+    method.run(found, seed=5)
+    engine: Any = found.engine
+    heard = {key for key in engine.replies if script.get(key) != "late"}
+    share = {site: float(sums_of(engine, (FIRST - 1, site))[0, 0]) for site in found.engine.sites}
+    brute = BruteForce(4, 0.4, server_cache)
+    brute.hear(answers_of(engine, seen, FIRST, heard), share, first=True)
+    for r in range(1, 8):
+        if r == 4:
+            brute.merge(mappings[0])
+        for step, site, message, after in seen:
+            if step == "round" and message.round == r:
+                totals, own = message.totals.value, after["answers"][-1]["own"]
+                np.testing.assert_allclose(totals, brute.totals(), rtol=1e-9, atol=1e-9)
+                wanted = brute.own(site, len(own))
+                np.testing.assert_allclose(own, wanted, rtol=1e-9, atol=1e-12)
+        brute.hear(answers_of(engine, seen, FIRST + r, heard), share, first=False)
+    assert len(mappings) == 1
+    assert r == max(message.round for step, _, message, _ in seen if step == "round")
+
+
+def answers_of(engine: Any, seen: Any, key: int, heard: set[Key]) -> dict[str, dict[str, Any]]:
+    """What the coordinator heard in a round, and where the sites counted their entities in it."""
+    found = {}
+    for step, site, message, after in seen:
+        place = FIRST if step == "begin" else FIRST + message.round
+        if place == key and (key, site) in heard:
+            released, sums = after["answers"][-1]["released"], sums_of(engine, (key, site))
+            if "late" not in engine.script.values():
+                # The gate has repeated nothing: entities are where the site believes them to be.
+                sizes = np.bincount(released[released >= 0], minlength=len(sums))
+                assert np.array_equal(sizes, sums[:, -2])
+            found[site] = {"released": released, "sums": sums}
+    return dict(sorted(found.items()))
+
+
+def sums_of(engine: Any, key: Key) -> np.ndarray:
+    """Sums in a reply as it left the site, gaps empty."""
+    message = decode_message(Reply.from_bytes(engine.replies[key]).message)
+    return np.nan_to_num(np.asarray(message.sums.value))
