@@ -168,15 +168,11 @@ def rows_of(events, entity):
 
 
 @compiled
-def by_features(events, entity, packed, tile, inv_sigma2, floor, work):
+def by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a, e, result):
     """Log|M| and ``e'e / sigma^2 - g' M^-1 g`` of eight classes from one F x F factorisation.
 
     ``e'e`` and ``X'e`` come from the rows while these are few: less is lost to cancellation.
     """
-    packed_d, _, packed_mean = packed
-    a, e, _, result = work
-    s, r = events.products[entity], events.cross[entity]
-    x, y = rows_of(events, entity)
     f = r.size
     tri = f * (f + 1) // 2
     from_d, from_mean, last = tile * tri * WIDTH, tile * f * WIDTH, tri * WIDTH
@@ -196,7 +192,7 @@ def by_features(events, entity, packed, tile, inv_sigma2, floor, work):
                 g = plus_product(g, splat(x[row, i]), load(e, row * WIDTH))
             store(a, last + i * WIDTH, times(g, splat(inv_sigma2)))
     else:
-        minus = splat(-events.squares[entity])
+        minus = splat(-q)
         for i in range(f):
             g = splat(r[i])
             for j in range(f):
@@ -268,11 +264,8 @@ def identity_plus_products(v, rows, f, a):
 
 
 @compiled
-def by_events(events, entity, packed, tile, inv_sigma2, work):
+def by_events(x, y, packed_low, packed_mean, tile, inv_sigma2, a, e, v, result):
     """Log|M| - log|D| and the square of eight classes from ``I + X D^-1 X' / sigma^2``, n x n."""
-    _, packed_low, packed_mean = packed
-    a, e, v, result = work
-    x, y = rows_of(events, entity)
     rows, f = x.shape
     scale = np.sqrt(inv_sigma2)
     errors(x, y, packed_mean, tile * f * WIDTH, e, scale)
@@ -300,20 +293,21 @@ def workspace(n_features):
 @compiled
 def judge(events, entity, packed, log_det, inv_sigma2, floor, work, out):
     """Log density of one block under every class, none of which holds it; False if not finite."""
-    f = events.cross.shape[1]
-    rows = events.start[entity + 1] - events.start[entity]
-    if rows == 0:
+    x, y = rows_of(events, entity)
+    if y.size == 0:
         out[:] = 0.0
         return True
-    result = work[3]
+    s, r, q = events.products[entity], events.cross[entity], events.squares[entity]
+    packed_d, packed_low, packed_mean = packed
+    a, e, v, result = work
     log_scale = events.n[entity] * np.log(2.0 * np.pi / inv_sigma2)
-    few = rows * FEATURES_PER_ROW <= f
+    few = y.size * FEATURES_PER_ROW <= r.size
     finite = True
     for tile in range((out.size + WIDTH - 1) // WIDTH):
         if few:
-            by_events(events, entity, packed, tile, inv_sigma2, work)
+            by_events(x, y, packed_low, packed_mean, tile, inv_sigma2, a, e, v, result)
         else:
-            by_features(events, entity, packed, tile, inv_sigma2, floor, work)
+            by_features(s, r, q, x, y, packed_d, packed_mean, tile, inv_sigma2, floor, a, e, result)
         for k in range(tile * WIDTH, min(out.size, (tile + 1) * WIDTH)):
             lane = k - tile * WIDTH
             ratio = result[lane] if few else result[lane] - log_det[k]
