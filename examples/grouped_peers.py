@@ -5,7 +5,8 @@ row and, where there is a second, crossed factor, ``u_h ~ N(0, t^2)`` for its le
 REML: the deviance is profiled over beta and the error variance (Bates, Maechler, Bolker and Walker
 2015, sections 3.4 and 3.5) and minimised over the relative factors of S and t. Effects of groups
 are eliminated block by block, so what is factorised has one row for each level of the crossed
-factor. R's ``lmer`` gives the same estimates (``replications/latent_class_regression/real_data``).
+factor, and parts of it that share no group are factorised apart. R's ``lmer`` gives the same
+estimates (``replications/latent_class_regression/real_data``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, optimize, sparse
+from scipy.sparse import csgraph
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -57,9 +59,14 @@ class MixedModel:
 
 @dataclass(frozen=True, eq=False)
 class _Solution:
-    """All that follows from relative factors: `root` is of the system of [crossed, X, y]."""
+    """All that follows from relative factors.
+
+    `parts` are the connected parts of the crossed factor: places of their levels, root of their
+    system, and its solution for the fixed columns and y; `root` is of what remains for those.
+    """
 
     deviance: float
+    parts: list[tuple[IntArray, FloatArray, FloatArray]]
     root: FloatArray
     error_variance: float
     factor: FloatArray
@@ -101,41 +108,50 @@ class _System:
         self.level_counts = np.asarray(by_level.sum(axis=0)).ravel()
         self.level_fixed = np.asarray(by_level.T @ fixed)
         self.fixed_products = fixed.T @ fixed
+        # Levels that share no group, directly or through others, are solved apart.
+        _, part = csgraph.connected_components(self.group_level.T @ self.group_level)
+        self.parts = [np.flatnonzero(part == c) for c in np.unique(part)]
         self.lower = np.tril_indices(self.q)
         # Signs of a factor's diagonal do not matter.
         self.positive = np.append(self.lower[0] == self.lower[1], [True] * bool(self.n_levels))
 
     def solve(self, parameters: FloatArray) -> _Solution:
-        m, p = self.n_levels, self.p
         parameters = np.where(self.positive, np.abs(parameters), parameters)
         factor = np.zeros((self.q, self.q))
         factor[self.lower] = parameters[: len(self.lower[0])]
-        spread = float(parameters[-1]) if m else 0.0
+        spread = float(parameters[-1]) if self.n_levels else 0.0
         inner = np.linalg.cholesky(np.eye(self.q) + factor.T @ self.group_products @ factor)
         halves = np.linalg.solve(inner, np.broadcast_to(factor.T, inner.shape))
         blocks = sparse.bsr_matrix((halves, np.arange(self.n_groups), np.arange(self.n_groups + 1)))
         fixed = blocks @ self.group_fixed
-        system = np.empty((m + p + 1, m + p + 1))
-        system[m:, m:] = self.fixed_products - fixed.T @ fixed
-        if m:
-            level = (blocks @ self.group_level) * spread
-            system[:m, :m] = -(level.T @ level).toarray()
-            system[np.arange(m), np.arange(m)] += 1.0 + spread**2 * self.level_counts
-            system[:m, m:] = spread * self.level_fixed - level.T @ fixed
-            system[m:, :m] = system[:m, m:].T
-        root = linalg.cholesky(system, check_finite=False)
-        logs = np.log(np.diag(root))
-        free = self.n - p
+        left = self.fixed_products - fixed.T @ fixed
+        level = ((blocks @ self.group_level) * spread).tocsr()
+        diagonal = sparse.diags(1.0 + spread**2 * self.level_counts)
+        square = (diagonal - level.T @ level).tocsr()
+        right = spread * self.level_fixed - level.T @ fixed
+        parts, log_det = [], np.log(np.diagonal(inner, axis1=1, axis2=2)).sum()
+        for places in self.parts:
+            root = linalg.cholesky(square[places][:, places].toarray(), lower=True)
+            solved = linalg.solve_triangular(root, right[places], lower=True)
+            left = left - solved.T @ solved
+            log_det += np.log(np.diag(root)).sum()
+            parts.append((places, root, solved))
+        root = linalg.cholesky(left, lower=True)
+        log_det += np.log(np.diag(root)[:-1]).sum()
+        free = self.n - self.p
         error_variance = float(root[-1, -1] ** 2 / free)
-        deviance = 2.0 * (
-            np.log(np.diagonal(inner, axis1=1, axis2=2)).sum() + logs[: m + p].sum()
-        ) + free * (1.0 + np.log(2.0 * np.pi * error_variance))
-        return _Solution(float(deviance), root, error_variance, factor, halves, spread)
+        deviance = 2.0 * log_det + free * (1.0 + np.log(2.0 * np.pi * error_variance))
+        return _Solution(float(deviance), parts, root, error_variance, factor, halves, spread)
 
     def model(self, found: _Solution) -> MixedModel:
-        m = self.n_levels
-        weights = linalg.solve_triangular(found.root[:-1, :-1], found.root[:-1, -1])
-        crossed, beta = found.spread * weights[:m], weights[m:]
+        root = found.root
+        beta = linalg.solve_triangular(root[:-1, :-1], root[-1, :-1], lower=True, trans="T")
+        crossed = np.zeros(self.n_levels)
+        for places, lower, solved in found.parts:
+            rest = solved[:, -1] - solved[:, :-1] @ beta
+            crossed[places] = found.spread * linalg.solve_triangular(
+                lower, rest, lower=True, trans="T"
+            )
         left = self.group_fixed[:, -1] - self.group_fixed[:, :-1] @ beta
         left = (left - self.group_level @ crossed).reshape(self.n_groups, self.q)
         effects = np.einsum("gab,gac,gc->gb", found.halves, found.halves, left)

@@ -119,7 +119,7 @@ def classes(data: Grouped, train: IntArray, new: IntArray, seed: int) -> Predict
         warnings.simplefilter("ignore")
         model.fit(data.x.iloc[train], data.y[train], entity=data.entity[train])
     table, entity = data.x.iloc[new], data.entity[new]
-    interval = np.column_stack(model.predict_interval(table, level=0.9, entity=entity))
+    interval = model.predict_interval(table, level=0.9, entity=entity)
     return model.predict(table, entity=entity), interval
 
 

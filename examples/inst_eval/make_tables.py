@@ -79,15 +79,14 @@ def home_of(rows: pd.DataFrame) -> pd.Series:
 
 
 def shrunken_mean(
-    ratings: NDArray[np.float64], groups: NDArray[np.int64], known: NDArray[np.bool_]
+    ratings: NDArray[np.float64], lecturers: NDArray[np.int64], known: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Mean rating of the group of each row, drawn towards the mean of all.
+    """Mean rating of the lecturer of each row, drawn towards the mean of all.
 
     Parameters
     ----------
     ratings : (n,) array
-    groups : (n,) int array
-        Code of the lecturer.
+    lecturers : (n,) int array
     known : (n,) bool array
         Rows whose ratings may be used. The mean for such a row leaves its own rating out;
         otherwise a row would be predicted with its own outcome.
@@ -98,13 +97,23 @@ def shrunken_mean(
     """
     centre = ratings[known].mean()
     own = np.where(known, ratings - centre, 0.0)
-    total = np.bincount(groups, own)[groups] - own
-    count = np.bincount(groups, known)[groups] - known
+    total = np.bincount(lecturers, own)[lecturers] - own
+    count = np.bincount(lecturers, known)[lecturers] - known
     return np.asarray(centre + total / (count + SHRINKAGE))
 
 
 def site_name(department: int) -> str:
     return f"department-{department:02d}"
+
+
+def department_means(ratings: pd.DataFrame, known: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """`shrunken_mean` of each lecturer among the students of one department: that of the row."""
+    means = np.empty(len(ratings))
+    for _, rows in ratings.groupby("home"):
+        own = rows["rating"].to_numpy(dtype=float)
+        lecturers = pd.factorize(rows["lecturer"])[0]
+        means[rows.index] = shrunken_mean(own, lecturers, known[rows.index])
+    return means
 
 
 def site_tables(
@@ -115,21 +124,19 @@ def site_tables(
     Returns
     -------
     sites : dict of str to DataFrame
-        ``student``, `FEATURES` and ``rating``. The mean of a lecturer is that of the department's
-        own students.
+        ``student``, ``lecturer``, `FEATURES` and ``rating``. The mean of a lecturer is that of the
+        department's own students.
     new : dict of str to DataFrame
         One in five of the ratings of each student who gave more than one, likewise.
     """
     rng = np.random.default_rng(seed)
-    left_out = folds_of(ratings["student"].to_numpy(), rng) == fold
+    known = folds_of(ratings["student"].to_numpy(), rng) != fold
+    rows = ratings.assign(lecturer_mean=department_means(ratings, known).round(4), known=known)
     sites, new = {}, {}
-    for home, rows in ratings.groupby("home"):
-        known = ~left_out[rows.index]
-        mean = shrunken_mean(
-            rows["rating"].to_numpy(dtype=float), pd.factorize(rows["lecturer"])[0], known
-        )
-        table = rows.assign(lecturer_mean=mean.round(4))[["student", *FEATURES, "rating"]]
-        sites[site_name(int(home))], new[site_name(int(home))] = table[known], table[~known]
+    for home, table in rows.groupby("home"):
+        columns = table[["student", "lecturer", *FEATURES, "rating"]]
+        name = site_name(int(home))
+        sites[name], new[name] = columns[table["known"]], columns[~table["known"]]
     return sites, new
 
 
