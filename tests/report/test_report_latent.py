@@ -131,7 +131,7 @@ def test_models_that_are_no_better_than_the_mean_are_said_to_be() -> None:
 
 def test_labels_that_never_settle_are_said_to() -> None:
     told = blocks(CASES["jumping"]())["How the rounds went"]
-    assert "60 % of the labels" in told.warning
+    assert "60 % of the entities" in told.warning
     assert "from 1 to 0.5" in spoken(told)
     assert any("had not settled" in s for s in headline(CASES["jumping"]()).more)
     assert not blocks(result_of())["How the rounds went"].warning
@@ -233,7 +233,7 @@ def test_the_round_of_the_merge_is_marked() -> None:
     assert figures_latent.merge_round(result_of()) == 25.5
     assert figures_latent.merge_round(CASES["no-merge"]()) is None
     svg = letters(drawn(room.plot_latent_traces(result_of())))
-    assert "classes merged" in svg and "beyond chance" in svg and "learning rate" in svg
+    assert "classes merged" in svg and "that moved" in svg and "learning rate" in svg
     assert "classes merged" not in letters(drawn(room.plot_latent_traces(CASES["no-merge"]())))
     told = spoken(blocks(result_of())["How the rounds went"])
     assert "began with 8 classes" in told and "down to 4" in told

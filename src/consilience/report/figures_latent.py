@@ -291,7 +291,7 @@ def plot_latent_traces(fitted: Any, averaged: int = 0) -> Figure:
         named = [(name, words) for name, words in TRACES if name in lines]
         for ax, (name, words) in zip(axes, named, strict=False):
             if name == "moved" and of_sites:
-                words = "moved\nbeyond chance"
+                words = "entities\nthat moved"
             _trace(ax, name, lines[name], first)
             ax.set_ylabel(words, fontsize=8.5)
             if cut is not None:

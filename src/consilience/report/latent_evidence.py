@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from consilience.numerics.latent_class_rounds import JUMPING
 from consilience.report import drawing, figures_latent
 from consilience.report.drawing import Z95
 from consilience.report.figures_latent import (
@@ -41,6 +40,8 @@ from consilience.report.sections import (
 )
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
+RESTLESS = 0.1
+"""Share of entities that move, from which the classes are said not to have settled."""
 LATELY = 5
 """Last rounds over which moving labels are averaged."""
 MISSED_COVERAGE = 0.03
@@ -242,7 +243,7 @@ def _concentration(result: Any) -> str:
 
 
 def restless(result: Any) -> float:
-    """Share of labels that moved beyond chance in the last rounds; NaN if unknown."""
+    """Share of entities that moved in the last rounds; NaN if unknown."""
     moved = np.asarray(result.trace_moved, dtype=float)[-LATELY:]
     known = moved[np.isfinite(moved)]
     return float(known.mean()) if len(known) else float("nan")
@@ -260,16 +261,16 @@ def rounds(run: Any, result: Any) -> Block:
     text.extend(_merge_words(result, counts))
     moved = restless(result)
     warning = ""
-    if moved > JUMPING:
+    if moved > RESTLESS:
         warning = (
-            f"{percent(moved, 0)} of the labels moved in each of the last rounds beyond what their "
-            "probabilities explain: the classes had not settled. Try more rounds, or a smaller "
-            "learning rate."
+            f"In the last rounds {percent(moved, 0)} of the entities still moved: the classes had "
+            "not settled. Try more rounds, fewer classes, or a smaller learning rate."
         )
     elif math.isfinite(moved):
         text.append(
-            "Labels are draws, so those of entities between two classes never stop moving. Beyond "
-            f"what their probabilities explain, {percent(moved)} moved in the last rounds."
+            "Labels are draws, so those of entities between two classes never stop moving. In the "
+            f"last rounds {percent(moved)} of the entities moved: beyond what chance explains, or, "
+            "at sites that protect records, in what was sent."
         )
     rates = np.asarray(result.learning_rates, dtype=float)
     if result.slowed and len(rates):
@@ -279,7 +280,7 @@ def rounds(run: Any, result: Any) -> Block:
         )
     averaged = run.info.parameters.get("average_rounds")
     averaged = int(averaged) if isinstance(averaged, int) else 0
-    caption = "By round: fit of the classes, noise, labels that moved, classes, learning rate."
+    caption = "By round: fit of the classes, noise, entities that moved, classes, learning rate."
     if merge_round(result) is not None:
         caption += " Dashed: classes were merged."
     if averaged:
@@ -340,7 +341,7 @@ def _trace_table(result: Any, lines: dict[str, FloatArray]) -> Table:
     words = {
         "log_marginal": "log marginal likelihood",
         "sigma": "noise sd",
-        "moved": "labels that moved beyond chance",
+        "moved": "entities that moved",
         "n_classes": "classes",
         "learning_rate": "learning rate",
     }
@@ -517,10 +518,9 @@ def releases(result: Any) -> Block:
     text = [
         "A class sum leaves a site only if it rests on enough events of at least three entities. "
         "From one round to the next, entities are counted in another class only in groups that "
-        "are as large; whoever cannot move with such a group is counted where the group is. So no "
-        "two sums, of whichever rounds, differ by a few entities. A sum whose entities did not "
-        "change is the same as before; one that is too small is left out, and the learning rate "
-        "smooths over it.",
+        "are as large; whoever has no such company is left out with others until there is some. So "
+        "no two sums, of whichever rounds, differ by a few entities. A sum whose entities did not "
+        "change is the same as before.",
     ]
     never = [
         site_name(s)

@@ -10,7 +10,6 @@ import numpy as np
 
 from consilience.engines.federation import Run
 from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
-from consilience.numerics.latent_class_rounds import JUMPING
 from consilience.report import drawing, latent_evidence
 from consilience.report.figures_latent import CLASSES, NULL, OWN, RIDGE, over_sites
 from consilience.report.latent_evidence import (
@@ -182,10 +181,10 @@ def _beside_own(result: LatentClassRegressionResult) -> str:
 def _cautions(result: LatentClassRegressionResult) -> list[str]:
     """What stands against the classes."""
     words = []
-    if restless(result) > JUMPING:
+    if restless(result) > latent_evidence.RESTLESS:
         words.append(
-            f"{percent(restless(result), 0)} of the labels still moved in the last rounds, beyond "
-            "what their probabilities explain: the classes had not settled."
+            f"{percent(restless(result), 0)} of the entities still moved in the last rounds: the "
+            "classes had not settled."
         )
     if not coverage_words(result)[1]:
         words.append("The intervals do not cover what they promise.")
