@@ -518,6 +518,11 @@ def test_entropies_of_pairs_are_what_a_merger_takes_from_the_labels():
         assert found[a, b] == pytest.approx(entropy(p) - entropy(merged), rel=1e-12)
     np.testing.assert_array_equal(found, found.T)
     np.testing.assert_array_equal(np.diagonal(found), 0.0)
+    # classes 1 and 3 have become one
+    again = model.label_entropies(p)(np.array([0, 1, 2, 1]))
+    three = np.column_stack([p[:, 0], p[:, 1] + p[:, 3], p[:, 2]])
+    np.testing.assert_allclose(again[:3, :3], model.pair_entropies(three), atol=1e-12)
+    np.testing.assert_array_equal(again[3], 0.0)
 
 
 def test_classes_whose_labels_are_uncertain_are_merged_only_for_a_larger_gain():
@@ -526,11 +531,40 @@ def test_classes_whose_labels_are_uncertain_are_merged_only_for_a_larger_gain():
     plain, path = model.merge_down(totals, 1.0, 1.0, n_classes=None, alpha=3.0)
     gains = model.merge_gain(totals, 1.0, 1.0, 3.0)
     costly = np.full((3, 3), max(float(gains[np.isfinite(gains)].max()), 0.0) + 1.0)
-    kept, none = model.merge_down(totals, 1.0, 1.0, n_classes=None, alpha=3.0, entropies=costly)
+    kept, none = model.merge_down(
+        totals, 1.0, 1.0, n_classes=None, alpha=3.0, entropies=lambda _: costly
+    )
     assert len(none) == 0
     assert len(set(kept.tolist())) == 3
     nothing = model.merge_down(
-        totals, 1.0, 1.0, n_classes=None, alpha=3.0, entropies=np.zeros((3, 3))
+        totals, 1.0, 1.0, n_classes=None, alpha=3.0, entropies=lambda _: np.zeros((3, 3))
     )
     np.testing.assert_array_equal(nothing[0], plain)
     assert nothing[1] == path
+
+
+@pytest.mark.parametrize("apart", [0.2, 1.0, 3.0])
+def test_expected_entropies_are_those_of_labels_of_such_classes(apart):
+    """Two classes of entities with the same events: posteriors of labels by their definition."""
+    rng = stream(5, int(10 * apart))
+    design = np.column_stack([np.ones(6), rng.standard_normal((6, 2))])
+    w = np.array([[0.0, 0.0, 0.0], [apart / 2, -apart / 2, 0.0]])
+    sizes = (3000, 1500)
+    mean = np.concatenate([np.tile(design @ w[k], (sizes[k], 1)) for k in (0, 1)])
+    y = mean + rng.standard_normal(mean.shape)
+    fit = [-0.5 * ((y - design @ w[k]) ** 2).sum(axis=1) + np.log(sizes[k]) for k in (0, 1)]
+    p = 1.0 / (1.0 + np.exp(fit[1] - fit[0]))
+    each = model.pair_entropies(np.column_stack([p, 1.0 - p]))[0, 1]
+    s = design.T @ design
+    totals = Totals(
+        np.array([n * s for n in sizes]),
+        np.array([n * s @ w[k] for k, n in enumerate(sizes)]),
+        np.zeros(2),
+        6.0 * np.array(sizes),
+        np.array(sizes, dtype=float),
+    )
+    found = model.expected_entropies(totals, 1.0, 1e6)(np.arange(2))
+    # the entropy of a label is at most log 2: standard error of the sum below .35 sqrt(4500) = 23
+    assert abs(found[0, 1] - each) < 3 * 23
+    assert found[0, 1] == found[1, 0]
+    assert found[0, 0] == 0.0

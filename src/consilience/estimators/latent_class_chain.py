@@ -221,7 +221,7 @@ class Chain:
             self.delta2,
             n_classes=n_classes,
             alpha=self.alpha,
-            entropies=model.pair_entropies(self._probabilities()),
+            entropies=model.label_entropies(self._probabilities()),
         )
         k = int(mapping.max()) + 1
         self.path.extend(path)
@@ -243,9 +243,12 @@ class Chain:
         probabilities = np.zeros((len(self.labels), self.n_classes))
         sums = np.zeros(3)
         base = np.zeros(self.n_classes)
+        entropy = 0.0
         for _ in range(n_sweeps):
             self.sweep()
-            probabilities += self._probabilities()
+            now = self._probabilities()
+            probabilities += now
+            entropy -= float(np.sum(now * np.log(np.where(now > 0, now, 1.0))))
             kept.append(self.classes())
             base += self.base
             sums += (self.sigma2, self.delta2, np.log(self.beta))
@@ -259,7 +262,7 @@ class Chain:
             sigma2,
             delta2,
             float(np.exp(log_beta)),
-            float(np.mean(self.trace["log_marginal"][-n_sweeps:])),
+            float(np.mean(self.trace["log_marginal"][-n_sweeps:])) + entropy / n_sweeps,
         )
 
     def _probabilities(self) -> FloatArray:
@@ -291,7 +294,8 @@ class Averages:
     base : (K,) array
     sigma2, delta2, beta : float
     log_marginal : float
-        Of events and labels.
+        Of events and labels, plus the entropy of the labels: a bound for that of the events, which
+        does not prefer few classes where classes overlap.
     """
 
     probabilities: FloatArray

@@ -11,7 +11,7 @@ delta2 and psi are not in it. Derivation: ``docs/proofs/latent-classes.md``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Entropies = Callable[[IntArray], FloatArray]
 
 SIGMA2_PRIOR = (0.5, 0.5e-3)
 """Shape and rate of sigma2's inverse gamma: one event of squared residual 0.001 (var y = 1)."""
@@ -128,6 +129,53 @@ def pair_entropies(probabilities: FloatArray) -> FloatArray:
     return found
 
 
+def label_entropies(probabilities: FloatArray) -> Entropies:
+    """Entropies between classes that merge, from the labels' probabilities (E, K)."""
+
+    def found(group: IntArray) -> FloatArray:
+        merged = np.zeros((probabilities.shape[1], probabilities.shape[0]))
+        np.add.at(merged, group, probabilities.T)
+        return pair_entropies(merged.T)
+
+    return found
+
+
+def expected_entropies(totals: Totals, sigma2: float, delta2: float) -> Entropies:
+    """Entropies between classes that merge, as they are to be expected from the sums alone."""
+
+    def found(group: IntArray) -> FloatArray:
+        return _expected_entropies(totals.merged(group, totals.n_classes), sigma2, delta2)
+
+    return found
+
+
+def _expected_entropies(totals: Totals, sigma2: float, delta2: float) -> FloatArray:
+    """Pair entropies of labels of such classes, (K, K).
+
+    Notes
+    -----
+    For an entity of class a with the mean products S of its class, the log likelihood ratio of a
+    against b is ``N(d/2, d)`` with ``d = (m_a - m_b)' S (m_a - m_b) / sigma2``; the entropy of the
+    two labels is integrated over it (Gauss-Hermite), with the numbers of entities as prior. That
+    entities differ in size, and agents in shares, is passed over.
+    """
+    _, mean, _ = _posterior(totals.products, totals.cross, sigma2, delta2)
+    counts = np.maximum(np.asarray(totals.counts, dtype=np.float64), 0.0)
+    each = totals.products / np.where(counts > 0, counts, 1.0)[:, None, None]
+    step = mean[:, None, :] - mean[None, :, :]
+    distance = np.maximum(np.einsum("abf,afg,abg->ab", step, each, step), 0.0) / sigma2
+    nodes, weights = np.polynomial.hermite_e.hermegauss(64)
+    prior = np.log(np.where(counts > 0, counts, 1.0))
+    ratio = distance[..., None] / 2 + np.sqrt(distance)[..., None] * nodes
+    ratio = ratio + (prior[:, None] - prior[None, :])[..., None]
+    p = 1.0 / (1.0 + np.exp(-np.clip(ratio, -700.0, 700.0)))
+    entropy = -(_p_log_p(p) + _p_log_p(1.0 - p)) @ (weights / weights.sum())
+    one_way = counts[:, None] * entropy * (counts > 0)[None, :]
+    found = one_way + one_way.T
+    np.fill_diagonal(found, 0.0)
+    return np.asarray(found)
+
+
 def _p_log_p(p: FloatArray) -> FloatArray:
     return np.asarray(p * np.log(np.where(p > 0, p, 1.0)))
 
@@ -185,7 +233,7 @@ def merge_down(
     n_classes: int | None,
     alpha: float,
     partition: bool = True,
-    entropies: FloatArray | None = None,
+    entropies: Entropies | None = None,
 ) -> tuple[IntArray, list[tuple[int, float]]]:
     """Merge classes, always the two that gain most.
 
@@ -200,10 +248,12 @@ def merge_down(
         and undone to where the log probability was highest.
     alpha, partition
         See `merge_gain`. alpha/K stays as it was with the K classes of `totals`.
-    entropies : (K, K) array, optional
-        `pair_entropies` of the labels. The log probability of events and drawn labels plus the
-        entropy of the labels bounds that of the events (its mean is the variational bound), so a
-        merger costs the entropy between the two. Without it classes that overlap look superfluous.
+    entropies : callable, optional
+        `label_entropies` or `expected_entropies`: called with the class that each of the K has
+        become, tells the entropy of the labels between each two. The log probability of events and
+        drawn labels plus the entropy of the labels bounds that of the events (its mean is the
+        variational bound), so a merger costs the entropy between the two. Without it classes that
+        overlap look superfluous.
 
     Returns
     -------
@@ -225,9 +275,7 @@ def merge_down(
         raise ParameterError.of("n_classes", "at least 1", n_classes)
     state = _Groups(totals, sigma2, delta2, alpha if partition else None)
     k = len(state.counts)
-    lost = np.zeros((k, k)) if entropies is None else np.array(entropies, dtype=np.float64)
-    if lost.shape != (k, k):
-        raise DataError("there is one entropy for each pair of classes")
+    lost = np.zeros((k, k)) if entropies is None else entropies(state.group)
     first, second = np.triu_indices(k, 1)
     gains = np.full((k, k), -np.inf)
     gains[first, second] = state.gains(first, second) - lost[first, second]
@@ -237,9 +285,9 @@ def merge_down(
         state.join(a, b)
         gains[b] = gains[:, b] = -np.inf
         others = state.alive[state.alive != a]
-        lost[a, others] += lost[b, others]  # what a and b together share with a third, at most
+        if entropies is not None:
+            lost[a] = entropies(state.group)[a]
         gains[a, others] = state.gains(np.full(len(others), a), others) - lost[a, others]
-        lost[others, a] = lost[a, others]
         gains[others, a] = gains[a, others]
 
     for small in np.flatnonzero(state.counts < _RESIDUE):

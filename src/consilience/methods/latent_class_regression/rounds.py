@@ -26,6 +26,7 @@ from consilience.numerics.latent_class_model import (
     draw_psi,
     draw_sigma2,
     draw_weights,
+    expected_entropies,
     log_marginal,
     merge_down,
 )
@@ -42,6 +43,8 @@ BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 LEAST_ENTITIES = 0.5
 """Entities, on average over the last rounds, of what is a class in the end."""
 _AT_ONCE = 64
+_FIRM = 1e-3
+"""Of the variance that one class leaves, for estimates of classes that hardly shrink."""
 _ROUNDING = 1e-9
 
 
@@ -217,6 +220,7 @@ class Rounds:
         sums = {site: self.check(site, reply) for site, reply in replies.items()}
         mapping = {site: np.arange(self.k) for site in sums}
         if self.settings.start == "local":
+            self._own_noise(list(sums.values()))
             mapping = self._aligned(sums)
         parts = []
         for site in sorted(sums):
@@ -231,6 +235,20 @@ class Rounds:
         counts = self.sums.counts
         self.shared.base = (counts + self.alpha / self.k) / (counts.sum() + self.alpha)
         self._note(replies, float("nan"))
+
+    def _own_noise(self, sums: list[FloatArray]) -> None:
+        """What the sites' own classes leave: with the noise of one class all would look alike."""
+        if not self.shared.draws_sigma:
+            return
+        totals = self.unpack(np.concatenate(sums))
+        totals = totals.take(np.flatnonzero(totals.counts > 0))
+        mean = classes_of(totals, self.shared.sigma2 * _FIRM, self.shared.delta2).mean
+        fitted = np.einsum("kfg,kg->kf", totals.products, mean) - 2.0 * totals.cross
+        rest = np.maximum(totals.squares + np.einsum("kf,kf->k", mean, fitted), 0.0).sum()
+        free = float(totals.n.sum()) - mean.size
+        if free > 0:
+            found = max(float(rest) / free, SMALLEST_SIGMA2)
+            self.shared.sigma2 = min(self.shared.sigma2, found)
 
     def _aligned(self, sums: dict[str, FloatArray]) -> dict[str, IntArray]:
         """Class of each class of each site: merged while it costs the least likelihood."""
@@ -362,12 +380,18 @@ class Rounds:
 
     def merge(self, n_classes: int | None) -> None:
         """Merge classes down to so many, or while the marginal likelihood rises."""
+        # Smoothed sums would show the rest of a class that was left as a class of its own.
+        last = [_moved(st.sums, st.mapping) for _, st in sorted(self.standing.items())]
+        now = self.unpack(tree_sum(last))
         mapping, path = merge_down(
-            self.sums,
+            now,
             self.shared.sigma2,
             self.shared.delta2,
             n_classes=n_classes,
             alpha=self.alpha if self.shared.alpha is not None else float(self.k),
+            # What the labels' own entropies are is the sites' knowledge; this much is to be
+            # expected of such classes.
+            entropies=expected_entropies(now, self.shared.sigma2, self.shared.delta2),
         )
         mapping = np.asarray(mapping)
         # Classes without events are nobody's: they may go anywhere.
