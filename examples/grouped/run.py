@@ -40,14 +40,12 @@ class Grouped:
         Code of the group.
     slope : str
         Column whose coefficient differs between the groups of the mixed model.
-    n_classes : int
     """
 
     x: pd.DataFrame
     y: FloatArray
     entity: IntArray
     slope: str
-    n_classes: int
 
 
 def read_sleepstudy(folder: Path) -> Grouped:
@@ -58,7 +56,6 @@ def read_sleepstudy(folder: Path) -> Grouped:
         rows["Reaction"].to_numpy(dtype=float),
         pd.factorize(rows["Subject"])[0],
         "Days",
-        4,
     )
 
 
@@ -75,7 +72,6 @@ def read_exam(folder: Path) -> Grouped:
         rows["normexam"].to_numpy(dtype=float),
         pd.factorize(rows["school"])[0],
         "standLRT",
-        5,
     )
 
 
@@ -113,8 +109,8 @@ def mixed_model(data: Grouped, train: IntArray, new: IntArray, seed: int) -> Pre
 
 
 def classes(data: Grouped, train: IntArray, new: IntArray, seed: int) -> Prediction:
-    """Groups of one class have the same coefficients."""
-    model = LatentClassRegressor(n_classes=data.n_classes, random_state=seed)
+    """Groups of one class have the same coefficients; their number follows from the rows."""
+    model = LatentClassRegressor(n_classes="auto", random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(data.x.iloc[train], data.y[train], entity=data.entity[train])
