@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from consilience.methods.assistance_test import AssistanceTest
 from consilience.methods.assisted_glm import AssistedGLM
 from consilience.methods.base import Columns, Method, Preparation, SiteData
 from consilience.methods.ensemble_clustering import EnsembleClustering
+from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
 from consilience.methods.reference_averaging import ReferenceAveraging
@@ -88,6 +90,22 @@ def predicting() -> Federation:
     return Federation(LocalEngine(sites), columns, Preparation())
 
 
+def in_classes() -> Federation:
+    """Events of twelve entities of three agents at each site; their slopes are of two kinds."""
+    noise = np.random.default_rng(4).normal(size=100)
+    roles = {}
+    for name, x in TABLES.items():
+        of = np.arange(len(x)) % 12
+        slopes = np.where(of[:, None] % 2, (2.0, -1.0, 0.0), (-1.0, 1.0, 0.5))
+        roles[name] = {
+            "entity": ROLES[name]["entity"],
+            "agent": np.array([f"{name}-{e % 3}" for e in of]),
+            "target": (x * slopes).sum(axis=1) + noise[: len(x)],
+        }
+    columns = Columns(features=("x0", "x1", "x2"), target="y", agent="ward", entity="patient")
+    return dataclasses.replace(federation_of(TABLES, roles=roles), columns=columns)
+
+
 def over_columns() -> Federation:
     """Three sites with other columns of the same people, of which each lacks some; cedar asks."""
     rng = np.random.default_rng(9)
@@ -147,6 +165,26 @@ CASES: dict[str, Case] = {
     "asynchronous": Case(Asynchronous(turns=2), plain, asynchronous=True),
     "ensemble-clustering": Case(
         EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret, long=True
+    ),
+    # Sites protect their records; both ways to begin, and sums of those who were there before.
+    "latent-class-regression": Case(
+        LatentClassRegression(n_classes=2, rounds=1, settle_rounds=0, average_rounds=1),
+        in_classes,
+        long=True,
+    ),
+    "latent-class-regression of some in each round": Case(
+        LatentClassRegression(
+            n_classes="auto",
+            n_start=3,
+            start="random",
+            rounds=1,
+            settle_rounds=1,
+            average_rounds=1,
+            participation=0.6,
+            server_cache=True,
+        ),
+        in_classes,
+        long=True,
     ),
     "meta-clustering": Case(
         MetaClustering(candidates="linear", gain_folds=2, stability_runs=1), predicting, long=True
