@@ -100,6 +100,53 @@ def test_own_events_are_taken_out_of_the_classes(
     assert np.array_equal(found[rest], plain[rest])
 
 
+@pytest.mark.parametrize("seed", range(25))
+def test_random_sizes_agree_with_the_textbook(seed: int) -> None:
+    """Entities outside and inside of the classes; delta^2 from .01 to 100, also F > n."""
+    rng = stream(seed, "sizes")
+    n_features, events, n_classes = (int(rng.integers(1, top)) for top in (40, 60, 20))
+    sigma2, delta2 = 10.0 ** rng.uniform(-2.6, 1.4), 10.0 ** rng.uniform(-2, 2)
+    blocks = blocks_of(*rows(15, n_features, events, seed, float(np.sqrt(sigma2))))
+    labels = rng.integers(n_classes, size=15)
+    classes = classes_of(totals_of(blocks, labels, n_classes), sigma2, delta2)
+    taken_out = block_log_likelihood(blocks, classes, np.eye(n_classes)[labels])
+    for e in range(3):
+        k = labels[e]
+        totals = totals_of(blocks, labels, n_classes, where=np.arange(15) != e)
+        without = classes_of(totals, sigma2, delta2)
+        wanted = reference.event_by_event(
+            *of_entity(blocks, e), without.precision[k], without.linear[k], sigma2
+        )
+        assert relative(block_log_likelihood(blocks, without)[e, k], wanted) <= 1e-9
+        assert relative(taken_out[e, k], wanted) <= 1e-9
+
+
+@pytest.mark.parametrize("events", [2, 9])
+@pytest.mark.parametrize("n_classes", [1, 7, 8, 9, 17])
+def test_a_class_and_an_entity_are_judged_alike_alone_and_among_others(
+    n_classes: int, events: int
+) -> None:
+    blocks = blocks_of(*rows(20, 7, events, 4))
+    totals = totals_of(blocks, np.arange(20) % n_classes, n_classes)
+    found = block_log_likelihood(blocks, classes_of(totals, 0.5, 1.0))
+    for k in range(n_classes):
+        alone = block_log_likelihood(blocks, classes_of(totals.take([k]), 0.5, 1.0))
+        assert np.array_equal(alone[:, 0], found[:, k])
+    x, y = of_entity(blocks, 3)
+    alone = blocks_of(x, y, np.zeros(y.size), np.zeros(y.size))
+    assert np.array_equal(block_log_likelihood(alone, classes_of(totals, 0.5, 1.0))[0], found[3])
+
+
+def test_arrays_that_may_not_be_written_will_do() -> None:
+    blocks = blocks_of(*rows(6, 3, 4, 0))
+    totals = totals_of(blocks, np.arange(6) % 2, 2)
+    own = np.eye(2)[np.arange(6) % 2]
+    for array in (*totals.arrays, own, blocks.products, blocks.x, blocks.start, blocks.agent):
+        array.flags.writeable = False
+    found = block_log_likelihood(blocks, classes_of(totals, 1.0, 1.0), own)
+    assert np.isfinite(found).all()
+
+
 def test_drawn_numbers_depend_on_key_round_and_position() -> None:
     key = agent_key(1, "a")
     assert key == agent_key(1, "a")

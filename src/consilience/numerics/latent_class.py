@@ -24,6 +24,8 @@ from consilience.numerics.latent_class_sums import (
     IntArray,
     Totals,
     blocks_of,
+    kernel_events,
+    plain,
     totals_of,
     tree_sum,
 )
@@ -152,33 +154,12 @@ def block_log_likelihood(
     return out
 
 
-def kernel_events(blocks: Blocks) -> Any:
-    """Blocks as compiled code takes them."""
-    from consilience.numerics import latent_class_kernels as kernels
-
-    b = blocks
-    return kernels.Events(
-        products=plain(b.products),
-        cross=plain(b.cross),
-        squares=plain(b.squares),
-        n=plain(b.n),
-        x=plain(b.x),
-        y=plain(b.y),
-        start=plain(b.start, np.int64),
-    )
-
-
 def kernel_state(classes: Classes) -> Any:
     """Classes as compiled code takes them."""
     from consilience.numerics import latent_class_kernels as kernels
 
     c = classes
     return kernels.State(*map(plain, (c.precision, c.linear, c.cholesky, c.mean, c.log_det)))
-
-
-def plain(values: ArrayLike, kind: Any = np.float64) -> NDArray[Any]:
-    """An array in row order that may be written: other kinds would be compiled for anew."""
-    return np.require(values, kind, ["C", "W"])
 
 
 def own_weights(own: ArrayLike | None, n_entities: int, n_classes: int) -> FloatArray:

@@ -25,13 +25,11 @@ from consilience.numerics.latent_class import (
     IntArray,
     Totals,
     check_variances,
-    kernel_events,
     kernel_state,
     out_of_range,
     own_weights,
-    plain,
 )
-from consilience.numerics.latent_class_sums import checked_labels
+from consilience.numerics.latent_class_sums import checked_labels, kernel_events, plain
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -267,20 +268,7 @@ def totals_of(
     from consilience.numerics import latent_class_kernels as kernels
 
     f = blocks.n_features
-    sums = kernels.sum_classes(
-        kernels.Events(
-            blocks.products,
-            blocks.cross,
-            blocks.squares,
-            blocks.n,
-            blocks.x,
-            blocks.y,
-            blocks.start,
-        ),
-        blocks.agent_start,
-        label,
-        n_classes,
-    )
+    sums = kernels.sum_classes(kernel_events(blocks), blocks.agent_start, label, n_classes)
     return Totals(
         products=sums[:, : f * f].reshape(n_classes, f, f),
         cross=sums[:, f * f : -3].copy(),
@@ -290,9 +278,30 @@ def totals_of(
     )
 
 
+def kernel_events(blocks: Blocks) -> Any:
+    """Blocks as compiled code takes them."""
+    from consilience.numerics import latent_class_kernels as kernels
+
+    b = blocks
+    return kernels.Events(
+        products=plain(b.products),
+        cross=plain(b.cross),
+        squares=plain(b.squares),
+        n=plain(b.n),
+        x=plain(b.x),
+        y=plain(b.y),
+        start=plain(b.start, np.int64),
+    )
+
+
+def plain(values: ArrayLike, kind: Any = np.float64) -> NDArray[Any]:
+    """An array in row order that may be written: other kinds would be compiled for anew."""
+    return np.require(values, kind, ["C", "W"])
+
+
 def checked_labels(labels: ArrayLike, n_entities: int, n_classes: int) -> IntArray:
     """Labels as integers, one for each entity, from -1 to ``n_classes - 1``."""
-    label = np.ascontiguousarray(labels, dtype=np.int64)
+    label = plain(labels, np.int64)
     if label.shape != (n_entities,) or (
         label.size and (label.min() < -1 or label.max() >= n_classes)
     ):
