@@ -110,7 +110,8 @@ def test_jumping_labels_lower_the_rate() -> None:
     }
     fast = fit_classes(found, Settings(learning_rate=1.0, **settings), 0)
     assert fast.jumped and fast.trace["learning_rate"][-1] < 1
-    slow = fit_classes(found, Settings(learning_rate=0.5, **settings), 0)
+    # With half the rate and noise that is drawn, from above, the classes settle.
+    slow = fit_classes(found, Settings(learning_rate=0.5, **{**settings, "sigma": "draw"}), 0)
     assert not slow.jumped and slow.trace["learning_rate"][-1] == 0.5
 
 
@@ -169,8 +170,25 @@ def test_entities_without_events_follow_their_agent() -> None:
 def test_marginal_likelihood_picks_among_restarts() -> None:
     _, found = blocks(simulated(4))
     fit: ClassFit = fit_classes(found, Settings(n_classes=4, n_restarts=3), 2)
-    last = fit.trace["log_marginal"][-20:].mean()
-    assert last == pytest.approx(fit.log_marginals.max())
+    p = fit.probabilities
+    # averaged probabilities are a little less certain than those of a sweep
+    entropy = -np.sum(p * np.log(np.maximum(p, 1e-300)))
+    joint = fit.trace["log_marginal"][-20:].mean()
+    shares = 0.5 * (fit.n_classes - 1) * np.log(found.n_entities)
+    assert joint - shares <= fit.log_marginals.max() <= joint + entropy - shares
+
+
+@pytest.mark.slow
+def test_overlapping_classes_are_not_given_up() -> None:
+    """3 events, sigma = 1.5: labels are uncertain, and drawn ones look as if 3 classes did."""
+    right = 0
+    for seed in range(6):
+        sim = simulated(4, seed, n_agents=128, n_entities=8, n_events=3, n_features=8, sigma=1.5)
+        _, found = blocks(sim)
+        fit = fit_classes(found, Settings(n_classes="auto", n_restarts=3), seed)
+        right += fit.n_classes == len(np.unique(sim.events.label))
+    # one in six may be lost: classes of 5 % of the entities that differ by one sigma
+    assert right >= 5
 
 
 @pytest.mark.slow

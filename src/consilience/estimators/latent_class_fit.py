@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +133,8 @@ class ClassFit:
     trace : dict of (T,) arrays
         By sweep: ``log_marginal``, ``sigma``, ``moved``, ``n_classes``, ``learning_rate``.
     log_marginals : (R,) array
-        Of each restart, averaged over its last sweeps.
+        Of the events in each restart: a bound, averaged over its last sweeps, less
+        ``(K - 1)/2 log E`` for the shares.
     agreement : (R, R) array
         Adjusted Rand index between the labels of any two restarts.
     merge_path : tuple of (int, float)
@@ -245,7 +246,10 @@ def _restart(
     order = np.argsort(-sizes, kind="stable")
     used = order[sizes[order] >= _RESIDUE]
     about = {"trace": as_arrays(chain.trace), "path": tuple(chain.path), "jumped": chain.jumped}
-    return found.take(used if len(used) else order[:1]), about
+    found = found.take(used if len(used) else order[:1])
+    # What the shares of more classes may fit by chance, as in the BIC.
+    shares = 0.5 * (len(found.base) - 1) * float(np.log(np.count_nonzero(blocks.n > 0)))
+    return replace(found, log_marginal=found.log_marginal - shares), about
 
 
 def _merge_and_settle(chain: Chain, wanted: int | None) -> None:
