@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from consilience import Columns, Federation, LatentClassRegression, LatentClassRegressor
 from consilience import report as room
 from consilience.datasets.simulate_wards import FEATURES, simulate_wards
-from consilience.report import figures_latent, html, latent_evidence
+from consilience.report import figures_latent, figures_latent_sites, html, latent_sites
 from consilience.report.methods import latent_class_regression as words
 from consilience.report.sections import Block, Headline, Table
 from tests.report.latent_fixture import CASES, result_of, run_of
@@ -144,16 +144,16 @@ def test_what_is_saved_is_weighted_by_held_out_events_with_its_error_over_sites(
     mse = np.array([[4.0, 1, 2.0, 8], [4.0, 1, 3.0, 8], [4.0, 1, 1.0, 8], [1.0, 1, 0.0, 8]])
     held = np.array([10.0, 10.0, 20.0, 0.0])
     result = result_of(heldout_mse=mse, heldout_weight=held)
-    gain, error = latent_evidence.saved(result)
+    gain, error = latent_sites.saved(result)
     shares = np.array([0.5, 0.25, 0.75])
     weight = np.array([0.25, 0.25, 0.5])
     assert gain == pytest.approx(float(weight @ shares))
     spread = np.sqrt(1.5 * ((weight * (shares - weight @ shares)) ** 2).sum())
     assert error == pytest.approx(spread)
-    assert latent_evidence.n_telling(result) == 3
-    assert np.isnan(latent_evidence.saved(result_of(n_sites=2))[1])
+    assert latent_sites.n_telling(result) == 3
+    assert np.isnan(latent_sites.saved(result_of(n_sites=2))[1])
     # Student's distribution with 2 degrees of freedom.
-    assert latent_evidence.half_width(1.0, 3) == pytest.approx(4.303, abs=1e-3)
+    assert latent_sites.half_width(1.0, 3) == pytest.approx(4.303, abs=1e-3)
 
 
 def test_coefficients_and_intervals_are_in_the_table() -> None:
@@ -197,7 +197,7 @@ def test_counts_that_stay_at_a_site_are_gaps_and_not_zeros() -> None:
     assert "No count came from s003" in spoken(told)
     (table,) = told.folded
     assert table.rows[1][-2:] == ("\N{EN DASH}", "\N{EN DASH}")
-    shares = figures_latent.site_shares(result)
+    shares = figures_latent_sites.site_shares(result)
     assert np.isnan(shares[1, 2:]).all() and np.isnan(shares[3]).all()
     assert shares[0].sum() == pytest.approx(1.0)
     assert shares[1, :2].sum() < 1, "shares are of all entities of the site"
@@ -221,12 +221,22 @@ def test_sums_are_counted_and_a_site_that_sent_none_is_named() -> None:
         found = [int(v.replace(",", "")) for v in rows[site][1:4]]
         wanted = [getattr(result, n)[:, i].sum() for n in ("released", "repeated", "withheld")]
         assert found == wanted
-    shares = figures_latent.release_shares(result)
+    shares = figures_latent_sites.release_shares(result)
     assert np.isnan(shares["released"][:, 3]).all()
     total = np.sum(list(shares.values()), axis=0)
     np.testing.assert_allclose(total[np.isfinite(total)], 1.0)
-    total_sent = int(latent_evidence.release_counts(result).sum())
+    total_sent = int(latent_sites.release_counts(result).sum())
     assert any(f"Of {total_sent:,} class sums" in s for s in REPORT.handling(run_of(result)))
+
+
+def test_entities_that_are_in_no_sum_are_counted() -> None:
+    result = result_of(class_sizes=np.array([400.0, 300.0, 200.0, 60.0]))
+    told = spoken(blocks(result)["Which sums were new"])
+    assert "Of 1,200 entities the sums of the last rounds held 960 on average (80.0 %)" in told
+    everyone = result_of(class_sizes=np.full(4, 300.0))
+    assert "the sums of the last rounds held" not in spoken(blocks(everyone)["Which sums were new"])
+    silent = result_of(n_entities=np.array([300.0, 300.0, 300.0, np.nan]))
+    assert latent_sites.counted_words(silent) == ""
 
 
 def test_the_round_of_the_merge_is_marked() -> None:
@@ -253,7 +263,7 @@ def test_held_out_totals_are_means_over_events() -> None:
     assert total["site"] == "all sites" and total["events not held out"] == "600"
     wanted = np.average(result.heldout_mse[:, 2], weights=result.heldout_weight)
     assert float(total["classes"]) == pytest.approx(wanted, abs=5e-3)
-    shares = figures_latent.unexplained(result)
+    shares = figures_latent_sites.unexplained(result)
     assert shares.shape == (5, 4)
     np.testing.assert_allclose(shares[:, 3], 1.0)
     assert HELD_OUT not in blocks(CASES["not-held-out"]())
@@ -320,7 +330,7 @@ def test_report_of_a_real_run(visits: dict[str, Any], tmp_path: Path) -> None:
     for table in visits.values():
         assert not any(f">{who}<" in page for who in (*table["patient"], *table["ward"]))
         assert not any(who in page for who in table["patient"])
-    counts = latent_evidence.release_counts(run.result)
+    counts = latent_sites.release_counts(run.result)
     assert counts.sum() > 0
     assert run.result.reported.shape == run.result.released.shape
     assert len(figures_latent.traces(run.result)["moved"]) == run.result.rounds_run + 1

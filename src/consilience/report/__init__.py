@@ -22,12 +22,11 @@ from consilience.report.figures_assisted import (
     plot_assisted_coefficients,
     plot_assisted_rounds,
 )
-from consilience.report.figures_latent import (
-    plot_latent_coefficients,
+from consilience.report.figures_latent import plot_latent_coefficients, plot_latent_traces
+from consilience.report.figures_latent_sites import (
     plot_latent_held_out,
     plot_latent_members,
     plot_latent_releases,
-    plot_latent_traces,
 )
 from consilience.report.figures_meta import (
     plot_dissimilarity,

@@ -1,8 +1,7 @@
-"""Figures of latent class regression: the classes, the way to them, and what they are worth.
+"""Figures of latent classes: their coefficients, and the way to them.
 
-`plot_latent_coefficients` and `plot_latent_traces` take a `LatentClassRegressionResult` or a fitted
-`LatentClassRegressor`; the others take the result of a run over sites. All return a Matplotlib
-figure, as in `figures`.
+Each `plot_*` takes a `LatentClassRegressionResult` or a fitted `LatentClassRegressor` and returns a
+Matplotlib figure, as in `figures`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from consilience.report import drawing
-from consilience.report.drawing import Z95
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -26,17 +24,11 @@ IntArray = NDArray[np.int64]
 MOST_PANELS = 12
 """Coefficients that are drawn; of more, those in which the classes differ most."""
 PANELS_IN_A_ROW = 4
-NAMED = 60
-"""Sites up to which each is named on an axis."""
-WRITTEN = 30
-"""Sites, and half as many classes, up to which a map has its numbers in it."""
 INTERCEPT = "intercept"
 LEVEL = 0.95
 """Of intervals of the coefficients of an estimator, which has none of its own."""
 FIRST = 1
 """Number of the first class in what sites write."""
-NULL, RIDGE, OWN, CLASSES = 3, 0, 1, 2
-"""Columns of `heldout_mse`."""
 
 
 # --------------------------------------------------------------------------- reading what is fitted
@@ -330,7 +322,7 @@ def _trace(ax: Axes, name: str, values: FloatArray, first: int) -> None:
         ax.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     elif name == "moved":
         ax.set_ylim(0, 1.1 * max(float(np.nanmax(values)), 0.01))
-        ax.yaxis.set_major_formatter(FuncFormatter(_share))
+        ax.yaxis.set_major_formatter(FuncFormatter(share_words))
         ax.yaxis.set_major_locator(MaxNLocator(3))
     else:
         ax.yaxis.set_major_locator(MaxNLocator(3))
@@ -338,276 +330,6 @@ def _trace(ax: Axes, name: str, values: FloatArray, first: int) -> None:
         ax.plot(at, values, "o", color=drawing.BLUE)
 
 
-def _share(value: float, _: object = None) -> str:
+def share_words(value: float, _: object = None) -> str:
+    """Write a share on an axis."""
     return f"{100 * value:.3g} %".replace("-", "\N{MINUS SIGN}")
-
-
-# --------------------------------------------------------------------------- who belongs where
-
-
-def site_shares(result: Any) -> FloatArray:
-    """Share of each class among the entities of each site, (B, K); NaN where no sum was sent.
-
-    Where a class of a site is too small for its sum to leave, the others' shares are still of all
-    entities of the site, so they do not add up to one.
-    """
-    counts = site_counts(result)
-    n = np.asarray(result.n_entities, dtype=float)[:, None]
-    n = np.where(np.isfinite(n) & (n > 0), n, np.nan)
-    return np.asarray(counts / n)
-
-
-def site_counts(result: Any) -> FloatArray:
-    """Entities of each site by class, (B, K); NaN where there are none, or too few to be told."""
-    counts = np.asarray(result.site_class_sizes, dtype=float)
-    return np.where(counts > 0, counts, np.nan)
-
-
-def plot_latent_members(result: Any) -> Figure:
-    """Draw which share of each site's entities belongs to which class.
-
-    Parameters
-    ----------
-    result : LatentClassRegressionResult
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    shares = site_shares(result)
-    # New entities of no known agent stand first: what the model holds for everybody.
-    values = np.vstack([np.asarray(result.class_shares, dtype=float)[None, :], shares])
-    n, k = values.shape
-    wide = min(drawing.WIDTH, 3.4 + 0.62 * k)
-    with drawing.style():
-        fig, ax = drawing.sheet(_tall(n), width=wide)
-        ax.set_facecolor(drawing.RULE)
-        top = float(np.nanmax(values, initial=0.05))
-        mesh = ax.pcolormesh(
-            np.ma.masked_invalid(values),
-            cmap=drawing.RISING,
-            vmin=0,
-            vmax=top,
-            edgecolor=drawing.PAPER,
-            linewidth=0.8 if n <= NAMED else 0.0,
-        )
-        if n <= WRITTEN and k <= WRITTEN // 2:
-            for i, j in np.ndindex(n, k):
-                v = values[i, j]
-                known = bool(np.isfinite(v))
-                colour = "#ffffff" if known and v > 0.62 * top else "#000000"
-                ax.text(
-                    j + 0.5,
-                    i + 0.5,
-                    f"{v:.0%}" if known else "\N{EN DASH}",
-                    ha="center",
-                    va="center",
-                    fontsize=8.5,
-                    color=colour if known else drawing.INK,
-                )
-        names = [drawing.label(s, 24) for s in result.sites]
-        if n <= NAMED:
-            ax.set_yticks(np.arange(n) + 0.5, ["new entities", *names])
-        else:
-            ax.set_yticks([0.5], ["new entities"])
-            ax.set_ylabel(f"{n - 1:,} sites, in the order of their names")
-        ax.axhline(1, color=drawing.INK, linewidth=0.9)
-        ax.set_ylim(n, 0)
-        words = "class {}" if k <= 8 else "{}"
-        ax.set_xticks(np.arange(k) + 0.5, [words.format(j + FIRST) for j in range(k)])
-        ax.xaxis.tick_top()
-        drawing.bare(ax, "")
-        bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.6, aspect=30, pad=0.03)
-        bar.ax.xaxis.set_major_formatter(FuncFormatter(_share))
-        bar.set_label("share of the site's entities (grey: none, or too few to be told)")
-        bar.outline.set_visible(False)
-    return fig
-
-
-def _tall(n: int) -> float:
-    """Height of a figure with one line for each of n sites, in inches."""
-    return 0.27 * n + 1.35 if n <= NAMED else 8.0
-
-
-# --------------------------------------------------------------------------- what they are worth
-
-
-HELD = 0.2
-"""Share of the events that protected sites hold out."""
-
-
-def held_events(result: Any) -> FloatArray:
-    """About how many events each site held out, (B,): sites tell how many they did not."""
-    return np.nan_to_num(np.asarray(result.heldout_weight, dtype=float)) * HELD / (1 - HELD)
-
-
-def over_sites(result: Any, values: FloatArray) -> float:
-    """Mean of a figure of each site over held-out events; NaN where no site tells."""
-    values = np.asarray(values, dtype=float)
-    weight = np.where(np.isfinite(values), np.nan_to_num(result.heldout_weight), 0.0)
-    if not weight.sum() > 0:
-        return float("nan")
-    return float((weight * np.nan_to_num(values)).sum() / weight.sum())
-
-
-def unexplained(result: Any) -> FloatArray:
-    """Held-out squared error in shares of that of the mean alone, all sites first, (B + 1, 4)."""
-    mse = np.asarray(result.heldout_mse, dtype=float)
-    total = np.array([over_sites(result, column) for column in mse.T])
-    every = np.vstack([total, mse])
-    return np.asarray(every / every[:, [NULL]])
-
-
-MARKS: tuple[tuple[int, str, str, str, str], ...] = (
-    (RIDGE, "s", drawing.PAPER, drawing.MUTED, "one ridge for all"),
-    (OWN, "^", drawing.PAPER, drawing.MUTED, "a ridge for each entity"),
-    (CLASSES, "D", drawing.BLUE, drawing.BLUE, "classes"),
-)
-
-
-def plot_latent_held_out(result: Any) -> Figure:
-    """Draw the held-out error beside simpler models, and what the intervals cover, by site.
-
-    Parameters
-    ----------
-    result : LatentClassRegressionResult
-        With held-out events at one site at least.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    shares = unexplained(result)
-    covered = np.asarray(result.coverage, dtype=float)
-    n_held = np.where(np.isfinite(covered), held_events(result), 0.0)
-    covered = np.concatenate([[over_sites(result, covered)], covered])
-    held = np.concatenate([[n_held.sum()], n_held])
-    n = len(shares)
-    at, size = np.arange(n), 6.5 if n <= NAMED else 3.0
-    with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, _tall(n) - 0.1))
-        fig.set_layout_engine("constrained", w_pad=0.1)
-        left, right = fig.subplots(1, 2, sharey=True, width_ratios=[1.7, 1.0])
-        left.hlines(at, np.nanmin(shares[:, :3], axis=1, initial=1.0), 1.0, color=drawing.RULE)
-        for column, marker, face, edge, words in MARKS:
-            left.plot(
-                shares[:, column],
-                at,
-                linestyle="none",
-                marker=marker,
-                markersize=size,
-                markerfacecolor=face,
-                markeredgecolor=edge,
-                label=words,
-            )
-        left.axvline(1, color=drawing.INK, linewidth=0.9)
-        left.set_xlim(0, max(1.06, min(2.0, 1.06 * float(np.nanmax(shares[:, :3], initial=1.0)))))
-        left.xaxis.set_major_formatter(FuncFormatter(_share))
-        left.set_xlabel("squared error, share of that of the mean alone")
-        _coverage(right, result, covered, held, size)
-        _site_axis(left, ("all sites", *result.sites))
-        for ax in (left, right):
-            ax.axhline(0.5, color=drawing.MUTED, linewidth=0.8)
-            drawing.bare(ax)
-        fig.legend(loc="outside upper center", ncols=3, handletextpad=0.3)
-    return fig
-
-
-def _coverage(ax: Axes, result: Any, covered: FloatArray, held: FloatArray, size: float) -> None:
-    at = np.arange(len(covered))
-    level = float(result.level)
-    error = np.sqrt(level * (1 - level) / np.maximum(held, 1.0))
-    known = np.isfinite(covered)
-    ends = (covered - Z95 * error, covered + Z95 * error)
-    ax.hlines(at[known], ends[0][known], ends[1][known], color=drawing.BLUE, linewidth=1.4)
-    ax.plot(covered[known], at[known], "D", color=drawing.BLUE, markersize=size)
-    ax.axvline(level, color=drawing.ORANGE, linewidth=1.4)
-    ax.annotate(
-        f"wanted: {level:.0%}",
-        (level, 1.0),
-        xycoords=("data", "axes fraction"),
-        ha="center",
-        va="bottom",
-        fontsize=8.5,
-    )
-    ax.xaxis.set_major_formatter(FuncFormatter(_share))
-    ax.xaxis.set_major_locator(MaxNLocator(4))
-    ax.set_xlabel("events within their interval")
-
-
-def _site_axis(ax: Axes, names: Sequence[str]) -> None:
-    n = len(names)
-    if n <= NAMED:
-        ax.set_yticks(range(n), [drawing.label(name, 24) for name in names])
-    else:
-        ax.set_yticks([0], [names[0]])
-        ax.set_ylabel(f"{n - 1:,} sites, in the order of their names")
-    ax.set_ylim(n - 0.5, -0.5)
-
-
-# --------------------------------------------------------------------------- releases
-
-
-RELEASES = (("released", "new"), ("repeated", "as before"), ("withheld", "left out"))
-
-
-def release_shares(result: Any) -> dict[str, FloatArray]:
-    """Share of a round's class sums that a site sent anew, as before, left out, (R, B) each.
-
-    NaN where the site sent nothing in that round.
-    """
-    counts = {name: np.asarray(getattr(result, name), dtype=float) for name, _ in RELEASES}
-    total = sum(counts.values())
-    told = np.asarray(result.reported, dtype=bool) & (total > 0)
-    return {
-        name: np.where(told, values / np.where(told, total, 1.0), np.nan)
-        for name, values in counts.items()
-    }
-
-
-def plot_latent_releases(result: Any) -> Figure:
-    """Draw which part of its class sums each site sent anew, as before, or left out by round.
-
-    Parameters
-    ----------
-    result : LatentClassRegressionResult
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
-    shares = release_shares(result)
-    r, n = shares["released"].shape
-    cut = merge_round(result)
-    with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, 0.2 * min(n, 34) + 1.5))
-        fig.set_layout_engine("constrained")
-        axes = fig.subplots(1, len(RELEASES), sharey=True, squeeze=False)[0]
-        for ax, (name, words) in zip(axes, RELEASES, strict=True):
-            mesh = ax.pcolormesh(
-                np.arange(r + 1) - 0.5,
-                np.arange(n + 1) - 0.5,
-                np.ma.masked_invalid(shares[name].T),
-                cmap=drawing.RISING,
-                vmin=0,
-                vmax=1,
-            )
-            ax.set_facecolor(drawing.PAPER)
-            ax.set_title(words)
-            ax.set_xlabel("round")
-            ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-            if cut is not None:
-                ax.axvline(cut, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
-            drawing.bare(ax, "")
-        if n <= 34:
-            names = [drawing.label(s, 24) for s in result.sites]
-            axes[0].set_yticks(range(n), names, fontsize=9)
-        else:
-            axes[0].set_yticks([])
-            axes[0].set_ylabel(f"{n:,} sites, in the order of their names")
-        axes[0].set_ylim(n - 0.5, -0.5)
-        bar = fig.colorbar(mesh, ax=axes, location="bottom", shrink=0.5, aspect=30, pad=0.05)
-        bar.ax.xaxis.set_major_formatter(FuncFormatter(_share))
-        bar.set_label("share of the site's class sums in that round (empty: it did not report)")
-        bar.outline.set_visible(False)
-    return fig

@@ -10,14 +10,14 @@ import numpy as np
 
 from consilience.engines.federation import Run
 from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
-from consilience.report import drawing, latent_evidence
-from consilience.report.figures_latent import CLASSES, NULL, OWN, RIDGE, over_sites
-from consilience.report.latent_evidence import (
+from consilience.report import drawing, latent_evidence, latent_sites
+from consilience.report.figures_latent_sites import CLASSES, NULL, OWN, RIDGE, over_sites
+from consilience.report.latent_evidence import restless
+from consilience.report.latent_sites import (
     coverage_words,
     half_width,
     n_telling,
     release_counts,
-    restless,
     saved,
 )
 from consilience.report.sections import (
@@ -62,13 +62,13 @@ class LatentClassRegressionReport(MethodReport):
     def evidence(self, run: Run) -> Sequence[Block]:
         """Classes, members, held-out error, rounds, releases."""
         result = _result(run)
-        blocks = [latent_evidence.classes(result), latent_evidence.members(run, result)]
+        blocks = [latent_evidence.classes(result), latent_sites.members(run, result)]
         if n_telling(result):
-            blocks.append(latent_evidence.held_out(result))
+            blocks.append(latent_sites.held_out(result))
         if int(result.rounds_run):
             blocks.append(latent_evidence.rounds(run, result))
         if np.size(result.reported):
-            blocks.append(latent_evidence.releases(result))
+            blocks.append(latent_sites.releases(result))
         return blocks
 
     def handling(self, run: Run) -> Sequence[str]:
