@@ -50,6 +50,8 @@ class Chain:
     base : (K,) array
     own : (E, K) array, optional
         Parallel schedule: weight of each entity in the totals.
+    log_labels : float
+        Log probability of the labels, given base and beta.
     """
 
     blocks: Blocks
@@ -66,6 +68,7 @@ class Chain:
     own: FloatArray | None = None
     rate: float = 1.0
     jumped: bool = False
+    log_labels: float = 0.0
     excesses: list[float] = field(default_factory=list)
     path: list[tuple[int, float]] = field(default_factory=list)
     trace: dict[str, list[float]] = field(
@@ -176,11 +179,12 @@ class Chain:
             self.sigma2 = max(found, SMALLEST_SIGMA2)
         counts = self.agent_counts()
         self._draw_base(counts)
-        if settings.beta == "grid":
-            logs = model.concentration_log_likelihood(counts, self.base, model.BETAS)
-            ends = np.exp(logs - logs.max()).cumsum()
-            at = int(np.searchsorted(ends, self.rng.random() * ends[-1], side="right"))
-            self.beta = float(model.BETAS[min(at, len(ends) - 1)])
+        grid = model.BETAS if settings.beta == "grid" else np.array([self.beta])
+        logs = model.concentration_log_likelihood(counts, self.base, grid)
+        ends = np.exp(logs - logs.max()).cumsum()
+        at = int(np.searchsorted(ends, self.rng.random() * ends[-1], side="right"))
+        at = min(at, len(grid) - 1)
+        self.beta, self.log_labels = float(grid[at]), float(logs[at])
 
     def _draw_base(self, counts: IntArray) -> None:
         from consilience.numerics.latent_class_sampling import table_counts
@@ -196,9 +200,7 @@ class Chain:
     def _note(self, moved: float) -> None:
         counts = self.agent_counts()
         joint = float(model.log_marginal(self.totals, self.sigma2, self.delta2).sum())
-        joint += float(
-            model.concentration_log_likelihood(counts, self.base, np.array([self.beta]))[0]
-        )
+        joint += self.log_labels
         self.trace["log_marginal"].append(joint)
         self.trace["sigma"].append(float(np.sqrt(self.sigma2)))
         self.trace["moved"].append(moved / max(len(self.labels), 1))
