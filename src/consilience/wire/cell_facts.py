@@ -5,6 +5,8 @@ And sums by class whose additions go in one order, however records are split ove
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,6 +75,45 @@ def _by_matrices(x: FloatArray) -> tuple[IntArray, FloatArray]:
                 records[j, places] = records[places, j] = found
     share = np.divide(peak, whole, out=np.zeros_like(whole), where=whole != 0)
     return records, share
+
+
+def class_facts(
+    ways: Sequence[FloatArray], cells: IntArray, entities: IntArray, n_cells: int, n_marks: int
+) -> tuple[IntArray, FloatArray, IntArray]:
+    """Records, largest share and entities behind the packed sums of each class.
+
+    Parameters
+    ----------
+    ways : sequence of (n, p) arrays
+        The same records in one or two systems of coordinates: the worse facts count.
+    cells : (n,) int array
+        Class of each record, -1 for none.
+    entities : (n,) int array
+    n_cells, n_marks : int
+
+    Returns
+    -------
+    records, share, entities : (n_cells, p (p + 1) / 2 + n_marks) arrays
+        Marks rest on all records of the class.
+    """
+    upper = np.triu_indices(ways[0].shape[1])
+    products = len(upper[0])
+    shape = (n_cells, products + n_marks)
+    records, share = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+    behind = np.zeros(shape, dtype=np.int64)
+    for k in range(n_cells):
+        members = np.flatnonzero(cells == k)
+        if not len(members):
+            continue
+        found, largest = product_facts(ways[0][members])
+        for other in ways[1:]:
+            also, share_also = product_facts(other[members])
+            found = np.where((found == 0) | (also == 0), found + also, np.minimum(found, also))
+            largest = np.maximum(largest, share_also)
+        records[k] = len(members)
+        records[k, :products], share[k, :products] = found[upper], largest[upper]
+        behind[k] = len(np.unique(entities[members]))
+    return records, share, behind
 
 
 _BLOCKS_AT_ONCE = 1 << 10

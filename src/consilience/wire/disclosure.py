@@ -39,11 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
-from consilience.wire.cell_facts import cell_facts, product_facts, sums_by_class
+from consilience.wire.cell_facts import cell_facts, class_facts, product_facts, sums_by_class
 from consilience.wire.centred import Projectable, projectable
 from consilience.wire.centred import column_factor as column_factor
 from consilience.wire.estimators.types import is_memorising
 from consilience.wire.message import Disclosure
+from consilience.wire.rounding import coarse, largest_influence
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -367,22 +368,8 @@ def class_sums(
     other = x if judged is None else np.asarray(judged, dtype=float)
     if other.shape != x.shape:
         raise ProtocolError("rows are judged in as many columns as they have")
-    upper = np.triu_indices(p)
-    width = len(upper[0]) + extra.shape[1]
-    records = np.zeros((n_cells, width), dtype=np.int64)
-    share, behind = np.zeros((n_cells, width)), np.zeros((n_cells, width), dtype=np.int64)
-    for k in range(n_cells):
-        members = np.flatnonzero(cells == k)
-        if not len(members):
-            continue
-        found, largest = product_facts(x[members])
-        if judged is not None:
-            also, share_also = product_facts(other[members])
-            found = np.where((found == 0) | (also == 0), found + also, np.minimum(found, also))
-            largest = np.maximum(largest, share_also)
-        records[k] = len(members)
-        records[k, : len(upper[0])], share[k, : len(upper[0])] = found[upper], largest[upper]
-        behind[k] = len(np.unique(of[members]))
+    judged_in = (x,) if judged is None else (x, other)
+    records, share, behind = class_facts(judged_in, cells, of, n_cells, extra.shape[1])
     evidence = Evidence(
         "class-sums",
         n,
@@ -819,7 +806,11 @@ class WeightedMeans:
 
 
 def weighted_means(
-    values: FloatArray, weights: FloatArray | None = None, *, limits: Limits
+    values: FloatArray,
+    weights: FloatArray | None = None,
+    *,
+    limits: Limits,
+    entities: IntArray | None = None,
 ) -> WeightedMeans:
     """Release weighted means of columns, withholding what is small or dominated.
 
@@ -830,6 +821,9 @@ def weighted_means(
     weights : (n, ...) array, optional
         Non-negative; 1 by default.
     limits : Limits
+    entities : (n,) int array, optional
+        Entity of each record, where a question may single one out: D is then rounded to no less
+        than what any entity's records do to it.
 
     Returns
     -------
@@ -868,54 +862,16 @@ def weighted_means(
     if limits.min_records > 1:
         ruled = aggregate(parts).evidence
         dominated = ruled is not None and ruled.dominated(limits)
-        mean, variance, effective = _coarse(mean, variance, effective, np.asarray(dominated))
+        largest: FloatArray | float = 0.0
+        if entities is not None:
+            largest = largest_influence(h * (d - mean), total, entities)
+        dominated = np.asarray(dominated)
+        mean, variance, effective = coarse(mean, variance, effective, dominated, largest)
     shown = [
         replaced(sums[0], np.where(unsafe, 0.0, value)).withhold(unsafe)
         for value in (mean, variance, effective)
     ]
     return WeightedMeans(*shown)
-
-
-def _coarse(
-    mean: FloatArray, variance: FloatArray, effective: FloatArray, dominated: NDArray[np.bool_]
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Round D to the influence of one record or a fifth of its error, Q and the number coarsely."""
-    error = np.sqrt(np.nan_to_num(variance))
-    influence = error / np.sqrt(np.maximum(np.nan_to_num(effective), 1.0))
-    steps = _step_above(np.maximum(influence, error / 5))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        rounded_mean = np.where(steps > 0, np.round(mean / steps) * steps, mean)
-    blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), _digits(variance, 2))
-    # A count of the rows on one side of a line would tell where a row lies.
-    return rounded_mean, blunt, _on_grid(effective)
-
-
-def _step_above(x: FloatArray) -> FloatArray:
-    """Smallest of 1, 2, 5 times a power of ten that is at least x; 0 for 0, 1 for infinity."""
-    safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
-    power = 10.0 ** np.floor(np.log10(safe))
-    lead = safe / power
-    step = np.where(lead <= 1, 1.0, np.where(lead <= 2, 2.0, np.where(lead <= 5, 5.0, 10.0)))
-    with np.errstate(over="ignore"):
-        return np.asarray(np.where(x > 0, step * power, 0.0))
-
-
-_GRID = np.array([1.0, 1.5, 2.0, 3.0, 5.0, 7.0])
-
-
-def _on_grid(x: FloatArray) -> FloatArray:
-    """Largest of 1, 1.5, 2, 3, 5, 7 times a power of ten that is not above x."""
-    safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
-    power = 10.0 ** np.floor(np.log10(safe) + 1e-12)
-    lead = safe / power * (1 + 1e-12)
-    place = np.searchsorted(_GRID, lead, side="right") - 1
-    return np.asarray(np.where(np.isfinite(x) & (x > 0), _GRID[np.maximum(place, 0)] * power, x))
-
-
-def _digits(x: FloatArray, digits: int) -> FloatArray:
-    safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
-    unit = 10.0 ** (np.floor(np.log10(safe)) - (digits - 1))
-    return np.asarray(np.where(np.isfinite(x) & (x > 0), np.round(safe / unit) * unit, x))
 
 
 def stacked(parts: Sequence[Released]) -> Released:

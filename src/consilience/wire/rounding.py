@@ -1,0 +1,88 @@
+"""Rounding of means over records, to about what one record changes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+def coarse(
+    mean: FloatArray,
+    variance: FloatArray,
+    effective: FloatArray,
+    dominated: NDArray[np.bool_],
+    largest: FloatArray | float = 0.0,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Round D to the influence of one record or a fifth of its error, Q and the number coarsely.
+
+    Parameters
+    ----------
+    mean, variance, effective : arrays of one shape
+        Weighted means D, their squared standard errors Q, effective numbers of records.
+    dominated : bool array
+        Where one record makes most of Q.
+    largest : array
+        D is rounded to no less than this.
+
+    Returns
+    -------
+    mean, variance, effective : arrays
+    """
+    error = np.sqrt(np.nan_to_num(variance))
+    influence = error / np.sqrt(np.maximum(np.nan_to_num(effective), 1.0))
+    steps = _step_above(np.maximum(np.maximum(influence, error / 5), np.nan_to_num(largest)))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        rounded_mean = np.where(steps > 0, np.round(mean / steps) * steps, mean)
+    blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), _digits(variance, 2))
+    # A count of the rows on one side of a line would tell where a row lies.
+    return rounded_mean, blunt, _on_grid(effective)
+
+
+def largest_influence(
+    parts: FloatArray, total: FloatArray, entities: NDArray[np.int64]
+) -> FloatArray:
+    """Most that the records of one entity move each of some means.
+
+    Parameters
+    ----------
+    parts : (n, ...) array
+        Deviations from the mean, times the weight of each record.
+    total : array
+        Sums of weights.
+    entities : (n,) int array
+    """
+    of = np.unique(entities, return_inverse=True)[1].ravel()
+    moves = np.zeros((int(of.max(initial=-1)) + 1, *parts.shape[1:]))
+    np.add.at(moves, of, parts)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.asarray(np.abs(moves).max(axis=0, initial=0.0) / total)
+
+
+def _step_above(x: FloatArray) -> FloatArray:
+    """Smallest of 1, 2, 5 times a power of ten that is at least x; 0 for 0, 1 for infinity."""
+    safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
+    power = 10.0 ** np.floor(np.log10(safe))
+    lead = safe / power
+    step = np.where(lead <= 1, 1.0, np.where(lead <= 2, 2.0, np.where(lead <= 5, 5.0, 10.0)))
+    with np.errstate(over="ignore"):
+        return np.asarray(np.where(x > 0, step * power, 0.0))
+
+
+_GRID = np.array([1.0, 1.5, 2.0, 3.0, 5.0, 7.0])
+
+
+def _on_grid(x: FloatArray) -> FloatArray:
+    """Largest of 1, 1.5, 2, 3, 5, 7 times a power of ten that is not above x."""
+    safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
+    power = 10.0 ** np.floor(np.log10(safe) + 1e-12)
+    lead = safe / power * (1 + 1e-12)
+    place = np.searchsorted(_GRID, lead, side="right") - 1
+    return np.asarray(np.where(np.isfinite(x) & (x > 0), _GRID[np.maximum(place, 0)] * power, x))
+
+
+def _digits(x: FloatArray, digits: int) -> FloatArray:
+    safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
+    unit = 10.0 ** (np.floor(np.log10(safe)) - (digits - 1))
+    return np.asarray(np.where(np.isfinite(x) & (x > 0), np.round(safe / unit) * unit, x))
