@@ -28,6 +28,7 @@ from consilience.methods.base import (
     step,
 )
 from consilience.methods.ensemble_clustering import EnsembleClustering
+from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
 from consilience.methods.reference_averaging import ReferenceAveraging
@@ -138,6 +139,12 @@ CASES: dict[str, Case] = {
         lambda: ReferenceAveraging(estimator="ridge", max_rounds=1, n_reference=12),
         columns=Columns(features=FEATURES, target="y"),
     ),
+    "latent-class-regression": Case(
+        lambda: LatentClassRegression(
+            n_classes=2, start="random", rounds=0, settle_rounds=0, average_rounds=1
+        ),
+        columns=Columns(features=FEATURES, target="y", agent="ward", entity="patient"),
+    ),
     "secret-draws": Case(SecretDraws, draws_secrets=True),
     "assistance-test": Case(
         lambda: AssistanceTest(family="normal", n_directions=2),
@@ -166,6 +173,10 @@ def loader(site: str) -> Loader:
         x[:, 2] = rng.random(n) < 0.5
         y = x @ np.array([1.0, -0.5, 0.25]) + rng.normal(size=n)
         given: dict[str, Any] = {"n_read": n, "content_hash": f"case-{site}", "target": y}
+        if columns.entity is not None:
+            of = np.arange(n) % 12
+            given["entity"] = np.array([f"patient-{e}" for e in of])
+            given["agent"] = np.array([f"{site}-{e % 3}" for e in of])
         if partition == "columns":
             given["id"] = np.array([f"person-{i}" for i in range(n)])
             given["target"] = y if ROLES[site] == "initiator" else None
