@@ -369,6 +369,28 @@ def test_huge_scales(by_x: float, by_y: float, sim: Any, fitted: Any) -> None:
     assert r2(e.y, predicted / by_y) > 0.97
 
 
+@pytest.mark.parametrize("standardize", [True, False])
+def test_collinear_columns_of_other_sizes_with_heavy_weights(standardize: bool) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3)) * [1e10, 1.0, 1e-7]
+    x[:, 1] = 3e-9 * x[:, 0]
+    y = 1e-10 * x[:, 0]
+    entity = np.repeat(np.arange(10), 4)
+    fit = LatentClassRegressor("auto", standardize=standardize, **QUICK)
+    fit.fit(x, y, entity=entity, sample_weight=np.full(40, 1e6))
+    np.testing.assert_allclose(fit.predict(x, entity=entity), y, atol=1e-3)
+    assert np.isfinite(fit.predict_interval(x, entity=entity)).all()
+
+
+def test_fixed_noise_and_prior_are_in_their_units(sim: Any) -> None:
+    e = sim.events
+    ids = {"entity": e.entity, "agent": e.agent}
+    fit = LatentClassRegressor(3, sigma=30.0, delta=0.02, standardize=False, **QUICK)
+    fit.fit(50.0 * e.x, 100.0 * e.y, **ids)
+    assert fit.sigma_ == pytest.approx(30.0) and fit.delta_ == pytest.approx(0.02)
+    assert r2(100.0 * e.y, fit.predict(50.0 * e.x, **ids)) > 0.97
+
+
 def test_far_from_zero(sim: Any, fitted: Any) -> None:
     """Years as a column: the mean is a thousand standard deviations away."""
     e = sim.events

@@ -28,6 +28,9 @@ IntArray = NDArray[np.int64]
 
 SMALLEST_SIGMA2 = 1e-10
 """Where y is explained without a rest; y has variance 1."""
+RESOLVED = 1e-13
+"""Noise per prior and events below which rounding hides the prior of columns that depend on one
+another."""
 
 
 @dataclass(eq=False)
@@ -176,7 +179,9 @@ class Chain:
             self.delta2 = model.draw_delta2(drawn[used], self.rng)
         if settings.sigma == "draw":
             found = model.draw_sigma2(self.totals, classes, self.rng, weights=drawn)
-            self.sigma2 = max(found, SMALLEST_SIGMA2)
+            products = np.trace(self.totals.products.sum(axis=0))
+            least = max(SMALLEST_SIGMA2, RESOLVED * self.delta2 * float(products))
+            self.sigma2 = max(found, least)
         counts = self.agent_counts()
         self._draw_base(counts)
         grid = model.BETAS if settings.beta == "grid" else np.array([self.beta])

@@ -57,7 +57,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     sigma : float or "draw"
         Standard deviation of the noise, in the units of y.
     delta : float or "draw"
-        Prior standard deviation of the coefficients, where y has standard deviation 1.
+        Prior standard deviation of the coefficients, where y has standard deviation 1 (and the
+        columns, if they are standardised).
     alpha : float, optional
         Concentration of the common shares of the classes; by default the number of classes.
     beta : float or "grid"
@@ -244,7 +245,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         )
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         keys = np.array([agent_key(seed, name) for name in events.agents.tolist()], np.uint64)
-        found = fit_classes(blocks, _scaled(settings, units), seed, keys=keys, n_jobs=self.n_jobs)
+        scaled = _scaled(settings, units, standardized=bool(self.standardize))
+        found = fit_classes(blocks, scaled, seed, keys=keys, n_jobs=self.n_jobs)
         self._take(found, units, events)
         self._take_entities(found, events, blocks.n, X, agent)
         self._remark(found, x[used > 0], outcome[used > 0], blocks, events)
@@ -302,6 +304,8 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         self.class_shares_ = found.base
         self.sigma_ = float(np.sqrt(found.sigma2)) * units.target_scale
         self.delta_ = float(np.sqrt(found.delta2))
+        if not self.standardize:
+            self.delta_ /= float(units.scale[0])
         self.alpha_, self.beta_ = found.alpha, found.beta
         self.trace_ = {**found.trace, "sigma": found.trace["sigma"] * units.target_scale}
         self.log_marginals_ = found.log_marginals
@@ -492,8 +496,10 @@ def _outcomes(y: Any, n_rows: int) -> FloatArray:
     return outcomes
 
 
-def _scaled(settings: Settings, units: Units) -> Settings:
+def _scaled(settings: Settings, units: Units, *, standardized: bool) -> Settings:
     """The settings in the units of the blocks."""
-    if settings.sigma == "draw":
-        return settings
-    return replace(settings, sigma=float(settings.sigma) / units.target_scale)
+    if settings.sigma != "draw":
+        settings = replace(settings, sigma=float(settings.sigma) / units.target_scale)
+    if settings.delta != "draw" and not standardized:
+        settings = replace(settings, delta=float(settings.delta) * float(units.scale[0]))
+    return settings

@@ -97,8 +97,9 @@ def units_of(
         Finite where the weight is not 0.
     weight : (n,) array
     standardize : bool
-        Whether columns are centred (where there is an intercept) and scaled; the target is scaled
-        in any case, and centred where there is an intercept.
+        Whether columns are centred (where there is an intercept) and scaled one by one; otherwise
+        all are divided by one number. The target is scaled in any case, and centred where there is
+        an intercept.
     intercept : bool
     """
     used = weight > 0
@@ -106,7 +107,9 @@ def units_of(
     if standardize:
         centre, scale = _moments(x[used], share, intercept)
     else:
-        centre, scale = np.zeros(x.shape[1]), np.ones(x.shape[1])
+        # One scale for all keeps their relative sizes, and sums in range.
+        centre, each = _moments(x[used], share, False)
+        scale = np.full(x.shape[1], each.max(initial=0.0) or 1.0)
     middle, spread = _moments(y[used, None], share, intercept)
     return Units(centre, scale, float(middle[0]), float(spread[0]), intercept)
 
