@@ -15,11 +15,12 @@ from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.latent_class_regression.parameters import (
     AUTO_START,
     CONCENTRATIONS,
+    MOST_ROUNDS,
     STARTS,
     default_rate,
-    default_rounds,
 )
 from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
+from consilience.methods.latent_class_regression.rounds import LEAST_ROUNDS
 from consilience.methods.latent_class_regression.rows import PROTECTED_SHARE
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study
@@ -53,8 +54,8 @@ def test_study_of_the_guide_is_one(tmp_path: Path) -> None:
 
 def test_parameters_that_the_guide_names() -> None:
     method = LatentClassRegression()
-    assert default_rounds("local") == 6 and "6 rounds before the merge" in WORDS
-    assert default_rounds("random") == 25 and '`"random"` (25 rounds)' in WORDS
+    assert (LEAST_ROUNDS, MOST_ROUNDS) == (6, 25) and "from 6 to 25" in WORDS
+    assert '`"random"` (25 rounds)' in WORDS
     assert default_rate(1.0) == 0.5 and ".5 with everyone present" in WORDS
     assert default_rate(0.25) == 0.2 and ".2 where a quarter or less reports" in WORDS
     assert AUTO_START == 18 and "starts with 18" in WORDS

@@ -74,9 +74,9 @@ from consilience.methods.latent_class_regression.messages import Begin, Offer, S
 from consilience.methods.latent_class_regression.outcome import build_result, conclude_messages
 from consilience.methods.latent_class_regression.parameters import (
     AUTO_START,
+    MOST_ROUNDS,
     check_parameters,
     default_rate,
-    default_rounds,
 )
 from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
 from consilience.methods.latent_class_regression.rounds import BETAS, Rounds, Shared
@@ -103,7 +103,8 @@ class LatentClassRegression(Method):
         Classes at the beginning: from a fit of every site's own, or by chance. Sites that are a
         single agent with few entities have nothing to fit: use "random".
     rounds : int or "auto"
-        Rounds before classes are merged: 6 after a local start, 25 after a random one.
+        Rounds before classes are merged: 25 after a random start; after a local one as many as the
+        noise falls in, from 6 to 25.
     settle_rounds, average_rounds : int
         Rounds after merging, and rounds over which classes and probabilities are averaged.
     learning_rate : float or "auto"
@@ -281,9 +282,11 @@ class LatentClassRegression(Method):
 
     def _all_rounds(self, ctx: CoordinatorContext, rounds: Rounds) -> Answers:
         """Rounds before and after merging; returns the round after which classes were merged."""
-        first = default_rounds(self.start) if isinstance(self.rounds, str) else self.rounds
-        for _ in range(first):
+        given = None if isinstance(self.rounds, str) else self.rounds
+        for i in range(MOST_ROUNDS if given is None else given):
             yield from self._round(ctx, rounds, keep=False, betas=())
+            if given is None and self.start == "local" and rounds.settled(i + 1):
+                break
         wanted = None if isinstance(self.n_classes, str) else self.n_classes
         rounds.merge(wanted)
         merged_at = rounds.round

@@ -171,7 +171,7 @@ class Sums:
         Disclosure.AGGREGATE,
         kind="float",
         gaps=True,
-        doc="share of labels that moved beyond chance, rounded",
+        doc="share of labels that moved beyond chance, or of those in the sums, rounded",
     )
     fit: Released = sends(
         Disclosure.AGGREGATE,

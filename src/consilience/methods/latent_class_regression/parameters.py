@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from consilience.methods.latent_class_regression import LatentClassRegression
 
 AUTO_START = 18
+MOST_ROUNDS = 25
+"""Rounds before classes are merged, unless given."""
 STARTS = ("local", "random")
 CONCENTRATIONS = ("exact", "shortcut")
 
@@ -76,11 +78,6 @@ def _check_numbers(method: LatentClassRegression) -> None:
 def default_rate(participation: float) -> float:
     """Learning rate by the share of the sites that reports: .5 for all, .2 for few."""
     return float(np.clip(0.2 + 0.4 * (participation - 0.25), 0.2, 0.5))
-
-
-def default_rounds(start: str) -> int:
-    """Rounds before classes are merged."""
-    return 6 if start == "local" else 25
 
 
 def _whole(value: Any, least: int, most: int) -> bool:

@@ -57,7 +57,8 @@ class LatentClassRegressionResult(Result):
     slowed : bool
         Whether labels jumped to and fro, so that the learning rate was lowered.
     trace_sigma, trace_moved, trace_log_marginal, trace_classes : (R + 1,) arrays
-        Noise (units of the target), share of labels that moved beyond chance, log marginal
+        Noise (units of the target), share of labels that moved beyond chance
+        (at sites that protect records: of entities that moved in what was sent), log marginal
         likelihood of the smoothed sums, classes with entities.
     merge_path : (m, 2) array
         Number of classes after each merging, and the log marginal likelihood it gained.

@@ -30,7 +30,7 @@ from consilience.numerics.latent_class_model import (
     log_marginal,
     merge_down,
 )
-from consilience.numerics.latent_class_rounds import next_rate, smoothed
+from consilience.numerics.latent_class_rounds import STILL_FALLING, next_rate, smoothed
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -42,6 +42,8 @@ SMALLEST_SIGMA2 = 1e-10
 BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 LEAST_ENTITIES = 0.5
 """Entities, on average over the last rounds, of what is a class in the end."""
+LEAST_ROUNDS = 6
+LOOKED_BACK = 3
 _AT_ONCE = 64
 _FIRM = 1e-3
 """Of the variance that one class leaves, for estimates of classes that hardly shrink."""
@@ -375,6 +377,11 @@ class Rounds:
             total += fits * float(np.asarray(reply.sums.value)[:, -MARKS].sum())
         if total.any():
             self.shared.beta = float(betas[int(np.argmax(total))])
+
+    def settled(self, n_rounds: int) -> bool:
+        """Whether the noise has stopped falling, after some rounds at least."""
+        sigma = self.trace["sigma"]
+        return n_rounds >= LEAST_ROUNDS and sigma[-1] > STILL_FALLING * sigma[-1 - LOOKED_BACK]
 
     # ------------------------------------------------------------------ merging
 
