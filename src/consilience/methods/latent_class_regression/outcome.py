@@ -122,7 +122,7 @@ def build_result(
         scale=survey.scale,
         fit_intercept=method.fit_intercept,
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-        remarks=_remarks(method, rounds, survey, len(cells)),
+        remarks=(*_constant(ctx, survey), *_remarks(method, rounds, survey, len(cells))),
         **_by_site(rounds, survey, cells),
     )
 
@@ -162,6 +162,22 @@ def _by_site(rounds: Rounds, survey: Survey, cells: IntArray) -> dict[str, Any]:
         "withheld": by_kind[WITHHELD],
         "site_class_sizes": sizes,
     }
+
+
+def _constant(ctx: CoordinatorContext, survey: Survey) -> tuple[str, ...]:
+    """What does not vary, and tells no classes apart."""
+    found = []
+    same = [n for n, c in zip(ctx.feature_names, survey.constant[:-1], strict=True) if c]
+    if same:
+        found.append(
+            f"The same in all events, as far as sums of squares tell: {', '.join(same)}. Take it "
+            "out of the features, or shift it to a smaller mean."
+        )
+    if survey.constant[-1]:
+        found.append(
+            f"{ctx.columns.target} is the same in all events: no regression tells classes apart."
+        )
+    return tuple(found)
 
 
 def _remarks(

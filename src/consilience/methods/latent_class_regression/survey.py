@@ -41,6 +41,8 @@ class Survey:
         Residual variance of one regression for all, in these units.
     ridge : (F,) array
         That regression.
+    constant : (p + 1,) bool array
+        Features and response that do not vary.
     """
 
     sites: tuple[str, ...]
@@ -51,6 +53,7 @@ class Survey:
     scale: FloatArray
     sigma2: float
     ridge: FloatArray
+    constant: NDArray[np.bool_]
 
 
 def survey_of(offered: Mapping[str, Offered], settings: Settings, n_features: int) -> Survey | None:
@@ -75,7 +78,7 @@ def survey_of(offered: Mapping[str, Offered], settings: Settings, n_features: in
     if not told:
         return None
     total = full_products(tree_sum(list(told.values()))[None, :], p)[0]
-    centre, scale = _units(total, settings.fit_intercept)
+    centre, scale, constant = _units(total, settings.fit_intercept)
     sigma2, ridge = _one_class(total, centre, scale, settings.fit_intercept)
     return Survey(
         sites=tuple(sorted(offered)),
@@ -86,18 +89,21 @@ def survey_of(offered: Mapping[str, Offered], settings: Settings, n_features: in
         scale=scale,
         sigma2=sigma2,
         ridge=ridge,
+        constant=constant,
     )
 
 
-def _units(total: FloatArray, fit_intercept: bool) -> tuple[FloatArray, FloatArray]:
-    """Centres and scales of features and response."""
+def _units(
+    total: FloatArray, fit_intercept: bool
+) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Centres and scales of features and response, and which of them do not vary."""
     n = total[0, 0]
     squares = np.diagonal(total)[1:] / n
     centre = total[0, 1:] / n if fit_intercept else np.zeros(len(squares))
     spread = np.maximum(squares - centre**2, 0.0)
     # What rounding leaves of a constant column is no scale.
-    spread = np.where(spread > _CONSTANT * squares, spread, 0.0)
-    return centre, np.sqrt(np.where(spread > 0, spread, 1.0))
+    constant = ~(spread > _CONSTANT * squares)
+    return centre, np.sqrt(np.where(constant, 1.0, spread)), constant
 
 
 def _one_class(
