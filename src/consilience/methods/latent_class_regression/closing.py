@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from consilience.estimators.latent_class_predictor import LatentClassPredictor
 from consilience.estimators.latent_class_units import Units
-from consilience.exceptions import ProtocolError
+from consilience.exceptions import DataError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State
 from consilience.methods.latent_class_regression.messages import Conclude, Concluded, Settings
 from consilience.methods.latent_class_regression.rows import Events
@@ -39,14 +39,19 @@ def conclude_at_site(
     classes = _classes(message, events.n_features + int(s.fit_intercept))
     z = events.scaled(*state["scaling"])
     blocks = events.blocks(z, s)
-    known = _posterior(message, events, blocks, classes, s, state)
-    figures = _figures(message, events, z, blocks, classes, known, s, state, site.limits)
+    known = _posterior(message, events, blocks, classes, s, state, site.limits)
+    try:
+        figures = _figures(message, events, z, blocks, classes, known, s, state, site.limits)
+    except (DataError, np.linalg.LinAlgError):
+        if site.limits.min_records <= 1:
+            raise
+        figures = _no_figures()
     # What stays here may use the held-out events too: they tell more of their entities.
     log_known = np.log(np.maximum(known, np.finfo(float).tiny))
     held = _held_blocks(events, z, s)
-    final = (
-        known if held is None else posterior_weights(log_known, block_log_likelihood(held, classes))
-    )
+    final = known
+    if held is not None:
+        final = posterior_weights(log_known, _log_likelihood(held, classes, site.limits))
     _write(message, data, events, final, classes, s, state, site)
     return Concluded(figures=figures)
 
@@ -78,6 +83,7 @@ def _posterior(
     classes: Classes,
     s: Settings,
     state: State,
+    limits: Limits,
 ) -> FloatArray:
     """Label probabilities of each entity from the events in the sums: averaged over rounds."""
     if int(state.get("n_kept", 0)):
@@ -91,7 +97,21 @@ def _posterior(
             return np.asarray(found / total)
     log_prior = np.log(np.maximum(message.base.value, np.finfo(float).tiny))
     everyone = np.broadcast_to(log_prior, (events.n_entities, classes.n_classes))
-    return posterior_weights(everyone, block_log_likelihood(blocks, classes))
+    return posterior_weights(everyone, _log_likelihood(blocks, classes, limits))
+
+
+def _log_likelihood(blocks: Blocks, classes: Classes, limits: Limits) -> FloatArray:
+    """Log-likelihood of each entity's events under each class.
+
+    Under made-up classes one entity may have none. A refusal would say that there is such a one,
+    and could be asked for again; so at protected sites the events then tell nothing.
+    """
+    try:
+        return block_log_likelihood(blocks, classes)
+    except DataError:
+        if limits.min_records <= 1:
+            raise
+        return np.zeros((blocks.n_entities, classes.n_classes))
 
 
 def _held_blocks(events: Events, z: FloatArray, s: Settings) -> Blocks | None:
@@ -125,8 +145,7 @@ def _figures(
     """Means over held-out events of what classes and simpler models lose."""
     held = np.flatnonzero(events.held & (events.root > 0))
     if not len(held):
-        gaps = aggregate(np.full((0, N_FIGURES), np.nan))
-        return gaps.withhold(np.ones(N_FIGURES, dtype=bool))
+        return _no_figures()
     rows = z[held] / events.root[held, None]
     x, y = np.ascontiguousarray(events.design(rows, s.fit_intercept)), rows[:, -1]
     weights = known[events.entity[held]]
@@ -150,8 +169,14 @@ def _figures(
         ((y >= low) & (y <= high)).astype(float),
         (high - low) * unit,
     ]
-    # Made-up classes could single out an event: means are rounded to what one event does to them.
-    return weighted_means(np.column_stack(columns), limits=limits).mean
+    # Made-up classes could single out an entity: means are rounded to what any one does to them.
+    values, entities = np.column_stack(columns), events.entity[held]
+    return weighted_means(values, limits=limits, entities=entities).mean
+
+
+def _no_figures() -> Released:
+    gaps = aggregate(np.full((0, N_FIGURES), np.nan))
+    return gaps.withhold(np.ones(N_FIGURES, dtype=bool))
 
 
 def _ends(

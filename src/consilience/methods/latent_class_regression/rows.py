@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ PROTECTED_SHARE = 0.2
 sizes would differ by few events."""
 _PURPOSE = "latent-class-regression"
 _HELD_OUT = "held out"
+_LARGEST = 1e140
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,7 @@ class Events:
         Events that measure, and are in no sum.
     keys : (A,) uint64 array
         Keys of the agents' draws.
-    seeds : (A,) int array
+    seeds : (A,) or (A + 1,) int array
         Seeds of the agents in this run, from which keys and held-out events follow.
     """
 
@@ -100,6 +102,11 @@ class Events:
         middle = np.sort(rows[:, 1:], axis=0)[(len(rows) - 1) // 2]
         moved = np.column_stack([np.ones(len(rows)), rows[:, 1:] - middle])
         return np.asarray(moved * self.root[:, None])
+
+    def can_hold_out(self, limits: Limits) -> bool:
+        """Whether sums over the held-out events could leave: two runs' sums differ by them."""
+        judged = self.centred(self.z)[self.held]
+        return may_leave(judged, self.entity[self.held], limits)
 
     def enough(self, z: FloatArray, limits: Limits) -> Callable[[IntArray], bool]:
         """Whether class sums of some entities could leave by themselves.
@@ -167,7 +174,7 @@ def events_of(
     Parameters
     ----------
     data, settings, site
-    seeds : (A,) int array, optional
+    seeds : (A,) or (A + 1,) int array, optional
         Those of the agents, drawn in the first step: streams are other ones in each step, and the
         same events are held out in all.
 
@@ -177,9 +184,9 @@ def events_of(
         No entity, an empty table, or numbers that are not finite.
     """
     if data.entity is None or data.target is None:
-        raise DataError("latent classes need an entity and a response for every event")
+        raise _cannot("latent classes need an entity and a response for every event")
     if data.n_rows == 0:
-        raise DataError("this site has no events: let it take part with rows, or leave it out")
+        raise _cannot("this site has no events: let it take part with rows, or leave it out")
     names = np.asarray(data.entity).astype(str)
     agents = (
         np.full(len(names), site.site) if data.agent is None else np.asarray(data.agent).astype(str)
@@ -189,18 +196,20 @@ def events_of(
     entity, agent_of, first = _entities(names, agent)
     weight = np.ones(len(names)) if data.weight is None else np.asarray(data.weight, dtype=float)
     if not (np.isfinite(weight) & (weight >= 0)).all():
-        raise DataError("weights must be finite numbers of at least 0")
+        raise _cannot("weights must be finite numbers of at least 0")
     if not (weight > 0).any():
-        raise DataError("all weights of this site are 0: let it take part with events that count")
+        raise _cannot("all weights of this site are 0: let it take part with events that count")
     root = np.sqrt(weight)
     y = np.asarray(data.target, dtype=float)
     z = np.column_stack([np.ones(len(y)), data.features, y])
     if not np.isfinite(z).all():
-        raise DataError("features and response must be finite numbers: see [preparation] missing")
+        raise _cannot("features and response must be finite numbers: see [preparation] missing")
+    if np.abs(z * root[:, None]).max() > _LARGEST:
+        raise _cannot("some values are too large to be squared: give the columns in other units")
     if seeds is None:
         seeds = _seeds(data, site, agent_names)
     keys, held = _draws(site, settings, agent_names, agent, entity, seeds, root > 0)
-    return Events(
+    made = Events(
         z=z * root[:, None],
         root=root,
         agent=agent,
@@ -212,6 +221,9 @@ def events_of(
         keys=keys,
         seeds=seeds,
     )
+    if site.limits.min_records > 1 and not made.can_hold_out(site.limits):
+        return dataclasses.replace(made, held=np.zeros(len(held), dtype=bool))
+    return made
 
 
 def digest_of(data: SiteData) -> str:
@@ -222,6 +234,11 @@ def digest_of(data: SiteData) -> str:
             sealed.update(f"{part.dtype} {part.shape}".encode())
             sealed.update(np.ascontiguousarray(part).tobytes())
     return sealed.hexdigest()
+
+
+def _cannot(sentence: str) -> DataError:
+    """An error whose sentence may leave the site: it holds no value."""
+    return DataError(sentence, public=sentence)
 
 
 def _entities(names: NDArray[np.str_], agent: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -244,7 +261,7 @@ def _entities(names: NDArray[np.str_], agent: IntArray) -> tuple[IntArray, IntAr
 
 
 def _seeds(data: SiteData, site: SiteContext, agent_names: NDArray[np.str_]) -> IntArray:
-    """Seeds of the agents.
+    """Seeds of the agents, and at protected sites one of the site.
 
     They follow from the agent, not from the site that it belongs to; at protected sites from the
     rows themselves, so that asking again tells nothing new.
@@ -254,6 +271,7 @@ def _seeds(data: SiteData, site: SiteContext, agent_names: NDArray[np.str_]) -> 
         bare = data.with_features(np.empty((data.n_rows, 0)), ())
         sealed = drawing_seed(bare, site, _PURPOSE)
         streams = [stream(sealed, str(name)) for name in agent_names]
+        streams.append(stream(sealed, _HELD_OUT, _PURPOSE))
     else:
         streams = [site.stream(_PURPOSE, str(name)) for name in agent_names]
     return np.array([int(rng.integers(2**63 - 1)) for rng in streams], dtype=np.int64)
@@ -279,14 +297,13 @@ def _draws(
             rows = order[edges[a] : edges[a + 1]]
             chance[rows] = stream(int(seeds[a]), _HELD_OUT).random(len(rows))
     protected = site.limits.min_records > 1
+    if protected and settings.holdout > 0:
+        # The same events whatever is called an agent.
+        chance = stream(int(seeds[-1]), _HELD_OUT).random(len(agent))
     share = PROTECTED_SHARE if protected and settings.holdout > 0 else settings.holdout
     held = (chance < share) & weighs
     # Every entity keeps an event.
     lowest = np.lexsort((-chance, ~weighs, entity))
     kept = lowest[np.unique(entity[lowest], return_index=True)[1]]
     held[kept] = False
-    few = held.sum() < site.limits.min_records
-    few |= len(np.unique(entity[held])) < site.limits.min_entities
-    if protected and few:
-        held[:] = False
     return keys, held

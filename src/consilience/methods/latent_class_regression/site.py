@@ -46,6 +46,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 SERIES = "class-sums"
+MOST = 1e30
 _DIGITS = 1e-11
 NO_SHARE = 1e-290
 """Share of the classes that have been merged away, and are not drawn again."""
@@ -124,11 +125,17 @@ def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tu
     scaling = np.stack([message.centre.value, message.scale.value])
     if scaling.shape[1] != events.n_features + 1 or not (scaling[1] > 0).all():
         raise ProtocolError("centres and scales are none of the study's columns")
+    if (np.abs(scaling) > MOST).any() or (scaling[1] < 1 / MOST).any():
+        # Whether all events are numbers in such units is a question about the largest of them.
+        raise ProtocolError(f"columns are moved and scaled by at most {MOST:g}")
     z = events.scaled(*scaling)
-    if not (np.isfinite(scaling).all() and np.isfinite(z).all()):
-        raise ProtocolError("centres and scales are not those of numbers")
     if s.start == "local":
-        labels = _own_classes(events, z, s, site.limits, float(message.sigma2.value))
+        try:
+            labels = _own_classes(events, z, s, site.limits, float(message.sigma2.value))
+        except DataError:
+            if site.limits.min_records <= 1:
+                raise
+            labels = np.zeros(events.n_entities, dtype=np.int64)  # as in `_drawn`
     else:
         place = np.arange(events.n_entities) - np.searchsorted(events.agent_of, events.agent_of)
         u = draw_uniform(events.keys[events.agent_of], 0, place)

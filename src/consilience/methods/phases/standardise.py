@@ -17,7 +17,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from consilience.exceptions import StudyError
+from consilience.exceptions import ProtocolError, StudyError
 from consilience.methods.base import (
     Ask,
     CoordinatorContext,
@@ -51,11 +51,24 @@ class Applied:
     """The rows were transformed."""
 
 
+_MOST = 1e30
+
+
 def transform(message: Scale, data: SiteData) -> SiteData:
-    """Fill, centre and scale."""
+    """Fill, centre and scale.
+
+    Raises
+    ------
+    ProtocolError
+        Units in which some rows might be no numbers any more: that a later step cannot go on with
+        them would tell that there is such a row.
+    """
     fill = message.fill.value
-    x = np.where(np.isnan(data.features), fill, data.features)
     centre, scale = message.centre.value, message.scale.value
+    within_reason = (np.abs([fill, centre]) <= _MOST).all()
+    if not within_reason or ((scale < 1 / _MOST) | (scale > _MOST)).any():
+        raise ProtocolError(f"columns are moved and scaled by at most {_MOST:g}")
+    x = np.where(np.isnan(data.features), fill, data.features)
     if message.own:
         centre, scale = x.mean(axis=0), _spread(x.std(axis=0))
     scaled = data.with_features((x - centre) / scale)
