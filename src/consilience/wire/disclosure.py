@@ -44,7 +44,7 @@ from consilience.wire.centred import Projectable, projectable
 from consilience.wire.centred import column_factor as column_factor
 from consilience.wire.estimators.types import is_memorising
 from consilience.wire.message import Disclosure
-from consilience.wire.rounding import coarse, largest_influence
+from consilience.wire.rounding import by_entity, coarse
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -363,11 +363,9 @@ def class_sums(
     of_entity[of[used]] = cells[used]
     if (of_entity[of[used]] != cells[used]).any():
         raise ProtocolError("the records of an entity are in one class")
-    if not np.isfinite(x).all():
-        raise ProtocolError("class sums need finite numbers")
     other = x if judged is None else np.asarray(judged, dtype=float)
-    if other.shape != x.shape:
-        raise ProtocolError("rows are judged in as many columns as they have")
+    if other.shape != x.shape or not np.isfinite(x).all():
+        raise ProtocolError("class sums need finite numbers, judged in as many columns")
     judged_in = (x,) if judged is None else (x, other)
     records, share, behind = class_facts(judged_in, cells, of, n_cells, extra.shape[1])
     evidence = Evidence(
@@ -822,8 +820,9 @@ def weighted_means(
         Non-negative; 1 by default.
     limits : Limits
     entities : (n,) int array, optional
-        Entity of each record, where a question may single one out: D is then rounded to no less
-        than what any entity's records do to it.
+        Entity of each record, where a question may single one out. Its records then count together:
+        ``Q = sum_e (sum_e h (d - D))^2 / (sum h)^2`` over entities, and D and Q are rounded to no
+        less than what any of them does to D and Q.
 
     Returns
     -------
@@ -850,7 +849,8 @@ def weighted_means(
     # Losses that overflow are not finite: they are withheld below, without a warning.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         mean = (h * d).sum(axis=0) / total
-        parts = (h**2) * (d - mean) ** 2
+        moves = h * (d - mean)
+        parts = (moves if entities is None else by_entity(moves, entities)) ** 2
         variance = parts.sum(axis=0) / total**2
         effective = total**2 / (h**2).sum(axis=0)
     # Records with next to no weight are not what a cell rests on.
@@ -861,11 +861,11 @@ def weighted_means(
         unsafe = unsafe | np.isnan(part.withhold_unsafe(limits).value)
     if limits.min_records > 1:
         ruled = aggregate(parts).evidence
-        dominated = ruled is not None and ruled.dominated(limits)
-        largest: FloatArray | float = 0.0
+        dominated = np.asarray(ruled is not None and ruled.dominated(limits))
+        largest = np.zeros_like(mean)
         if entities is not None:
-            largest = largest_influence(h * (d - mean), total, entities)
-        dominated = np.asarray(dominated)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                largest = np.sqrt(parts.max(axis=0, initial=0.0)) / total
         mean, variance, effective = coarse(mean, variance, effective, dominated, largest)
     shown = [
         replaced(sums[0], np.where(unsafe, 0.0, value)).withhold(unsafe)
