@@ -915,3 +915,37 @@ def test_reference_rows_of_one_site_do_not_reach_another() -> None:
         ReferenceAveraging(estimator="ridge", reference=rows).run(federation, seed=0)
     sent = b"".join(federation.engine.requests.values())  # type: ignore[attr-defined]
     assert not any(value.tobytes() in sent for value in rows.ravel())
+
+
+def test_made_up_averages_tell_a_row_of_a_learner_with_a_curved_loss() -> None:
+    """What no rule sees, as the leakage statement says: two steep averages either side of a row.
+
+    The score of the own rows follows from the answer, since that of the pseudo-rows is known; under
+    a steep average it is a sum over one side of a plane, and two sums differ by what lies between.
+    If this stops working, the statement of the method, its guide and its decision record change.
+    """
+    rng = np.random.default_rng(5)
+    n = 200
+    x = np.round(rng.normal(size=(n, 3)), 3)
+    y = x @ [1.0, -1.0, 0.5] + rng.logistic(size=n) > 0
+    table = pd.DataFrame(x, columns=["a", "b", "c"]).assign(y=np.where(y, "yes", "no"))
+    a = np.random.default_rng(0).normal(size=(400, 3)) * 1.5
+    with_one = np.column_stack([np.ones(len(a)), a])
+    s = settings("logistic(C=1e6)", levels=("no", "yes"), loss="log")
+    rho = 1e5
+
+    def score_of(place: float) -> Array:
+        steep = np.clip(100.0 * (a[:, 0] - place), -20.0, 20.0)
+        wanted = 1.0 / (1.0 + np.exp(-steep))
+        target = np.stack([1.0 - wanted, wanted], axis=1)[None, None]
+        answer = hostile(
+            table, asking(s, Ask("fit", fit(s, a, target, rho=rho))), levels=("no", "yes")
+        )
+        at = answer.fits.value[0]["at"][:, 1]
+        return n * rho / len(a) * (with_one.T @ (wanted - at))
+
+    first, second = np.sort(x[:, 0])[::-1][:2]
+    between = score_of((first + second) / 2) - score_of(first + (first - second) / 2)
+    row = x[np.argmax(x[:, 0])]
+    np.testing.assert_allclose(between[0], 1.0, atol=0.05)
+    np.testing.assert_allclose(between[1:] / between[0], row, atol=0.02)
