@@ -24,7 +24,7 @@ def coarse(
     dominated : bool array
         Where one record makes most of Q.
     largest : array
-        D is rounded to no less than this.
+        D is rounded to no less than this, and Q to its square.
 
     Returns
     -------
@@ -35,29 +35,19 @@ def coarse(
     steps = _step_above(np.maximum(np.maximum(influence, error / 5), np.nan_to_num(largest)))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         rounded_mean = np.where(steps > 0, np.round(mean / steps) * steps, mean)
-    blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), _digits(variance, 2))
+        square = _step_above(np.nan_to_num(largest) ** 2)
+        fine = np.where(square > 0, np.ceil(variance / square) * square, _digits(variance, 2))
+    blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), fine)
     # A count of the rows on one side of a line would tell where a row lies.
     return rounded_mean, blunt, _on_grid(effective)
 
 
-def largest_influence(
-    parts: FloatArray, total: FloatArray, entities: NDArray[np.int64]
-) -> FloatArray:
-    """Most that the records of one entity move each of some means.
-
-    Parameters
-    ----------
-    parts : (n, ...) array
-        Deviations from the mean, times the weight of each record.
-    total : array
-        Sums of weights.
-    entities : (n,) int array
-    """
+def by_entity(parts: FloatArray, entities: NDArray[np.int64]) -> FloatArray:
+    """Sums over the records of each entity, (entities, ...) of (n, ...)."""
     of = np.unique(entities, return_inverse=True)[1].ravel()
-    moves = np.zeros((int(of.max(initial=-1)) + 1, *parts.shape[1:]))
-    np.add.at(moves, of, parts)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.asarray(np.abs(moves).max(axis=0, initial=0.0) / total)
+    sums = np.zeros((int(of.max(initial=-1)) + 1, *parts.shape[1:]))
+    np.add.at(sums, of, parts)
+    return sums
 
 
 def _step_above(x: FloatArray) -> FloatArray:

@@ -11,7 +11,12 @@ from consilience.estimators.latent_class_predictor import LatentClassPredictor
 from consilience.estimators.latent_class_units import Units
 from consilience.exceptions import DataError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State
-from consilience.methods.latent_class_regression.messages import Conclude, Concluded, Settings
+from consilience.methods.latent_class_regression.messages import (
+    N_FIGURES,
+    Conclude,
+    Concluded,
+    Settings,
+)
 from consilience.methods.latent_class_regression.rows import Events
 from consilience.numerics.latent_class import Blocks, Classes, block_log_likelihood
 from consilience.numerics.latent_class_prediction import (
@@ -19,12 +24,10 @@ from consilience.numerics.latent_class_prediction import (
     mixture_interval,
     posterior_weights,
 )
-from consilience.wire.disclosure import Limits, Released, aggregate, weighted_means
+from consilience.wire.disclosure import Limits, WeightedMeans, aggregate, weighted_means
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-N_FIGURES = 8
 
 
 def conclude_at_site(
@@ -53,7 +56,7 @@ def conclude_at_site(
     if held is not None:
         final = posterior_weights(log_known, _log_likelihood(held, classes, site.limits))
     _write(message, data, events, final, classes, s, state, site)
-    return Concluded(figures=figures)
+    return Concluded(figures=figures.mean, variances=figures.variance, effective=figures.effective)
 
 
 def _classes(message: Conclude, n_design: int) -> Classes:
@@ -141,7 +144,7 @@ def _figures(
     s: Settings,
     state: State,
     limits: Limits,
-) -> Released:
+) -> WeightedMeans:
     """Means over held-out events of what classes and simpler models lose."""
     held = np.flatnonzero(events.held & (events.root > 0))
     if not len(held):
@@ -168,15 +171,16 @@ def _figures(
         log_mixture - math.log(unit),
         ((y >= low) & (y <= high)).astype(float),
         (high - low) * unit,
+        ((y - by_all) ** 2 - (y - mixed) ** 2) * unit**2,
     ]
     # Made-up classes could single out an entity: means are rounded to what any one does to them.
     values, entities = np.column_stack(columns), events.entity[held]
-    return weighted_means(values, limits=limits, entities=entities).mean
+    return weighted_means(values, limits=limits, entities=entities)
 
 
-def _no_figures() -> Released:
-    gaps = aggregate(np.full((0, N_FIGURES), np.nan))
-    return gaps.withhold(np.ones(N_FIGURES, dtype=bool))
+def _no_figures() -> WeightedMeans:
+    gaps = aggregate(np.full((0, N_FIGURES), np.nan)).withhold(np.ones(N_FIGURES, dtype=bool))
+    return WeightedMeans(gaps, gaps, gaps)
 
 
 def _ends(

@@ -19,6 +19,7 @@ IntArray = NDArray[np.int64]
 MAX_CLASSES = 200
 MAX_ROUNDS = 1000
 MAX_BETAS = 20
+N_FIGURES = 9
 MARKS = 2
 """Sums by entity beside the products: entities, and tables of agents (in the offer: agents)."""
 
@@ -221,10 +222,17 @@ class Concluded:
 
     figures: Released = sends(
         Disclosure.AGGREGATE,
-        (8,),
+        ("q",),
         gaps=True,
         doc="means over held-out events: squared errors of ridge, ridge by entity, classes, mean; "
-        "log scores of ridge and classes; events inside intervals, width of intervals",
+        "log scores of ridge and classes; events inside intervals, width of intervals; squared "
+        "error of ridge less that of classes",
+    )
+    variances: Released = sends(
+        Disclosure.AGGREGATE, ("q",), gaps=True, doc="their squared standard errors"
+    )
+    effective: Released = sends(
+        Disclosure.AGGREGATE, ("q",), gaps=True, doc="effective numbers of events, coarsely"
     )
 
 

@@ -9,9 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.estimators.latent_class_units import Units
+from consilience.exceptions import ProtocolError
 from consilience.methods.base import CoordinatorContext
 from consilience.methods.latent_class_regression.memberships import AS_BEFORE, NEW, WITHHELD
-from consilience.methods.latent_class_regression.messages import MARKS, Conclude, Concluded
+from consilience.methods.latent_class_regression.messages import (
+    MARKS,
+    N_FIGURES,
+    Conclude,
+    Concluded,
+)
 from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
 from consilience.methods.latent_class_regression.rounds import Rounds
 from consilience.methods.latent_class_regression.survey import Survey
@@ -112,10 +118,13 @@ def build_result(
         trace_classes=np.array(trace["classes"], dtype=float),
         merge_path=np.array(rounds.path, dtype=float).reshape(-1, 2),
         sites=rounds.sites,
-        heldout_mse=figures[:, :4],
-        heldout_log_score=figures[:, 4:6],
-        coverage=figures[:, 6],
-        interval_width=figures[:, 7],
+        heldout_mse=figures[:, 0, :4],
+        heldout_log_score=figures[:, 0, 4:6],
+        coverage=figures[:, 0, 6],
+        interval_width=figures[:, 0, 7],
+        heldout_gain=figures[:, 0, 8],
+        heldout_gain_error=np.sqrt(figures[:, 1, 8]),
+        heldout_effective=figures[:, 2, 8],
         mean=mean,
         covariance=covariance,
         centre=survey.centre,
@@ -128,10 +137,16 @@ def build_result(
 
 
 def _figures(concluded: Mapping[str, Concluded], sites: tuple[str, ...]) -> FloatArray:
-    found = np.full((len(sites), 8), np.nan)
+    """Figures, their squared standard errors and effective numbers: (B, 3, q)."""
+    found = np.full((len(sites), 3, N_FIGURES), np.nan)
     for b, site in enumerate(sites):
-        if site in concluded:
-            found[b] = np.asarray(concluded[site].figures.value)
+        if site not in concluded:
+            continue
+        reply = concluded[site]
+        told = [np.asarray(r.value) for r in (reply.figures, reply.variances, reply.effective)]
+        if any(values.shape != (N_FIGURES,) for values in told):
+            raise ProtocolError(f"site {site} sent other figures than it was asked for")
+        found[b] = told
     return found
 
 

@@ -77,6 +77,11 @@ class LatentClassRegressionResult(Result):
     heldout_weight : (B,) array
         Events of the site, for averages over sites.
     coverage, interval_width : (B,) arrays
+    heldout_gain, heldout_gain_error : (B,) arrays
+        Mean squared error of ridge less that of classes, and its standard error, in which the
+        events of an entity count together.
+    heldout_effective : (B,) array
+        Effective number of held-out events, coarsely where records are protected.
     mean, covariance : arrays (K, F), (K, F, F)
         Of the coefficients in the units of the fit.
     centre, scale : (p + 1,) arrays
@@ -129,6 +134,9 @@ class LatentClassRegressionResult(Result):
     heldout_weight: FloatArray
     coverage: FloatArray
     interval_width: FloatArray
+    heldout_gain: FloatArray
+    heldout_gain_error: FloatArray
+    heldout_effective: FloatArray
     mean: FloatArray
     covariance: FloatArray
     centre: FloatArray
