@@ -151,10 +151,9 @@ def answers_of(engine: Any, seen: Any, key: int, heard: set[Key]) -> dict[str, d
         place = FIRST if step == "begin" else FIRST + message.round
         if place == key and (key, site) in heard:
             released, sums = after["answers"][-1]["released"], sums_of(engine, (key, site))
-            if "late" not in engine.script.values():
-                # The gate has repeated nothing: entities are where the site believes them to be.
-                sizes = np.bincount(released[released >= 0], minlength=len(sums))
-                assert np.array_equal(sizes, sums[:, -2])
+            # The gate has repeated nothing: entities are where the site believes them to be.
+            sizes = np.bincount(released[released >= 0], minlength=len(sums))
+            assert np.array_equal(sizes, sums[:, -2])
             found[site] = {"released": released, "sums": sums}
     return dict(sorted(found.items()))
 

@@ -247,6 +247,10 @@ class SiteContext(Protocol):
     senders : dict of str to tuple of str
         Which sites sealed the fields that came for this site's eyes: proven, unlike what a message
         says of itself.
+    series : mapping of str to dict
+        What the gate remembers of the run's repeated sums, those of replies that were lost
+        included: ``groups`` (n,), rows that no releases tell apart (0: in none), and ``masks``
+        (cells, n), the rows in each cell of the last release.
     followed : Left or None
         What the run that this one follows left at this site: ``predictor``, ``rows`` (positions),
         ``values`` (per-row outputs) and ``content_hash`` of its table.
@@ -265,6 +269,7 @@ class SiteContext(Protocol):
     preparation: str
     kept: dict[str, Any] | None
     senders: dict[str, tuple[str, ...]]
+    series: Mapping[str, Any]
     followed: Any
 
     def stream(self, *key: str | int) -> np.random.Generator:

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ class StepContext:
     partner_key: bytes = b""
     preparation: str = ""
     kept: dict[str, Any] | None = None
+    series: Mapping[str, Any] = field(default_factory=dict)
     followed: Any = None
     outputs: dict[str, Any] = field(default_factory=dict)
     tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -398,5 +400,6 @@ def context_of(work: Work, state: Mapping[str, Any]) -> StepContext:
         keys=dict(state.get(KEYS, {})),
         partner_key=work.partner_key,
         kept=work.kept,
+        series=MappingProxyType(work.series),
         followed=work.followed,
     )

@@ -43,7 +43,7 @@ def next_released(
     labels : (E,) int array
         Classes as drawn; -1 for none.
     groups : (E,) int array
-        History of each entity (see :func:`next_groups`); 0 was never in any sum.
+        History of each entity, as the gate remembers it; 0 was never in any sum.
     events : (E,) int array
         Records of each entity in the sums.
     enough : callable or None
@@ -52,7 +52,8 @@ def next_released(
     Returns
     -------
     (E,) int array
-        -1 leaves an entity out.
+        -1 leaves an entity out. Asked again, with its own answer among the histories, it says the
+        same.
     """
     wanted = np.where(events > 0, labels, -1)
     if enough is None:
@@ -80,34 +81,18 @@ def _moves(
     rest = ~large[part]
     if unseen or enough(members[rest]):
         return np.where(rest, -1, wanted)
-    # They need company: the biggest part where they hardly disturb it, or else others are left out.
+    # They need company: a big part where they hardly disturb it, or else others are left out.
     size = np.where(large, np.bincount(part, weights=events), -1.0)
-    biggest = int(np.argmax(size))
-    if events[rest].sum() <= DISTURBING * size[biggest]:
-        joined = rest | (part == biggest)
-        if enough(members[joined]):
-            return np.where(joined, kinds[biggest], wanted)
-    for k in np.argsort(size, kind="stable")[np.sum(~large) :]:
+    by_size = np.argsort(size, kind="stable")[np.sum(~large) :]
+    for k in by_size[::-1]:
+        joined = rest | (part == k)
+        if events[rest].sum() <= DISTURBING * size[k] and enough(members[joined]):
+            return np.where(joined, kinds[k], wanted)
+    for k in by_size:
         rest = rest | (part == k)
         if enough(members[rest]):
             break
     return np.where(rest, -1, wanted)
-
-
-def next_groups(groups: IntArray, released: IntArray) -> IntArray:
-    """Histories after a release: 0 for entities that no release has seen.
-
-    Parameters
-    ----------
-    groups : (E,) int array
-        Before it.
-    released : (E,) int array
-        Class of each entity in it.
-    """
-    code = groups * (int(released.max(initial=-1)) + 2) + released + 1
-    unseen = (groups == UNSEEN) & (released < 0)
-    inverse = np.unique(code, return_inverse=True)[1].ravel() + 1
-    return np.where(unseen, UNSEEN, inverse)
 
 
 def withheld_classes(

@@ -15,9 +15,7 @@ from consilience.exceptions import DataError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.latent_class_regression.closing import conclude_at_site
 from consilience.methods.latent_class_regression.memberships import (
-    UNSEEN,
     moved_share,
-    next_groups,
     next_released,
     status_of,
     withheld_classes,
@@ -74,12 +72,10 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     unsafe = _unsafe(sums, site.limits, 2 * events.z.shape[1])
     if unsafe.any():
         sums = sums.withhold(np.broadcast_to(unsafe[:, None], np.shape(sums.value)))
-    seen = UNSEEN if unsafe.any() else UNSEEN + 1
     return Offered(sums=sums), {
         "settings": message.settings,
         "rows": digest_of(data),
         "seeds": events.seeds,
-        "groups": np.full(events.n_entities, seen, dtype=np.int64),
     }
 
 
@@ -142,7 +138,7 @@ def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tu
         labels = np.minimum((u * s.n_cells).astype(np.int64), s.n_cells - 1)
     nobody = np.zeros((events.n_entities, s.n_cells))
     before = {"released": np.full(events.n_entities, -1, dtype=np.int64)}
-    made = _Made(labels, nobody, before, state["groups"], None)
+    made = _Made(labels, nobody, before, _histories(events, site), None)
     reply, kept = made.reply(events, z, s, site.limits, None)
     return reply, {**_from_before(state), "scaling": scaling, **kept}
 
@@ -223,7 +219,19 @@ class _Made:
             "released": released,
             "own": self.own,
         }
-        return reply, {"answers": [answer], "groups": next_groups(self.groups, released)}
+        return reply, {"answers": [answer]}
+
+
+def _histories(events: Events, site: SiteContext) -> IntArray:
+    """Entities that no release of this run tells apart, by number; 0 for those in none.
+
+    The gate knows of replies that were lost on the way, the state that a question follows does not.
+    """
+    found = np.zeros(events.n_entities, dtype=np.int64)
+    if SERIES in site.series:
+        used = np.flatnonzero(events.used)
+        found[events.entity[used]] = np.asarray(site.series[SERIES]["groups"])[used]
+    return found
 
 
 @step("round", tally=_tally)
@@ -242,7 +250,7 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
     # With its sign: at small sites it is noise around 0, which the coordinator averages.
     moved = float(((drawn != labels) & were).sum()) - expected_moves(probabilities[were])
     moved /= max(int(were.sum()), 1)
-    made = _Made(drawn, own, newest, state["groups"], message)
+    made = _Made(drawn, own, newest, _histories(events, site), message)
     reply, kept = made.reply(events, z, s, site.limits, moved)
     used = [a for a in state["answers"] if a["round"] == message.used]
     kept["answers"] = [*used, *kept["answers"]]
