@@ -809,6 +809,7 @@ def weighted_means(
     *,
     limits: Limits,
     entities: IntArray | None = None,
+    least: FloatArray | None = None,
 ) -> WeightedMeans:
     """Release weighted means of columns, withholding what is small or dominated.
 
@@ -823,6 +824,8 @@ def weighted_means(
         Entity of each record, where a question may single one out. Its records then count together:
         ``Q = sum_e (sum_e h (d - D))^2 / (sum h)^2`` over entities, and D and Q are rounded to no
         less than what any of them does to D and Q.
+    least : (...) array, optional
+        D is rounded to no less than this, where records are protected.
 
     Returns
     -------
@@ -866,6 +869,8 @@ def weighted_means(
         if entities is not None:
             with np.errstate(divide="ignore", invalid="ignore"):
                 largest = np.sqrt(parts.max(axis=0, initial=0.0)) / total
+        if least is not None:
+            largest = np.maximum(largest, least)
         mean, variance, effective = coarse(mean, variance, effective, dominated, largest)
     shown = [
         replaced(sums[0], np.where(unsafe, 0.0, value)).withhold(unsafe)

@@ -25,6 +25,7 @@ from consilience.numerics.latent_class_prediction import (
     posterior_weights,
 )
 from consilience.wire.disclosure import Limits, WeightedMeans, aggregate, weighted_means
+from consilience.wire.rounding import by_entity
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -157,14 +158,14 @@ def _figures(
     low, high = _ends(weights, means, variances, s.level)
     ridge = np.asarray(message.ridge.value)
     by_all = x @ ridge
-    by_entity = by_all + (x * _own_deviations(blocks, ridge, classes)[events.entity[held]]).sum(1)
+    by_own = by_all + (x * _own_deviations(blocks, ridge, classes)[events.entity[held]]).sum(1)
     unit = float(state["scaling"][1, -1])
     log_mixture = _log_mixture(y, weights, means, variances)
     variance = float(message.ridge_variance.value)
     log_ridge = -0.5 * (np.log(2 * math.pi * variance) + (y - by_all) ** 2 / variance)
     columns = [
         (y - by_all) ** 2 * unit**2,
-        (y - by_entity) ** 2 * unit**2,
+        (y - by_own) ** 2 * unit**2,
         (y - mixed) ** 2 * unit**2,
         y**2 * unit**2,
         log_ridge - math.log(unit),
@@ -173,9 +174,55 @@ def _figures(
         (high - low) * unit,
         ((y - by_all) ** 2 - (y - mixed) ** 2) * unit**2,
     ]
-    # Made-up classes could single out an entity: means are rounded to what any one does to them.
+    # Made-up classes could single out an entity: means are rounded to what any one does to them,
+    # and to what its being in its class makes of a response that is not known.
     values, entities = np.column_stack(columns), events.entity[held]
-    return weighted_means(values, limits=limits, entities=entities)
+    return weighted_means(
+        values,
+        limits=limits,
+        entities=entities,
+        least=_least_steps(y, y - by_all, weights, means, variances, entities, unit),
+    )
+
+
+def _least_steps(
+    y: FloatArray,
+    rest: FloatArray,
+    weights: FloatArray,
+    means: FloatArray,
+    variances: FloatArray,
+    entities: IntArray,
+    unit: float,
+) -> FloatArray:
+    """What classes of entities do to figures, per standard deviation of what ridge leaves of y.
+
+    The classes' predictions, and slopes of their log densities, are compared with those under the
+    average weights of all. Without it a figure in which all but one entity are known would tell
+    that entity's response, since what it adds is then known to the rounding of the others.
+    """
+    spread = math.sqrt(float(np.mean(rest**2)))
+    common = np.broadcast_to(weights.mean(axis=0), weights.shape)
+    felt = np.column_stack(
+        [
+            ((weights - common) * means).sum(axis=1),
+            _slope(y, weights, means, variances) - _slope(y, common, means, variances),
+        ]
+    )
+    error, score = by_entity(np.abs(felt), entities).max(axis=0) * spread / len(y)
+    steps = np.zeros(N_FIGURES)
+    steps[[2, 8]], steps[5] = error * unit**2, score
+    return steps
+
+
+def _slope(
+    y: FloatArray, weights: FloatArray, means: FloatArray, variances: FloatArray
+) -> FloatArray:
+    """Derivative of the log density of a normal mixture in y."""
+    log_parts = np.log(np.maximum(weights, np.finfo(float).tiny)) - 0.5 * np.log(variances)
+    log_parts = log_parts - 0.5 * (y[:, None] - means) ** 2 / variances
+    parts = np.exp(log_parts - log_parts.max(axis=1, keepdims=True))
+    slopes = parts * (means - y[:, None]) / variances
+    return np.asarray(slopes.sum(axis=1) / parts.sum(axis=1))
 
 
 def _no_figures() -> WeightedMeans:
