@@ -19,7 +19,7 @@ from consilience.datasets.simulate_latent_classes import (
     simulate_latent_classes,
 )
 from consilience.datasets.simulate_reference import split_evenly
-from consilience.engines.federation import Federation, Run
+from consilience.engines.federation import Federation
 from consilience.methods.base import Columns
 from consilience.numerics.random import stream
 
@@ -75,7 +75,7 @@ def federated(
     n_sites: int,
     policy: str = "simulation",
     **settings: Any,
-) -> tuple[Run, Predict]:
+) -> tuple[Any, Predict]:
     """The method over sites of several agents, and its predictions for known agents."""
     from consilience.methods.latent_class_regression import LatentClassRegression
 
