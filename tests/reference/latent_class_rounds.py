@@ -179,13 +179,14 @@ class Textbook:
         self.base[live] = draw_psi(self.tables[live], self.alpha, self.rng)
 
     def merge(self) -> None:
+        now = totals_of(self.blocks, self.labels, self.n_start)
         mapping, _ = merge_down(
-            self.totals,
+            now,
             self.sigma2,
             self.delta2,
             n_classes=self.n_classes,
             alpha=float(self.n_start),
-            entropies=expected_entropies(self.totals, self.sigma2, self.delta2),
+            entropies=expected_entropies(now, self.sigma2, self.delta2),
         )
         k = self.n_start
         self.totals = self.totals.merged(mapping, k)
