@@ -17,7 +17,7 @@ round: Round, 1 .. R            ->  takes each entity's own part out of the clas
                                     labels moved, fit of beta, rounded      AGGREGATE
 conclude: Conclude              ->  keeps labels, probabilities and a predictor; judges
   mean (K, F), covariance           its held-out events
-  (K, F, F), psi, sigma2, beta  <-  Concluded: means of 8 figures           AGGREGATE
+  (K, F, F), psi, sigma2, beta  <-  Concluded: 9 means with errors, rounded  AGGREGATE
 ==================================  ====================================================
 
 ``Sums`` hold, by class, the upper triangle of the cross-products of (1, features, response) over
@@ -48,13 +48,19 @@ others stand for it by their share of events; it is asked again in the next roun
 One that misses the end keeps no outputs and is not in the held-out figures.
 
 Leakage: the coordinator knows sums of squares and products of every released class of every site
-in each round, and numbers of entities; all sites know the smoothed sums of all. Under a policy that
-protects records, entities move between released classes only in groups of `min_records` events of
-`min_entities` entities with one history, so that no sums and differences of releases, the sum of
-all events included, tell of fewer; classes that are smaller are left out. Labels never leave. The
-history is that of a run: runs with other columns, classes or seeds release sums over other groups,
-and their number is bounded by the policy only (`max_runs`, approved studies). How many labels
-moved, and the fit of beta, are functions of all labels, rounded to one entity.
+in each round, numbers of entities, and how those of a class are spread over agents; all sites know
+the smoothed sums of all. Under a policy that protects records, entities move between released
+classes only in groups whose own class sums could leave (`min_records` events, twice the columns,
+`min_entities` entities, no cell of few events or of one), so that no sums and differences of the
+releases of a run, the sum of all events included, tell of fewer (docs/proofs/class-sums.md). Labels
+never leave; how many moved, and which classes are withheld, is told of whole groups.
+
+What this does not prevent: a coordinator may make classes up. In a run it learns where enough
+events lie beyond a line, bounded by 1,000 rounds and by groups that stay whole; from the figures of
+the end, answered once and rounded to what one entity does to them, the mean response of an entity
+that it has set apart, to an eighth of the responses' spread at best. Histories are those of a run:
+runs with other columns, classes or seeds release sums over other groups, whose differences may be
+of single entities. Their number is bounded by the policy only (`max_runs`, approved studies).
 """
 
 from __future__ import annotations
@@ -81,6 +87,7 @@ from consilience.methods.latent_class_regression.parameters import (
 from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
 from consilience.methods.latent_class_regression.rounds import BETAS, Rounds, Shared
 from consilience.methods.latent_class_regression.survey import Survey, survey_of
+from consilience.numerics.latent_class_rounds import JUMPING, JUMPING_BY_ALL
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -176,8 +183,9 @@ class LatentClassRegression(Method):
     leakage: ClassVar[str] = (
         "The coordinator knows sums of squares and products of each released class of each site in "
         "every round, and numbers of entities; protected sites release classes that change by "
-        "groups of min_records events of min_entities entities only. All sites know the smoothed "
-        "sums. Labels never leave."
+        "groups of min_records events of min_entities entities only, within a run: several runs on "
+        "the same events are bounded by max_runs. All sites know the smoothed sums. Labels never "
+        "leave."
     )
     Result = LatentClassRegressionResult
     predictor: ClassVar[Any] = LatentClassPredictor
@@ -268,6 +276,8 @@ class LatentClassRegression(Method):
             draws_delta=isinstance(self.prior_scale, str),
         )
         rate = self.learning_rate
+        # Sites that protect records do not tell how many labels move by chance.
+        telling = set(ctx.presets.values()) <= {"simulation"}
         return Rounds(
             s,
             survey.sites,
@@ -276,6 +286,7 @@ class LatentClassRegression(Method):
             shared,
             default_rate(self.participation) if isinstance(rate, str) else float(rate),
             self.adapt_rate,
+            JUMPING if telling else JUMPING_BY_ALL,
             self.server_cache,
             ctx.rng,
         )

@@ -194,13 +194,13 @@ def _least_steps(
     entities: IntArray,
     unit: float,
 ) -> FloatArray:
-    """What classes of entities do to figures, per standard deviation of what ridge leaves of y.
+    """What classes of entities do to figures, per half the spread of what ridge leaves of y.
 
     The classes' predictions, and slopes of their log densities, are compared with those under the
     average weights of all. Without it a figure in which all but one entity are known would tell
     that entity's response, since what it adds is then known to the rounding of the others.
     """
-    spread = math.sqrt(float(np.mean(rest**2)))
+    spread = 0.5 * math.sqrt(float(np.mean(rest**2)))
     common = np.broadcast_to(weights.mean(axis=0), weights.shape)
     felt = np.column_stack(
         [
