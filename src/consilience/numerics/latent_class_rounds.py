@@ -25,6 +25,8 @@ WINDOW = 6
 """Rounds that are looked at together."""
 JUMPING = 0.004
 """Share of labels that moves beyond what their probabilities explain."""
+JUMPING_BY_ALL = 0.1
+"""The same where nobody tells what the probabilities explain."""
 STILL_FALLING = 0.98
 """Ratio of the noise to that at their beginning, below which the fit still settles."""
 SMALLEST_RATE = 0.05
@@ -150,7 +152,11 @@ def excess(moved: float, expected: float, entities: float) -> float:
 
 
 def next_rate(
-    moved: Sequence[float], rate: float, noise: Sequence[float] | None = None
+    moved: Sequence[float],
+    rate: float,
+    noise: Sequence[float] | None = None,
+    *,
+    least: float = JUMPING,
 ) -> tuple[float, bool]:
     """Lower the learning rate where labels jump to and fro in step.
 
@@ -163,6 +169,8 @@ def next_rate(
     noise : sequence of float, optional
         Standard deviation of the noise in these rounds. While it falls the classes still take
         shape, and labels move for good.
+    least : float
+        Share of labels that jumps; larger where `moved` holds what chance moves.
 
     Returns
     -------
@@ -184,7 +192,7 @@ def next_rate(
     recent = np.asarray(moved[-WINDOW:], dtype=np.float64)
     half = WINDOW // 2
     falling = recent[half:].mean() < 0.7 * recent[:half].mean()
-    if recent.min() < JUMPING or falling:
+    if recent.min() < least or falling:
         return rate, False
     told = [] if noise is None else noise[-WINDOW:]
     if len(told) == WINDOW and told[-1] < STILL_FALLING * told[0]:

@@ -110,6 +110,10 @@ class Rounds:
         Sum of weights at each site, as far as it is known.
     shared : Shared
     rate : float
+    adapts : bool
+        Whether the rate is lowered where labels jump.
+    jumping : float
+        Share of labels that jumps, at least.
     cache : bool
         Add up everybody's last sums, not only those of the round.
     rng : numpy.random.Generator
@@ -124,6 +128,7 @@ class Rounds:
     shared: Shared
     rate: float
     adapts: bool
+    jumping: float
     cache: bool
     rng: np.random.Generator
     totals: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
@@ -314,7 +319,7 @@ class Rounds:
         if np.isfinite(self.trace["moved"][-1]) and self.adapts:
             self.moving.append(self.trace["moved"][-1])
             noise = self.trace["sigma"][-len(self.moving) :]
-            rate, jumped = next_rate(self.moving, self.rate, noise)
+            rate, jumped = next_rate(self.moving, self.rate, noise, least=self.jumping)
             if rate != self.rate:
                 self.rate, self.moving = rate, []
             self.slowed = self.slowed or jumped
