@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consilience.estimators.latent_class_chain import start_chain
 from consilience.estimators.latent_class_fit import ClassFit, Settings, fit_classes
 from consilience.estimators.latent_class_units import Units, units_of
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics import latent_class_model as model
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.latent_class import Blocks, blocks_of
 from tests.estimators.latent_class_data import LatentClasses, simulated
@@ -219,3 +221,28 @@ def test_number_of_classes_in_many_simulations() -> None:
         sigma = np.sqrt(fit.sigma2) * units.target_scale
         assert abs(sigma / 0.5 - 1) < 0.05
     assert right >= 9
+
+
+def test_averages_do_not_care_for_the_names_of_classes() -> None:
+    """Classes that change places between sweeps, and do nothing else, are matched again."""
+    _, found = blocks(simulated(3, sigma=1.0))
+    settings = Settings(n_classes=5, n_start=5, n_restarts=1)
+    keys = np.arange(found.n_agents, dtype=np.uint64)
+    rng = np.random.default_rng(0)
+    chain = start_chain(found, settings, keys, rng, first_round=0, n_start=5)
+    for _ in range(10):
+        chain.sweep()
+
+    def rename() -> None:
+        order = rng.permutation(5)
+        chain.labels = np.argsort(order)[chain.labels]
+        chain.totals, chain.base = chain.totals.take(order), chain.base[order]
+
+    chain.sweep = rename  # type: ignore[method-assign]
+    one, many = chain.average(1), chain.average(6)
+    order = model.align_classes(many.probabilities, one.probabilities, found.n)
+    many = many.take(order)
+    np.testing.assert_allclose(many.probabilities, one.probabilities, atol=1e-12)
+    np.testing.assert_allclose(many.mean, one.mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(many.covariance, one.covariance, rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(many.base, one.base, rtol=1e-12)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -568,3 +570,35 @@ def test_expected_entropies_are_those_of_labels_of_such_classes(apart):
     assert abs(found[0, 1] - each) < 3 * 23
     assert found[0, 1] == found[1, 0]
     assert found[0, 0] == 0.0
+
+
+def test_classes_are_matched_by_the_entities_they_hold():
+    rng = np.random.default_rng(1)
+    reference = rng.dirichlet(np.full(5, 0.3), size=40)
+    sizes = rng.integers(1, 9, size=40).astype(float)
+    given = rng.permutation(5)
+    order = model.align_classes(reference[:, given], 3.0 * reference, sizes)
+    np.testing.assert_array_equal(reference[:, given][:, order], reference)
+    # every order of three classes, by hand; one large entity outweighs two small ones
+    p = np.eye(3)[[0, 1, 1, 2]]
+    wanted = np.eye(3)[[1, 0, 1, 2]]
+
+    def overlap(way, weight):
+        return float((weight * (p[:, list(way)] * wanted).sum(axis=1)).sum())
+
+    for weight in (np.array([9.0, 1, 1, 1]), np.array([1.0, 1, 9, 1])):
+        found = model.align_classes(p, wanted, weight)
+        best = max(overlap(way, weight) for way in itertools.permutations(range(3)))
+        assert overlap(found, weight) == best
+
+
+def test_a_round_in_which_a_class_was_empty_says_nothing_of_its_coefficients():
+    rounds = [classes_of(totals_of(*several(seed, [30, 40])), 0.5, 2.0) for seed in (1, 2, 3)]
+    weights = np.array([[3.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+    mean, covariance = model.coefficient_moments(rounds, weights)
+    np.testing.assert_allclose(mean[0], 0.75 * rounds[0].mean[0] + 0.25 * rounds[1].mean[0])
+    means = [rounds[i].mean[0] for i in (0, 0, 0, 1)]
+    parts = [np.linalg.inv(rounds[i].precision[0]) for i in (0, 0, 0, 1)]
+    np.testing.assert_allclose(covariance[0], textbook.total_variance(means, parts), rtol=1e-10)
+    # empty throughout: all rounds alike
+    np.testing.assert_allclose(mean[1], model.coefficient_moments(rounds)[0][1], rtol=1e-13)

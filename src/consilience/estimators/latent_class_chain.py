@@ -245,21 +245,26 @@ class Chain:
     # ------------------------------------------------------------------ averages
 
     def average(self, n_sweeps: int) -> Averages:
-        """Go on for some sweeps and average over them."""
+        """Go on for some sweeps and average over them, classes matched by the labels they hold."""
         kept: list[Classes] = []
         probabilities = np.zeros((len(self.labels), self.n_classes))
+        sizes = np.zeros((n_sweeps, self.n_classes))
         sums = np.zeros(3)
         base = np.zeros(self.n_classes)
         entropy = 0.0
-        for _ in range(n_sweeps):
+        for s in range(n_sweeps):
             self.sweep()
-            now = self._probabilities()
-            probabilities += now
+            now, classes, shares = self._probabilities(), self.classes(), self.base
             entropy -= float(np.sum(now * np.log(np.where(now > 0, now, 1.0))))
-            kept.append(self.classes())
-            base += self.base
+            if s:  # classes may change places where entities are few, or classes too many
+                order = model.align_classes(now, probabilities, self.blocks.n)
+                now, classes, shares = now[:, order], classes.take(order), shares[order]
+            probabilities += now
+            sizes[s] = self.blocks.n @ now
+            kept.append(classes)
+            base += shares
             sums += (self.sigma2, self.delta2, np.log(self.beta))
-        mean, covariance = model.coefficient_moments(kept)
+        mean, covariance = model.coefficient_moments(kept, sizes)
         sigma2, delta2, log_beta = (sums / n_sweeps).tolist()
         return Averages(
             probabilities / n_sweeps,

@@ -79,6 +79,15 @@ class Classes:
         """Number of classes, K."""
         return int(self.log_det.size)
 
+    def take(self, classes: ArrayLike) -> Classes:
+        """Some classes, in the order asked for."""
+        index = np.asarray(classes, dtype=np.int64)
+        parts = (self.precision, self.mean, self.cholesky, self.log_det)
+        precision, mean, cholesky, log_det = (part[index] for part in parts)
+        return Classes(
+            precision, mean, cholesky, log_det, self.sigma2, self.delta2, self.linear[index]
+        )
+
 
 def classes_of(totals: Totals, sigma2: float, delta2: float) -> Classes:
     """Posterior of the coefficients given the totals (the source's D_k, c_k and A_k).

@@ -612,20 +612,48 @@ def concentration_log_likelihood(
     return np.asarray(found, dtype=np.float64)
 
 
-def coefficient_moments(kept: Sequence[Classes]) -> tuple[FloatArray, FloatArray]:
+def align_classes(probabilities: FloatArray, reference: FloatArray, sizes: FloatArray) -> IntArray:
+    """Find the order of classes in which labels agree best with others.
+
+    Parameters
+    ----------
+    probabilities, reference : (E, K) arrays
+        Of each entity's label; rows of `reference` need not sum to 1.
+    sizes : (E,) array
+        Weight of each entity: its events.
+
+    Returns
+    -------
+    (K,) array of int64
+        ``probabilities[:, order]`` is nearest to `reference`: no other order has a larger
+        ``sum_e sizes_e sum_k p_ek r_ek``.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    overlap = (np.asarray(reference) * np.asarray(sizes)[:, None]).T @ np.asarray(probabilities)
+    return np.asarray(linear_sum_assignment(overlap, maximize=True)[1], dtype=np.int64)
+
+
+def coefficient_moments(
+    kept: Sequence[Classes], weights: ArrayLike | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Mean and covariance of the coefficients of each class over kept rounds.
 
     Parameters
     ----------
     kept : sequence of R Classes
         Of rounds in which class k is the same class.
+    weights : (R, K) array, optional
+        How much each round says of each class: its expected events. A class that stood empty in a
+        round says what the prior says, and not what its coefficients were. By default, and for a
+        class that was empty throughout, all rounds count alike.
 
     Returns
     -------
     mean : (K, F) array
     covariance : (K, F, F) array
         Law of total variance: mean of the posterior covariances plus covariance of the means, of
-        the equal mixture of the R posteriors.
+        the mixture of the R posteriors.
 
     Raises
     ------
@@ -635,8 +663,13 @@ def coefficient_moments(kept: Sequence[Classes]) -> tuple[FloatArray, FloatArray
     if not len(kept):
         raise DataError("moments of coefficients need at least one round")
     means = np.stack([classes.mean for classes in kept])
-    mean = means.mean(axis=0)
-    within = np.mean([np.linalg.inv(classes.precision) for classes in kept], axis=0)
-    away = means - mean
-    covariance = within + np.einsum("rkf,rkg->kfg", away, away) / len(kept)
+    share = np.ones(means.shape[:2]) if weights is None else np.array(weights, dtype=np.float64)
+    share[:, ~(share.sum(axis=0) > 0)] = 1.0
+    share /= share.sum(axis=0)
+    mean = np.einsum("rk,rkf->kf", share, means)
+    covariance = np.zeros(mean.shape + mean.shape[1:])
+    for classes, part in zip(kept, share, strict=True):  # one round at a time: little memory
+        away = classes.mean - mean
+        spread = np.linalg.inv(classes.precision) + away[:, :, None] * away[:, None, :]
+        covariance += part[:, None, None] * spread
     return mean, (covariance + np.swapaxes(covariance, 1, 2)) / 2
