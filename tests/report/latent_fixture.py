@@ -41,6 +41,8 @@ def result_of(
     repeated = np.minimum(moving, rng.integers(0, 3, (rounds + 1, b)) * (r[:, None] > 10))
     withheld = np.where((r[:, None] < 8) & (np.arange(b) == b - 1), 1, 0)
     ridge = 2.0 + 0.1 * rng.normal(size=b)
+    mse = np.column_stack([ridge, ridge * (1 - 0.6 * gain), ridge * (1 - gain), ridge * 2.4])
+    mse = np.asarray(changes.pop("heldout_mse", mse))
     made = LatentClassRegressionResult(
         feature_names=tuple(f"x{j}" for j in range(p)),
         target_name="y",
@@ -80,12 +82,13 @@ def result_of(
         withheld=withheld.astype(np.int64),
         site_class_sizes=counts,
         heldout_weight=np.full(b, 2400.0),
-        heldout_mse=np.column_stack(
-            [ridge, ridge * (1 - 0.6 * gain), ridge * (1 - gain), ridge * 2.4]
-        ),
+        heldout_mse=mse,
         heldout_log_score=np.tile([-1.75, -1.75 + 0.5 * gain], (b, 1)),
         coverage=np.full(b, 0.9) + 0.01 * rng.normal(size=b),
         interval_width=np.full(b, 4.1),
+        heldout_gain=mse[:, 0] - mse[:, 2],
+        heldout_gain_error=np.full(b, 0.04),
+        heldout_effective=np.full(b, 500.0),
         mean=np.zeros((k, p + 1)),
         covariance=np.tile(np.eye(p + 1), (k, 1, 1)),
         centre=np.zeros(p + 1),
@@ -131,7 +134,18 @@ def not_held_out() -> LatentClassRegressionResult:
         heldout_log_score=np.full_like(base.heldout_log_score, np.nan),
         coverage=gone,
         interval_width=gone,
+        heldout_gain=gone,
+        heldout_gain_error=gone,
+        heldout_effective=gone,
     )
+
+
+def withheld_gain() -> LatentClassRegressionResult:
+    """One site tells no error of its gain, another no number of held-out events."""
+    base = result_of()
+    base.heldout_gain_error[1] = np.nan
+    base.heldout_effective[2] = np.nan
+    return base
 
 
 def jumping() -> LatentClassRegressionResult:
@@ -152,14 +166,14 @@ def jumping() -> LatentClassRegressionResult:
 CASES: dict[str, Any] = {
     "gain": result_of,
     "no-gain": lambda: result_of(gain=-0.02),
-    "mixed-models": lambda: dataclasses.replace(
-        result_of(), heldout_mse=result_of().heldout_mse[:, [0, 2, 1, 3]]
-    ),
+    "mixed-models": lambda: result_of(heldout_mse=result_of().heldout_mse[:, [0, 2, 1, 3]]),
     "one-class": one_class,
     "small-cells": small_cells,
     "not-held-out": not_held_out,
+    "withheld-gain": withheld_gain,
     "jumping": jumping,
     "one-site": lambda: result_of(n_sites=1),
+    "two-sites": lambda: result_of(n_sites=2),
     "many": lambda: result_of(16, 70, 60, rounds=80, merged_at=50),
     "without-intercept": lambda: result_of(fit_intercept=False),
     "auto": lambda: result_of(chosen="auto"),

@@ -28,6 +28,8 @@ PLOTS = (
     room.plot_latent_traces,
 )
 HELD_OUT = "Held-out error beside simpler models"
+WANTED = (("1.25", "0.61"), ("2.00", "0.59"), ("1.00", "0.78"))
+"""Saved with half of an interval: (2 + 3) / 4, then by site; 1.96 times .309, .3 and .4."""
 
 
 def headline(result: Any) -> Headline:
@@ -91,7 +93,7 @@ def test_every_outcome_can_be_told(case: str) -> None:
         ("one-class", "plain", "no further class was found"),
         ("not-held-out", "caution", "Not measured"),
         ("jumping", "plain", "25.0 % below"),
-        ("one-site", "plain", "at 1 site"),
+        ("one-site", "good", "at 1 site"),
     ],
 )
 def test_headline_says_which_outcome_came(case: str, tone: str, text: str) -> None:
@@ -107,6 +109,11 @@ def test_a_ridge_for_each_entity_that_predicts_better_is_not_hidden() -> None:
     assert any(
         "A ridge regression for each entity does worse" in s for s in headline(result_of()).more
     )
+    # Two sites tell of no interval beside it, and the answer is not called good all the same.
+    two = result_of(n_sites=2)
+    two.heldout_mse[:, 1] = 0.9 * two.heldout_mse[:, 2]
+    assert headline(two).tone == "plain"
+    assert any("predicts better" in s for s in headline(two).more)
     same = result_of()
     same.heldout_mse[:, 1] = same.heldout_mse[:, 2]
     assert any("no clear difference" in s for s in headline(same).more)
@@ -118,9 +125,12 @@ def test_intervals_that_miss_what_they_promise_are_said_to() -> None:
     assert any("do not cover what they promise" in s for s in headline(narrow).more)
     assert "do not cover" in blocks(narrow)[HELD_OUT].warning
     assert not blocks(result_of())[HELD_OUT].warning
-    # 40 events: 84 of 100 is within what chance allows.
-    few = result_of(coverage=np.full(4, 0.84), heldout_weight=np.full(4, 40.0))
+    # 40 events: 84 of 100 is within what chance allows; 400 events: it is not.
+    few, many = (
+        result_of(coverage=np.full(4, 0.84), heldout_effective=np.full(4, n)) for n in (10.0, 100.0)
+    )
     assert not blocks(few)[HELD_OUT].warning
+    assert blocks(many)[HELD_OUT].warning
 
 
 def test_models_that_are_no_better_than_the_mean_are_said_to_be() -> None:
@@ -140,20 +150,66 @@ def test_labels_that_never_settle_are_said_to() -> None:
 # --- figures and tables ---------------------------------------------------------------------
 
 
-def test_what_is_saved_is_weighted_by_held_out_events_with_its_error_over_sites() -> None:
-    mse = np.array([[4.0, 1, 2.0, 8], [4.0, 1, 3.0, 8], [4.0, 1, 1.0, 8], [1.0, 1, 0.0, 8]])
+def test_what_is_saved_is_weighted_by_events_with_the_errors_that_sites_tell() -> None:
+    result = result_of(
+        n_sites=2,
+        heldout_mse=np.array([[4.0, 2, 2.0, 8], [2.0, 2, 1.0, 8]]),
+        heldout_gain_error=np.array([0.3, 0.4]),
+        heldout_weight=np.array([100.0, 300.0]),
+    )
+    gain = latent_sites.saved(result)
+    assert gain.share == pytest.approx((2.0 + 3 * 1.0) / (4.0 + 3 * 2.0))
+    error = np.hypot(0.25 * 0.3, 0.75 * 0.4) / 2.5
+    assert gain.half == pytest.approx(1.96 * error, abs=1e-4)
+    assert (gain.clear, gain.among) == (1, "entities")
+    said = headline(result)
+    assert said.tone == "good"
+    assert "50.0 % below" in said.text and "(95 % interval over entities 25.8 % to 74" in said.text
+    (table,) = blocks(result)[HELD_OUT].tables
+    at = table.head.index("saved over one ridge")
+    assert [row[at] for row in table.rows] == [f"{v} ± {h}" for v, h in WANTED]
+    # What a site withholds is in neither sum.
+    result.heldout_gain[1] = result.heldout_gain_error[1] = np.nan
+    gain = latent_sites.saved(result)
+    assert (gain.share, gain.half) == pytest.approx((0.5, 1.96 * 0.3 / 4.0), abs=1e-4)
+    unsure = result_of(heldout_gain_error=np.full(4, 0.6))
+    assert headline(unsure).tone == "plain" and latent_sites.saved(unsure).clear == 0
+
+
+def test_without_errors_of_sites_the_interval_is_over_sites() -> None:
+    told = latent_sites.saved(CASES["withheld-gain"]())
+    assert told.among == "sites" and "interval over sites" in told.interval
+    # A single entity deviates from its own mean by nothing.
+    single = result_of(heldout_gain_error=np.zeros(4))
+    assert latent_sites.saved(single).among == "sites"
+    assert latent_sites.saved(result_of(n_sites=2, heldout_gain_error=np.zeros(2))).interval == ""
+
+
+def test_what_is_saved_over_a_ridge_of_each_entity_has_an_interval_over_sites() -> None:
+    mse = np.array([[1, 4.0, 2.0, 8], [1, 4.0, 3.0, 8], [1, 4.0, 1.0, 8], [1, 1.0, 0.0, 8]])
     held = np.array([10.0, 10.0, 20.0, 0.0])
     result = result_of(heldout_mse=mse, heldout_weight=held)
-    gain, error = latent_sites.saved(result)
+    own = latent_sites.saved_over(result, figures_latent_sites.OWN)
     shares = np.array([0.5, 0.25, 0.75])
     weight = np.array([0.25, 0.25, 0.5])
-    assert gain == pytest.approx(float(weight @ shares))
+    assert own.share == pytest.approx(float(weight @ shares))
     spread = np.sqrt(1.5 * ((weight * (shares - weight @ shares)) ** 2).sum())
-    assert error == pytest.approx(spread)
-    assert latent_sites.n_telling(result) == 3
-    assert np.isnan(latent_sites.saved(result_of(n_sites=2))[1])
     # Student's distribution with 2 degrees of freedom.
-    assert latent_sites.half_width(1.0, 3) == pytest.approx(4.303, abs=1e-3)
+    assert own.half == pytest.approx(4.3027 * spread, rel=1e-4)
+    assert latent_sites.n_telling(result) == 3
+    two = latent_sites.saved_over(result_of(n_sites=2), figures_latent_sites.OWN)
+    assert np.isfinite(two.share) and two.interval == "" and two.clear == 0
+
+
+def test_chance_of_coverage_follows_from_the_held_out_events_of_each_site() -> None:
+    half = figures_latent_sites.chance(
+        result_of(heldout_effective=np.array([100.0, 300, 100, 400]))
+    )
+    n = np.array([900.0, 100, 300, 100, 400])
+    np.testing.assert_allclose(half, 1.96 * np.sqrt(0.09 / n), rtol=1e-4)
+    half = figures_latent_sites.chance(CASES["withheld-gain"]())
+    assert np.isnan(half).tolist() == [False, False, False, True, False]
+    assert half[0] == pytest.approx(1.96 * np.sqrt(0.09 / 1500), rel=1e-4)
 
 
 def test_coefficients_and_intervals_are_in_the_table() -> None:
@@ -260,7 +316,7 @@ def test_held_out_totals_are_means_over_events() -> None:
     result = result_of(heldout_weight=np.array([100.0, 300.0, 100.0, 100.0]))
     (table,) = blocks(result)[HELD_OUT].tables
     total = dict(zip(table.head, table.rows[0], strict=True))
-    assert total["site"] == "all sites" and total["events not held out"] == "600"
+    assert total["site"] == "all sites" and total["held-out events"] == "2,000"
     wanted = np.average(result.heldout_mse[:, 2], weights=result.heldout_weight)
     assert float(total["classes"]) == pytest.approx(wanted, abs=5e-3)
     shares = figures_latent_sites.unexplained(result)

@@ -119,15 +119,6 @@ def _tall(n: int) -> float:
 # --------------------------------------------------------------------------- what they are worth
 
 
-HELD = 0.2
-"""Share of the events that protected sites hold out."""
-
-
-def held_events(result: Any) -> FloatArray:
-    """About how many events each site held out, (B,): sites tell how many they did not."""
-    return np.nan_to_num(np.asarray(result.heldout_weight, dtype=float)) * HELD / (1 - HELD)
-
-
 def over_sites(result: Any, values: FloatArray) -> float:
     """Mean of a figure of each site over held-out events; NaN where no site tells."""
     values = np.asarray(values, dtype=float)
@@ -165,10 +156,6 @@ def plot_latent_held_out(result: Any) -> Figure:
     matplotlib.figure.Figure
     """
     shares = unexplained(result)
-    covered = np.asarray(result.coverage, dtype=float)
-    n_held = np.where(np.isfinite(covered), held_events(result), 0.0)
-    covered = np.concatenate([[over_sites(result, covered)], covered])
-    held = np.concatenate([[n_held.sum()], n_held])
     n = len(shares)
     at, size = np.arange(n), 6.5 if n <= NAMED else 3.0
     with drawing.style():
@@ -191,7 +178,7 @@ def plot_latent_held_out(result: Any) -> Figure:
         left.set_xlim(0, max(1.06, min(2.0, 1.06 * float(np.nanmax(shares[:, :3], initial=1.0)))))
         left.xaxis.set_major_formatter(FuncFormatter(share_words))
         left.set_xlabel("squared error, share of that of the mean alone")
-        _coverage(right, result, covered, held, size)
+        _coverage(right, result, size)
         _site_axis(left, ("all sites", *result.sites))
         for ax in (left, right):
             ax.axhline(0.5, color=drawing.MUTED, linewidth=0.8)
@@ -200,13 +187,27 @@ def plot_latent_held_out(result: Any) -> Figure:
     return fig
 
 
-def _coverage(ax: Axes, result: Any, covered: FloatArray, held: FloatArray, size: float) -> None:
-    at = np.arange(len(covered))
+def chance(result: Any) -> FloatArray:
+    """Half of a 95 % interval of chance around the level, all sites first, (B + 1,).
+
+    NaN where nobody says how many events were held out.
+    """
     level = float(result.level)
-    error = np.sqrt(level * (1 - level) / np.maximum(held, 1.0))
-    known = np.isfinite(covered)
-    ends = (covered - Z95 * error, covered + Z95 * error)
-    ax.hlines(at[known], ends[0][known], ends[1][known], color=drawing.BLUE, linewidth=1.4)
+    n = np.asarray(result.heldout_effective, dtype=float)
+    n = np.where(np.isfinite(result.coverage), n, np.nan)
+    n = np.concatenate([[np.nansum(n)], n])
+    n = np.where(n > 0, n, np.nan)
+    return np.asarray(Z95 * np.sqrt(level * (1 - level) / n))
+
+
+def _coverage(ax: Axes, result: Any, size: float) -> None:
+    level = float(result.level)
+    covered = np.asarray(result.coverage, dtype=float)
+    covered = np.concatenate([[over_sites(result, covered)], covered])
+    at, half = np.arange(len(covered)), chance(result)
+    known, sized = np.isfinite(covered), np.isfinite(covered) & np.isfinite(half)
+    ends = (covered[sized] - half[sized], np.minimum(covered[sized] + half[sized], 1.0))
+    ax.hlines(at[sized], *ends, color=drawing.BLUE, linewidth=1.4)
     ax.plot(covered[known], at[known], "D", color=drawing.BLUE, markersize=size)
     ax.axvline(level, color=drawing.ORANGE, linewidth=1.4)
     ax.annotate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,13 @@ from consilience.report.figures_latent_sites import (
     RELEASES,
     RIDGE,
     FloatArray,
-    held_events,
+    chance,
     over_sites,
     release_shares,
     site_counts,
     site_shares,
 )
-from consilience.report.latent_evidence import class_name, count_words
+from consilience.report.latent_evidence import PLUS_MINUS, class_name, count_words
 from consilience.report.sections import (
     DASH,
     Block,
@@ -122,29 +123,77 @@ def _concentration(result: Any) -> str:
 # --------------------------------------------------------------------------- held-out error
 
 
-def saved(result: Any, over: int = RIDGE) -> tuple[float, float]:
-    """Squared error that the classes save over another model, and its standard error, in shares.
+@dataclass(frozen=True)
+class Saved:
+    """Squared error that the classes save over another model, in shares of that model's.
 
-    The error is that of the sites' differences around their mean, NaN with fewer than 3 sites.
+    Attributes
+    ----------
+    share : float
+    half : float
+        Half of a 95 % interval; NaN where nothing tells.
+    among : str
+        What the interval is over: entities or sites.
     """
-    mse = np.asarray(result.heldout_mse, dtype=float)
-    unit = over_sites(result, mse[:, over])
-    differences = (mse[:, over] - mse[:, CLASSES]) / unit
-    mean = over_sites(result, differences)
-    weight = np.where(np.isfinite(differences), np.nan_to_num(result.heldout_weight), 0.0)
-    n = int((weight > 0).sum())
-    if n < 3:
-        return mean, float("nan")
-    weight = weight / weight.sum()
-    spread = weight * np.nan_to_num(differences - mean)
-    return mean, float(np.sqrt((spread**2).sum() * n / (n - 1)))
+
+    share: float
+    half: float = math.nan
+    among: str = "entities"
+
+    @property
+    def clear(self) -> int:
+        """1 where the classes are better beyond chance, -1 where they are worse, else 0."""
+        known = math.isfinite(self.half) and abs(self.share) > self.half
+        return int(math.copysign(1, self.share)) if known else 0
+
+    @property
+    def interval(self) -> str:
+        """The interval in brackets, after a blank; nothing where there is none."""
+        if not math.isfinite(self.half):
+            return ""
+        low, high = percent(self.share - self.half), percent(self.share + self.half)
+        return f" (95 % interval over {self.among} {low} to {high})"
 
 
-def half_width(error: float, n_sites: int) -> float:
-    """Half of a 95 % interval from a standard error over sites, by Student's distribution."""
+def saved(result: Any) -> Saved:
+    """What the classes save over one ridge for all: sites say by how much, with its error."""
+    gain, weight = _weighted(result, result.heldout_gain)
+    if not len(gain):
+        return saved_over(result, RIDGE)
+    told = np.isfinite(np.asarray(result.heldout_gain, dtype=float))
+    ridge = np.asarray(result.heldout_mse, dtype=float)[:, RIDGE]
+    unit = over_sites(result, np.where(told, ridge, np.nan))
+    error, part = _weighted(result, np.where(told, result.heldout_gain_error, np.nan))
+    # The events of a site with one entity deviate from their own mean by nothing, taken together.
+    if len(error) < len(gain) or not (error > 0).all():
+        return saved_over(result, RIDGE)
+    half = Z95 * float(np.sqrt((part**2 * error**2).sum()))
+    return Saved(float(weight @ gain) / unit, half / unit)
+
+
+def saved_over(result: Any, model: int) -> Saved:
+    """What they save over a model of which sites tell no error: an interval over three or more."""
     from scipy.stats import t
 
-    return float(t.isf(0.025, n_sites - 1)) * error if n_sites >= 3 else float("nan")
+    mse = np.asarray(result.heldout_mse, dtype=float)
+    unit = over_sites(result, mse[:, model])
+    difference, weight = _weighted(result, (mse[:, model] - mse[:, CLASSES]) / unit)
+    n = len(difference)
+    if not n:
+        return Saved(math.nan)
+    share = float(weight @ difference)
+    if n < 3:
+        return Saved(share)
+    error = np.sqrt(((weight * (difference - share)) ** 2).sum() * n / (n - 1))
+    return Saved(share, float(t.isf(0.025, n - 1) * error), "sites")
+
+
+def _weighted(result: Any, values: Any) -> tuple[FloatArray, FloatArray]:
+    """Values of the sites that tell one, and their shares of the events of these sites."""
+    values = np.asarray(values, dtype=float)
+    weight = np.nan_to_num(np.asarray(result.heldout_weight, dtype=float))
+    told = np.isfinite(values) & (weight > 0)
+    return values[told], weight[told] / max(float(weight[told].sum()), np.finfo(float).tiny)
 
 
 def n_telling(result: Any) -> int:
@@ -158,10 +207,8 @@ def coverage_words(result: Any) -> tuple[str, bool]:
     covered, level = over_sites(result, result.coverage), float(result.level)
     if not math.isfinite(covered):
         return "", True
-    n = float(held_events(result)[np.isfinite(np.asarray(result.coverage, dtype=float))].sum())
-    chance = Z95 * math.sqrt(level * (1 - level) / max(n, 1.0))
     width = numbers([over_sites(result, result.interval_width)])[0]
-    fits = abs(covered - level) <= MISSED_COVERAGE + chance
+    fits = abs(covered - level) <= MISSED_COVERAGE + float(np.nan_to_num(chance(result)[0]))
     words = (
         f"Intervals of {percent(level, 0)} held {percent(covered)} of the held-out events; "
         f"they are {width} wide on average, in units of the target."
@@ -218,28 +265,43 @@ def _error_table(result: Any) -> Table:
     width, covered = np.asarray(result.interval_width, float), np.asarray(result.coverage, float)
     every = [mse[:, NULL], mse[:, RIDGE], mse[:, OWN], mse[:, CLASSES]]
     columns = [numbers([over_sites(result, v), *v]) for v in every]
+    columns.append(_gains(result))
     scores = [numbers([over_sites(result, v), *v]) for v in score.T]
     cover = [percent(v) for v in (over_sites(result, covered), *covered)]
     wide = numbers([over_sites(result, width), *width])
-    weight = np.asarray(result.heldout_weight, dtype=float)
-    events = [count_words(v) for v in (np.nansum(weight), *weight)]
+    held = np.asarray(result.heldout_effective, dtype=float)
+    events = [count_words(v) for v in (np.nansum(held) or math.nan, *held)]
     names = ("all sites", *(site_name(s) for s in result.sites))
     rows = tuple(zip(names, events, *columns, *scores, cover, wide, strict=True))
     head = (
-        *("site", "events not held out", "mean alone", "one ridge", "ridge for each entity"),
-        *("classes", "log score, one ridge", "log score, classes"),
+        *("site", "held-out events", "mean alone", "one ridge", "ridge for each entity"),
+        *("classes", "saved over one ridge", "log score, one ridge", "log score, classes"),
         *(f"within {percent(float(result.level), 0)} interval", "mean width"),
     )
     note = (
         "Mean squared errors and mean log scores of a held-out event; of log scores the larger is "
-        "better. Sites are weighted by the events that they did not hold out; those that protect "
-        "records round their figures to what one event may change."
+        "better. Saved: with half of a 95 % interval, in which the events of an entity count "
+        "together. Sites are weighted by the events that they did not hold out; those that protect "
+        "records round their figures to what one entity may change, and the number of held-out "
+        "events down."
     )
     if not np.isfinite(mse).all():
         note += (
             f" {DASH}: the site held out no events, or withheld a mean that few of them dominate."
         )
     return Table("Held-out events by site", head, rows, note)
+
+
+def _gains(result: Any) -> tuple[str, ...]:
+    """What each site's classes save over one ridge with half of an interval, all sites first."""
+    unit = over_sites(result, np.asarray(result.heldout_mse, dtype=float)[:, RIDGE])
+    total = saved(result)
+    value = np.array([total.share * unit, *np.asarray(result.heldout_gain, dtype=float)])
+    error = np.asarray(result.heldout_gain_error, dtype=float)
+    half = np.array([total.half * unit, *np.where(error > 0, Z95 * error, np.nan)])
+    words = numbers([*value, *half])
+    pairs = zip(words[: len(value)], words[len(value) :], strict=True)
+    return tuple(v if h == DASH else f"{v} {PLUS_MINUS} {h}" for v, h in pairs)
 
 
 # --------------------------------------------------------------------------- releases

@@ -14,11 +14,12 @@ from consilience.report import drawing, latent_evidence, latent_sites
 from consilience.report.figures_latent_sites import CLASSES, NULL, OWN, RIDGE, over_sites
 from consilience.report.latent_evidence import restless
 from consilience.report.latent_sites import (
+    Saved,
     coverage_words,
-    half_width,
     n_telling,
     release_counts,
     saved,
+    saved_over,
 )
 from consilience.report.sections import (
     Block,
@@ -56,7 +57,7 @@ class LatentClassRegressionReport(MethodReport):
             ("noise (standard deviation)", numbers([result.sigma])[0]),
         ]
         if n_telling(result):
-            facts.append(("held-out error saved over one ridge", percent(saved(result)[0])))
+            facts.append(("held-out error saved over one ridge", percent(saved(result).share)))
         return facts
 
     def evidence(self, run: Run) -> Sequence[Block]:
@@ -121,25 +122,20 @@ def _verdict(result: LatentClassRegressionResult) -> tuple[str, Tone]:
         )
     if k == 1:
         return _found(k, who, target), "plain"
-    gain, error = saved(result)
-    half = half_width(error, n_telling(result))
-    if gain <= 0:
+    gain = saved(result)
+    if gain.share <= 0:
         return (
             f"No gain: {plural(k, 'class', 'classes')} in {who} predict held-out events no better "
-            f"than one ridge regression for all ({percent(-gain)} more squared error).",
+            f"than one ridge regression for all ({percent(-gain.share)} more squared error).",
             "caution",
         )
     text = (
-        f"{_found(k, who, target)} On held-out events their squared error is {percent(gain)} below "
-        "that of one ridge regression for all"
+        f"{_found(k, who, target)} On held-out events their squared error is "
+        f"{percent(gain.share)} below that of one ridge regression for all{gain.interval}."
     )
-    if not math.isfinite(half):
-        return f"{text}.", "plain"
-    text += f" (95 % interval over sites {percent(gain - half)} to {percent(gain + half)})."
-    sure = gain - half > 0 and coverage_words(result)[1] and not _cautions(result)
-    worse, error_of_it = saved(result, OWN)
-    behind = worse + half_width(error_of_it, n_telling(result)) < 0
-    return text, "good" if sure and not behind else "plain"
+    behind = _better(saved_over(result, OWN)) < 0
+    sure = gain.clear > 0 and not behind and not _cautions(result)
+    return text, "good" if sure else "plain"
 
 
 def _found(k: int, who: str, target: str) -> str:
@@ -152,30 +148,31 @@ def _beside_own(result: LatentClassRegressionResult) -> str:
     """How the classes do beside a ridge for each entity."""
     if not n_telling(result) or int(result.n_classes) == 1:
         return ""
-    gain, error = saved(result, OWN)
-    if not math.isfinite(gain):
+    own = saved_over(result, OWN)
+    if not math.isfinite(own.share):
         return ""
-    half = half_width(error, n_telling(result))
-    interval = (
-        f" (95 % interval over sites {percent(gain - half)} to {percent(gain + half)})"
-        if math.isfinite(half)
-        else ""
-    )
-    if abs(gain) < HARDLY or (math.isfinite(half) and abs(gain) <= half):
+    if not _better(own):
         return (
             "Beside a ridge regression for each entity there is no clear difference: the classes "
-            f"save {percent(gain)} of its squared error{interval}."
+            f"save {percent(own.share)} of its squared error{own.interval}."
         )
-    if gain > 0:
+    if _better(own) > 0:
         return (
-            f"A ridge regression for each entity does worse: the classes save {percent(gain)} of "
-            f"its squared error{interval}."
+            "A ridge regression for each entity does worse: the classes save "
+            f"{percent(own.share)} of its squared error{own.interval}."
         )
     return (
-        f"A ridge regression for each entity predicts better: the classes lose {percent(-gain)} "
-        f"more{interval}. Entities differ in more than a few kinds: a mixed model may be what is "
-        "wanted."
+        "A ridge regression for each entity predicts better: the classes lose "
+        f"{percent(-own.share)} more{own.interval}. Entities differ in more than a few kinds: a "
+        "mixed model may be what is wanted."
     )
+
+
+def _better(own: Saved) -> int:
+    """1 where the classes do better, -1 where they do worse, 0 where neither is clear."""
+    if abs(own.share) < HARDLY or not math.isfinite(own.share):
+        return 0
+    return own.clear if math.isfinite(own.half) else int(math.copysign(1, own.share))
 
 
 def _cautions(result: LatentClassRegressionResult) -> list[str]:
@@ -216,8 +213,8 @@ def _limits(result: LatentClassRegressionResult) -> list[str]:
         "class.",
         "A target of 0 and 1 is regressed as a number. Predictions may then leave the range from "
         "0 to 1, and intervals are no more than rough.",
-        "The 95 % interval of what the classes save is over sites, as they differ here; with few "
-        "sites it is wide, and it does not speak of other sites.",
+        "The 95 % interval of what the classes save speaks of more events of these sites' "
+        "entities, with the classes as they are; of other sites it does not speak.",
         "Error on held-out events is that of entities which have other events in the fit. For new "
         "entities and new agents it is larger, and their intervals wider.",
         "Each round's class sums are further sums of nearly the same events. That entities change "
