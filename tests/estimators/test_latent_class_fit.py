@@ -71,6 +71,25 @@ def test_same_seed_same_answer_for_any_number_of_workers() -> None:
     assert not np.array_equal(one.mean, other.mean)
 
 
+def test_a_restart_runs_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums over threads differ in their last digit, and a draw may turn on it."""
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    from consilience.estimators import latent_class_fit as module
+
+    seen: list[int] = []
+
+    def start(*given: Any, **more: Any) -> Any:
+        seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        return start_chain(*given, **more)
+
+    monkeypatch.setattr(module, "start_chain", start)
+    _, found = blocks(simulated())
+    with threadpool_limits(2):
+        fit_classes(found, Settings(n_sweeps=1, n_settle=0, n_average=1, n_restarts=1), 0)
+    assert seen and set(seen) == {1}
+
+
 @pytest.mark.parametrize(("n_classes", "seed"), [(1, 0), (3, 1), (5, 2)])
 def test_number_of_classes_is_found(n_classes: int, seed: int) -> None:
     sim = simulated(n_classes, seed, n_agents=40)

@@ -168,9 +168,25 @@ def test_ids() -> None:
         "1",
     ]
     assert as_ids(pd.Series(["x", "y"], dtype="category"), 2, "e").tolist() == ["x", "y"]
-    with pytest.raises(DataError, match="without an id"):
-        as_ids(pd.Series(["x", None]), 2, "entity")
+    days = pd.Series(pd.to_datetime(["2020-01-01", "2020-01-02"]))
+    assert [text[:10] for text in as_ids(days, 2, "e").tolist()] == ["2020-01-01", "2020-01-02"]
+    for gap in (
+        pd.Series(["x", None]),
+        pd.Series([1, None], dtype="Int64"),
+        days.where(days.index == 0),
+        np.array([1.0, np.nan]),
+    ):
+        with pytest.raises(DataError, match="without an id"):
+            as_ids(gap, 2, "entity")
     known = np.array(["a", "c"])
     assert places(known, np.array(["c", "b", "zz", "a"]), "agent").tolist() == [1, -1, -1, 0]
     codes, first = pair_codes(np.array([1, 0, 1, 0]), np.array(["x", "x", "x", "w"]))
     assert codes.tolist() == [2, 1, 2, 0] and first.tolist() == [3, 1, 0]
+
+
+def test_tables_of_text_are_refused_without_a_value() -> None:
+    predictor = LatentClassPredictor(**parts())
+    for given in ({"X": [["canary", 1.0]]}, {"X": X[:1], "observed": ["canary"]}):
+        with pytest.raises(DataError, match="must hold numbers") as error:
+            predictor.predict(given.pop("X"), **given)
+        assert "canary" not in str(error.value)

@@ -175,6 +175,18 @@ def test_order_of_rows_does_not_matter(sim: Any, fitted: Any) -> None:
     np.testing.assert_array_equal(again.coef_, fitted.coef_)
 
 
+def test_order_of_rows_with_equal_outcomes_does_not_matter() -> None:
+    """Ratings: many rows of an entity have the same outcome, and other columns."""
+    rng = np.random.default_rng(5)
+    x, entity = rng.normal(size=(400, 3)), np.repeat(np.arange(20), 20)
+    y = (x[:, 0] * np.where(entity % 2, 1, -1) > 0).astype(float)
+    order = rng.permutation(400)
+    one = LatentClassRegressor(2, **QUICK).fit(x, y, entity=entity)
+    two = LatentClassRegressor(2, **QUICK).fit(x[order], y[order], entity=entity[order])
+    np.testing.assert_array_equal(one.coef_, two.coef_)
+    np.testing.assert_array_equal(one.label_probabilities_, two.label_probabilities_)
+
+
 def test_an_entity_id_at_two_agents_is_two_entities() -> None:
     rng = np.random.default_rng(2)
     agent = np.repeat(["a", "b"], 60)
@@ -325,6 +337,26 @@ def test_classes_that_stay_empty_are_told(sim: Any) -> None:
         fit = LatentClassRegressor(8, **QUICK).fit(e.x, e.y, entity=e.entity, agent=e.agent)
     assert fit.n_classes_ < 8 and len(fit.coef_) == fit.n_classes_
     assert (fit.class_sizes_ > 0.5).all()
+
+
+def test_weights_that_stand_for_too_many_entities() -> None:
+    x, y = np.arange(4.0)[:, None], np.array([1.0, 2.0, 1.0, 3.0])
+    with pytest.raises(DataError, match="10,000,000 entities of one event"):
+        LatentClassRegressor(1).fit(x, y, sample_weight=[1e9, 1.0, 1.0, 1.0])
+    fit = LatentClassRegressor(1, **QUICK)
+    fit.fit(x, y, sample_weight=[1e9, 1.0, 1.0, 1.0], entity=[0, 0, 1, 1])
+    assert np.isfinite(fit.predict(x)).all()
+
+
+def test_a_constant_column_in_the_place_of_an_intercept(sim: Any) -> None:
+    e = sim.events
+    x = np.column_stack([np.full(len(e), 2.0), e.x])
+    fit = LatentClassRegressor(3, fit_intercept=False, **QUICK)
+    fit.fit(x, e.y, entity=e.entity, agent=e.agent)
+    assert not any("constant" in s or "depend" in s for s in fit.remarks_)
+    doubled = LatentClassRegressor(3, fit_intercept=False, **QUICK)
+    doubled.fit(np.column_stack([x, x[:, 1]]), e.y, entity=e.entity, agent=e.agent)
+    assert any("depend on one another" in s for s in doubled.remarks_)
 
 
 def test_more_columns_than_events() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from consilience.estimators.latent_class_chain import Averages, Chain, as_arrays, start_chain
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.agreement import adjusted_rand_index
-from consilience.numerics.parallel import ordered_map
+from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.numerics.random import stream
 
 if TYPE_CHECKING:
@@ -226,7 +226,20 @@ def _restart(
     keys: NDArray[np.uint64],
     n: int,
 ) -> tuple[Averages, dict[str, Any]]:
-    """One run from its own start."""
+    """One run from its own start, on one thread wherever it runs."""
+    with one_thread():
+        return _run(number, blocks=blocks, settings=settings, seed=seed, keys=keys, n=n)
+
+
+def _run(
+    number: int,
+    *,
+    blocks: Blocks,
+    settings: Settings,
+    seed: int,
+    keys: NDArray[np.uint64],
+    n: int,
+) -> tuple[Averages, dict[str, Any]]:
     rng = stream(seed, "latent classes", number)
     chain = start_chain(
         blocks,

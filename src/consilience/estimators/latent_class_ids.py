@@ -22,7 +22,7 @@ def as_ids(values: ArrayLike, n_rows: int, name: str) -> NDArray[Any]:
     Parameters
     ----------
     values : array-like, shape (n,)
-        Whole numbers or texts; anything else becomes text.
+        Whole numbers or texts; anything else, a mixture of both too, becomes text.
     n_rows : int
         How many there must be.
     name : str
@@ -46,12 +46,23 @@ def as_ids(values: ArrayLike, n_rows: int, name: str) -> NDArray[Any]:
         if (np.abs(ids) < 2.0**53).all() and (ids == np.floor(ids)).all():
             return ids.astype(np.int64)
         return ids.astype(np.str_)
-    items = ids.tolist()
-    if any(item is None or item != item for item in items):
+    times = ids.dtype.kind in "mM"
+    items = ids.astype(np.str_ if times else object).tolist()
+    if np.isnat(ids).any() if times else any(_missing(item) for item in items):
         raise DataError(f"{name} has rows without an id: give every row one")
     if items and all(isinstance(item, int) and abs(item) <= _LARGEST for item in items):
         return np.array(items, dtype=np.int64)
     return np.array([str(item) for item in items], dtype=np.str_)
+
+
+def _missing(item: object) -> bool:
+    """None, not a number, not a time, or the NA of pandas, whose comparisons have no answer."""
+    if item is None:
+        return True
+    try:
+        return bool(item != item)
+    except TypeError:
+        return True
 
 
 def places(known: NDArray[Any], ids: NDArray[Any], name: str) -> IntArray:

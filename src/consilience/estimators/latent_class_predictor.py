@@ -212,8 +212,7 @@ class LatentClassPredictor:
         x = self._rows(X)
         weights = self._weights(x, entity, agent, observed)
         means, variances = self._by_class(x)
-        ends = mixture_interval(weights, means, variances, level)
-        lower, upper = ends if isinstance(ends, tuple) else (ends[:, 0], ends[:, 1])
+        lower, upper = mixture_interval(weights, means, variances, level)
         return self.units.outcome(np.column_stack([lower, upper]))
 
     def predict_proba(
@@ -360,7 +359,7 @@ class LatentClassPredictor:
         from consilience.numerics.latent_class import block_log_likelihood, blocks_of
         from consilience.numerics.latent_class_prediction import posterior_weights
 
-        y = np.asarray(observed, dtype=np.float64)
+        y = _numbers(observed, "observed")
         if y.shape != (len(x),) or np.isinf(y).any():
             raise DataError("observed must hold a number or NaN for each row of X")
         if not (new & ~np.isnan(y)).any():
@@ -384,7 +383,7 @@ class LatentClassPredictor:
                     f"the columns must be {', '.join(wanted)}, in this order: "
                     "rename or reorder the table"
                 )
-        rows = np.asarray(X, dtype=np.float64)
+        rows = _numbers(X, "the table")
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise DataError(f"the table must have {self.n_features_in_} columns")
         if not np.isfinite(rows).all():
@@ -461,6 +460,13 @@ class LatentClassPredictor:
             entities=ids_from_arrays("entities", arrays),
             feature_names=ids_from_arrays("features", arrays).tolist() if named else None,
         )
+
+
+def _numbers(values: Any, name: str) -> FloatArray:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):  # their own words would show a value
+        raise DataError(f"{name} must hold numbers") from None
 
 
 def _covered(covariance: FloatArray) -> FloatArray:

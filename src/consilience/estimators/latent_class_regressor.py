@@ -26,6 +26,7 @@ from consilience.estimators.latent_class_rows import Events, events_of
 from consilience.estimators.latent_class_units import Units, units_of
 from consilience.exceptions import DataError
 from consilience.numerics.latent_class import agent_key, blocks_of
+from consilience.numerics.parallel import one_thread
 
 if TYPE_CHECKING:
     from consilience.numerics.latent_class import Blocks
@@ -49,13 +50,15 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     n_classes : int or "auto"
         K. With ``"auto"`` many classes are merged while the marginal likelihood rises.
     n_start : int, optional
-        Classes to begin with: by default ``2 K``, or 18, and no more than there are entities.
+        Classes to begin with: by default ``2 K``, or 18 with ``"auto"``; no fewer than K and no
+        more than there are entities.
     fit_intercept : bool
     standardize : bool
-        Centre and scale the columns, so that one prior fits all coefficients. The target is
-        centred and scaled in any case.
+        Scale the columns (and centre them, with an intercept), so that one prior fits all
+        coefficients. The target is scaled (and centred, with an intercept) in any case.
     sigma : float or "draw"
-        Standard deviation of the noise, in the units of y.
+        Standard deviation of the noise, in the units of y; what is below 1e-5 of the standard
+        deviation of y counts as that much.
     delta : float or "draw"
         Prior standard deviation of the coefficients, where y has standard deviation 1 (and the
         columns, if they are standardised).
@@ -76,7 +79,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     n_settle, n_average : int
         Sweeps after the merge, and sweeps over which the answer is averaged.
     n_restarts : int
-        Fits from different starts; the one with the largest marginal likelihood is kept.
+        Fits from different starts; the one with the largest of `log_marginals_` is kept.
     n_jobs : int, optional
         Restarts at a time, as in joblib. The answer does not depend on it.
     random_state : int, RandomState or None
@@ -102,9 +105,11 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
     entities_ : dict of (E,) arrays
         ``agent``, ``entity``, ``events`` (with an outcome), ``label`` and ``probability`` of it.
     trace_ : dict of (T,) arrays
-        By sweep: ``log_marginal``, ``sigma``, ``moved`` (share of the labels), ``n_classes``.
+        By sweep of the restart that is kept: ``log_marginal`` (of events and labels), ``sigma``,
+        ``moved`` (share of the labels), ``n_classes``, ``learning_rate``.
     log_marginals_ : (R,) array
-        Of each restart; the largest is kept.
+        Bound of the log marginal likelihood of the events in each restart, less a charge for the
+        shares of more classes; the largest is kept.
     merge_path_ : tuple of (int, float)
         Classes after each merger, and its gain in log probability.
     agreement_ : (R, R) array
@@ -233,24 +238,27 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         used = np.where(np.isnan(outcome), 0.0, events.weight)
         if not (used > 0).any():
             raise DataError("y has no number in a row of positive weight: nothing can be fitted")
-        units = units_of(
-            x,
-            outcome,
-            used,
-            standardize=bool(self.standardize),
-            intercept=bool(self.fit_intercept),
-        )
+        with one_thread():  # sums over threads would depend on how many there are
+            found, blocks = self._find(settings, x, outcome, used, events)
+            self._take_entities(found, events, blocks.n, X, agent)
+        self._remark(found, x[used > 0], outcome[used > 0], blocks, events)
+        return self
+
+    def _find(
+        self, settings: Settings, x: FloatArray, y: FloatArray, used: FloatArray, events: Events
+    ) -> tuple[ClassFit, Blocks]:
+        """Fit in units of their own, and keep the answer in those of the table."""
+        standardize = bool(self.standardize)
+        units = units_of(x, y, used, standardize=standardize, intercept=bool(self.fit_intercept))
         blocks = blocks_of(
-            units.design(x), units.target(outcome), events.entity, events.agent, events.weight
+            units.design(x), units.target(y), events.entity, events.agent, events.weight
         )
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         keys = np.array([agent_key(seed, name) for name in events.agents.tolist()], np.uint64)
-        scaled = _scaled(settings, units, standardized=bool(self.standardize))
+        scaled = _scaled(settings, units, standardized=standardize)
         found = fit_classes(blocks, scaled, seed, keys=keys, n_jobs=self.n_jobs)
         self._take(found, units, events)
-        self._take_entities(found, events, blocks.n, X, agent)
-        self._remark(found, x[used > 0], outcome[used > 0], blocks, events)
-        return self
+        return found, blocks
 
     def _table(self, X: Any, y: Any, sample_weight: Any) -> tuple[FloatArray, FloatArray, Any]:
         if y is None:

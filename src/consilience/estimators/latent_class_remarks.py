@@ -50,10 +50,13 @@ def remarks_of(
         )
     if (y == y[0]).all():
         yield "y is constant: there is nothing that classes could differ by", False
-    constant = int((x == x[0]).all(axis=0).sum())
+    # Without an intercept a constant column takes its place.
+    intercept = blocks.n_features > x.shape[1]
+    constant = int((x == x[0]).all(axis=0).sum()) if intercept else 0
     if constant:
         yield (
-            f"columns of X are constant ({constant}): their coefficients come from the prior alone",
+            f"columns of X are constant ({constant}): the prior decides what they share with the "
+            "intercept",
             False,
         )
     if len(x) < blocks.n_features:

@@ -14,6 +14,9 @@ from consilience.exceptions import DataError
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+MOST_COPIES = 10_000_000
+"""Entities that whole weights of rows may stand for: each is drawn by itself."""
+
 
 @dataclass(frozen=True, eq=False)
 class Events:
@@ -53,7 +56,7 @@ class Events:
 
 
 def events_of(x: FloatArray, y: FloatArray, weight: FloatArray, entity: Any, agent: Any) -> Events:
-    """Sort rows by agent, entity and outcome, so that the order of a table does not matter.
+    """Sort rows by agent, entity and values, so that the order of a table does not matter.
 
     Where every row is an entity, rows without weight are left out, and whole weights are numbers of
     entities, as if the row were there so often; other weights are parts of one entity's event.
@@ -68,7 +71,7 @@ def events_of(x: FloatArray, y: FloatArray, weight: FloatArray, entity: Any, age
     Raises
     ------
     DataError
-        Ids that cannot be used, or no row with a weight.
+        Ids that cannot be used, no row with a weight, or weights that stand for too many entities.
     """
     n = len(x)
     owners = np.zeros(n, dtype=np.int64) if agent is None else as_ids(agent, n, "agent")
@@ -77,12 +80,18 @@ def events_of(x: FloatArray, y: FloatArray, weight: FloatArray, entity: Any, age
         order = order[weight[order] > 0]
         size = weight[order]
         if (size == np.floor(size)).all():
+            if size.sum() > max(n, MOST_COPIES):
+                raise DataError(
+                    f"sample_weight stands for more than {MOST_COPIES:,} entities of one event: "
+                    "give entity, or divide all weights by one number"
+                )
             order = np.repeat(order, size.astype(np.int64))
             size = np.ones(len(order))
         members: NDArray[Any] = np.arange(len(order))
     else:
         known = as_ids(entity, n, "entity")
-        order = np.lexsort((y, known, owners))
+        # y alone leaves ties, and the order of a sum is seen in its last digit
+        order = np.lexsort((weight, *x.T[::-1], y, known, owners))
         size, members = weight[order], known[order]
     if not (size > 0).any():
         raise DataError("no row has a positive weight: nothing can be fitted")

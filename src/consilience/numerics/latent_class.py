@@ -158,7 +158,7 @@ def block_log_likelihood(
     out = np.empty((e, k))
     given = kernel_events(blocks), kernel_state(classes)
     variances = 1.0 / classes.sigma2, 1.0 / classes.delta2
-    if not density.likelihoods(*given, *variances, own_weights(own, e, k), 0, e, out):
+    if not density.likelihoods(*given, *variances, checked_own(own, e, k), 0, e, out):
         raise out_of_range()
     return out
 
@@ -171,7 +171,7 @@ def kernel_state(classes: Classes) -> Any:
     return kernels.State(*map(plain, (c.precision, c.linear, c.cholesky, c.mean, c.log_det)))
 
 
-def own_weights(own: ArrayLike | None, n_entities: int, n_classes: int) -> FloatArray:
+def checked_own(own: ArrayLike | None, n_entities: int, n_classes: int) -> FloatArray:
     """Weights of the entities in the totals; without rows: there are none."""
     if own is None:
         return np.zeros((0, n_classes))

@@ -25,9 +25,9 @@ from consilience.numerics.latent_class import (
     IntArray,
     Totals,
     check_variances,
+    checked_own,
     kernel_state,
     out_of_range,
-    own_weights,
 )
 from consilience.numerics.latent_class_sums import checked_labels, kernel_events, plain
 
@@ -177,7 +177,7 @@ def draw_labels(
         raise ParameterError.of("n_workers", "at least 1", n_workers)
     given = kernel_events(blocks), kernel_state(classes)
     variances = 1.0 / classes.sigma2, 1.0 / classes.delta2
-    removed = own_weights(own, e, k)
+    removed = checked_own(own, e, k)
     agent_start = blocks.agent_start
     probabilities = np.empty((e, k))
 
