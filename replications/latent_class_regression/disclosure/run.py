@@ -32,7 +32,6 @@ AGENTS = 128
 N_CLASSES, DESIGN = 8, {"n_entities": 16, "n_events": 10, "sigma": 0.5, "n_agents": AGENTS}
 REPLICATES = 2
 LINES = [
-    (2, "local", "simulation"),
     (2, "local", "strict"),
     *(
         line
