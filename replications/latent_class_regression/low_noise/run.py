@@ -36,7 +36,11 @@ LINES: dict[str, dict[str, Any]] = {
     "K classes from the start, gamma 1, lowered": BARE | {"learning_rate": 1.0},
     "K classes from the start, gamma 0.5": BARE | {"learning_rate": 0.5, "adapt_rate": False},
 }
-SHORT = ("K classes from the start, gamma 1, lowered", "K classes from the start, gamma 0.5")
+SHORT = (
+    "gamma 1",
+    "K classes from the start, gamma 1, lowered",
+    "K classes from the start, gamma 0.5",
+)
 """Lines without a bound."""
 BOUND = 1.05
 
