@@ -222,7 +222,6 @@ def test_more_columns_than_an_entity_or_a_class_has_events(policy: str) -> None:
         said(caught.value, "fewer classes or columns")
     run = run_on(frame, policy, columns=wide, start="local")
     sound(run)
-    assert policy != "strict" or run.result.n_classes == 1
 
 
 def test_more_columns_than_events_under_a_strict_policy() -> None:
@@ -237,7 +236,6 @@ def test_more_columns_than_events_under_a_strict_policy() -> None:
     with pytest.raises(QuorumError, match="no site has enough events") as caught:
         run_on(pd.concat([frame, more], axis=1), "strict", columns=wide)
     said(caught.value, "drop columns")
-    sound(run_on(pd.concat([frame, more], axis=1), columns=wide))
 
 
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
