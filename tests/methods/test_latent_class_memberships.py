@@ -24,6 +24,7 @@ from consilience.methods.latent_class_regression.memberships import (
     next_released,
     status_of,
     withheld_classes,
+    worth_moving,
 )
 from consilience.sites.gate import Series, review
 from consilience.sites.policy import Policy
@@ -306,3 +307,29 @@ def test_moves_of_released_classes() -> None:
     released, before = np.array([0, 1, 1, -1, 2]), np.array([0, 0, 1, 2, -1])
     assert moved_share(released, before) == pytest.approx(1 / 3)
     assert np.isnan(moved_share(released, np.full(5, -1)))
+
+
+def test_uncertain_ones_stay_where_they_are() -> None:
+    """Two classes that are alike, one that is less likely, one that is out of the question."""
+    chances = np.array([[0.45, 0.55, 0.0], [0.55, 0.45, 0.0], [0.06, 0.0, 0.94], [0.2, 0.0, 0.8]])
+    before = np.array([0, 1, 0, 0])
+    assert worth_moving(before, chances).tolist() == [0, 1, 2, 0]
+    assert worth_moving(np.full(4, -1), chances).tolist() == [1, 0, 2, 2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classes_that_are_alike_use_no_histories_up(seed: int) -> None:
+    """Half of the entities in each of two equal classes: labels go to and fro, sums do not."""
+    rng = np.random.default_rng(seed)
+    chances = np.full((60, 2), 0.5) + rng.normal(0, 0.05, size=(60, 1)) * [1, -1]
+    begun = rng.integers(2, size=60)
+    groups = {}
+    for name in ("drawn", "kept"):
+        run = Run(plain(60))
+        before = run.release(begun)
+        for _ in range(8):
+            drawn = (rng.random(60) > chances[:, 0]).astype(np.int64)
+            before = run.release(drawn if name == "drawn" else worth_moving(before, chances))
+        groups[name] = len(list(run.histories()))
+    assert groups["kept"] == 2
+    assert groups["drawn"] > 4

@@ -22,6 +22,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Enough = Callable[[IntArray], bool]
 """Whether the class sums of these entities (positions) could leave by themselves."""
@@ -29,8 +30,33 @@ Enough = Callable[[IntArray], bool]
 EMPTY, NEW, AS_BEFORE, WITHHELD = range(4)
 DISTURBING = 0.1
 """Share of events of other classes that the sums of a class may hold for the sake of company."""
+AT_HOME = 0.1
+"""An entity stays in its class while it is at least so likely as the likeliest."""
 UNSEEN = 0
 """History of entities that were in no sum so far, not even in that of all."""
+
+
+def worth_moving(before: IntArray, probabilities: FloatArray) -> IntArray:
+    """Class in which each entity should be counted, where every move costs company.
+
+    While there are more classes than needed, labels go to and fro between those that are alike, and
+    uncertain ones do so for ever: histories would be used up by moves that tell nothing.
+
+    Parameters
+    ----------
+    before : (E,) int array
+        Class in the last release; -1 where it was in none.
+    probabilities : (E, K) array
+        Of the labels.
+
+    Returns
+    -------
+    (E,) int array
+        The class of before while it is not much less likely than another, else the likeliest.
+    """
+    home = probabilities[np.arange(len(before)), np.maximum(before, 0)]
+    stays = (before >= 0) & (home >= AT_HOME * probabilities.max(axis=1))
+    return np.where(stays, before, np.argmax(probabilities, axis=1))
 
 
 def next_released(

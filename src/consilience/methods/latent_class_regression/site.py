@@ -19,6 +19,7 @@ from consilience.methods.latent_class_regression.memberships import (
     next_released,
     status_of,
     withheld_classes,
+    worth_moving,
 )
 from consilience.methods.latent_class_regression.messages import (
     MAX_BETAS,
@@ -178,9 +179,10 @@ class _Made:
         before: dict[str, Any],
         groups: IntArray,
         message: Round | None,
+        probabilities: FloatArray | None = None,
     ) -> None:
         self.labels, self.own, self.before, self.groups = labels, own, before, groups
-        self.message = message
+        self.message, self.probabilities = message, probabilities
 
     def reply(
         self,
@@ -194,7 +196,10 @@ class _Made:
         n_cells, least = s.n_cells, 2 * z.shape[1]
         counted, before = events.counted, self.before["released"]
         enough = events.enough(z, limits) if limits.min_records > 1 else None
-        released = next_released(self.labels, self.groups, counted, enough)
+        wanted = self.labels
+        if enough is not None and self.probabilities is not None:
+            wanted = worth_moving(before, self.probabilities)
+        released = next_released(wanted, self.groups, counted, enough)
         while True:
             marks = events.marks(_tables(events, released, n_cells, self.message))
             sums = _released(events, z, released, n_cells, marks, limits)
@@ -202,7 +207,7 @@ class _Made:
             if not unsafe.any():
                 break
             released = np.where((released >= 0) & unsafe[released], -1, released)
-        withheld = withheld_classes(self.labels, released, counted, enough)
+        withheld = withheld_classes(wanted, released, counted, enough)
         n_entities = events.n_entities if events.n_entities >= limits.min_records else 0
         if enough is not None:
             # A share of all labels would count single entities beyond lines that somebody drew.
@@ -250,7 +255,7 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
     # With its sign: at small sites it is noise around 0, which the coordinator averages.
     moved = float(((drawn != labels) & were).sum()) - expected_moves(probabilities[were])
     moved /= max(int(were.sum()), 1)
-    made = _Made(drawn, own, newest, _histories(events, site), message)
+    made = _Made(drawn, own, newest, _histories(events, site), message, probabilities)
     reply, kept = made.reply(events, z, s, site.limits, moved)
     used = [a for a in state["answers"] if a["round"] == message.used]
     kept["answers"] = [*used, *kept["answers"]]
