@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from consilience.engines.base import Key
 from consilience.methods.latent_class_regression import rounds as at_coordinator
+from consilience.methods.latent_class_regression.messages import unpacked
 from consilience.testing.fakes import Action, scripted
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply
@@ -139,9 +141,28 @@ def check(
                 np.testing.assert_allclose(totals, brute.totals(), rtol=1e-9, atol=1e-9)
                 wanted = brute.own(site, len(own))
                 np.testing.assert_allclose(own, wanted, rtol=1e-9, atol=1e-12)
+                if policy == "simulation":
+                    others_are_sums_of_squares(totals, own, tables[site], after["scaling"])
         brute.hear(answers_of(engine, seen, FIRST + r, heard), share, first=False)
     assert len(mappings) == 1
     assert r == max(message.round for step, _, message, _ in seen if step == "round")
+
+
+def others_are_sums_of_squares(
+    totals: np.ndarray, own: np.ndarray, table: pd.DataFrame, scaling: np.ndarray
+) -> None:
+    """What is left of a class without any one of its entities could be sums of other events."""
+    sums = unpacked(totals, 2, True)
+    x = (table[["x1", "x2"]].to_numpy() - scaling[0, :-1]) / scaling[1, :-1]
+    design = np.column_stack([np.ones(len(x)), x])
+    order = table.drop_duplicates(["agent", "entity"]).sort_values("agent", kind="stable")
+    assert len(order) == len(own)
+    for e, (agent, entity) in enumerate(zip(order["agent"], order["entity"], strict=True)):
+        mine = design[((table["agent"] == agent) & (table["entity"] == entity)).to_numpy()]
+        left = sums.products - own[e][:, None, None] * (mine.T @ mine)
+        least = np.linalg.eigvalsh(left).min(axis=1)
+        assert (least > -1e-9 * np.maximum(sums.n, 1.0)).all()
+        assert (sums.counts - own[e] > -1e-9).all()
 
 
 def answers_of(engine: Any, seen: Any, key: int, heard: set[Key]) -> dict[str, dict[str, Any]]:
