@@ -506,6 +506,10 @@ def test_moments_over_rounds():
         model.coefficient_moments([])
 
 
+def some_totals():
+    return totals_of(*several(6, [30, 20, 25, 40]))
+
+
 def test_entropies_of_pairs_are_what_a_merger_takes_from_the_labels():
     p = np.random.default_rng(3).dirichlet(np.ones(4), size=50)
     p[0] = (1.0, 0.0, 0.0, 0.0)
@@ -525,6 +529,12 @@ def test_entropies_of_pairs_are_what_a_merger_takes_from_the_labels():
     three = np.column_stack([p[:, 0], p[:, 1] + p[:, 3], p[:, 2]])
     np.testing.assert_allclose(again[:3, :3], model.pair_entropies(three), atol=1e-12)
     np.testing.assert_array_equal(again[3], 0.0)
+    group = np.array([0, 1, 2, 1])
+    for entropies in (model.label_entropies(p), model.expected_entropies(some_totals(), 1.0, 1.0)):
+        for row in (0, 1, 2):
+            np.testing.assert_allclose(
+                entropies(group, row), entropies(group, None)[row], atol=1e-12
+            )
 
 
 def test_classes_whose_labels_are_uncertain_are_merged_only_for_a_larger_gain():
@@ -534,12 +544,22 @@ def test_classes_whose_labels_are_uncertain_are_merged_only_for_a_larger_gain():
     gains = model.merge_gain(totals, 1.0, 1.0, 3.0)
     costly = np.full((3, 3), max(float(gains[np.isfinite(gains)].max()), 0.0) + 1.0)
     kept, none = model.merge_down(
-        totals, 1.0, 1.0, n_classes=None, alpha=3.0, entropies=lambda _: costly
+        totals,
+        1.0,
+        1.0,
+        n_classes=None,
+        alpha=3.0,
+        entropies=lambda _, row: costly if row is None else costly[row],
     )
     assert len(none) == 0
     assert len(set(kept.tolist())) == 3
     nothing = model.merge_down(
-        totals, 1.0, 1.0, n_classes=None, alpha=3.0, entropies=lambda _: np.zeros((3, 3))
+        totals,
+        1.0,
+        1.0,
+        n_classes=None,
+        alpha=3.0,
+        entropies=lambda _, row: np.zeros((3, 3) if row is None else 3),
     )
     np.testing.assert_array_equal(nothing[0], plain)
     assert nothing[1] == path

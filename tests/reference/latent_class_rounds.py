@@ -205,7 +205,8 @@ class Textbook:
         mean_totals = Totals(*(np.mean(a, axis=0) for a in zip(*(t.arrays for t in totals))))
         cells = np.flatnonzero(mean_totals.counts >= 0.5)
         cells = cells[np.argsort(-mean_totals.counts[cells], kind="stable")]
-        mean, covariance = coefficient_moments(states)
+        # a round says of a class as much as it has events in it
+        mean, covariance = coefficient_moments(states, np.array([t.n for t in totals]))
         base = np.mean(bases, axis=0)[cells]
         found = np.mean(probabilities, axis=0)[:, cells]
         slopes = mean[cells, 1:] / self.scale[:-1] * self.scale[-1]

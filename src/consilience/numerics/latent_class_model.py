@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Entropies = Callable[[IntArray], FloatArray]
+Entropies = Callable[[IntArray, int | None], FloatArray]
+"""Entropies of labels between classes that merge, see `label_entropies`."""
 
 SIGMA2_PRIOR = (0.5, 0.5e-3)
 """Shape and rate of sigma2's inverse gamma: one event of squared residual 0.001 (var y = 1)."""
@@ -130,27 +131,36 @@ def pair_entropies(probabilities: FloatArray) -> FloatArray:
 
 
 def label_entropies(probabilities: FloatArray) -> Entropies:
-    """Entropies between classes that merge, from the labels' probabilities (E, K)."""
+    """Entropies between classes that merge, from the labels' probabilities (E, K).
 
-    def found(group: IntArray) -> FloatArray:
-        merged = np.zeros((probabilities.shape[1], probabilities.shape[0]))
-        np.add.at(merged, group, probabilities.T)
-        return pair_entropies(merged.T)
+    Returns
+    -------
+    callable
+        Of the class that each of the K has become, (K,), and of one class or None: the entropies of
+        that class with all, (K,), or of all pairs, (K, K).
+    """
+    p = np.asarray(probabilities, dtype=np.float64).T
+
+    def found(group: IntArray, row: int | None = None) -> FloatArray:
+        merged = np.zeros_like(p)
+        np.add.at(merged, group, p)
+        if row is None:
+            return pair_entropies(merged.T)
+        alone = _p_log_p(merged).sum(axis=1)
+        one = _p_log_p(merged + merged[row]).sum(axis=1) - alone - alone[row]
+        one[row] = 0.0
+        return np.asarray(np.maximum(one, 0.0))
 
     return found
 
 
 def expected_entropies(totals: Totals, sigma2: float, delta2: float) -> Entropies:
-    """Entropies between classes that merge, as they are to be expected from the sums alone."""
+    """Entropies between classes that merge, as they are to be expected from the sums alone.
 
-    def found(group: IntArray) -> FloatArray:
-        return _expected_entropies(totals.merged(group, totals.n_classes), sigma2, delta2)
-
-    return found
-
-
-def _expected_entropies(totals: Totals, sigma2: float, delta2: float) -> FloatArray:
-    """Pair entropies of labels of such classes, (K, K).
+    Returns
+    -------
+    callable
+        As `label_entropies`.
 
     Notes
     -----
@@ -159,21 +169,35 @@ def _expected_entropies(totals: Totals, sigma2: float, delta2: float) -> FloatAr
     two labels is integrated over it (Gauss-Hermite), with the numbers of entities as prior. That
     entities differ in size, and agents in shares, is passed over.
     """
-    _, mean, _ = _posterior(totals.products, totals.cross, sigma2, delta2)
-    counts = np.maximum(np.asarray(totals.counts, dtype=np.float64), 0.0)
-    each = totals.products / np.where(counts > 0, counts, 1.0)[:, None, None]
-    step = mean[:, None, :] - mean[None, :, :]
-    distance = np.maximum(np.einsum("abf,afg,abg->ab", step, each, step), 0.0) / sigma2
+    k = totals.n_classes
     nodes, weights = np.polynomial.hermite_e.hermegauss(64)
-    prior = np.log(np.where(counts > 0, counts, 1.0))
-    ratio = distance[..., None] / 2 + np.sqrt(distance)[..., None] * nodes
-    ratio = ratio + (prior[:, None] - prior[None, :])[..., None]
-    p = 1.0 / (1.0 + np.exp(-np.clip(ratio, -700.0, 700.0)))
-    entropy = -(_p_log_p(p) + _p_log_p(1.0 - p)) @ (weights / weights.sum())
-    one_way = counts[:, None] * entropy * (counts > 0)[None, :]
-    found = one_way + one_way.T
-    np.fill_diagonal(found, 0.0)
-    return np.asarray(found)
+    shares = weights / weights.sum()
+
+    def found(group: IntArray, row: int | None = None) -> FloatArray:
+        merged = totals.merged(group, k)
+        _, mean, _ = _posterior(merged.products, merged.cross, sigma2, delta2)
+        counts = np.maximum(np.asarray(merged.counts, dtype=np.float64), 0.0)
+        some = np.where(counts > 0, counts, 1.0)
+        each = merged.products / some[:, None, None]
+
+        def one_way(a: IntArray, b: IntArray) -> FloatArray:
+            step = mean[a] - mean[b]
+            distance = np.maximum(np.einsum("nf,nfg,ng->n", step, each[a], step), 0.0) / sigma2
+            ratio = distance[:, None] / 2 + np.sqrt(distance)[:, None] * nodes
+            ratio += np.log(some[a] / some[b])[:, None]
+            p = 1.0 / (1.0 + np.exp(-np.clip(ratio, -700.0, 700.0)))
+            entropy = -(_p_log_p(p) + _p_log_p(1.0 - p)) @ shares
+            return np.asarray(np.where((a != b) & (counts[b] > 0), counts[a] * entropy, 0.0))
+
+        every = np.arange(k)
+        if row is not None:
+            same = np.full(k, row)
+            return one_way(same, every) + one_way(every, same)
+        a, b = np.divmod(np.arange(k * k), k)
+        all_ways = one_way(a, b).reshape(k, k)
+        return np.asarray(all_ways + all_ways.T)
+
+    return found
 
 
 def _p_log_p(p: FloatArray) -> FloatArray:
@@ -249,8 +273,7 @@ def merge_down(
     alpha, partition
         See `merge_gain`. alpha/K stays as it was with the K classes of `totals`.
     entropies : callable, optional
-        `label_entropies` or `expected_entropies`: called with the class that each of the K has
-        become, tells the entropy of the labels between each two. The log probability of events and
+        `label_entropies` or `expected_entropies`. The log probability of events and
         drawn labels plus the entropy of the labels bounds that of the events (its mean is the
         variational bound), so a merger costs the entropy between the two. Without it classes that
         overlap look superfluous.
@@ -275,7 +298,7 @@ def merge_down(
         raise ParameterError.of("n_classes", "at least 1", n_classes)
     state = _Groups(totals, sigma2, delta2, alpha if partition else None)
     k = len(state.counts)
-    lost = np.zeros((k, k)) if entropies is None else entropies(state.group)
+    lost = np.zeros((k, k)) if entropies is None else entropies(state.group, None)
     first, second = np.triu_indices(k, 1)
     gains = np.full((k, k), -np.inf)
     gains[first, second] = state.gains(first, second) - lost[first, second]
@@ -286,7 +309,7 @@ def merge_down(
         gains[b] = gains[:, b] = -np.inf
         others = state.alive[state.alive != a]
         if entropies is not None:
-            lost[a] = entropies(state.group)[a]
+            lost[a] = entropies(state.group, a)
         gains[a, others] = state.gains(np.full(len(others), a), others) - lost[a, others]
         gains[others, a] = gains[a, others]
 

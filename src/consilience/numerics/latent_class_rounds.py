@@ -25,7 +25,7 @@ WINDOW = 6
 """Rounds that are looked at together."""
 JUMPING = 0.004
 """Share of labels that moves beyond what their probabilities explain."""
-JUMPING_BY_ALL = 0.3
+JUMPING_BY_ALL = 0.1
 """The same where nobody tells what the probabilities explain."""
 STILL_FALLING = 0.98
 """Ratio of the noise to that at their beginning, below which the fit still settles."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
+from consilience.methods.latent_class_regression.memberships import WITHHELD
 from consilience.methods.latent_class_regression.messages import (
     MARKS,
     Round,
@@ -30,7 +31,12 @@ from consilience.numerics.latent_class_model import (
     log_marginal,
     merge_down,
 )
-from consilience.numerics.latent_class_rounds import STILL_FALLING, next_rate, smoothed
+from consilience.numerics.latent_class_rounds import (
+    JUMPING,
+    STILL_FALLING,
+    next_rate,
+    smoothed,
+)
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -64,6 +70,8 @@ class Standing:
         Classes that have been merged since.
     sums : (k, d) array
         The reply.
+    status : (k,) int array
+        What it says of each class.
     """
 
     used: int
@@ -71,6 +79,7 @@ class Standing:
     weight: float
     mapping: IntArray
     sums: FloatArray
+    status: IntArray
 
 
 @dataclass
@@ -181,7 +190,8 @@ class Rounds:
     def ask(self, to: Sequence[str], *, keep: bool, betas: Sequence[float] = ()) -> dict[str, Any]:
         """Messages of the next round by site."""
         self.round += 1
-        nowhere = Standing(-1, 0.0, 0.0, np.arange(self.k), np.empty((0, 0)))
+        nobody = np.zeros(self.k, dtype=np.int64)
+        nowhere = Standing(-1, 0.0, 0.0, np.arange(self.k), np.empty((0, 0)), nobody)
         common: dict[str, Any] = {
             "settings": self.settings.to_json(),
             "round": self.round,
@@ -234,7 +244,8 @@ class Rounds:
             moved = np.zeros_like(sums[site])
             np.add.at(moved, mapping[site], sums[site])
             parts.append(moved)
-            self.standing[site] = Standing(0, 0.0, 1.0, mapping[site], sums[site])
+            status = np.asarray(replies[site].status)
+            self.standing[site] = Standing(0, 0.0, 1.0, mapping[site], sums[site], status)
         scale = self._scale(sums)
         self.totals = tree_sum(parts) * scale
         for site in sums:
@@ -313,10 +324,12 @@ class Rounds:
         """
         sums = {site: self.check(site, reply) for site, reply in replies.items()}
         if sums:
-            self._update(sums)
+            self._update(sums, replies)
         self._draw()
         self._note(replies, _moved_beyond_chance(replies))
-        if np.isfinite(self.trace["moved"][-1]) and self.adapts:
+        # What protected sites tell holds moves by chance, which are many before classes are merged.
+        judges = self.adapts and (self.merged or self.jumping == JUMPING)
+        if np.isfinite(self.trace["moved"][-1]) and judges:
             self.moving.append(self.trace["moved"][-1])
             noise = self.trace["sigma"][-len(self.moving) :]
             rate, jumped = next_rate(self.moving, self.rate, noise, least=self.jumping)
@@ -329,12 +342,13 @@ class Rounds:
             self.kept_bases.append(self.shared.base)
             self.kept_sigma2.append(self.shared.sigma2)
 
-    def _update(self, sums: dict[str, FloatArray]) -> None:
+    def _update(self, sums: dict[str, FloatArray], replies: Mapping[str, Sums]) -> None:
         """Smooth the totals, and keep account of what they hold of each site."""
         rate = self.rate
         for site, own in sums.items():
             # Their labels are in the classes of now: merging was part of the question.
-            self.standing[site] = Standing(self.round, 1.0, 0.0, np.arange(self.k), own)
+            status = np.asarray(replies[site].status)
+            self.standing[site] = Standing(self.round, 1.0, 0.0, np.arange(self.k), own, status)
         if self.cache:
             current = {
                 site: _moved(st.sums, st.mapping) for site, st in sorted(self.standing.items())
@@ -390,11 +404,23 @@ class Rounds:
 
     # ------------------------------------------------------------------ merging
 
+    def _last_sums(self) -> FloatArray:
+        """Sums of the last replies; smoothed ones would show what is left of a class as a class.
+
+        A class that only those have who withheld it in their last reply is known by the smoothed
+        sums alone.
+        """
+        standing = [st for _, st in sorted(self.standing.items())]
+        found = tree_sum([_moved(st.sums, st.mapping) for st in standing])
+        for st in standing:
+            hidden = np.unique(st.mapping[st.status == WITHHELD])
+            hidden = hidden[found[hidden, -MARKS] < LEAST_ENTITIES]
+            found[hidden] = self.totals[hidden]
+        return found
+
     def merge(self, n_classes: int | None) -> None:
         """Merge classes down to so many, or while the marginal likelihood rises."""
-        # Smoothed sums would show the rest of a class that was left as a class of its own.
-        last = [_moved(st.sums, st.mapping) for _, st in sorted(self.standing.items())]
-        now = self.unpack(tree_sum(last))
+        now = self.unpack(self._last_sums())
         mapping, path = merge_down(
             now,
             self.shared.sigma2,
@@ -435,7 +461,8 @@ class Rounds:
         cells = cells[np.argsort(-counts[cells], kind="stable")]
         if not len(cells):
             cells = np.array([0])
-        mean, covariance = coefficient_moments(kept)
+        events = [self.unpack(packed).n for packed in self.kept_totals]
+        mean, covariance = coefficient_moments(kept, np.array(events) if events else None)
         return cells, mean[cells], covariance[cells]
 
     def _note(self, replies: Mapping[str, Sums], moved: float) -> None:
