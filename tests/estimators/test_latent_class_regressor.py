@@ -348,6 +348,18 @@ def test_weights_that_stand_for_too_many_entities() -> None:
     assert np.isfinite(fit.predict(x)).all()
 
 
+def test_noise_that_weights_hide_is_told(sim: Any) -> None:
+    e = sim.events
+    ids = {"entity": e.entity, "agent": e.agent}
+    with pytest.warns(ConvergenceWarning, match="divide sample_weight"):
+        LatentClassRegressor(3, **QUICK).fit(e.x, e.y, sample_weight=np.full(len(e), 1e12), **ids)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = LatentClassRegressor(3, **QUICK)
+        fit.fit(e.x, e.y, sample_weight=np.full(len(e), 1e3), **ids)
+    assert fit.sigma_ == pytest.approx(0.3, rel=0.1)
+
+
 def test_a_constant_column_in_the_place_of_an_intercept(sim: Any) -> None:
     e = sim.events
     x = np.column_stack([np.full(len(e), 2.0), e.x])
@@ -409,7 +421,9 @@ def test_collinear_columns_of_other_sizes_with_heavy_weights(standardize: bool) 
     y = 1e-10 * x[:, 0]
     entity = np.repeat(np.arange(10), 4)
     fit = LatentClassRegressor("auto", standardize=standardize, **QUICK)
-    fit.fit(x, y, entity=entity, sample_weight=np.full(40, 1e6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of the noise: there is none
+        fit.fit(x, y, entity=entity, sample_weight=np.full(40, 1e6))
     np.testing.assert_allclose(fit.predict(x, entity=entity), y, atol=1e-3)
     assert np.isfinite(fit.predict_interval(x, entity=entity)).all()
 

@@ -179,9 +179,8 @@ class Chain:
             self.delta2 = model.draw_delta2(drawn[used], self.rng)
         if settings.sigma == "draw":
             found = model.draw_sigma2(self.totals, classes, self.rng, weights=drawn)
-            products = np.trace(self.totals.products.sum(axis=0))
-            least = max(SMALLEST_SIGMA2, RESOLVED * self.delta2 * float(products))
-            self.sigma2 = max(found, least)
+            least = resolved_sigma2(self.delta2, self.totals.products)
+            self.sigma2 = max(found, SMALLEST_SIGMA2, least)
         counts = self.agent_counts()
         self._draw_base(counts)
         grid = model.BETAS if settings.beta == "grid" else np.array([self.beta])
@@ -383,6 +382,18 @@ def start_chain(
         4.0 if settings.beta == "grid" else float(settings.beta),
         rate=settings.learning_rate,
     )
+
+
+def resolved_sigma2(delta2: float, products: FloatArray) -> float:
+    """Least variance of the noise at which rounding leaves something of the prior.
+
+    Parameters
+    ----------
+    delta2 : float
+    products : (.., F, F) array
+        Sums of events, by class or by entity.
+    """
+    return RESOLVED * delta2 * float(np.trace(products, axis1=-2, axis2=-1).sum())
 
 
 def as_arrays(trace: dict[str, list[Any]]) -> dict[str, FloatArray]:

@@ -253,8 +253,8 @@ class LatentClassPredictor:
         -------
         (S, n) array
         """
-        if n_samples < 1:
-            raise ParameterError.of("n_samples", "at least 1", n_samples)
+        if not isinstance(n_samples, int | np.integer) or n_samples < 1:
+            raise ParameterError.of("n_samples", "a whole number of at least 1", n_samples)
         x = self._rows(X)
         known, group = self._groups(len(x), entity, agent)
         weights = self._weights(x, entity, agent, observed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.estimators.latent_class_chain import resolved_sigma2
 from consilience.estimators.latent_class_fit import ClassFit
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ def remarks_of(
             "labels jumped to and fro between classes, so the learning rate was lowered: "
             "start with a lower learning_rate",
             True,
+        )
+    if found.sigma2 < 2.0 * resolved_sigma2(found.delta2, blocks.products):
+        yield (
+            "with so many events, or such weights, noise as small as this is lost in rounding: "
+            "sigma_ is an upper bound; divide sample_weight, if given, by one number",
+            float(blocks.n.sum()) > len(blocks.y),
         )
     if (y == y[0]).all():
         yield "y is constant: there is nothing that classes could differ by", False
