@@ -261,6 +261,11 @@ def test_counts_that_stay_at_a_site_are_gaps_and_not_zeros() -> None:
     assert [row[-1] for row in size.rows] == ["3 of 4", "3 of 4", "2 of 4", "2 of 4"]
 
 
+def test_sites_that_tell_of_no_entities_are_not_counted_with_them() -> None:
+    silent = result_of(n_entities=np.array([300.0, 300.0, 300.0, np.nan]))
+    assert "of 900 entities at 3 sites" in headline(silent).text
+
+
 def test_where_labels_are_is_said_with_the_run() -> None:
     assert "consilience site outputs" in spoken(blocks(result_of())["Who belongs where"])
 
@@ -289,6 +294,7 @@ def test_entities_that_are_in_no_sum_are_counted() -> None:
     result = result_of(class_sizes=np.array([400.0, 300.0, 200.0, 60.0]))
     told = spoken(blocks(result)["Which sums were new"])
     assert "Of 1,200 entities the sums of the last rounds held 960 on average (80.0 %)" in told
+    assert "do not add up to 100 %" in spoken(blocks(result)["Who belongs where"])
     everyone = result_of(class_sizes=np.full(4, 300.0))
     assert "the sums of the last rounds held" not in spoken(blocks(everyone)["Which sums were new"])
     silent = result_of(n_entities=np.array([300.0, 300.0, 300.0, np.nan]))
@@ -303,6 +309,11 @@ def test_the_round_of_the_merge_is_marked() -> None:
     assert "classes merged" not in letters(drawn(room.plot_latent_traces(CASES["no-merge"]())))
     told = spoken(blocks(result_of())["How the rounds went"])
     assert "began with 8 classes" in told and "down to 4" in told
+    # Classes that emptied by themselves leave nothing to merge.
+    emptied = result_of(merge_path=np.empty((0, 2)))
+    told = spoken(blocks(emptied)["How the rounds went"])
+    assert "began with 8 classes" in told and "merged" not in told
+    assert "The rounds began" not in spoken(blocks(CASES["no-merge"]())["How the rounds went"])
 
 
 def test_merges_that_cost_likelihood_say_how_many_classes_there_may_be() -> None:

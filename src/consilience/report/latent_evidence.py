@@ -221,19 +221,25 @@ def _merge_path(result: Any) -> FloatArray:
 
 def _merge_words(result: Any, counts: FloatArray) -> list[str]:
     path = _merge_path(result)
+    most = int(np.nanmax(counts, initial=0))
     if not len(path):
-        return []
+        if most <= int(result.n_classes):
+            return []
+        return [
+            f"The rounds began with {most} classes, so that none is missed; others took over the "
+            f"entities of those that said nothing of their own, down to {int(result.n_classes)}."
+        ]
     words = [
-        f"The rounds began with {plural(int(np.nanmax(counts)), 'class', 'classes')}, so that none "
+        f"The rounds began with {plural(most, 'class', 'classes')}, so that none "
         f"is missed; alike ones were then merged, down to {int(result.n_classes)}"
         + (", as long as that made the events likelier." if result.chosen == "auto" else ".")
     ]
     cost = path[path[:, 1] < 0]
     if len(cost):
-        most = int(cost[0, 0]) + 1
+        likely = int(cost[0, 0]) + 1
         words.append(
-            f"Below {plural(most, 'class', 'classes')} each merge made the events less likely: "
-            f"they may hold {most} classes, of which {int(result.n_classes)} were asked for."
+            f"Below {plural(likely, 'class', 'classes')} each merge made the events less likely: "
+            f"they may hold {likely} classes, of which {int(result.n_classes)} were asked for."
         )
     return words
 

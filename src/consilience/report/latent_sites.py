@@ -65,6 +65,12 @@ def members(run: Any, result: Any) -> Block:
             )
         if silent:
             text.append(f"No count came from {listed(silent)}.")
+    if counted_words(result):
+        text.append(
+            "Where the shares of a site do not add up to 100 %, the rest of its entities are in "
+            "groups too small for a sum, or between classes; they have their class at the site all "
+            "the same."
+        )
     text.append(_concentration(result))
     picture = Picture(
         "latent-members",

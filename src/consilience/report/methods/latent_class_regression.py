@@ -112,7 +112,8 @@ def _total(values: Any) -> str:
 def _verdict(result: LatentClassRegressionResult) -> tuple[str, Tone]:
     """The answer and how sure it may sound."""
     k = int(result.n_classes)
-    who = f"{_total(result.n_entities)} entities at {plural(len(result.sites), 'site')}"
+    n_sites = int((np.asarray(result.n_entities) > 0).sum()) or len(result.sites)
+    who = f"{_total(result.n_entities)} entities at {plural(n_sites, 'site')}"
     target = drawing.short(result.target_name, 40)
     if not n_telling(result):
         return (
