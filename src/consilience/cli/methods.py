@@ -49,6 +49,7 @@ def _show(kind: type[Method]) -> None:
         console.say("None.", indent=2)
     for item in shown:
         typed, text = docs.get(item.name, (str(item.type), ""))
+        typed = typed.removesuffix(", optional")
         console.line(f"  {item.name} : {typed}{_default(item)}")
         if text:
             console.say(text, indent=6)
