@@ -459,6 +459,9 @@ def test_one_agent_only(sim: Any) -> None:
     fit = LatentClassRegressor(3, **QUICK).fit(e.x, e.y, entity=e.entity)
     assert r2(e.y, fit.predict(e.x, entity=e.entity)) > 0.97
     assert any("one agent" in s for s in fit.remarks_)
+    # no agent of the fit would be known, nor then its entities
+    with pytest.raises(DataError, match="fitted without agent"):
+        fit.predict(e.x, entity=e.entity, agent=e.agent)
 
 
 @pytest.mark.parametrize(

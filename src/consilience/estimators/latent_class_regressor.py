@@ -229,7 +229,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         Warns
         -----
         ConvergenceWarning
-            Classes stayed empty, or labels jumped to and fro.
+            Classes stayed empty, labels jumped to and fro, or weights hide the noise.
         """
         settings = self._settings()
         X, y, weight = self._table(X, y, sample_weight)
@@ -239,15 +239,16 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         if not (used > 0).any():
             raise DataError("y has no number in a row of positive weight: nothing can be fitted")
         with one_thread():  # sums over threads would depend on how many there are
-            found, blocks = self._find(settings, x, outcome, used, events)
+            found, blocks, units = self._find(settings, x, outcome, used, events)
+            self._take(found, units, events, agent is not None)
             self._take_entities(found, events, blocks.n, X, agent)
         self._remark(found, x[used > 0], outcome[used > 0], blocks, events)
         return self
 
     def _find(
         self, settings: Settings, x: FloatArray, y: FloatArray, used: FloatArray, events: Events
-    ) -> tuple[ClassFit, Blocks]:
-        """Fit in units of their own, and keep the answer in those of the table."""
+    ) -> tuple[ClassFit, Blocks, Units]:
+        """Fit in units of their own."""
         standardize = bool(self.standardize)
         units = units_of(x, y, used, standardize=standardize, intercept=bool(self.fit_intercept))
         blocks = blocks_of(
@@ -257,8 +258,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         keys = np.array([agent_key(seed, name) for name in events.agents.tolist()], np.uint64)
         scaled = _scaled(settings, units, standardized=standardize)
         found = fit_classes(blocks, scaled, seed, keys=keys, n_jobs=self.n_jobs)
-        self._take(found, units, events)
-        return found, blocks
+        return found, blocks, units
 
     def _table(self, X: Any, y: Any, sample_weight: Any) -> tuple[FloatArray, FloatArray, Any]:
         if y is None:
@@ -288,9 +288,9 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             learning_rate=self.learning_rate,
         )
 
-    def _take(self, found: ClassFit, units: Units, events: Events) -> None:
+    def _take(self, found: ClassFit, units: Units, events: Events, agents_given: bool) -> None:
         """Keep the answer."""
-        self._has_entities = not events.by_row
+        self._has_entities, self._has_agents = not events.by_row, agents_given
         known = slice(0, 0) if events.by_row else slice(None)
         self.predictor_ = LatentClassPredictor(
             found.mean,
@@ -379,7 +379,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         -------
         (n,) array
         """
-        x = self._rows(X)
+        x = self._rows(X, agent)
         return self.predictor_.predict(x, entity=entity, agent=agent, observed=observed)
 
     def predict_interval(
@@ -405,7 +405,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         (n, 2) array
         """
         return self.predictor_.predict_interval(
-            self._rows(X), level=level, entity=entity, agent=agent, observed=observed
+            self._rows(X, agent), level=level, entity=entity, agent=agent, observed=observed
         )
 
     @available_if(_has_entities)
@@ -428,7 +428,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         -------
         (n, K) array
         """
-        return self.predictor_.predict_proba(self._rows(X), y, entity=entity, agent=agent)
+        return self.predictor_.predict_proba(self._rows(X, agent), y, entity=entity, agent=agent)
 
     def sample(
         self,
@@ -457,7 +457,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         """
         seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
         return self.predictor_.sample(
-            self._rows(X),
+            self._rows(X, agent),
             n_samples,
             rng=np.random.default_rng(seed),
             entity=entity,
@@ -485,8 +485,10 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         weight = None if sample_weight is None else np.asarray(sample_weight, dtype=float)[there]
         return float(r2_score(y[there], predicted[there], sample_weight=weight))
 
-    def _rows(self, X: Any) -> FloatArray:
+    def _rows(self, X: Any, agent: Any) -> FloatArray:
         check_is_fitted(self)
+        if agent is not None and not self._has_agents:
+            raise DataError("this regressor was fitted without agent: predict without it, too")
         return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
 
