@@ -44,7 +44,7 @@ from consilience.wire.centred import Projectable, projectable
 from consilience.wire.centred import column_factor as column_factor
 from consilience.wire.estimators.types import is_memorising
 from consilience.wire.message import Disclosure
-from consilience.wire.rounding import by_entity, coarse
+from consilience.wire.rounding import by_entity, coarse, largest_move
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -865,12 +865,7 @@ def weighted_means(
     if limits.min_records > 1:
         ruled = aggregate(parts).evidence
         dominated = np.asarray(ruled is not None and ruled.dominated(limits))
-        largest = np.zeros_like(mean)
-        if entities is not None:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                largest = np.sqrt(parts.max(axis=0, initial=0.0)) / total
-        if least is not None:
-            largest = np.maximum(largest, least)
+        largest = largest_move(parts if entities is not None else parts[:0], total, least)
         mean, variance, effective = coarse(mean, variance, effective, dominated, largest)
     shown = [
         replaced(sums[0], np.where(unsafe, 0.0, value)).withhold(unsafe)

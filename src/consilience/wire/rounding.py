@@ -50,6 +50,22 @@ def by_entity(parts: FloatArray, entities: NDArray[np.int64]) -> FloatArray:
     return sums
 
 
+def largest_move(parts: FloatArray, total: FloatArray, least: FloatArray | None) -> FloatArray:
+    """Most that any entity moves each mean, or `least` where that is more.
+
+    Parameters
+    ----------
+    parts : (entities, ...) array
+        Squares of the entities' sums of weighted deviations.
+    total : array
+        Sums of weights.
+    least : array, optional
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moved = np.nan_to_num(np.sqrt(parts.max(axis=0, initial=0.0)) / total)
+    return np.asarray(moved if least is None else np.maximum(moved, least))
+
+
 def _step_above(x: FloatArray) -> FloatArray:
     """Smallest of 1, 2, 5 times a power of ten that is at least x; 0 for 0, 1 for infinity."""
     safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
