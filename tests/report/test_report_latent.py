@@ -174,6 +174,7 @@ def test_what_is_saved_is_weighted_by_events_with_the_errors_that_sites_tell() -
     assert (gain.share, gain.half) == pytest.approx((0.5, 1.96 * 0.3 / 4.0), abs=1e-4)
     unsure = result_of(heldout_gain_error=np.full(4, 0.6))
     assert headline(unsure).tone == "plain" and latent_sites.saved(unsure).clear == 0
+    assert "chance may do" in headline(unsure).text and "chance" not in said.text
 
 
 def test_without_errors_of_sites_the_interval_is_over_sites() -> None:
@@ -312,7 +313,7 @@ def test_the_round_of_the_merge_is_marked() -> None:
     # Classes that emptied by themselves leave nothing to merge.
     emptied = result_of(merge_path=np.empty((0, 2)))
     told = spoken(blocks(emptied)["How the rounds went"])
-    assert "began with 8 classes" in told and "merged" not in told
+    assert "began with entities in 8 classes" in told and "merged" not in told
     assert "The rounds began" not in spoken(blocks(CASES["no-merge"]())["How the rounds went"])
 
 

@@ -226,8 +226,8 @@ def _merge_words(result: Any, counts: FloatArray) -> list[str]:
         if most <= int(result.n_classes):
             return []
         return [
-            f"The rounds began with {most} classes, so that none is missed; others took over the "
-            f"entities of those that said nothing of their own, down to {int(result.n_classes)}."
+            f"The rounds began with entities in {most} classes; those that told nothing of their "
+            f"own lost them to others, down to {int(result.n_classes)}."
         ]
     words = [
         f"The rounds began with {plural(most, 'class', 'classes')}, so that none "

@@ -130,9 +130,10 @@ def _verdict(result: LatentClassRegressionResult) -> tuple[str, Tone]:
             f"than one ridge regression for all ({percent(-gain.share)} more squared error).",
             "caution",
         )
+    chance = ", which chance may do as well" if math.isfinite(gain.half) and not gain.clear else ""
     text = (
         f"{_found(k, who, target)} On held-out events their squared error is "
-        f"{percent(gain.share)} below that of one ridge regression for all{gain.interval}."
+        f"{percent(gain.share)} below that of one ridge regression for all{gain.interval}{chance}."
     )
     behind = _better(saved_over(result, OWN)) < 0
     sure = gain.clear > 0 and not behind and not _cautions(result)
