@@ -124,3 +124,19 @@ def test_the_rate_follows_participation() -> None:
     columns = Columns(features=("x1", "x2"), target="y", agent="agent", entity="entity")
     result = method.run(federation(by_site(frame, [2, 2, 2]), columns=columns), seed=0).result
     assert result.learning_rates == pytest.approx([default_rate(0.34)] * 3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "start", "said"),
+    [("strict", "random", True), ("strict", "local", False), ("simulation", "random", False)],
+)
+def test_a_random_start_under_protection_is_told(policy: str, start: str, said: bool) -> None:
+    drawn, train = simulated(12, 0, n_classes=2, n_events=12, n_features=3, sigma=0.3)
+    frame = drawn.events.to_frame()
+    columns = Columns(features=("x1", "x2"), target="y", agent="agent", entity="entity")
+    method = LatentClassRegression(
+        n_classes=2, start=start, rounds=2, settle_rounds=1, average_rounds=1
+    )
+    tables = by_site(frame[train], [6, 6])
+    run = method.run(federation(tables, columns=columns, policy=policy), seed=0)
+    assert any("random start" in remark for remark in run.result.remarks) == said

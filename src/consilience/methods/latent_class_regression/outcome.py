@@ -131,7 +131,11 @@ def build_result(
         scale=survey.scale,
         fit_intercept=method.fit_intercept,
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-        remarks=(*_constant(ctx, survey), *_remarks(method, rounds, survey, len(cells))),
+        remarks=(
+            *_constant(ctx, survey),
+            *_seldom(method, ctx),
+            *_remarks(method, rounds, survey, len(cells)),
+        ),
         **_by_site(rounds, survey, cells),
     )
 
@@ -193,6 +197,17 @@ def _constant(ctx: CoordinatorContext, survey: Survey) -> tuple[str, ...]:
             f"{ctx.columns.target} is the same in all events: no regression tells classes apart."
         )
     return tuple(found)
+
+
+def _seldom(method: LatentClassRegression, ctx: CoordinatorContext) -> tuple[str, ...]:
+    """What a random start is worth where sums change by groups only."""
+    protected = any(preset != "simulation" for preset in ctx.presets.values())
+    if method.start != "random" or method.n_classes == 1 or not protected:
+        return ()
+    return (
+        "Classes seldom form from a random start where sites protect records, since their sums "
+        'change by groups of entities only: set start to "local".',
+    )
 
 
 def _remarks(

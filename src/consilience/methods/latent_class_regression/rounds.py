@@ -33,7 +33,6 @@ from consilience.numerics.latent_class_model import (
 )
 from consilience.numerics.latent_class_rounds import (
     JUMPING,
-    STILL_FALLING,
     next_rate,
     smoothed,
 )
@@ -49,7 +48,9 @@ BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 LEAST_ENTITIES = 0.5
 """Entities, on average over the last rounds, of what is a class in the end."""
 LEAST_ROUNDS = 6
-LOOKED_BACK = 3
+LOOKED_BACK = 5
+SETTLED = 0.99
+"""Ratio of the noise to that so many rounds before, above which it has stopped falling."""
 _AT_ONCE = 64
 _FIRM = 1e-3
 """Of the variance that one class leaves, for estimates of classes that hardly shrink."""
@@ -400,7 +401,7 @@ class Rounds:
     def settled(self, n_rounds: int) -> bool:
         """Whether the noise has stopped falling, after some rounds at least."""
         sigma = self.trace["sigma"]
-        return n_rounds >= LEAST_ROUNDS and sigma[-1] > STILL_FALLING * sigma[-1 - LOOKED_BACK]
+        return n_rounds >= LEAST_ROUNDS and sigma[-1] > SETTLED * sigma[-1 - LOOKED_BACK]
 
     # ------------------------------------------------------------------ merging
 
