@@ -106,14 +106,6 @@ def mixtures(seed, n=60, k=4, spread=1.0):
     return weights, 3 * rng.standard_normal((n, k)), np.exp(spread * rng.standard_normal((n, k)))
 
 
-def test_moments_of_a_mixture():
-    weights, means, sds = mixtures(0)
-    mean, variance = prediction.mixture_moments(weights, means, sds**2)
-    np.testing.assert_allclose(mean, (weights * means).sum(axis=1))
-    second = (weights * (sds**2 + means**2)).sum(axis=1)
-    np.testing.assert_allclose(variance, second - mean**2, rtol=1e-9)
-
-
 @pytest.mark.parametrize("q", [1e-6, 0.05, 0.5, 0.77, 0.95, 1 - 1e-6])
 @pytest.mark.parametrize("spread", [0.3, 2.0])
 def test_quantiles_are_the_textbooks(q, spread):

@@ -90,9 +90,9 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         Coefficients by class, classes by falling size, in the units of the table.
     intercept_ : (K,) array
     coef_covariance_ : (K, p + 1, p + 1) array
-        Of intercept and coefficients, given the number of classes, by the law of total variance over
-        the last sweeps. Where classes are apart intervals from it hold their level (of 90 % .91 was
-        measured); where most labels are uncertain they are a little short (.86 to .87).
+        Of intercept and coefficients, given the number of classes, by the law of total variance
+        over the last sweeps. Where classes are apart intervals from it hold their level (of 90 %
+        .91 was measured); where most labels are uncertain they are a little short (.86 to .87).
     class_sizes_ : (K,) array
         Expected number of entities.
     class_shares_ : (K,) array

@@ -1,4 +1,4 @@
-"""Predictions under latent classes: normal mixtures, their weights, moments and intervals.
+"""Predictions under latent classes: normal mixtures, their weights and intervals.
 
 Source: arXiv 2206.10783, eq. (4), whose variance is here ``sigma2 + x'D^-1 x``, and algorithm 2.
 Departures: the classes of an entity are averaged over, not sampled, and intervals are those of the
@@ -123,23 +123,6 @@ def posterior_weights(log_prior: ArrayLike, log_likelihood: ArrayLike) -> FloatA
 
 
 # --------------------------------------------------------------------------- mixtures
-
-
-def mixture_moments(
-    weights: ArrayLike, means: ArrayLike, variances: ArrayLike
-) -> tuple[FloatArray, FloatArray]:
-    """Mean and variance of normal mixtures, each of shape (n,).
-
-    Parameters
-    ----------
-    weights, means, variances : (n, K) arrays
-        Weights of a row sum to 1.
-    """
-    w, m = np.asarray(weights, dtype=np.float64), np.asarray(means, dtype=np.float64)
-    mean = (w * m).sum(axis=-1)
-    away = m - mean[..., None]
-    variance = (w * (np.asarray(variances, dtype=np.float64) + away * away)).sum(axis=-1)
-    return mean, variance
 
 
 def mixture_quantile(weights: ArrayLike, means: ArrayLike, sds: ArrayLike, q: float) -> FloatArray:
