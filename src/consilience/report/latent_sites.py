@@ -341,11 +341,11 @@ def releases(result: Any) -> Block:
     told = np.asarray(result.reported, dtype=bool)
     counted = counted_words(result)
     text = [
-        "A class sum leaves a site only if it rests on enough events of at least three entities. "
-        "From one round to the next, entities are counted in another class only in groups that "
-        "are as large; whoever has no such company is left out with others until there is some. So "
-        "no two sums, of whichever rounds, differ by a few entities. A sum whose entities did not "
-        "change is the same as before.",
+        "Where a policy protects records, a class sum leaves the site only if it rests on enough "
+        "events of at least three entities. From one round to the next, entities are counted in "
+        "another class only in groups that are as large; whoever has no such company is left out "
+        "with others until there is some. So no two sums, of whichever rounds, differ by a few "
+        "entities. A sum whose entities did not change is the same as before.",
         *([counted] if counted else []),
     ]
     never = [

@@ -86,8 +86,9 @@ class LatentClassRegressionReport(MethodReport):
             )
         words.append(
             "Labels of entities and predictions stay at the sites. The sums of many rounds are "
-            "many sums of nearly the same events; that entities change class only in groups is "
-            "what stands against their differences. There is no noise."
+            "many sums of nearly the same events; that entities change class only in groups, at "
+            "sites that protect records, is what stands against their differences. There is no "
+            "noise."
         )
         return words
 
@@ -220,7 +221,8 @@ def _limits(result: LatentClassRegressionResult) -> list[str]:
         "Error on held-out events is that of entities which have other events in the fit. For new "
         "entities and new agents it is larger, and their intervals wider.",
         "Each round's class sums are further sums of nearly the same events. That entities change "
-        "class only in groups bounds what their differences tell of one; there is no noise.",
+        "class only in groups, at sites that protect records, bounds what their differences tell "
+        "of one within this run; that there are few runs on the same events is the policy's part.",
         "A site that lies about its sums moves every class.",
     ]
     if result.concentration == "shortcut":
