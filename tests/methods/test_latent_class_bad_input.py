@@ -250,6 +250,8 @@ def test_collinear_and_constant_columns(policy: str) -> None:
     run = run_on(frame, policy, columns=columns)
     sound(run)
     assert "The same in all events, as far as sums of squares tell: seven." in run.result.summary()
+    assert "follow from one another: x1, x2, same, again." in run.result.summary()
+    assert "follow from one another" not in run_on(TABLE, policy).result.summary()
     np.testing.assert_allclose(run.result.coefficients[:, 3], 0.0, atol=1e-9)
     # What is told twice is shared: the prior pulls both halves alike.
     together = run.result.coefficients[:, [0, 4]]

@@ -192,6 +192,12 @@ def _constant(ctx: CoordinatorContext, survey: Survey) -> tuple[str, ...]:
             f"The same in all events, as far as sums of squares tell: {', '.join(same)}. Take it "
             "out of the features, or shift it to a smaller mean."
         )
+    shared = [n for n, c in zip(ctx.feature_names, survey.shared, strict=True) if c]
+    if shared:
+        found.append(
+            f"Columns that follow from one another: {', '.join(shared)}. The prior shares their "
+            "coefficients between them; predictions do not suffer."
+        )
     if survey.constant[-1]:
         found.append(
             f"{ctx.columns.target} is the same in all events: no regression tells classes apart."

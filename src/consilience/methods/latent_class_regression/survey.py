@@ -22,6 +22,9 @@ from consilience.numerics.latent_class_model import start_sigma2
 FloatArray = NDArray[np.float64]
 
 _CONSTANT = 1e-12
+_DEPENDENT = 1e-10
+"""Variance of a combination of standardised features that is none."""
+_PART = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,8 @@ class Survey:
         That regression.
     constant : (p + 1,) bool array
         Features and response that do not vary.
+    shared : (p,) bool array
+        Features that follow from others of them.
     """
 
     sites: tuple[str, ...]
@@ -54,6 +59,7 @@ class Survey:
     sigma2: float
     ridge: FloatArray
     constant: NDArray[np.bool_]
+    shared: NDArray[np.bool_]
 
 
 def survey_of(offered: Mapping[str, Offered], settings: Settings, n_features: int) -> Survey | None:
@@ -90,6 +96,7 @@ def survey_of(offered: Mapping[str, Offered], settings: Settings, n_features: in
         sigma2=sigma2,
         ridge=ridge,
         constant=constant,
+        shared=_dependent(total, centre, scale, constant),
     )
 
 
@@ -106,16 +113,38 @@ def _units(
     return centre, np.sqrt(np.where(constant, 1.0, spread)), constant
 
 
-def _one_class(
-    total: FloatArray, centre: FloatArray, scale: FloatArray, fit_intercept: bool
-) -> tuple[float, FloatArray]:
-    """Residual variance and coefficients of one ridge regression for all, in the units of a fit."""
+def _scaled(total: FloatArray, centre: FloatArray, scale: FloatArray) -> FloatArray:
+    """The sums of products in the units of a fit."""
     p = len(total)
     change = np.zeros((p, p))
     change[0, 0] = 1.0
     change[0, 1:] = -centre / scale
     change[np.arange(1, p), np.arange(1, p)] = 1.0 / scale
-    moved = change.T @ total @ change
+    return np.asarray(change.T @ total @ change)
+
+
+def _dependent(
+    total: FloatArray,
+    centre: FloatArray,
+    scale: FloatArray,
+    constant: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Which features are a combination of others, as far as sums of products tell."""
+    products = _scaled(total, centre, scale)[1:-1, 1:-1] / total[0, 0]
+    found = np.zeros(len(products), dtype=bool)
+    varies = np.flatnonzero(~constant[:-1])
+    if len(varies):
+        values, vectors = np.linalg.eigh(products[np.ix_(varies, varies)])
+        none = np.abs(vectors[:, values < _DEPENDENT])
+        found[varies] = (none > _PART).any(axis=1)
+    return found
+
+
+def _one_class(
+    total: FloatArray, centre: FloatArray, scale: FloatArray, fit_intercept: bool
+) -> tuple[float, FloatArray]:
+    """Residual variance and coefficients of one ridge regression for all, in the units of a fit."""
+    moved = _scaled(total, centre, scale)
     first = 0 if fit_intercept else 1
     products, cross = moved[first:-1, first:-1], moved[first:-1, -1]
     square = max(float(moved[-1, -1]), 0.0)
