@@ -17,6 +17,7 @@ from consilience.methods.latent_class_regression.memberships import (
     AS_BEFORE,
     EMPTY,
     NEW,
+    TURN,
     UNSEEN,
     WITHHELD,
     Enough,
@@ -309,27 +310,42 @@ def test_moves_of_released_classes() -> None:
     assert np.isnan(moved_share(released, np.full(5, -1)))
 
 
-def test_uncertain_ones_stay_where_they_are() -> None:
-    """Two classes that are alike, one that is less likely, one that is out of the question."""
-    chances = np.array([[0.45, 0.55, 0.0], [0.55, 0.45, 0.0], [0.06, 0.0, 0.94], [0.2, 0.0, 0.8]])
-    before = np.array([0, 1, 0, 0])
-    assert worth_moving(before, chances).tolist() == [0, 1, 2, 0]
-    assert worth_moving(np.full(4, -1), chances).tolist() == [1, 0, 2, 2]
+def test_labels_are_kept_until_it_is_their_turn() -> None:
+    """A class that is out of the question is left at once."""
+    chances = np.array([[0.45, 0.55, 0.0], [0.55, 0.45, 0.0], [0.04, 0.0, 0.96], [0.2, 0.0, 0.8]])
+    before, drawn = np.array([0, 1, 0, 0]), np.array([1, 0, 2, 2])
+    nobody, everybody = np.zeros(4, dtype=bool), np.ones(4, dtype=bool)
+    assert worth_moving(before, drawn, chances, nobody).tolist() == [0, 1, 2, 0]
+    assert worth_moving(before, drawn, chances, everybody).tolist() == [1, 0, 2, 2]
+    assert worth_moving(np.full(4, -1), drawn, chances, nobody).tolist() == [1, 0, 2, 2]
+
+
+def test_labels_that_wait_for_their_turn_are_right_on_average() -> None:
+    """Shares of classes as of labels drawn anew; those of likeliest labels would be 0 and 1."""
+    rng = np.random.default_rng(0)
+    n, rounds = 4000, 30
+    chances = np.tile([0.3, 0.7], (n, 1))
+    before = np.zeros(n, dtype=np.int64)
+    for _ in range(rounds):
+        drawn = (rng.random(n) > 0.3).astype(np.int64)
+        before = worth_moving(before, drawn, chances, rng.random(n) < TURN)
+    # standard error sqrt(.3 * .7 / 4000) = .007; .8^30 = .001 have never had their turn
+    assert np.mean(before == 0) == pytest.approx(0.3, abs=0.03)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_classes_that_are_alike_use_no_histories_up(seed: int) -> None:
-    """Half of the entities in each of two equal classes: labels go to and fro, sums do not."""
+def test_turns_use_fewer_histories_up(seed: int) -> None:
+    """Half of the entities in each of two equal classes, for a few rounds."""
     rng = np.random.default_rng(seed)
-    chances = np.full((60, 2), 0.5) + rng.normal(0, 0.05, size=(60, 1)) * [1, -1]
+    chances = np.full((60, 2), 0.5)
     begun = rng.integers(2, size=60)
     groups = {}
     for name in ("drawn", "kept"):
         run = Run(plain(60))
         before = run.release(begun)
-        for _ in range(8):
-            drawn = (rng.random(60) > chances[:, 0]).astype(np.int64)
-            before = run.release(drawn if name == "drawn" else worth_moving(before, chances))
+        for _ in range(3):
+            drawn = rng.integers(2, size=60)
+            kept = worth_moving(before, drawn, chances, rng.random(60) < TURN)
+            before = run.release(drawn if name == "drawn" else kept)
         groups[name] = len(list(run.histories()))
-    assert groups["kept"] == 2
-    assert groups["drawn"] > 4
+    assert groups["kept"] < groups["drawn"]

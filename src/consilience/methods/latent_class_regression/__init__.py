@@ -112,8 +112,10 @@ class LatentClassRegression(Method):
     rounds : int or "auto"
         Rounds before classes are merged: 25 after a random start; after a local one as many as the
         noise falls in, from 6 to 25.
-    settle_rounds, average_rounds : int
-        Rounds after merging, and rounds over which classes and probabilities are averaged.
+    settle_rounds : int
+        Rounds after merging.
+    average_rounds : int
+        Rounds after these, over which classes and probabilities are averaged.
     learning_rate : float or "auto"
         gamma in (0, 1]; .5 with everyone present, .2 where a quarter or less reports. It is lowered
         where labels jump to and fro.
@@ -135,6 +137,7 @@ class LatentClassRegression(Method):
     beta : float or "grid"
         Concentration of agents' shares.
     fit_intercept : bool
+        Whether each class has an intercept.
     holdout : float
         Share of the events of each site that measures the classes, in [0, .5]; every entity keeps
         an event, protected sites hold out a fifth or nothing.

@@ -30,33 +30,47 @@ Enough = Callable[[IntArray], bool]
 EMPTY, NEW, AS_BEFORE, WITHHELD = range(4)
 DISTURBING = 0.1
 """Share of events of other classes that the sums of a class may hold for the sake of company."""
-AT_HOME = 0.1
-"""An entity stays in its class while it is at least so likely as the likeliest."""
+AT_HOME = 0.05
+"""Probability of a class below which it is out of the question for an entity."""
+TURN = 0.2
+"""Chance of an entity to take a new label in a round."""
 UNSEEN = 0
 """History of entities that were in no sum so far, not even in that of all."""
 
 
-def worth_moving(before: IntArray, probabilities: FloatArray) -> IntArray:
+def worth_moving(
+    before: IntArray,
+    drawn: IntArray,
+    probabilities: FloatArray,
+    turn: NDArray[np.bool_],
+) -> IntArray:
     """Class in which each entity should be counted, where every move costs company.
 
     While there are more classes than needed, labels go to and fro between those that are alike, and
-    uncertain ones do so for ever: histories would be used up by moves that tell nothing.
+    uncertain ones do so for ever: histories would be used up by moves that tell nothing. So a drawn
+    label is kept for some rounds. Sums of labels drawn some rounds ago are as right on average as
+    those of labels drawn now; sums of likeliest labels would not be.
 
     Parameters
     ----------
     before : (E,) int array
         Class in the last release; -1 where it was in none.
+    drawn : (E,) int array
+        Labels of this round.
     probabilities : (E, K) array
-        Of the labels.
+        From which they were drawn.
+    turn : (E,) bool array
+        Entities that take their new label in this round, by chance.
 
     Returns
     -------
     (E,) int array
-        The class of before while it is not much less likely than another, else the likeliest.
+        The new label where it is the entity's turn, or where the class of before is out of the
+        question; the class of before elsewhere.
     """
     home = probabilities[np.arange(len(before)), np.maximum(before, 0)]
-    stays = (before >= 0) & (home >= AT_HOME * probabilities.max(axis=1))
-    return np.where(stays, before, np.argmax(probabilities, axis=1))
+    stays = (before >= 0) & ~turn & (home >= AT_HOME)
+    return np.where(stays, before, drawn)
 
 
 def next_released(

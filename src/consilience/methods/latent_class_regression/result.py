@@ -197,13 +197,18 @@ class LatentClassRegressionResult(Result):
     def summary(self) -> str:
         """Return a few plain sentences that answer the study's question."""
         n = self.n_classes
-        how = "found" if self.chosen == "auto" else "as asked"
+        how = " were found and" if self.chosen == "auto" else ""
         shares = ", ".join(f"{share:.0%}" for share in self.class_sizes / self.class_sizes.sum())
         entities = int(np.nansum(self.n_entities))
-        several = f"{n} classes" if n > 1 else "One class"
+        telling = int(np.sum(np.nan_to_num(self.n_entities) > 0))
+        who = f"{entities} entities of {telling} {'sites' if telling != 1 else 'site'}"
+        if n > 1:
+            found = f"{n} classes{how} describe {self.target_name} for {who}; they hold {shares}"
+            found += " of the entities that are counted."
+        else:
+            found = f"One class describes {self.target_name} for {who}."
         sentences = [
-            f"{several} ({how}) describe {self.target_name} for {entities} entities of "
-            f"{len(self.sites)} sites; they hold {shares} of the entities that are counted.",
+            found,
             f"The noise within a class has a standard deviation of {self.sigma:.4g}.",
         ]
         mse, score = self.pooled_mse, self.pooled_log_score

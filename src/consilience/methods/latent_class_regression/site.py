@@ -15,6 +15,7 @@ from consilience.exceptions import DataError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.latent_class_regression.closing import conclude_at_site
 from consilience.methods.latent_class_regression.memberships import (
+    TURN,
     moved_share,
     next_released,
     status_of,
@@ -45,6 +46,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 SERIES = "class-sums"
+_AFTER_LABELS = 1 << 32
+"""Draws of turns, beside those of labels at the same agent and round."""
 MOST = 1e30
 _DIGITS = 1e-11
 NO_SHARE = 1e-290
@@ -198,7 +201,9 @@ class _Made:
         enough = events.enough(z, limits) if limits.min_records > 1 else None
         wanted = self.labels
         if enough is not None and self.probabilities is not None:
-            wanted = worth_moving(before, self.probabilities)
+            wanted = worth_moving(
+                before, self.labels, self.probabilities, _turns(events, self.message)
+            )
         released = next_released(wanted, self.groups, counted, enough)
         while True:
             marks = events.marks(_tables(events, released, n_cells, self.message))
@@ -225,6 +230,13 @@ class _Made:
             "own": self.own,
         }
         return reply, {"answers": [answer]}
+
+
+def _turns(events: Events, message: Round | None) -> NDArray[np.bool_]:
+    """Entities that take a new label in this round."""
+    place = np.arange(events.n_entities) + _AFTER_LABELS
+    round_number = 0 if message is None else message.round
+    return np.asarray(draw_uniform(events.keys[events.agent_of], round_number, place) < TURN)
 
 
 def _histories(events: Events, site: SiteContext) -> IntArray:
