@@ -217,7 +217,7 @@ def test_summary_and_frame(strict: tuple[Any, Run, pd.DataFrame]) -> None:
     result = run.result
     text = result.summary()
     entities = frame["entity"].nunique()
-    assert text.startswith(f"3 classes (as asked) describe y for {entities} entities of 2 sites")
+    assert text.startswith(f"3 classes describe y for {entities} entities of 2 sites")
     assert f"{result.sigma:.4g}" in text
     assert f"the mean squared error of the classes is {result.pooled_mse[2]:.4g}" in text
     table = result.to_frame()
