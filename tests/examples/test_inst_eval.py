@@ -101,7 +101,7 @@ def test_classes_beside_mixed_models(workspace: Path, run: Run) -> None:
 
     Ratios to a mixed model have a standard error of .001 over students (``replications``). Which
     sums leave the departments depends on keys of theirs: over two dozen runs the error of the
-    classes was 1.453 to 1.466. The bound of 1.01 is missed by some of them (five folds: 1.0103).
+    classes was 1.453 to 1.466. Some of them miss a ratio of 1.01; over five folds it is 1.0087.
     """
     table = compare(run, workspace / "homes", workspace / "tables")
     error = table["error"]
