@@ -86,7 +86,7 @@ def build_result(
     )
     coefficients, intercepts, spread = units.raw(mean, covariance)
     errors = np.sqrt(np.maximum(np.diagonal(spread, axis1=1, axis2=2), 0.0))
-    sums, trace = rounds.sums, rounds.trace
+    sums = rounds.sums
     figures = _figures(concluded, rounds.sites)
     return LatentClassRegressionResult(
         feature_names=ctx.feature_names,
@@ -107,15 +107,10 @@ def build_result(
         concentration=method.concentration,
         start=method.start,
         level=float(method.level),
-        learning_rates=np.array(trace["rate"][1:], dtype=float),
         participation=float(method.participation),
         rounds_run=rounds.round,
         merged_at=merged_at,
         slowed=rounds.slowed,
-        trace_sigma=np.array(trace["sigma"]) * unit,
-        trace_moved=np.array(trace["moved"]),
-        trace_log_marginal=np.array(trace["log_marginal"]),
-        trace_classes=np.array(trace["classes"], dtype=float),
         merge_path=np.array(rounds.path, dtype=float).reshape(-1, 2),
         sites=rounds.sites,
         heldout_mse=figures[:, 0, :4],
@@ -136,8 +131,21 @@ def build_result(
             *_seldom(method, ctx),
             *_remarks(method, rounds, survey, len(cells)),
         ),
+        **_traces(rounds, unit),
         **_by_site(rounds, survey, cells),
     )
+
+
+def _traces(rounds: Rounds, unit: float) -> dict[str, Any]:
+    """What went on from round to round."""
+    trace = rounds.trace
+    return {
+        "learning_rates": np.array(trace["rate"][1:], dtype=float),
+        "trace_sigma": np.array(trace["sigma"]) * unit,
+        "trace_moved": np.array(trace["moved"]),
+        "trace_log_marginal": np.array(trace["log_marginal"]),
+        "trace_classes": np.array(trace["classes"], dtype=float),
+    }
 
 
 def _figures(concluded: Mapping[str, Concluded], sites: tuple[str, ...]) -> FloatArray:
