@@ -180,6 +180,10 @@ class Textbook:
 
     def merge(self) -> None:
         now = totals_of(self.blocks, self.labels, self.n_start)
+        # what is left of a class goes where it fits
+        left = (now.counts == 0) & (self.totals.counts > 0)
+        trace = np.where(left, 1e-3 / np.where(left, self.totals.counts, 1.0), 0.0)
+        now = now + Totals(*((a.T * trace).T for a in self.totals.arrays))
         mapping, _ = merge_down(
             now,
             self.sigma2,

@@ -47,6 +47,8 @@ SMALLEST_SIGMA2 = 1e-10
 BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 LEAST_ENTITIES = 0.5
 """Entities, on average over the last rounds, of what is a class in the end."""
+TRACE = 1e-3
+"""Entities that stand for a class that was left, when classes are merged."""
 LEAST_ROUNDS = 6
 LOOKED_BACK = 5
 SETTLED = 0.99
@@ -409,7 +411,8 @@ class Rounds:
         """Sums of the last replies; smoothed ones would show what is left of a class as a class.
 
         A class that only those have who withheld it in their last reply is known by the smoothed
-        sums alone.
+        sums alone. Of a class that was left only a trace is kept, so that what the smoothed sums
+        still hold of it goes where it fits, and not where rounding leads.
         """
         standing = [st for _, st in sorted(self.standing.items())]
         found = tree_sum([_moved(st.sums, st.mapping) for st in standing])
@@ -417,6 +420,8 @@ class Rounds:
             hidden = np.unique(st.mapping[st.status == WITHHELD])
             hidden = hidden[found[hidden, -MARKS] < LEAST_ENTITIES]
             found[hidden] = self.totals[hidden]
+        left = np.flatnonzero((found[:, -MARKS] == 0) & (self.totals[:, -MARKS] > 0))
+        found[left] = self.totals[left] * (TRACE / self.totals[left, -MARKS])[:, None]
         return found
 
     def merge(self, n_classes: int | None) -> None:
