@@ -55,6 +55,7 @@ FULL_RATE = {
 }
 
 
+@pytest.mark.slow
 def test_a_full_rate_at_low_noise_is_noticed_and_lowered() -> None:
     """Without adaptation labels jump for ever in most of these; with it they come to rest.
 

@@ -6,6 +6,7 @@ A method joins by its entry in ``tests/exchange/cases.py``.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,20 @@ BY_NAME = {attack.name: attack for attack in SUITE}
 SMALL_CASES = {name: case for name, case in CASES.items() if not case.asynchronous}
 
 
-@pytest.mark.parametrize("case", SMALL_CASES.values(), ids=SMALL_CASES)
-@pytest.mark.parametrize("attack", SUITE, ids=lambda attack: attack.name)
+AT_ONCE = SUITE[::8]
+"""Attacks that are tried on every method at once; on methods that take long the others are slow."""
+
+
+def every_pair() -> Iterator[Any]:
+    """Each attack on each method."""
+    for attack in SUITE:
+        for name, case in SMALL_CASES.items():
+            later = case.long and attack not in AT_ONCE
+            marks = [pytest.mark.slow] if later else []
+            yield pytest.param(attack, case, id=f"{attack.name}-{name}", marks=marks)
+
+
+@pytest.mark.parametrize(("attack", "case"), every_pair())
 def test_attack(attack: Attack, case: Case) -> None:
     outcome = attack.run(case.method, case.factory)
     assert outcome.verdict in ("blocked", "accounted"), outcome.evidence
