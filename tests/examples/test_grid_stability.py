@@ -12,11 +12,9 @@ import pandas as pd
 import pytest
 
 from consilience import Run
-from consilience.engines.federation import Federation
 from consilience.engines.study_check import check_sites
 from consilience.engines.study_run import method_of, read_site_files
 from consilience.sites.study import Study
-from consilience.testing.fakes import members, with_fixed_secrets
 from examples.grid_stability.compare import compare, read_tables, without_rounds
 from examples.grid_stability.make_tables import (
     INPUTS,
@@ -27,6 +25,7 @@ from examples.grid_stability.make_tables import (
     with_products,
     write_tables,
 )
+from tests.examples.running import run_workspace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "grid_stability"
 
@@ -42,11 +41,7 @@ def workspace(data_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def run(workspace: Path) -> Run:
-    study = Study.load(workspace / "study.toml")
-    federation = Federation.from_study(study, read_site_files(study))
-    for i, site in enumerate(members(federation).values()):
-        with_fixed_secrets(site, i)
-    return method_of(study).run(federation, seed=study.seed)
+    return run_workspace(workspace)
 
 
 def test_the_study_names_what_the_tables_hold() -> None:

@@ -12,11 +12,9 @@ import pandas as pd
 import pytest
 
 from consilience import Run
-from consilience.engines.federation import Federation
 from consilience.engines.study_check import check_sites
 from consilience.engines.study_run import method_of, read_site_files
 from consilience.sites.study import Study
-from consilience.testing.fakes import members, with_fixed_secrets
 from examples.inst_eval.compare import compare
 from examples.inst_eval.make_tables import (
     FEATURES,
@@ -25,6 +23,7 @@ from examples.inst_eval.make_tables import (
     site_tables,
     write_tables,
 )
+from tests.examples.running import run_workspace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inst_eval"
 
@@ -40,11 +39,7 @@ def workspace(data_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def run(workspace: Path) -> Run:
-    study = Study.load(workspace / "study.toml")
-    federation = Federation.from_study(study, read_site_files(study))
-    for i, site in enumerate(members(federation).values()):
-        with_fixed_secrets(site, i)
-    return method_of(study).run(federation, seed=study.seed)
+    return run_workspace(workspace)
 
 
 def test_the_study_names_what_the_tables_hold(data_dir: Callable[[str], Path]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from consilience import Run
-from consilience.engines.federation import Federation
 from consilience.engines.study_check import check_sites
 from consilience.engines.study_run import method_of, read_site_files
 from consilience.exceptions import StudyError
 from consilience.sites.study import Study
-from consilience.testing.fakes import members, with_fixed_secrets
 from examples.nsl_kdd_services.compare import compare, read_tables, without_rounds
 from examples.nsl_kdd_services.make_tables import (
     LEAST,
@@ -25,6 +21,7 @@ from examples.nsl_kdd_services.make_tables import (
     site_tables,
     write_tables,
 )
+from tests.examples.running import run_workspace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nsl_kdd_services"
 ROWS = {
@@ -50,16 +47,6 @@ def workspace(data_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPath
     shutil.copytree(EXAMPLE / "sites", root / "sites")
     write_tables(data_dir("nsl_kdd"), root / "tables")
     return root
-
-
-def run_of(root: Path, **parameters: object) -> Run:
-    """Run the study of a workspace; parameters replace those of the file."""
-    study = Study.load(root / "study.toml")
-    federation = Federation.from_study(study, read_site_files(study))
-    for i, site in enumerate(members(federation).values()):
-        with_fixed_secrets(site, i)
-    method = dataclasses.replace(method_of(study), **parameters)
-    return method.run(federation, seed=study.seed)
 
 
 def test_tables_of_the_services(data_dir: Callable[[str], Path]) -> None:
@@ -98,13 +85,13 @@ def test_own_rows_offered_as_public_ones_stop_the_study(workspace: Path, tmp_pat
     own = pd.read_csv(root / "tables" / "telnet.csv").drop(columns="dos")
     own.to_csv(root / "tables" / "public.csv", index=False)
     with pytest.raises(StudyError, match="telnet"):
-        run_of(root, max_rounds=1)
+        run_workspace(root, max_rounds=1)
 
 
 @pytest.mark.slow
 def test_twenty_rounds_close_most_of_the_gap(workspace: Path) -> None:
     """Over ten draws the share is .74 on average, .66 at least (``replications``)."""
-    run = run_of(workspace, max_rounds=20)
+    run = run_workspace(workspace, max_rounds=20)
     found = compare(run.result, *read_tables(workspace / "tables"))
     assert run.result.chosen_round == 20
     assert found["share"] >= 0.60
@@ -113,7 +100,7 @@ def test_twenty_rounds_close_most_of_the_gap(workspace: Path) -> None:
 @pytest.mark.slow
 def test_a_hundred_rounds_are_near_the_pooled_fit(workspace: Path) -> None:
     """Over ten draws the share is .96 on average, .91 at least."""
-    run = run_of(workspace)
+    run = run_workspace(workspace)
     result = run.result
     assert result.reference_kind == "rows"
     assert result.kept

@@ -7,10 +7,8 @@ fail where labels, the prior or the intervals are wrong.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from replications.latent_class_regression.accuracy.run import one as accuracy
@@ -21,6 +19,7 @@ from replications.latent_class_regression.disclosure.run import one as disclosur
 from replications.latent_class_regression.low_noise.run import one as low_noise
 from replications.latent_class_regression.n_classes.run import one as n_classes
 from replications.latent_class_regression.participation.run import one as participation
+from tests.stored_figures import check_stored_figures
 
 pytestmark = pytest.mark.replication
 TABLES = Path(__file__).parents[2] / "replications" / "latent_class_regression"
@@ -31,29 +30,7 @@ SEED = 1000
     "table", sorted(path.parent.name for path in TABLES.glob("*/expected.csv"))
 )
 def test_stored_figures_are_those_expected(table: str) -> None:
-    """Every row of ``expected.csv``: a figure of a line of the tracked table, within its bounds.
-
-    What is marked as missed there is discussed in the README of the table.
-    """
-    with (TABLES / table / "expected.csv").open(encoding="utf-8", newline="") as file:
-        expected = list(csv.DictReader(file))
-    with (TABLES / table / "result.csv").open(encoding="utf-8", newline="") as file:
-        stored = list(csv.DictReader(file))
-    assert expected
-    for wanted in expected:
-        if wanted.get("missed"):
-            continue
-        rows = [
-            row
-            for row in stored
-            if all(row[name] == wanted[name] for name in wanted if name in row and wanted[name])
-            and row[wanted["figure"]] != ""
-        ]
-        assert rows, wanted
-        for row in rows:
-            value = float(row[wanted["figure"]])
-            assert float(wanted["at_least"] or -np.inf) <= value, (wanted, value)
-            assert value <= float(wanted["at_most"] or np.inf), (wanted, value)
+    check_stored_figures(TABLES / table)
 
 
 def test_error_is_near_that_of_the_true_labels() -> None:

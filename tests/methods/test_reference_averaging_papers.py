@@ -23,6 +23,7 @@ from replications.reference_averaging.logistic.run import one as logistic
 from replications.reference_averaging.ridge.run import one as ridge
 from replications.reference_averaging.sparse_text.run import one as texts
 from replications.reference_averaging.study import ADAPTIVE, FIXED
+from tests.stored_figures import check_stored_figures
 
 pytestmark = pytest.mark.replication
 TABLES = Path(__file__).parents[2] / "replications" / "reference_averaging"
@@ -31,29 +32,7 @@ BOTH = {weights.name: weights for weights in (FIXED[1.0], ADAPTIVE)}
 
 @pytest.mark.parametrize("table", ["ridge", "logistic", "lasso", "guard"])
 def test_stored_figures_are_those_expected(table: str) -> None:
-    """Every row of ``expected.csv``: a figure of a line of the tracked table, within its bounds.
-
-    What is marked as missed there is discussed in the README of the table.
-    """
-    with (TABLES / table / "expected.csv").open(encoding="utf-8", newline="") as file:
-        expected = list(csv.DictReader(file))
-    with (TABLES / table / "result.csv").open(encoding="utf-8", newline="") as file:
-        stored = list(csv.DictReader(file))
-    assert expected
-    for wanted in expected:
-        if wanted.get("missed"):
-            continue
-        rows = [
-            row
-            for row in stored
-            if all(row[name] == wanted[name] for name in wanted if name in row and wanted[name])
-            and row[wanted["figure"]] != ""
-        ]
-        assert rows, wanted
-        for row in rows:
-            value = float(row[wanted["figure"]])
-            assert float(wanted["at_least"] or -np.inf) <= value, (wanted, value)
-            assert value <= float(wanted["at_most"] or np.inf), (wanted, value)
+    check_stored_figures(TABLES / table)
 
 
 @pytest.mark.parametrize("learner", ["ridge", "lasso", "logistic"])

@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from consilience import Columns, Federation, LatentClassRegression, LatentClassRegressor
 from consilience import report as room
 from consilience.datasets.simulate_wards import FEATURES, simulate_wards
-from consilience.report import figures_latent, figures_latent_sites, html, latent_sites
+from consilience.report import figures_latent, figures_latent_sites, latent_sites
 from consilience.report.methods import latent_class_regression as words
-from consilience.report.sections import Block, Headline, Table
+from consilience.report.sections import Block, Headline
 from tests.report.latent_fixture import CASES, result_of, run_of
+from tests.report.told import drawn, letters, spoken
 
 REPORT = words.LatentClassRegressionReport()
 PLOTS = (
@@ -38,24 +39,6 @@ def headline(result: Any) -> Headline:
 
 def blocks(result: Any) -> dict[str, Block]:
     return {block.title: block for block in REPORT.evidence(run_of(result))}
-
-
-def spoken(block: Block) -> str:
-    """All words of a block."""
-    tables: tuple[Table, ...] = (*block.tables, *block.folded)
-    cells = [
-        " ".join((t.caption, t.note, *t.head, *(c for r in t.rows for c in r))) for t in tables
-    ]
-    picture = [block.picture.caption, block.picture.alt] if block.picture else []
-    return " ".join((block.title, *block.text, block.warning, *picture, *cells))
-
-
-def drawn(figure: Figure) -> str:
-    return str(html.inline_svg(figure, "x", "words"))
-
-
-def letters(svg: str) -> str:
-    return " ".join(re.findall(r"<text[^>]*>([^<]*)<", svg))
 
 
 # --- every outcome --------------------------------------------------------------------------

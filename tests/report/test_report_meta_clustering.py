@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from consilience import Columns, Federation, MetaClustering, load_run
 from consilience import report as room
@@ -25,7 +24,8 @@ from consilience.numerics.meta_clustering import cluster
 from consilience.numerics.site_comparison import LONE_THRESHOLD, detectable, power
 from consilience.report import figures_meta, figures_meta_gain, html, meta_evidence
 from consilience.report.methods import meta_clustering as words
-from consilience.report.sections import Block, Headline, Table
+from consilience.report.sections import Block, Headline
+from tests.report.told import drawn, letters, spoken
 
 REPORT = words.MetaClusteringReport()
 PLOTS = (
@@ -220,24 +220,6 @@ def headline(result: MetaClusteringResult) -> Headline:
 
 def blocks(result: MetaClusteringResult) -> dict[str, Block]:
     return {block.title: block for block in REPORT.evidence(run_of(result))}
-
-
-def spoken(block: Block) -> str:
-    """All words of a block."""
-    tables: tuple[Table, ...] = (*block.tables, *block.folded)
-    cells = [
-        " ".join((t.caption, t.note, *t.head, *(c for r in t.rows for c in r))) for t in tables
-    ]
-    picture = [block.picture.caption, block.picture.alt] if block.picture else []
-    return " ".join((block.title, *block.text, block.warning, *picture, *cells))
-
-
-def drawn(figure: Figure) -> str:
-    return str(html.inline_svg(figure, "x", "words"))
-
-
-def letters(svg: str) -> str:
-    return " ".join(re.findall(r"<text[^>]*>([^<]*)<", svg))
 
 
 # --- every outcome --------------------------------------------------------------------------

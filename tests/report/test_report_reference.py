@@ -17,10 +17,11 @@ from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.methods.reference_averaging.result import ReferenceAveragingResult
-from consilience.report import figures_reference, html, reference_sites
+from consilience.report import figures_reference, reference_sites
 from consilience.report.methods import reference_averaging as words
-from consilience.report.sections import Block, Headline, Table
+from consilience.report.sections import Block, Headline
 from consilience.wire.transcript import Line
+from tests.report.told import drawn, letters, spoken
 
 REPORT = words.ReferenceAveragingReport()
 PLOTS = (
@@ -255,24 +256,6 @@ def headline(result: ReferenceAveragingResult) -> Headline:
 
 def blocks(result: ReferenceAveragingResult) -> dict[str, Block]:
     return {block.title: block for block in REPORT.evidence(run_of(result))}
-
-
-def spoken(block: Block) -> str:
-    """All words of a block."""
-    tables: tuple[Table, ...] = (*block.tables, *block.folded)
-    cells = [
-        " ".join((t.caption, t.note, *t.head, *(c for r in t.rows for c in r))) for t in tables
-    ]
-    picture = [block.picture.caption, block.picture.alt] if block.picture else []
-    return " ".join((block.title, *block.text, block.warning, *picture, *cells))
-
-
-def drawn(figure: Figure) -> str:
-    return str(html.inline_svg(figure, "x", "words"))
-
-
-def letters(svg: str) -> str:
-    return " ".join(re.findall(r"<text[^>]*>([^<]*)<", svg))
 
 
 # --- every outcome --------------------------------------------------------------------------
