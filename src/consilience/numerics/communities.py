@@ -1,0 +1,214 @@
+"""Communities of features: a tree from correlations by class, cut into any number of parts.
+
+Source: Le and Hastie, *Sparse quadratic discriminant analysis and community Bayes*,
+arXiv 1407.4543, the section on community Bayes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.exceptions import DataError, ParameterError
+
+__all__ = [
+    "Linkage",
+    "communities_of",
+    "cut",
+    "cut_nodes",
+    "linkage_tree",
+    "members",
+    "similarity",
+]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Linkage = Literal["average", "complete", "single"]
+
+_DIGITS = 12  # of the largest similarity: what is below is rounding of sums
+
+
+def similarity(correlations: Iterable[ArrayLike], n: ArrayLike) -> FloatArray:
+    """How strongly two features are correlated within classes: ``|(n_k R_k,ij)_k|_2``.
+
+    Parameters
+    ----------
+    correlations : iterable of K (p, p) arrays
+        By class; taken one after the other, so that a generator holds one at a time.
+    n : (K,) array
+        Rows of each class.
+
+    Returns
+    -------
+    (p, p) array
+
+    Raises
+    ------
+    ParameterError
+        Another number of classes.
+    """
+    weights = np.asarray(n, dtype=np.float64)
+    found: FloatArray | None = None
+    seen = 0
+    for matrix in correlations:
+        if seen == len(weights):
+            raise ParameterError("there are more correlation matrices than numbers of rows")
+        part = (weights[seen] * np.asarray(matrix, dtype=np.float64)) ** 2
+        found = part if found is None else found + part
+        seen += 1
+    if found is None or seen != len(weights):
+        raise ParameterError("there must be one correlation matrix for each number of rows")
+    return np.sqrt(found)
+
+
+def linkage_tree(similar: ArrayLike, linkage: Linkage = "average") -> FloatArray:
+    """Hierarchical clustering of features on the distance ``max - similarity``.
+
+    Parameters
+    ----------
+    similar : (p, p) array
+        Symmetric; its diagonal is not used.
+    linkage : {"average", "complete", "single"}
+
+    Returns
+    -------
+    (p - 1, 4) array
+        As in scipy: the two nodes that are merged, their distance, features in the new node.
+        Nodes 0 to p - 1 are the features, p + s is the result of merge s; distances ascend.
+
+    Raises
+    ------
+    ParameterError
+        Another linkage.
+    DataError
+        No square matrix of finite numbers.
+
+    Notes
+    -----
+    Distances are rounded to twelve digits of the largest one, so that equal features stay equal
+    however sums were formed.
+    """
+    if linkage not in get_args(Linkage):
+        raise ParameterError.of("linkage", f"one of {get_args(Linkage)}", linkage)
+    matrix = np.asarray(similar, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
+        raise DataError("a similarity must be a square matrix of finite numbers")
+    p = len(matrix)
+    if p < 2:
+        return np.zeros((0, 4))
+    from scipy.cluster.hierarchy import linkage as scipy_linkage
+
+    upper = matrix[np.triu_indices(p, 1)]
+    top = float(upper.max())
+    unit = top if top > 0 else 1.0
+    distance = np.round((top - upper) / unit, _DIGITS) * unit
+    return np.asarray(scipy_linkage(distance, method=linkage))
+
+
+def n_features_of(tree: FloatArray) -> int:
+    """Features of a tree: p."""
+    return len(tree) + 1
+
+
+def cut_nodes(tree: FloatArray, n_communities: int) -> tuple[int, ...]:
+    """Nodes that are left after the first ``p - L`` merges, by the first feature of each.
+
+    Parameters
+    ----------
+    tree : (p - 1, 4) array
+        From `linkage_tree`.
+    n_communities : int
+        L, from 1 to p.
+
+    Returns
+    -------
+    tuple of L int
+        Numbered as in the tree: the same node is the same community in every cut.
+
+    Raises
+    ------
+    ParameterError
+        L is out of its range.
+    """
+    p = n_features_of(tree)
+    if not 1 <= n_communities <= p:
+        raise ParameterError.of("n_communities", f"from 1 to {p} features", n_communities)
+    first = {node: node for node in range(p)}
+    for step, (a, b) in enumerate(tree[: p - n_communities, :2].astype(np.int64).tolist()):
+        first[p + step] = min(first.pop(a), first.pop(b))
+    return tuple(sorted(first, key=first.__getitem__))
+
+
+def members(tree: FloatArray, node: int) -> IntArray:
+    """Features of a node, ascending.
+
+    Parameters
+    ----------
+    tree : (p - 1, 4) array
+    node : int
+        From 0 to 2p - 2.
+
+    Returns
+    -------
+    (q,) array of int
+
+    Raises
+    ------
+    ParameterError
+        There is no such node.
+    """
+    p = n_features_of(tree)
+    if not 0 <= node <= 2 * p - 2:
+        raise ParameterError.of("node", f"from 0 to {2 * p - 2}", node)
+    found, open_nodes = [], [node]
+    while open_nodes:
+        at = open_nodes.pop()
+        if at < p:
+            found.append(at)
+        else:
+            open_nodes.extend(tree[at - p, :2].astype(np.int64).tolist())
+    return np.array(sorted(found), dtype=np.int64)
+
+
+def cut(tree: FloatArray, n_communities: int) -> tuple[IntArray, ...]:
+    """Communities when the tree is cut into L of them.
+
+    Parameters
+    ----------
+    tree : (p - 1, 4) array
+    n_communities : int
+        L, from 1 to p.
+
+    Returns
+    -------
+    tuple of L arrays of int
+        Features of each community, ascending; communities by their first feature.
+
+    Raises
+    ------
+    ParameterError
+        L is out of its range.
+    """
+    return tuple(members(tree, node) for node in cut_nodes(tree, n_communities))
+
+
+def communities_of(tree: FloatArray) -> tuple[IntArray, ...]:
+    """Every community of any cut: the ``2p - 1`` nodes of the tree, in their order.
+
+    Parameters
+    ----------
+    tree : (p - 1, 4) array
+
+    Returns
+    -------
+    tuple of 2p - 1 arrays of int
+        Features, ascending.
+    """
+    p = n_features_of(tree)
+    found: list[IntArray] = [np.array([j], dtype=np.int64) for j in range(p)]
+    for a, b in tree[:, :2].astype(np.int64).tolist():
+        found.append(np.sort(np.concatenate([found[a], found[b]])))
+    return tuple(found)

@@ -1,0 +1,101 @@
+"""Rank correlations of rows, and what they say of a correlation under monotone transforms.
+
+Source: Liu, Han, Yuan, Lafferty and Wasserman, *High-dimensional semiparametric Gaussian copula
+graphical models*, Annals of Statistics 40 (2012), section 4: the nonparanormal SKEPTIC.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.exceptions import DataError, ParameterError
+
+__all__ = ["pooled_spearman", "skeptic", "spearman"]
+
+FloatArray = NDArray[np.float64]
+
+
+def spearman(x: ArrayLike) -> FloatArray:
+    """Spearman's correlations of the columns.
+
+    Parameters
+    ----------
+    x : (n, p) array
+        Finite numbers; at least one row.
+
+    Returns
+    -------
+    (p, p) array
+        Correlations of average ranks. A constant column has no rank correlation: its row and its
+        column are 0, on the diagonal too. With one row all are 0.
+
+    Raises
+    ------
+    DataError
+        No table of finite numbers.
+    """
+    from scipy.stats import rankdata
+
+    rows = np.asarray(x, dtype=np.float64)
+    if rows.ndim != 2 or not len(rows) or not np.isfinite(rows).all():
+        raise DataError("rank correlations need a table of finite numbers with one row or more")
+    # Ranks are multiples of one half, so a constant column is exactly 0 after centring.
+    ranks = rankdata(rows, axis=0) - (len(rows) + 1) / 2.0
+    norms = np.sqrt((ranks**2).sum(axis=0))
+    ranks /= np.where(norms > 0, norms, 1.0)
+    found = ranks.T @ ranks
+    np.clip(found, -1.0, 1.0, out=found)
+    np.fill_diagonal(found, (norms > 0).astype(float))
+    return np.asarray(found)
+
+
+def pooled_spearman(correlations: ArrayLike, n: ArrayLike) -> FloatArray:
+    """Average of several tables' Spearman correlations, weighted by their rows.
+
+    Ranks within a table do not see how tables differ from one another: this is near Spearman's
+    correlation of all rows where tables are alike, and robust to shifts between them where not.
+
+    Parameters
+    ----------
+    correlations : (B, p, p) array
+    n : (B,) array
+        Rows of each table, not all 0.
+
+    Returns
+    -------
+    (p, p) array
+
+    Raises
+    ------
+    ParameterError
+        No rows, or another number of tables.
+    """
+    tables = np.asarray(correlations, dtype=np.float64)
+    weights = np.asarray(n, dtype=np.float64)
+    if tables.ndim != 3 or weights.shape != (len(tables),):
+        raise ParameterError.of("n", "one number of rows for each table", weights.shape)
+    if not (weights >= 0).all() or not weights.sum() > 0:
+        raise ParameterError("n must hold numbers of rows, 0 or more and not all 0")
+    total = np.zeros(tables.shape[1:])
+    for table, weight in zip(tables, weights, strict=True):
+        total += weight * table
+    return np.asarray(total / weights.sum())
+
+
+def skeptic(rho: ArrayLike) -> FloatArray:
+    """Correlation of normal scores behind a Spearman correlation: ``2 sin(pi/6 rho)``.
+
+    Parameters
+    ----------
+    rho : (p, p) array
+        Within [-1, 1].
+
+    Returns
+    -------
+    (p, p) array
+        With a unit diagonal.
+    """
+    found = 2.0 * np.sin(np.pi / 6.0 * np.asarray(rho, dtype=np.float64))
+    np.fill_diagonal(found, 1.0)
+    return np.asarray(found)
