@@ -1,0 +1,343 @@
+"""One block of joint precision matrices: proximal Newton, Newton on the support, certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotri
+
+from consilience.numerics.joint_precision_moments import Floats, pair_norms
+
+Mask = NDArray[np.bool_]
+
+DIRECT = 320
+"""Free numbers up to which the Newton equations are solved by elimination."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Minimise ``sum_k n_k (tr(S_k T_k) - logdet T_k) + lam P(T)`` over one block."""
+
+    s: Floats
+    n: Floats
+    lam: float
+
+    @property
+    def scale(self) -> float:
+        """Gaps are relative to ``q sum_k n_k``."""
+        return float(self.s.shape[1] * self.n.sum())
+
+
+@dataclass(eq=False)
+class Point:
+    """Precision matrices with what belongs to them."""
+
+    t: Floats
+    factor: Floats
+    log_det: Floats
+    norms: Floats
+    objective: float
+    w: Floats | None = None
+
+
+@dataclass(eq=False)
+class Solution:
+    """What became of one block."""
+
+    t: Floats
+    log_det: Floats
+    objective: float
+    dual: float
+    n_iter: int
+    solvers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """Primal minus dual value."""
+        return self.objective - self.dual
+
+
+def symmetric_inverse(factors: Floats) -> Floats:
+    """Inverses from lower Cholesky factors."""
+    out = np.empty_like(factors)
+    for k, factor in enumerate(factors):
+        inverse, _ = dpotri(factor, lower=1)
+        lower = np.tril(inverse)
+        out[k] = lower + np.tril(lower, -1).T
+    return out
+
+
+def cholesky(matrices: Floats) -> tuple[Floats, Floats] | None:
+    """Lower factors and log-determinants, None where a matrix is not positive definite."""
+    factors = np.empty_like(matrices)
+    for k, matrix in enumerate(matrices):
+        factor, info = dpotrf(matrix, lower=1, clean=1)
+        if info != 0:
+            return None
+        factors[k] = factor
+    diagonal = np.diagonal(factors, axis1=1, axis2=2)
+    if not (np.isfinite(diagonal).all() and (diagonal > 0).all()):
+        return None
+    return factors, 2.0 * np.log(diagonal).sum(axis=1)
+
+
+def penalty(norms: Floats) -> float:
+    """``P(T)`` over ordered pairs."""
+    return float(norms.sum() - np.trace(norms))
+
+
+def evaluate(problem: Problem, t: Floats) -> Point | None:
+    """Objective at ``t``, None outside the cone."""
+    found = cholesky(t)
+    if found is None:
+        return None
+    factor, log_det = found
+    norms = pair_norms(t)
+    trace = np.einsum("kij,kij->k", problem.s, t)
+    value = float(problem.n @ (trace - log_det)) + problem.lam * penalty(norms)
+    return Point(t, factor, log_det, norms, value)
+
+
+def inverse_of(point: Point) -> Floats:
+    """Inverses at a point, computed once."""
+    if point.w is None:
+        point.w = symmetric_inverse(point.factor)
+    return point.w
+
+
+def dual_value(problem: Problem, point: Point) -> float:
+    """Value of a feasible point of the dual, ``sum_k n_k (logdet W_k + q)``.
+
+    ``Gamma_k = n_k (T_k^{-1} - S_k)`` without its diagonal, each group scaled to a norm of at most
+    lam; groups of the support, whose norm is lam at the optimum, are also tried on the sphere: the
+    gap then vanishes with the square of the distance, not with the distance.
+    """
+    n, lam = problem.n[:, None, None], problem.lam
+    gamma = n * (inverse_of(point) - problem.s)
+    diagonal = np.arange(gamma.shape[1])
+    gamma[:, diagonal, diagonal] = 0.0
+    norms = pair_norms(gamma)
+    safe = np.where(norms > 0, norms, 1.0)
+    ball = np.minimum(1.0, lam / safe)
+    sphere = np.where(point.norms > 0, lam / safe, ball)
+    best = -np.inf
+    for factor in (sphere, ball):
+        scaled = gamma * factor
+        for _ in range(4):
+            found = cholesky(problem.s + scaled / n)
+            if found is not None:
+                value = float(problem.n @ (found[1] + gamma.shape[1]))
+                best = max(best, value)
+                break
+            scaled *= 0.97
+    return best
+
+
+def support_of(point: Point) -> Mask:
+    """Pairs whose group is not zero, with the diagonal."""
+    mask = point.norms > 0
+    np.fill_diagonal(mask, True)
+    return mask
+
+
+def gradient(problem: Problem, point: Point) -> Floats:
+    """Gradient of the smooth part."""
+    return problem.n[:, None, None] * (problem.s - inverse_of(point))
+
+
+def search(problem: Problem, point: Point, d: Floats, slope: float, keep: Mask) -> Point | None:
+    """Backtrack from the full step; groups of ``keep`` that turn around become zero."""
+    step = 1.0
+    rounding = 1e-13 * (abs(point.objective) + problem.scale)
+    for _ in range(40):
+        t = point.t + step * d
+        turned = keep & (np.einsum("kij,kij->ij", t, point.t) <= 0)
+        if turned.any():
+            t[:, turned] = 0.0
+        found = evaluate(problem, t)
+        if found is not None:
+            bound = point.objective + 1e-4 * step * slope
+            if found.objective <= bound + (rounding if -slope < 1e3 * rounding else 0.0):
+                return found
+        step *= 0.5
+    return None
+
+
+def coordinate_step(
+    problem: Problem, point: Point, g: Floats, *, n_sweeps: int, n_inner: int
+) -> tuple[Point, float]:
+    """One proximal Newton step on the support and the pairs that violate their condition."""
+    from consilience.numerics.joint_precision_kernels import sweeps
+
+    free = (point.norms > 0) | (pair_norms(g) > problem.lam)
+    np.fill_diagonal(free, True)
+    rows, columns = np.nonzero(free)
+    start = np.searchsorted(rows, np.arange(len(free) + 1))
+    d = np.zeros_like(g)
+    sweeps(
+        g,
+        inverse_of(point),
+        point.t,
+        problem.n,
+        problem.lam,
+        start,
+        columns,
+        n_sweeps,
+        n_inner,
+        d,
+    )
+    moved = penalty(pair_norms(point.t + d)) - penalty(point.norms)
+    slope = float(np.einsum("kij,kij->", g, d)) + problem.lam * moved
+    nothing = np.zeros_like(free)
+    found = search(problem, point, d, slope, nothing) if slope < 0 else None
+    return (point, 0.0) if found is None else (found, slope)
+
+
+@dataclass(eq=False)
+class Support:
+    """Newton's equations where groups that are zero stay zero."""
+
+    problem: Problem
+    point: Point
+    mask: Mask
+    unit: Floats
+    stiff: Floats
+    residual: Floats
+
+    @classmethod
+    def of(cls, problem: Problem, point: Point, g: Floats) -> Support:
+        """Gradient and curvature on the support; there the penalty is smooth."""
+        mask = support_of(point)
+        off = mask.copy()
+        np.fill_diagonal(off, False)
+        safe = np.where(off, point.norms, 1.0)
+        unit = np.where(off, point.t / safe, 0.0)
+        stiff = np.where(off, problem.lam / safe, 0.0)
+        return cls(problem, point, mask, unit, stiff, -(g + problem.lam * unit) * mask)
+
+    def hessian(self, d: Floats) -> Floats:
+        """Second derivative of the objective in direction ``d``."""
+        w = inverse_of(self.point)
+        out = self.problem.n[:, None, None] * np.matmul(np.matmul(w, d), w)
+        along = np.einsum("kij,kij->ij", self.unit, d)
+        out += self.stiff * (d - self.unit * along)
+        out *= self.mask
+        return out
+
+    def damping(self) -> Floats:
+        """Factor for directions across a group, where the penalty is curved."""
+        w, n = inverse_of(self.point), self.problem.n
+        diagonal = np.diagonal(w, axis1=1, axis2=2)
+        curve = np.einsum("k,ki,kj->ij", n, diagonal, diagonal) / len(n)
+        return np.sqrt(curve / (curve + self.stiff))
+
+    def precondition(self, r: Floats, shrink: Floats) -> Floats:
+        """``T R T / n_k`` on the support, with stiff directions damped on both sides."""
+        t = self.point.t
+        r = self._damped(r, shrink)
+        out = np.matmul(np.matmul(t, r), t) / self.problem.n[:, None, None]
+        return self._damped(out * self.mask, shrink)
+
+    def _damped(self, r: Floats, shrink: Floats) -> Floats:
+        along = self.unit * np.einsum("kij,kij->ij", self.unit, r)
+        return np.where(self.stiff > 0, along + shrink * (r - along), r)
+
+    def solve(self, tolerance: float, max_iter: int) -> tuple[Floats, int]:
+        """Newton direction by conjugate gradients."""
+        shrink = self.damping()
+        d = np.zeros_like(self.residual)
+        r = self.residual.copy()
+        z = self.precondition(r, shrink)
+        direction = z.copy()
+        rz = first = float(np.vdot(r, z))
+        for i in range(max_iter):
+            if rz <= tolerance * tolerance * first or rz <= 0:
+                return d, i
+            h = self.hessian(direction)
+            length = rz / float(np.vdot(direction, h))
+            d += length * direction
+            r -= length * h
+            z = self.precondition(r, shrink)
+            rz, last = float(np.vdot(r, z)), rz
+            direction *= rz / last
+            direction += z
+        return d, max_iter
+
+    def eliminate(self) -> Floats | None:
+        """Newton direction by elimination, for few free numbers."""
+        problem, w = self.problem, inverse_of(self.point)
+        i, j = np.nonzero(np.triu(self.mask))
+        m, classes = len(i), len(problem.n)
+        twice = np.where(i == j, 0.5, 1.0)
+        h = np.zeros((classes, m, classes, m))
+        for k in range(classes):
+            v = w[k]
+            both = v[np.ix_(i, i)] * v[np.ix_(j, j)] + v[np.ix_(i, j)] * v[np.ix_(j, i)]
+            h[k, :, k, :] = problem.n[k] * both * twice[:, None] * twice[None, :]
+        unit, stiff = self.unit[:, i, j], self.stiff[i, j]
+        place = np.arange(m)
+        for k in range(classes):
+            for other in range(classes):
+                across = (1.0 if k == other else 0.0) - unit[k] * unit[other]
+                h[k, place, other, place] += np.where(i == j, 0.0, stiff * across)
+        size = classes * m
+        matrix = h.reshape(size, size)
+        right = (self.residual[:, i, j] * twice).reshape(size)
+        factor, info = dpotrf(matrix, lower=1, clean=0)
+        if info != 0:
+            return None
+        from scipy.linalg import cho_solve
+
+        found = cho_solve((factor, True), right).reshape(classes, m)
+        d = np.zeros_like(self.residual)
+        d[:, i, j] = found
+        d[:, j, i] = found
+        return d
+
+
+def newton_step(problem: Problem, point: Point, g: Floats) -> tuple[Point, float, int]:
+    """One Newton step on the support: the new point, the squared decrement, inner steps."""
+    support = Support.of(problem, point, g)
+    free = len(problem.n) * (np.count_nonzero(support.mask) + len(support.mask)) // 2
+    d = support.eliminate() if free <= DIRECT else None
+    inner = 0
+    if d is None:
+        d, inner = support.solve(1e-2, 200)
+    d = 0.5 * (d + d.transpose(0, 2, 1))
+    decrement = float(np.vdot(support.residual, d))
+    keep = support.mask.copy()
+    np.fill_diagonal(keep, False)
+    found = search(problem, point, d, -decrement, keep) if decrement > 0 else None
+    return (point, 0.0, inner) if found is None else (found, decrement, inner)
+
+
+def solve_block(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
+    """Minimise from ``t`` until the gap is at most ``tol q sum_k n_k``."""
+    point = evaluate(problem, t)
+    if point is None:
+        diagonal = np.diagonal(problem.s, axis1=1, axis2=2)
+        point = evaluate(problem, np.stack([np.diag(1.0 / row) for row in diagonal]))
+    if point is None:
+        raise FloatingPointError("a variance is not positive")
+    used = {"coordinate": 0, "newton": 0}
+    best = -np.inf
+    stuck = 0
+    n_iter = 0
+    for n_iter in range(1, max_iter + 1):
+        best = max(best, dual_value(problem, point))
+        if point.objective - best <= tol * problem.scale or stuck > 2:
+            break
+        before = point
+        point, _ = coordinate_step(problem, point, gradient(problem, point), n_sweeps=2, n_inner=2)
+        used["coordinate"] += 1
+        last = np.inf
+        for _ in range(3):
+            point, decrement, _ = newton_step(problem, point, gradient(problem, point))
+            used["newton"] += 1
+            if decrement < 1e-16 * problem.scale or decrement > last:
+                break
+            last = decrement
+        stuck = stuck + 1 if point is before else 0
+    return Solution(point.t, point.log_det, point.objective, best, n_iter, used)
