@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 Row = dict[str, str]
-NOT_KEYS = ("figure", "source", "at_least", "at_most")
+NOT_KEYS = ("figure", "source", "at_least", "at_most", "missed")
 SMALLER_OF = re.compile(r"min\((\w+); (\d+)\)")
 TOGETHER = "together"
-ENOUGH = 10
-"""Data sets below which a bound does not count as met."""
+ENOUGH, ENOUGH_FOLDS = 10, 5
+"""Data sets, or parts of one table held out in turn, below which a bound does not count as met."""
 
 
 def lines(root: Path, paper: str) -> Iterator[str]:
@@ -59,10 +59,15 @@ def _cells(wanted: Row, found: list[Row]) -> tuple[str, ...]:
     values, error = _values(rows, wanted["figure"], together=TOGETHER in " ".join(keys.values()))
     shown = _span([f"{v:.4g}" for v in (min(values), max(values))])
     sets = _span([str(v) for v in _extremes([int(r["replicates"]) for r in rows])])
+    folds = [int(r.get("folds") or 0) for r in rows]
+    sets += f" in {_span([str(v) for v in _extremes(folds)])} folds" if any(folds) else ""
     highest = max(v - most for v, most in zip(values, _most(high, rows), strict=False))
     met = min(values) >= float(low or "-inf") and highest <= 0
     verdict = ("met" if met else "**missed**") if bound else ""
-    if verdict and min(int(r["replicates"]) for r in rows) < ENOUGH:
+    few = any(
+        int(r["replicates"]) < ENOUGH and f < ENOUGH_FOLDS for r, f in zip(rows, folds, strict=True)
+    )
+    if verdict and few:
         verdict = "too few data sets yet" if met else "**missed** (few data sets)"
     return (*head, shown, error, sets, verdict)
 

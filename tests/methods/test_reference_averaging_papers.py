@@ -30,7 +30,9 @@ TABLES = Path(__file__).parents[2] / "replications" / "reference_averaging"
 BOTH = {weights.name: weights for weights in (FIXED[1.0], ADAPTIVE)}
 
 
-@pytest.mark.parametrize("table", ["ridge", "logistic", "lasso", "guard"])
+@pytest.mark.parametrize(
+    "table", sorted(path.parent.name for path in TABLES.glob("*/expected.csv"))
+)
 def test_stored_figures_are_those_expected(table: str) -> None:
     check_stored_figures(TABLES / table)
 

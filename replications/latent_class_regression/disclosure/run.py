@@ -30,9 +30,9 @@ from replications.latent_class_regression.study import (  # noqa: E402
 HERE = Path(__file__).parent
 AGENTS = 128
 N_CLASSES, DESIGN = 8, {"n_entities": 16, "n_events": 10, "sigma": 0.5, "n_agents": AGENTS}
-REPLICATES = 2
+REPLICATES = 10
 LINES = [
-    (2, "local", "strict"),
+    *((2, "local", policy) for policy in ("simulation", "consortium", "strict")),
     *(
         line
         for line in crossed(

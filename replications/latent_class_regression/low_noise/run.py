@@ -22,7 +22,7 @@ from replications.latent_class_regression.study import (  # noqa: E402
 )
 
 HERE = Path(__file__).parent
-REPLICATES, FEW = 10, 4
+REPLICATES = 10
 SITES = 8
 N_CLASSES, DESIGN = 16, {"n_entities": 4, "n_events": 20, "sigma": 0.1}
 BARE = {"start": "random", "n_start": N_CLASSES}
@@ -36,12 +36,6 @@ LINES: dict[str, dict[str, Any]] = {
     "K classes from the start, gamma 1, lowered": BARE | {"learning_rate": 1.0},
     "K classes from the start, gamma 0.5": BARE | {"learning_rate": 0.5, "adapt_rate": False},
 }
-SHORT = (
-    "gamma 1",
-    "K classes from the start, gamma 1, lowered",
-    "K classes from the start, gamma 0.5",
-)
-"""Lines without a bound."""
 BOUND = 1.05
 
 
@@ -65,11 +59,10 @@ def main() -> None:
     chosen = options(__doc__)
     table = Table(HERE, chosen, list(LINES))
     for line in LINES:
-        replicates = FEW if line in SHORT else REPLICATES
-        if not table.wanted(line, replicates):
+        if not table.wanted(line, REPLICATES):
             continue
         with threadpool_limits(1):
-            sets = replicate(one, line, replicates=replicates, chosen=chosen)
+            sets = replicate(one, line, replicates=REPLICATES, chosen=chosen)
         errors = [each["error"] for each in sets]
         row: dict[str, Any] = {
             "replicates": len(sets),

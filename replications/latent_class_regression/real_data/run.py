@@ -277,7 +277,8 @@ def one(line: Line, seed: int) -> dict[str, dict[str, Any]]:
         for name, model in line.models.items():
             mean, interval = model(split, seed)
             y = split.y[split.new]
-            kept = found.setdefault(name, {"entity": split.codes["entity"]})
+            kept = found.setdefault(name, {"entity": split.codes["entity"], "splits": 0})
+            kept["splits"] += 1
             error = kept.setdefault("error", np.full(len(split.y), np.nan))
             error[split.new] = (y - mean) ** 2 / split.y.var()
             if interval is not None:
@@ -310,11 +311,16 @@ def rows(line: Line, sets: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[di
         row = {
             "model": model,
             "replicates": len(sets),
+            "folds": sets[0][model]["splits"],
             "error": f"{error.mean():.4f}",
             "error_se": f"{width:.4f}",
             "to_mixed": f"{value:.4f}",
             "to_mixed_se": "" if model == line.peer else f"{spread:.4f}",
         }
+        for simpler in ("ridge", "ridge of each entity"):
+            if simpler in sets[0]:
+                theirs = over(simpler, "error")[known]
+                row[f"to_{simpler.replace(' ', '_')}"] = f"{error.sum() / theirs.sum():.4f}"
         if "inside" in sets[0][model]:
             row["coverage"] = f"{over(model, 'inside')[known].mean():.3f}"
         made.append(row)

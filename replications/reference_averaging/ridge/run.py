@@ -31,7 +31,7 @@ from replications.reference_averaging.study import (  # noqa: E402
 )
 
 HERE = Path(__file__).parent
-P, SITES, PENALTY, REPLICATES = 6, 5, 0.1, 4
+P, SITES, PENALTY, REPLICATES = 6, 5, 0.1, 10
 DESIGNS: dict[str, dict[str, float]] = {
     "alike": {"shift": 0.0, "heterogeneity": 0.0},
     "unlike": {"shift": 0.5, "heterogeneity": 0.5},

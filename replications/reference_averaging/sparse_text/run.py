@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +113,22 @@ def rows(found: list[dict[str, Any]], head: dict[str, Any]) -> list[dict[str, An
     return [{**row, "peak_gib": f"{peak:.2f}"} for row in made]
 
 
+def line_of(line: str, seed: int) -> list[dict[str, Any]]:
+    """The rows of a line, with the peak memory of the process that computes them."""
+    sizes = LINES[line]
+    with threadpool_limits(1):
+        found = one(line, **sizes, seed=seed)
+    return rows(found, {"learner": line.split(",")[0], **sizes})
+
+
 def main() -> None:
     table = Results(HERE, options(__doc__), list(LINES))
-    for line, sizes in LINES.items():
+    for line in LINES:
         if not table.wanted(line, 1):
             continue
-        name = line.split(",")[0]
-        with threadpool_limits(1):
-            found = one(line, **sizes, seed=table.chosen.seed)
-        table.add(line, rows(found, {"learner": name, **sizes}))
+        # A process of its own for each line: its peak of memory is that of the line.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
+            table.add(line, alone.submit(line_of, line, table.chosen.seed).result())
 
 
 if __name__ == "__main__":

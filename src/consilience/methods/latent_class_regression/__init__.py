@@ -38,7 +38,9 @@ Source: Yang, Carette, Jimbo, Maruyama, *Federated Latent Class Regression for H
   out), and an entity's own part is taken out of the classes exactly: sites know its weight.
 * psi is drawn from table counts of all agents ("exact"); the source's shortcut favours large
   agents, and stays as an option.
-* Sites start from a fit of their own (local): fewer rounds, and sums that tell of fewer changes.
+* Sites start from a fit of their own (local): fewer rounds, and sums that tell of fewer changes. The
+  answer then depends on which agents share a site, as a Gibbs sampler does on its start. After a
+  random start it does not, where no sums are withheld: one site with all events is the central run.
 * A learning rate that makes labels jump to and fro is seen and lowered.
 * Predictions average over an entity's classes; intervals are those of the mixture.
 
@@ -108,7 +110,8 @@ class LatentClassRegression(Method):
         Classes at the beginning: 2K unless given, 18 for "auto".
     start : {"local", "random"}
         Classes at the beginning: from a fit of every site's own, or by chance. Sites that are a
-        single agent with few entities have nothing to fit: use "random".
+        single agent with few entities have nothing to fit: use "random". By chance, and where no
+        sums are withheld, the answer does not depend on which agents share a site.
     rounds : int or "auto"
         Rounds before classes are merged: 25 after a random start; after a local one as many as the
         noise falls in, from 6 to 25.
