@@ -26,6 +26,20 @@ def check_partition(method: type[Method], partition: str) -> None:
         )
 
 
+def check_number(method: type[Method], n_sites: int) -> None:
+    """Check that a method for the table of one site gets one site.
+
+    Raises
+    ------
+    StudyError
+    """
+    if method.several and n_sites > 1:
+        raise StudyError(
+            f"method {method.name!r} takes the table of one site and the study names {n_sites}: "
+            f"name one in [sites], or use the method {method.several!r}"
+        )
+
+
 def _shared(partition: str) -> str:
     return "columns and hold different rows" if partition == "rows" else "rows by their ids"
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from consilience.engines import rundir
 from consilience.engines.base import Engine
-from consilience.engines.columns import check_partition, check_place, over_columns
+from consilience.engines.columns import check_number, check_partition, check_place, over_columns
 from consilience.engines.driver import Driver, OnEvent
 from consilience.engines.local import LocalEngine
 from consilience.engines.rundir import RunInfo, RunStore
@@ -273,6 +273,7 @@ class Federation:
         """
         method.validate()
         check_partition(type(method), self.partition)
+        check_number(type(method), len(self.engine.sites))
         if self.partition == "columns":
             check_place(self.at, self.roles)
             if self.preparation.indicators:

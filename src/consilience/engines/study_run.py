@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consilience.engines import rundir
-from consilience.engines.columns import check_partition
+from consilience.engines.columns import check_number, check_partition
 from consilience.engines.local import LocalEngine
 from consilience.engines.signed import IN_STUDY
 from consilience.exceptions import ConsilienceError, RunError, StudyError
@@ -152,13 +152,14 @@ def method_of(study: Study, *, rows: bool = True) -> Method:
     Raises
     ------
     StudyError
-        No such method, a wrong parameter, a method for another partition, or reference rows that
-        it does not use.
+        No such method, a wrong parameter, a method for another partition or number of sites, or
+        reference rows that it does not use.
     DataError
         The reference rows do not fit the study.
     """
     kind = get_method(study.method)
     check_partition(kind, study.partition)
+    check_number(kind, len(study.sites.names))
     if study.reference is None:
         return kind.from_parameters(study.parameters)
     if REFERENCE not in {f.name for f in dataclasses.fields(kind)}:  # type: ignore[arg-type]

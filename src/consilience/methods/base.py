@@ -594,6 +594,8 @@ class Method(ABC):
         Other methods whose runs a run of this one may follow.
     predictor : type or None
         Class with ``to_arrays`` and ``from_arrays`` that sites keep.
+    several : str
+        Of a method that takes the table of one site: name of the method for several sites.
     """
 
     name: ClassVar[str]
@@ -607,6 +609,7 @@ class Method(ABC):
     Result: ClassVar[type[Result]]
     follows: ClassVar[tuple[str, ...]] = ()
     predictor: ClassVar[Any] = None
+    several: ClassVar[str] = ""
 
     def validate(self) -> None:  # noqa: B027  a method without parameters has nothing to check
         """Check parameters; raise `ParameterError`."""

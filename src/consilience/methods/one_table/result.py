@@ -1,0 +1,103 @@
+"""Result of a study of one table: how well the classes are told apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.methods.one_table.messages import SCORES
+from consilience.methods.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OneTableResult(Result):
+    """What a site tells of a fit to its table. NaN: withheld by the rules of the site's policy.
+
+    Attributes
+    ----------
+    site, target_name : str
+    levels : tuple of str
+        The K classes, as declared.
+    feature_names : tuple of str
+    n, n_held : int
+        Rows that take part, and those of them that are held out.
+    n_by_class : (K,) array
+        Rows that take part.
+    judged : tuple of str
+        The m rules that held-out rows judge: the one that was fitted, and others beside it.
+    errors : (m,) array
+        Held-out rows that a rule gets wrong.
+    confusion : (K, K) array
+        Held-out rows by class and class predicted by the first rule.
+    scores, score_errors : (m, 2) arrays
+        Mean log loss and Brier score of held-out rows (the smaller the better), and their standard
+        errors.
+    gains, gain_errors : (m, 2) arrays
+        How much worse than the first each rule scores on the same rows, with standard errors; NaN
+        for the first.
+    cv_errors : (a,) array
+        Of the rows that are not held out, those that each candidate gets wrong in cross-validation.
+    stays : str
+        Why what the model tells stays at the site; empty where it is here.
+    """
+
+    site: str
+    target_name: str
+    levels: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    n: int
+    n_held: int
+    n_by_class: FloatArray
+    judged: tuple[str, ...]
+    errors: FloatArray
+    confusion: FloatArray
+    scores: FloatArray
+    score_errors: FloatArray
+    gains: FloatArray
+    gain_errors: FloatArray
+    cv_errors: FloatArray
+    stays: str
+
+    @property
+    def error_rates(self) -> FloatArray:
+        """Share of held-out rows that each rule gets wrong; NaN where withheld or none are held."""
+        return np.asarray(self.errors / self.n_held if self.n_held else self.errors * np.nan)
+
+    @property
+    def n_fitted(self) -> int:
+        """Rows that are fitted."""
+        return self.n - self.n_held
+
+    def judged_sentence(self) -> str:
+        """Say how the first rule did on held-out rows, and the others beside it."""
+        if not self.n_held:
+            return "No rows were held out, so nothing judges the fit anew."
+        said = [self._one(i) for i in range(len(self.judged))]
+        beside = f" (beside it, {'; '.join(said[1:])})" if said[1:] else ""
+        return f"Of {self.n_held} rows that were held out, {said[0]}{beside}."
+
+    def _one(self, i: int) -> str:
+        name = self.judged[i]
+        if not np.isnan(self.errors[i]):
+            return f"{name} gets {self.errors[i]:.0f} wrong ({self.error_rates[i]:.1%})"
+        if not np.isnan(self.scores[i, 1]):
+            return f"{name} has a {SCORES[1]} of {self.scores[i, 1]:.3g}, too few errors to be told"
+        return f"{name} has too few errors to be told"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line per rule: errors and scores on held-out rows."""
+        import pandas as pd
+
+        columns = {"errors": self.errors, "error_rate": self.error_rates}
+        for j, name in enumerate(("log_loss", "brier_score")):
+            columns[name] = self.scores[:, j]
+            columns[f"{name}_se"] = self.score_errors[:, j]
+        return pd.DataFrame(columns, index=pd.Index(self.judged, name="rule"))

@@ -1,0 +1,127 @@
+"""Rows of the one table: which are fitted, and which are held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError
+from consilience.methods.base import SiteContext, SiteData
+from consilience.methods.phases.protected_rows import drawing_seed
+from consilience.numerics.random import stream
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+LEAST = 2
+"""Rows of a class that a fit needs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows that take part.
+
+    Attributes
+    ----------
+    x : (n, p) array
+    y : (n,) int array
+        Class of each row: position among `levels`.
+    groups : (n,) int array or None
+        Entity of each row: those of one entity are held out, and judged in cross-validation,
+        together.
+    names, levels : tuples of str
+    fitted, held : int arrays
+        Positions of the rows.
+    seed : int
+        Of whatever an estimator draws.
+    """
+
+    x: FloatArray
+    y: IntArray
+    groups: IntArray | None
+    names: tuple[str, ...]
+    levels: tuple[str, ...]
+    fitted: IntArray
+    held: IntArray
+    seed: int
+
+    @property
+    def table(self) -> tuple[FloatArray, NDArray[np.str_], IntArray | None]:
+        """Columns, classes by name and groups of the rows that are fitted."""
+        groups = None if self.groups is None else self.groups[self.fitted]
+        return self.x[self.fitted], np.array(self.levels)[self.y[self.fitted]], groups
+
+
+def rows_of(data: SiteData, levels: tuple[str, ...], holdout: float, site: SiteContext) -> Rows:
+    """Take the rows and choose those that are held out.
+
+    Raises
+    ------
+    DataError
+        No target, levels that are not the declared ones, or too few rows.
+    """
+    if data.target is None:
+        raise _refusal("the table has no target column: name it as [data] target")
+    target = np.asarray(data.target)
+    y = np.full(len(target), -1, dtype=np.int64)
+    for i, level in enumerate(levels):
+        y[target == level] = i
+    if (y < 0).any():
+        raise _refusal(
+            "the target holds rows without a declared level: declare all levels in [data.levels], "
+            'or set [preparation] missing to "complete-rows"'
+        )
+    if not np.isfinite(data.features).all():
+        raise _refusal(
+            "the features hold missing values: say by [preparation] what to do with them"
+        )
+    least = site.limits.min_records
+    if len(y) < max(least, 2 * LEAST):
+        raise _refusal("the table has fewer rows than the policy lets anything rest on")
+    counts = np.bincount(y, minlength=len(levels))
+    lacking = [level for level, n in zip(levels, counts, strict=True) if 0 < n < LEAST]
+    if lacking:
+        sentence = f"a class has fewer than {LEAST} rows: add rows, or leave out its level"
+        raise DataError(f"class {lacking[0]!r} of the target: {sentence}", public=sentence)
+    if (counts > 0).sum() < 2:
+        raise _refusal("the rows are all of one class: a classifier needs two")
+    groups = None
+    if data.entity is not None:
+        groups = np.unique(data.entity, return_inverse=True)[1].ravel().astype(np.int64)
+    seed = drawing_seed(data, site, "one table")
+    held = _held(y, groups, holdout, seed)
+    if len(held) < least:
+        held = held[:0]
+    fitted = np.setdiff1d(np.arange(len(y)), held)
+    return Rows(data.features, y, groups, data.feature_names, levels, fitted, held, seed)
+
+
+def _held(y: IntArray, groups: IntArray | None, share: float, seed: int) -> IntArray:
+    """Positions of the rows to hold out: the same share of each class, or whole entities."""
+    draws = stream(seed, "held out")
+    if groups is None:
+        order = draws.permutation(len(y))
+        parts = [order[y[order] == k] for k in np.unique(y)]
+        return np.sort(np.concatenate([part[: _size(part, share)] for part in parts]))
+    wanted, held = int(share * len(y)), np.zeros(len(y), dtype=bool)
+    counts = np.bincount(y)
+    left = counts.copy()
+    for one in draws.permutation(int(groups.max()) + 1):
+        of = groups == one
+        if held.sum() + of.sum() > wanted:
+            continue
+        after = left - np.bincount(y[of], minlength=len(left))
+        if (after[counts > 0] >= LEAST).all():
+            held |= of
+            left = after
+    return np.flatnonzero(held)
+
+
+def _size(part: IntArray, share: float) -> int:
+    return min(int(share * len(part)), max(len(part) - LEAST, 0))
+
+
+def _refusal(sentence: str) -> DataError:
+    return DataError(sentence, public=sentence)

@@ -1,0 +1,291 @@
+"""What every study of one table does: ask once, fit and judge at the site, tell what may leave."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ConsilienceError, DataError, ParameterError, StudyError
+from consilience.methods.base import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    SiteContext,
+    SiteData,
+    State,
+    Step,
+    get_method,
+    step,
+)
+from consilience.methods.one_table.judging import errors_by_candidate, judge, rows_by_class
+from consilience.methods.one_table.messages import Fit, Fitted, Settings
+from consilience.methods.one_table.result import OneTableResult
+from consilience.methods.one_table.rows import Rows, rows_of
+from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+LogProba = Callable[[FloatArray], FloatArray]
+
+MOST_HELD = 0.5
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LocalFit:
+    """A fit at the site.
+
+    Attributes
+    ----------
+    classes : tuple of str
+        Levels that occur, in the order of the columns of log-probabilities.
+    rules : dict of str to callable
+        Rules by name, the one that is kept first: columns to log-probabilities (n, classes). The
+        others are what it is compared with.
+    predictor : object
+        What stays at the site: has ``to_arrays``.
+    wrong : (a,) int array
+        Rows that each candidate got wrong in cross-validation; empty where none was done.
+    figures : dict of str to array
+        Figures of the candidates.
+    model : dict of str to array
+        What the model tells: leaves the site only where its rows bear it.
+    n_rows, n_parameters : int
+        Rows of the smallest class, and parameters that are told of each.
+    tables : dict of str to dict
+        Tables for the site's own people, by name.
+    remarks : tuple of str
+        Sentences for the site's own people.
+    """
+
+    classes: tuple[str, ...]
+    rules: Mapping[str, LogProba]
+    predictor: Any
+    wrong: IntArray
+    figures: Mapping[str, Any]
+    model: Mapping[str, Any]
+    n_rows: int
+    n_parameters: int
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneTableStudy(Method):
+    """Base of the methods that fit an estimator to the table of one site.
+
+    A subclass is a frozen dataclass whose fields are the estimator's parameters; it states
+    ``steps = (fit_step(name),)`` and the name of its method for several sites, and implements
+    `fit_table` and `conclude`.
+
+    Parameters
+    ----------
+    holdout : float
+        Share of the rows that judge the fit and take no part in it, in [0, .5]; whole entities,
+        where the study names an entity.
+    """
+
+    holdout: float = 0.2
+
+    absence: ClassVar[str] = (
+        "There is one site: without it the run stops, and goes on with it when it is asked again."
+    )
+    tolerates = {"fit": "all"}  # noqa: RUF012  a constant of the class
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        share = self.holdout
+        if isinstance(share, bool) or not isinstance(share, int | float):
+            raise ParameterError.of("holdout", "a number in [0, .5]", share)
+        if not 0 <= share <= MOST_HELD:
+            raise ParameterError.of("holdout", "a number in [0, .5]", share)
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that there are classes and features, and one site."""
+        columns = ctx.columns
+        if columns.target is None:
+            raise StudyError(f"{self.name} needs the column of the classes: name it as target")
+        if len(columns.levels.get(columns.target, ())) < 2:
+            raise StudyError(
+                f"{self.name} tells classes apart: declare the levels of column "
+                f"{columns.target!r}, two or more, in [data.levels]"
+            )
+        if not columns.features:
+            raise StudyError(f"{self.name} predicts from features: name them in [data]")
+        if columns.weight is not None:
+            raise StudyError(f"{self.name} weighs all rows alike: leave out the weight in [data]")
+
+    @abstractmethod
+    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> LocalFit:
+        """Fit the rows that are not held out; runs at the site.
+
+        Parameters
+        ----------
+        rows : Rows
+        scaling : (3, p) array or None
+            What the preparation applied to the features, for the predictor.
+        """
+
+    @abstractmethod
+    def conclude(self, common: Mapping[str, Any], reply: Fitted) -> OneTableResult:
+        """Make the result; `common` are the fields of `OneTableResult`."""
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Ask once."""
+        levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
+        settings = Settings(self.parameters(), levels)
+        asked = Ask("fit", Fit(settings=settings.to_json()), to=ctx.sites[:1])
+        replies = ctx.require((yield asked), at_least=1)
+        (site, reply), *_ = replies.items()
+        if reply.stays:
+            ctx.note(f"The model stays at site {site}: {reply.stays}.")
+        if not reply.n_held.value and self.holdout:
+            ctx.note(f"Site {site} has too few rows to hold any out: nothing judges the fit anew.")
+        k = len(levels)
+        common: dict[str, Any] = {
+            "site": site,
+            "target_name": str(ctx.columns.target),
+            "levels": levels,
+            "feature_names": ctx.feature_names,
+            "n": int(reply.n.value),
+            "n_held": int(reply.n_held.value),
+            "n_by_class": np.asarray(reply.n_by_class.value, dtype=float),
+            "judged": tuple(reply.judged),
+            "errors": np.asarray(reply.errors.value, dtype=float),
+            "confusion": np.asarray(reply.confusion.value, dtype=float).reshape(k, k),
+            "scores": np.asarray(reply.scores.value),
+            "score_errors": np.sqrt(reply.score_errors.value),
+            "gains": np.asarray(reply.gains.value),
+            "gain_errors": np.sqrt(reply.gain_errors.value),
+            "cv_errors": np.asarray(reply.cv_errors.value, dtype=float),
+            "stays": str(reply.stays),
+        }
+        return self.conclude(common, reply)
+
+
+# --------------------------------------------------------------------------- at the site
+
+
+def fit_step(method: str) -> Step:
+    """Return the step of a method of this kind, by the method's name."""
+
+    @step("fit", once=True)
+    def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
+        """Fit, judge held-out rows, keep the predictor."""
+        settings = Settings.from_json(message.settings)
+        study = get_method(method).from_parameters(settings.parameters)
+        if not isinstance(study, OneTableStudy):
+            raise StudyError(f"method {method!r} does not fit one table")
+        rows = rows_of(data, settings.levels, study.holdout, site)
+        return _answered(study, rows, data, site), state
+
+    return fit
+
+
+def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContext) -> Fitted:
+    try:
+        made = study.fit_table(rows, data.scaling)
+    except ConsilienceError as error:
+        sentence = "the table cannot be fitted as it is; the site's own log says why"
+        raise DataError(str(error), public=sentence) from error
+    for remark in made.remarks:
+        site.note(remark)
+    limits = site.limits
+    log_proba = [_by_level(rule(rows.x), made.classes, rows.levels) for rule in made.rules.values()]
+    judged = judge(rows, [lp[rows.held] for lp in log_proba], limits)
+    _keep(log_proba[0], made, rows, data, site)
+    figures = _figures(made.figures, len(rows.fitted), limits)
+    told, stays = _told(made, study, limits)
+    return Fitted(
+        n=count(len(rows.y)),
+        n_held=count(len(rows.held)),
+        n_by_class=rows_by_class(rows, limits),
+        errors=judged.errors,
+        confusion=judged.confusion,
+        scores=judged.scores,
+        score_errors=judged.score_errors,
+        gains=judged.gains,
+        gain_errors=judged.gain_errors,
+        cv_errors=errors_by_candidate(made.wrong, len(rows.fitted), limits),
+        figures=figures,
+        model=told,
+        judged=tuple(made.rules),
+        stays=stays,
+    )
+
+
+def _by_level(
+    log_proba: FloatArray, classes: tuple[str, ...], levels: tuple[str, ...]
+) -> FloatArray:
+    """Log-probabilities by declared level; levels that do not occur are never predicted."""
+    full = np.full((len(log_proba), len(levels)), -np.inf)
+    full[:, [levels.index(name) for name in classes]] = log_proba
+    return full
+
+
+def _figures(figures: Mapping[str, Any], n_rows: int, limits: Limits) -> Released:
+    """Figures of the candidates, or none where there are more of them than rows."""
+    size = sum(int(np.size(value)) for value in figures.values())
+    if limits.min_records > 1 and n_rows < size:
+        return model({}, kind="figures", n_records=n_rows)
+    return model(dict(figures), kind="figures", n_records=n_rows)
+
+
+def _told(made: LocalFit, study: OneTableStudy, limits: Limits) -> tuple[Released, str]:
+    """What the model tells, or nothing and the reason."""
+    released = estimator(
+        dict(made.model),
+        type_name=study.name,
+        n_records=made.n_rows,
+        n_parameters=made.n_parameters,
+        leaves=None,
+    )
+    fault = None if released.evidence is None else estimator_fault(released.evidence, limits)
+    if fault is None:
+        return released, ""
+    return model({}, kind="figures", n_records=0), f"in its smallest class {fault}"
+
+
+def _keep(
+    log_proba: FloatArray, made: LocalFit, rows: Rows, data: SiteData, site: SiteContext
+) -> None:
+    """Leave predictor, predictions and tables at the site."""
+    guess = log_proba.argmax(axis=1)
+    chance = np.exp(log_proba.max(axis=1))
+    held = np.zeros(len(rows.y), dtype=np.int64)
+    held[rows.held] = 1
+    site.output("labels", guess.astype(np.int64))
+    site.output("probability", chance)
+    site.output("held_out", held)
+    site.output("predictor", made.predictor)
+    names = np.array(rows.levels)
+    ids = {} if data.id is None else {"id": data.id.tolist()}
+    site.table(
+        "predictions",
+        {
+            "row": data.rows,
+            **ids,
+            data.target_name or "target": names[rows.y].tolist(),
+            "prediction": names[guess].tolist(),
+            "probability": chance,
+            "held_out": held,
+        },
+    )
+    pairs = [(i, j) for i in range(len(names)) for j in range(len(names))]
+    inside = [(rows.y == i) & (guess == j) for i, j in pairs]
+    site.table(
+        "confusion",
+        {
+            "class": [str(names[i]) for i, _ in pairs],
+            "prediction": [str(names[j]) for _, j in pairs],
+            "held_out_rows": [int((mask & (held == 1)).sum()) for mask in inside],
+            "fitted_rows": [int((mask & (held == 0)).sum()) for mask in inside],
+        },
+    )
+    for name, columns in made.tables.items():
+        site.table(name, columns)
