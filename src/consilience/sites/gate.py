@@ -11,6 +11,8 @@ count          every number of records is 0 or at least `min_records`
 keyed-count    the same, and no empty cell (its key would be a value without records)
 sum            cells rest on `min_records` records (and `min_entities`), none dominated by one
 moments        the same, and rows >= 2 x columns
+class-moments  the same for each class and block of columns that is not withheld
+links          each class that they rest on has rows >= 2 x columns of the largest component
 class-sums     the same in every class that is not empty or withheld, and of `min_entities`
 centroids      every class rests on `min_records` records
 linear         rows >= 2 x parameters, and at least `min_records`
@@ -19,6 +21,10 @@ figures        the same, and rows >= numbers (not under `min_records = 1`)
 rounded        the same, rounded to at least one over the number of records
 estimator      every leaf rests on `min_records`; rows >= 2 x parameters; no type that carries rows
 estimators     the same, for each of them
+fits           each fit rests on rows >= 2 x parameters and on effective rows >= parameters, no cell
+               of its curvature on one record (not under `min_records = 1`)
+slopes         sums at coefficients that a coordinator chose: consent of the policy to values of
+               single records, and `min_records`
 per-record     consent of the policy
 projection     the same; directions known of the columns, over all runs, within the policy's limit
 response       consent of its own (`share_response`)
@@ -52,12 +58,14 @@ from consilience.wire.disclosure import (
     Evidence,
     Limits,
     Released,
+    class_moments_fault,
     estimator_fault,
     may_leave,
     replaced,
     reprojected,
 )
 from consilience.wire.envelope import Verdict
+from consilience.wire.local_fits import fit_fault
 from consilience.wire.message import Disclosure, FieldSpec, iterate_fields
 
 Series = dict[str, dict[str, Any]]
@@ -174,8 +182,12 @@ def _evidence_of(name: str, spec: FieldSpec, content: object) -> Evidence:
     return content.evidence
 
 
+_SLOPES = "sums at coefficients that a coordinator chose (its steward grants them by per_record)"
+
 _CONSENTS = {
     "response": "the response of each record (its steward grants it by share_response)",
+    "slopes": _SLOPES,
+    "all-slopes": _SLOPES,
     "hashed-ids": 'hashed ids (its steward grants them by share_ids, or preset "consortium")',
 }
 """What has a consent of its own, as a refusal calls it."""
@@ -230,6 +242,24 @@ def _class_sums(name: str, evidence: Evidence, limits: Limits) -> None:
         raise _refusal(name, "the sums of a class need at least twice as many rows as columns")
 
 
+def _class_moments(name: str, evidence: Evidence, limits: Limits) -> None:
+    faults = (class_moments_fault(part, limits) for part in evidence.parts)
+    fault = next((fault for fault in faults if fault is not None), None)
+    if fault is not None:
+        raise _refusal(name, fault)
+
+
+def _links(name: str, evidence: Evidence, limits: Limits) -> None:
+    _cells(name, evidence, limits)
+    if evidence.records is None:
+        raise _refusal(name, "what it rests on is not known")
+    rests_on = evidence.records[evidence.records > 0]
+    # Columns that no link joins are told nothing of.
+    told = limits.min_records > 1 and evidence.n_columns > 1
+    if told and (not len(rests_on) or rests_on.min() < 2 * evidence.n_columns):
+        raise _refusal(name, "linked columns are more than half the rows of a class")
+
+
 def _classes(name: str, evidence: Evidence, limits: Limits) -> None:
     records = evidence.records
     # No class at all is fine: `model` makes sure that nothing but gaps is released then.
@@ -270,6 +300,18 @@ def _estimator(name: str, evidence: Evidence, limits: Limits) -> None:
         raise _refusal(name, fault)
 
 
+def _fits(name: str, evidence: Evidence, limits: Limits) -> None:
+    for part in evidence.parts or (evidence,):
+        fault = fit_fault(part, limits)
+        if fault is not None:
+            raise _refusal(name, fault)
+
+
+def _slopes(name: str, evidence: Evidence, limits: Limits) -> None:
+    for part in evidence.parts or (evidence,):
+        _enough(name, part, limits)
+
+
 def _consented(name: str, evidence: Evidence, limits: Limits) -> None:
     """Nothing beyond the consent that `review` has checked by class."""
 
@@ -281,6 +323,8 @@ RULES: dict[str, Rule] = {
     "keyed-count": _keyed,
     "sum": _cells,
     "moments": _moments,
+    "class-moments": _class_moments,
+    "links": _links,
     "class-sums": _class_sums,
     "centroids": _classes,
     "linear": _linear,
@@ -289,6 +333,10 @@ RULES: dict[str, Rule] = {
     "rounded": _rounded,
     "estimator": _estimator,
     "estimators": _estimator,
+    "fit": _fits,
+    "fits": _fits,
+    "slopes": _slopes,
+    "all-slopes": _slopes,
     "per-record": _consented,
     "projection": _consented,
     "response": _consented,

@@ -13,6 +13,8 @@ aggregate          AGGREGATE       records behind each cell (for two-valued cont
                                    smaller group), largest share of one record, entities, members
 cross_products     AGGREGATE       rows, columns, the same facts for each cell
 class_sums         AGGREGATE       the same within each class, entities, members, rows
+class_moments      AGGREGATE       the same within each class and block of columns
+linked             AGGREGATE       records in each class, columns of the largest component
 rounded            AGGREGATE       records behind the statistic, size of the rounding step
 model              MODEL           records, records in each class, number of parameters
 estimator          MODEL           type, records, parameters or records per leaf
@@ -39,10 +41,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
+from consilience.wire.block_facts import block_facts, has_numbers, numbers_in
 from consilience.wire.cell_facts import cell_facts, class_facts, product_facts, sums_by_class
 from consilience.wire.centred import Projectable, projectable
 from consilience.wire.centred import column_factor as column_factor
-from consilience.wire.estimators.types import is_memorising
+from consilience.wire.faults import class_moments_fault as class_moments_fault
+from consilience.wire.faults import estimator_fault as estimator_fault
 from consilience.wire.message import Disclosure
 from consilience.wire.rounding import by_entity, coarse, largest_move
 
@@ -407,6 +411,74 @@ def may_leave(rows: FloatArray, entities: NDArray[Any], limits: Limits) -> bool:
     return not small.any() and bool((share <= limits.max_share).all())
 
 
+def class_moments(
+    rows: FloatArray,
+    *,
+    cells: IntArray,
+    n_cells: int,
+    blocks: Sequence[IntArray],
+    limits: Limits,
+    entities: NDArray[Any] | None = None,
+) -> Released:
+    """Release, for each class and each block of columns, sums of products about the class's means.
+
+    A class and block of which a rule does not let the sums leave is withheld as a whole.
+
+    Parameters
+    ----------
+    rows : (n, p) array
+        Finite numbers.
+    cells : (n,) int array
+        Class of each row; -1 leaves it out.
+    n_cells : int
+    blocks : sequence of (q,) int arrays
+        Columns of each block; no column is in two of them.
+    limits : Limits
+    entities : (n,) array, optional
+        Entity of each row, so that entities behind a class are counted too.
+
+    Returns
+    -------
+    Released
+        Float array ``(n_cells, m)``: block after block the upper triangle of ``x'x``, row by row,
+        for rows x minus the mean of their class; NaN where a block is withheld.
+
+    Raises
+    ------
+    ProtocolError
+        A column is in two blocks: their sums together would be more than those of either.
+    """
+    members = np.concatenate([*blocks, np.zeros(0, dtype=np.int64)])
+    if len(np.unique(members)) != len(members):
+        raise ProtocolError("blocks of columns have no column in common")
+    value, facts = block_facts(np.asarray(rows, dtype=float), cells, n_cells, blocks, entities)
+    parts = tuple(Evidence("class-moments", **fact) for place, fact in facts)
+    faults = [class_moments_fault(part, limits) is not None for part in parts]
+    for (place, _), fault in zip(facts, faults, strict=True):
+        value[place] = np.nan if fault else value[place]
+    kept = tuple(part for part, fault in zip(parts, faults, strict=True) if not fault)
+    evidence = Evidence("class-moments", len(rows), parts=kept)
+    return Released(value, Disclosure.AGGREGATE, evidence, _KEY)
+
+
+def linked(labels: IntArray, *, cells: IntArray, n_cells: int) -> Released:
+    """Release which columns are linked, as the label of the component of each.
+
+    Parameters
+    ----------
+    labels : (p,) int array
+        Columns of one component have one label.
+    cells : (n,) int array
+        Class of each row that the links rest on; -1 for rows that they do not rest on.
+    n_cells : int
+    """
+    labels, of = np.asarray(labels, dtype=np.int64), np.asarray(cells)
+    largest = int(np.unique(labels, return_counts=True)[1].max(initial=0))
+    records = np.bincount(of[of >= 0], minlength=n_cells).astype(np.int64)
+    evidence = Evidence("links", int(records.sum()), records, n_columns=largest)
+    return Released(labels, Disclosure.AGGREGATE, evidence, _KEY)
+
+
 def rounded(value: float, *, n_records: int, step: float) -> Released:
     """Release a statistic of many records, rounded to the order in which one record moves it.
 
@@ -461,30 +533,12 @@ def model(
             raise ProtocolError("centroids are released with the class of each row")
         used = np.asarray(cells)[np.asarray(cells) >= 0]
         records = np.unique(used, return_counts=True)[1].astype(np.int64)
-        if not len(records) and _has_numbers(parameters):
+        if not len(records) and has_numbers(parameters):
             raise ProtocolError("class parameters are released with rows in their classes")
     if kind == "figures":
-        n_parameters = _numbers_in(parameters)
+        n_parameters = numbers_in(parameters)
     evidence = Evidence(kind, int(n_records), records, n_parameters=int(n_parameters))
     return Released(parameters, Disclosure.MODEL, evidence, _KEY)
-
-
-def _numbers_in(value: Any) -> int:
-    """How many numbers are in a nest of arrays."""
-    if isinstance(value, Mapping):
-        return sum(_numbers_in(item) for item in value.values())
-    if isinstance(value, tuple | list):
-        return sum(_numbers_in(item) for item in value)
-    return int(np.size(value))
-
-
-def _has_numbers(value: Any) -> bool:
-    """Whether anything but gaps is in a nest of arrays."""
-    if isinstance(value, Mapping):
-        return any(_has_numbers(item) for item in value.values())
-    if isinstance(value, tuple | list):
-        return any(_has_numbers(item) for item in value)
-    return not bool(np.isnan(np.asarray(value, dtype=float)).all())
 
 
 def estimator(
@@ -506,41 +560,6 @@ def estimator(
         "estimator", n_records, leaves, n_parameters=n_parameters, type_name=type_name
     )
     return Released(encoded, Disclosure.MODEL, evidence, _KEY)
-
-
-def estimator_fault(evidence: Evidence, limits: Limits) -> str | None:
-    """Say why a fitted estimator, or one of a bundle of them, may not leave a site.
-
-    Parameters
-    ----------
-    evidence : Evidence
-        Of :func:`estimator`, or of a :func:`bundle` of them.
-    limits : Limits
-
-    Returns
-    -------
-    str or None
-        One phrase without a value or a count of the site, ``None`` if nothing speaks against it.
-
-    Notes
-    -----
-    Where a single record may be released (``min_records`` of 1: one person holds all data) neither
-    rows inside a model nor its number of parameters can tell more than the site may tell anyway.
-    """
-    if evidence.parts:
-        faults = (estimator_fault(part, limits) for part in evidence.parts)
-        return next((fault for fault in faults if fault is not None), None)
-    if limits.min_records <= 1:
-        return None
-    if is_memorising(evidence.type_name):
-        return f"a {evidence.type_name.rsplit('.', 1)[-1]} carries training rows"
-    if evidence.n_records < limits.min_records:
-        return f"it rests on fewer than {limits.min_records} records"
-    if evidence.n_records < 2 * evidence.n_parameters:
-        return "a model needs at least twice as many rows as parameters"
-    if evidence.records is not None and (evidence.records < limits.min_records).any():
-        return f"a leaf rests on fewer than {limits.min_records} records"
-    return None
 
 
 def per_record(values: NDArray[Any]) -> Released:
