@@ -48,6 +48,8 @@ from consilience.report.figures_reference import (
     plot_reference_probes,
     plot_reference_rounds,
 )
+from consilience.report.figures_wide import plot_dendrogram, plot_interactions
+from consilience.report.figures_wide_choice import plot_candidates, plot_contributions
 from consilience.report.html import write
 
 __all__ = [
@@ -56,14 +58,18 @@ __all__ = [
     "plot_assisted_calibration",
     "plot_assisted_coefficients",
     "plot_assisted_rounds",
+    "plot_candidates",
     "plot_class_profiles",
     "plot_class_shares",
+    "plot_contributions",
+    "plot_dendrogram",
     "plot_detectable",
     "plot_disclosure",
     "plot_dissimilarity",
     "plot_eigenvalues",
     "plot_gain",
     "plot_held_out_loss",
+    "plot_interactions",
     "plot_latent_coefficients",
     "plot_latent_held_out",
     "plot_latent_members",

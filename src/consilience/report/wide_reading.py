@@ -1,0 +1,259 @@
+"""What figures and words of wide classification read: one form for estimators and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ParameterError
+from consilience.report.drawing import short
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Linked features, the strongest link first.
+
+    Attributes
+    ----------
+    names : tuple of str
+        All features.
+    levels : tuple of str
+        Classes.
+    pairs : (m, 2) int array
+        Links as places among `names`.
+    strength : (m,) array
+        Norm over the classes of the entries of the precision matrices.
+    partial : (m, K) array
+        Partial correlations by class; NaN where they are not known.
+    """
+
+    names: tuple[str, ...]
+    levels: tuple[str, ...]
+    pairs: IntArray
+    strength: FloatArray
+    partial: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Penalties, or numbers of communities, that were compared.
+
+    Attributes
+    ----------
+    kind : {"alpha", "communities"}
+    values : (A,) array
+    errors : (A,) array
+        Share of rows that were classified wrongly where they took no part; NaN where unknown.
+    spread : (A,) array
+        Standard error; NaN where unknown.
+    chosen : int
+        Place of the one that was chosen.
+    links : (A,) array
+        Linked pairs of features; empty for communities.
+    among : str
+        Where the rows were: "cross-validation", ...
+    """
+
+    kind: str
+    values: FloatArray
+    errors: FloatArray
+    spread: FloatArray
+    chosen: int
+    links: FloatArray
+    among: str
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Merges of features into communities.
+
+    Attributes
+    ----------
+    names : tuple of str
+    merges : (p - 1, 4) array
+        As scipy has them: two nodes, their distance, number of features.
+    n_communities : int
+        Where the tree is cut.
+    """
+
+    names: tuple[str, ...]
+    merges: FloatArray
+    n_communities: int
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """What each community says for each class of one row, on the log scale.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Communities.
+    levels : tuple of str
+        Classes.
+    values : (L, K) array
+    prior : (K,) array
+    """
+
+    names: tuple[str, ...]
+    levels: tuple[str, ...]
+    values: FloatArray
+    prior: FloatArray
+
+
+def network_of(fitted: Any) -> Network:
+    """Read the links of an estimator or a result.
+
+    Parameters
+    ----------
+    fitted : SparseQDA, a result with links, or Network
+
+    Raises
+    ------
+    ParameterError
+        There are no links in it.
+    """
+    if isinstance(fitted, Network):
+        return fitted
+    if hasattr(fitted, "interactions_"):
+        found = fitted.interactions_
+        return Network(
+            feature_names(fitted),
+            tuple(str(level) for level in found.classes),
+            np.asarray(found.pairs),
+            np.asarray(found.strength),
+            np.asarray(found.partial_correlation),
+        )
+    if hasattr(fitted, "pairs") and hasattr(fitted, "strength"):
+        strength = np.asarray(fitted.strength, dtype=float)
+        order = np.argsort(-strength, kind="stable")
+        return Network(
+            tuple(fitted.feature_names),
+            tuple(fitted.levels),
+            np.asarray(fitted.pairs, dtype=np.int64).reshape(-1, 2)[order],
+            strength[order],
+            np.asarray(fitted.partial, dtype=float).reshape(-1, len(fitted.levels))[order],
+        )
+    raise ParameterError.of("fitted", "a fit with linked features", type(fitted).__name__)
+
+
+def tree_of(fitted: Any) -> Tree:
+    """Read the merges of an estimator or a result.
+
+    Parameters
+    ----------
+    fitted : CommunityBayesClassifier, a result with a tree, or Tree
+
+    Raises
+    ------
+    ParameterError
+        There is no tree in it.
+    """
+    if isinstance(fitted, Tree):
+        return fitted
+    for merges, communities in (("tree_", "communities_"), ("tree", "communities")):
+        if hasattr(fitted, merges) and hasattr(fitted, communities):
+            return Tree(
+                feature_names(fitted),
+                np.asarray(getattr(fitted, merges), dtype=float).reshape(-1, 4),
+                len(getattr(fitted, communities)),
+            )
+    raise ParameterError.of("fitted", "a fit with a tree of features", type(fitted).__name__)
+
+
+def candidates_of(fitted: Any) -> Candidates:
+    """Read what was compared.
+
+    Parameters
+    ----------
+    fitted : SparseQDA, CommunityBayesClassifier, a result of their methods, or Candidates
+
+    Raises
+    ------
+    ParameterError
+        Nothing was compared in it.
+    """
+    if isinstance(fitted, Candidates):
+        return fitted
+    if hasattr(fitted, "path_"):
+        path = fitted.path_
+        chosen = int(np.flatnonzero(path.alphas == fitted.alpha_)[0])
+        return Candidates(
+            "alpha",
+            path.alphas,
+            path.cv_error,
+            path.cv_se,
+            chosen,
+            np.asarray(path.n_links, dtype=float),
+            "cross-validation",
+        )
+    if hasattr(fitted, "candidates"):
+        return _of_result(fitted)
+    raise ParameterError.of("fitted", "a fit that compared candidates", type(fitted).__name__)
+
+
+def _of_result(result: Any) -> Candidates:
+    values = np.asarray(result.candidates, dtype=float)
+    wrong = np.asarray(result.cv_errors, dtype=float)
+    rate = wrong / result.cv_rows if result.cv_rows and len(wrong) else np.full(len(values), np.nan)
+    linked = hasattr(result, "n_links")
+    return Candidates(
+        "alpha" if linked else "communities",
+        values,
+        rate,
+        # Rows are judged one by one: the error of a share.
+        np.sqrt(rate * (1.0 - rate) / max(int(result.cv_rows), 1)),
+        int(result.chosen),
+        np.asarray(result.n_links, dtype=float) if linked else np.empty(0),
+        "cross-validation",
+    )
+
+
+def contributions_of(fitted: Any, row: Any = None) -> Contributions:
+    """Read what communities say of one row.
+
+    Parameters
+    ----------
+    fitted : CommunityBayesClassifier or Contributions
+    row : (p,) or (1, p) array or frame of one row
+
+    Raises
+    ------
+    ParameterError
+        Another number of rows.
+    """
+    if isinstance(fitted, Contributions):
+        return fitted
+    one = row if hasattr(row, "columns") else np.asarray(row, dtype=float).reshape(1, -1)
+    values = np.asarray(fitted.contributions(one))
+    if len(values) != 1:
+        raise ParameterError.of("row", "one row", len(values))
+    names = feature_names(fitted)
+    return Contributions(
+        tuple(community_words(names, members) for members in fitted.communities_),
+        tuple(str(level) for level in fitted.classes_),
+        values[0],
+        np.log(np.asarray(fitted.priors_)),
+    )
+
+
+def community_words(names: Sequence[str], members: Any, most: int = 2) -> str:
+    """Name a community by its first features."""
+    first = [short(names[j], 20) for j in members[:most]]
+    more = len(members) - len(first)
+    return ", ".join(first) + (f" and {more:,} more" if more else "")
+
+
+def feature_names(fitted: Any) -> tuple[str, ...]:
+    """Names of the features of an estimator or a result."""
+    given = getattr(fitted, "feature_names_in_", getattr(fitted, "feature_names", None))
+    if given is None:
+        return tuple(f"x{j}" for j in range(fitted.n_features_in_))
+    return tuple(str(name) for name in given)
