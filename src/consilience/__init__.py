@@ -27,6 +27,7 @@ _PUBLIC: dict[str, str] = {
     "ReferenceAveraging": "consilience.methods.reference_averaging",
     "ReferenceAveragingClassifier": "consilience.tall.reference_averaging",
     "ReferenceAveragingRegressor": "consilience.tall.reference_averaging",
+    "SparseQDA": "consilience.estimators.sparse_qda",
     "ConsilienceError": "consilience.exceptions",
 }
 

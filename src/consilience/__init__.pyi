@@ -4,6 +4,7 @@ from consilience.engines.federation import load_run as load_run
 from consilience.estimators.latent_class_regressor import (
     LatentClassRegressor as LatentClassRegressor,
 )
+from consilience.estimators.sparse_qda import SparseQDA as SparseQDA
 from consilience.exceptions import ConsilienceError as ConsilienceError
 from consilience.methods.assistance_test import AssistanceTest as AssistanceTest
 from consilience.methods.assisted_glm import AssistedGLM as AssistedGLM
