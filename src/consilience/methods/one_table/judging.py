@@ -53,7 +53,7 @@ def judge(rows: Rows, log_proba: Sequence[FloatArray], limits: Limits) -> Judged
         nowhere = cell_counts(y, n_cells).withhold(np.ones(n_cells, dtype=bool))
         return Judged(no_errors, nowhere, gap, gap, gap, gap)
     guess = np.stack([np.argmax(lp, axis=1) for lp in log_proba], axis=1)
-    scores = np.stack([_scores(lp, y) for lp in log_proba], axis=1)
+    scores = np.stack([row_scores(lp, y) for lp in log_proba], axis=1)
     wrong = (guess != y[:, None]).astype(float)
     beside = scores - scores[:, :1]
     beside[:, 0] = np.nan
@@ -69,8 +69,14 @@ def judge(rows: Rows, log_proba: Sequence[FloatArray], limits: Limits) -> Judged
     )
 
 
-def _scores(log_proba: FloatArray, y: IntArray) -> FloatArray:
-    """Log loss and Brier score of each row, shape (n, 2)."""
+def row_scores(log_proba: FloatArray, y: IntArray) -> FloatArray:
+    """Log loss and Brier score (summed over classes) of each row, shape (n, 2).
+
+    Parameters
+    ----------
+    log_proba : (n, K) array
+    y : (n,) int array
+    """
     own = np.arange(len(y)), y
     proba = np.exp(log_proba)
     proba[own] -= 1.0
@@ -109,7 +115,7 @@ def _confusion(y: IntArray, guess: IntArray, n_classes: int, limits: Limits) -> 
     table = np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
     least = limits.min_records
     right, total = np.diag(table), table.sum(axis=1)
-    stays = ((table > 0) & (table < least)).any(axis=1)
+    stays = np.asarray(((table > 0) & (table < least)).any(axis=1))
     while stays.any() and not stays.all():
         parts = np.array([right[stays].sum(), (total - right)[stays].sum()])
         if not ((parts > 0) & (parts < least)).any():

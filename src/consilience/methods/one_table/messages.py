@@ -11,7 +11,7 @@ from consilience.exceptions import ProtocolError
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Disclosure, message, sends
 
-SCORES = ("log loss", "Brier score")
+SCORES = ("log_loss", "brier")
 """What a held-out row is judged by, besides right or wrong."""
 
 

@@ -37,15 +37,23 @@ class OneTableResult(Result):
         Held-out rows that a rule gets wrong.
     confusion : (K, K) array
         Held-out rows by class and class predicted by the first rule.
-    scores, score_errors : (m, 2) arrays
-        Mean log loss and Brier score of held-out rows (the smaller the better), and their standard
-        errors.
-    gains, gain_errors : (m, 2) arrays
-        How much worse than the first each rule scores on the same rows, with standard errors; NaN
+    log_loss, brier : (m,) arrays
+        Mean scores of held-out rows, the smaller the better (Brier: sum over classes); ``..._se``
+        are their standard errors.
+    log_loss_gain, brier_gain : (m,) arrays
+        How much worse than the first each rule scores on the same rows, with ``..._gain_se``; NaN
         for the first.
+    candidates : (a,) array
+        What cross-validation chooses among; empty where there are more figures than rows.
     cv_errors : (a,) array
-        Of the rows that are not held out, those that each candidate gets wrong in cross-validation.
-    stays : str
+        Of the `cv_rows` rows that are not held out, those that each candidate gets wrong in
+        cross-validation; empty where none was done.
+    cv_se : (a,) array
+        Standard errors of their shares.
+    cv_rows : int
+    chosen : int
+        Place of the candidate that was fitted; -1 where it is not told.
+    model_stays : str
         Why what the model tells stays at the site; empty where it is here.
     """
 
@@ -59,12 +67,20 @@ class OneTableResult(Result):
     judged: tuple[str, ...]
     errors: FloatArray
     confusion: FloatArray
-    scores: FloatArray
-    score_errors: FloatArray
-    gains: FloatArray
-    gain_errors: FloatArray
+    log_loss: FloatArray
+    log_loss_se: FloatArray
+    log_loss_gain: FloatArray
+    log_loss_gain_se: FloatArray
+    brier: FloatArray
+    brier_se: FloatArray
+    brier_gain: FloatArray
+    brier_gain_se: FloatArray
+    candidates: FloatArray
     cv_errors: FloatArray
-    stays: str
+    cv_se: FloatArray
+    cv_rows: int
+    chosen: int
+    model_stays: str
 
     @property
     def error_rates(self) -> FloatArray:
@@ -81,23 +97,22 @@ class OneTableResult(Result):
         if not self.n_held:
             return "No rows were held out, so nothing judges the fit anew."
         said = [self._one(i) for i in range(len(self.judged))]
-        beside = f" (beside it, {'; '.join(said[1:])})" if said[1:] else ""
-        return f"Of {self.n_held} rows that were held out, {said[0]}{beside}."
+        beside = f"; beside it, {', '.join(said[1:])}" if said[1:] else ""
+        sentence = f"Wrong of {self.n_held} rows that were held out: {said[0]}{beside}."
+        if np.isnan(self.errors).any():
+            sentence += " Numbers too small to leave are in the site's own rules.csv."
+        return sentence
 
     def _one(self, i: int) -> str:
-        name = self.judged[i]
-        if not np.isnan(self.errors[i]):
-            return f"{name} gets {self.errors[i]:.0f} wrong ({self.error_rates[i]:.1%})"
-        if not np.isnan(self.scores[i, 1]):
-            return f"{name} has a {SCORES[1]} of {self.scores[i, 1]:.3g}, too few errors to be told"
-        return f"{name} has too few errors to be told"
+        if np.isnan(self.errors[i]):
+            return f"{self.judged[i]} too few to be told"
+        return f"{self.judged[i]} {self.errors[i]:.0f} ({self.error_rates[i]:.1%})"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one line per rule: errors and scores on held-out rows."""
         import pandas as pd
 
         columns = {"errors": self.errors, "error_rate": self.error_rates}
-        for j, name in enumerate(("log_loss", "brier_score")):
-            columns[name] = self.scores[:, j]
-            columns[f"{name}_se"] = self.score_errors[:, j]
+        for name in SCORES:
+            columns |= {name: getattr(self, name), f"{name}_se": getattr(self, f"{name}_se")}
         return pd.DataFrame(columns, index=pd.Index(self.judged, name="rule"))

@@ -23,8 +23,13 @@ from consilience.methods.base import (
     get_method,
     step,
 )
-from consilience.methods.one_table.judging import errors_by_candidate, judge, rows_by_class
-from consilience.methods.one_table.messages import Fit, Fitted, Settings
+from consilience.methods.one_table.judging import (
+    errors_by_candidate,
+    judge,
+    row_scores,
+    rows_by_class,
+)
+from consilience.methods.one_table.messages import SCORES, Fit, Fitted, Settings
 from consilience.methods.one_table.result import OneTableResult
 from consilience.methods.one_table.rows import Rows, rows_of
 from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
@@ -34,6 +39,7 @@ IntArray = NDArray[np.int64]
 LogProba = Callable[[FloatArray], FloatArray]
 
 MOST_HELD = 0.5
+STAYS = "its smallest class has fewer than twice as many rows as the model has parameters"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,8 +57,11 @@ class LocalFit:
         What stays at the site: has ``to_arrays``.
     wrong : (a,) int array
         Rows that each candidate got wrong in cross-validation; empty where none was done.
-    figures : dict of str to array
-        Figures of the candidates.
+    cv_se : (a,) array
+        Standard errors of the shares of such rows.
+    figures : dict of str to number or array
+        The place that was ``chosen``, ``candidates`` (a,), and others; the first leave first where
+        the rows bear no more.
     model : dict of str to array
         What the model tells: leaves the site only where its rows bear it.
     n_rows, n_parameters : int
@@ -67,6 +76,7 @@ class LocalFit:
     rules: Mapping[str, LogProba]
     predictor: Any
     wrong: IntArray
+    cv_se: FloatArray
     figures: Mapping[str, Any]
     model: Mapping[str, Any]
     n_rows: int
@@ -142,11 +152,9 @@ class OneTableStudy(Method):
         asked = Ask("fit", Fit(settings=settings.to_json()), to=ctx.sites[:1])
         replies = ctx.require((yield asked), at_least=1)
         (site, reply), *_ = replies.items()
-        if reply.stays:
-            ctx.note(f"The model stays at site {site}: {reply.stays}.")
         if not reply.n_held.value and self.holdout:
             ctx.note(f"Site {site} has too few rows to hold any out: nothing judges the fit anew.")
-        k = len(levels)
+        k, figures = len(levels), reply.figures.value
         common: dict[str, Any] = {
             "site": site,
             "target_name": str(ctx.columns.target),
@@ -158,13 +166,20 @@ class OneTableStudy(Method):
             "judged": tuple(reply.judged),
             "errors": np.asarray(reply.errors.value, dtype=float),
             "confusion": np.asarray(reply.confusion.value, dtype=float).reshape(k, k),
-            "scores": np.asarray(reply.scores.value),
-            "score_errors": np.sqrt(reply.score_errors.value),
-            "gains": np.asarray(reply.gains.value),
-            "gain_errors": np.sqrt(reply.gain_errors.value),
             "cv_errors": np.asarray(reply.cv_errors.value, dtype=float),
-            "stays": str(reply.stays),
+            "cv_se": np.asarray(figures.get("cv_se", np.empty(0)), dtype=float),
+            "cv_rows": int(reply.n.value) - int(reply.n_held.value),
+            "candidates": np.asarray(figures.get("candidates", np.empty(0)), dtype=float),
+            "chosen": int(figures.get("chosen", -1)),
+            "model_stays": str(reply.stays),
         }
+        for j, score in enumerate(SCORES):
+            common |= {
+                score: np.asarray(reply.scores.value)[:, j],
+                f"{score}_se": np.sqrt(reply.score_errors.value)[:, j],
+                f"{score}_gain": np.asarray(reply.gains.value)[:, j],
+                f"{score}_gain_se": np.sqrt(reply.gain_errors.value)[:, j],
+            }
         return self.conclude(common, reply)
 
 
@@ -198,8 +213,9 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
     limits = site.limits
     log_proba = [_by_level(rule(rows.x), made.classes, rows.levels) for rule in made.rules.values()]
     judged = judge(rows, [lp[rows.held] for lp in log_proba], limits)
-    _keep(log_proba[0], made, rows, data, site)
-    figures = _figures(made.figures, len(rows.fitted), limits)
+    _keep(log_proba, made, rows, data, site)
+    cv_errors = errors_by_candidate(made.wrong, len(rows.fitted), limits)
+    figures = _figures(made, cv_errors.value, len(rows.fitted), limits)
     told, stays = _told(made, study, limits)
     return Fitted(
         n=count(len(rows.y)),
@@ -211,7 +227,7 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
         score_errors=judged.score_errors,
         gains=judged.gains,
         gain_errors=judged.gain_errors,
-        cv_errors=errors_by_candidate(made.wrong, len(rows.fitted), limits),
+        cv_errors=cv_errors,
         figures=figures,
         model=told,
         judged=tuple(made.rules),
@@ -228,12 +244,29 @@ def _by_level(
     return full
 
 
-def _figures(figures: Mapping[str, Any], n_rows: int, limits: Limits) -> Released:
-    """Figures of the candidates, or none where there are more of them than rows."""
-    size = sum(int(np.size(value)) for value in figures.values())
-    if limits.min_records > 1 and n_rows < size:
-        return model({}, kind="figures", n_records=n_rows)
-    return model(dict(figures), kind="figures", n_records=n_rows)
+def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits) -> Released:
+    """Figures of the candidates, as many as there are rows at most.
+
+    A standard error is told where the number is, to two digits: with all digits it would tell the
+    numbers in the folds.
+    """
+    protects = limits.min_records > 1
+    given = dict(made.figures)
+    if len(cv_errors):
+        given["cv_se"] = np.where(np.isnan(cv_errors), np.nan, made.cv_se)
+        if protects:
+            given["cv_se"] = _two_digits(given["cv_se"])
+    told: dict[str, Any] = {}
+    left = n_rows
+    for name, value in given.items():
+        left -= int(np.size(value))
+        if left >= 0 or not protects:
+            told[name] = value
+    return model(told, kind="figures", n_records=n_rows)
+
+
+def _two_digits(values: FloatArray) -> FloatArray:
+    return np.array([float(f"{value:.1e}") for value in values])
 
 
 def _told(made: LocalFit, study: OneTableStudy, limits: Limits) -> tuple[Released, str]:
@@ -245,18 +278,17 @@ def _told(made: LocalFit, study: OneTableStudy, limits: Limits) -> tuple[Release
         n_parameters=made.n_parameters,
         leaves=None,
     )
-    fault = None if released.evidence is None else estimator_fault(released.evidence, limits)
-    if fault is None:
+    if released.evidence is None or estimator_fault(released.evidence, limits) is None:
         return released, ""
-    return model({}, kind="figures", n_records=0), f"in its smallest class {fault}"
+    return model({}, kind="figures", n_records=0), STAYS
 
 
 def _keep(
-    log_proba: FloatArray, made: LocalFit, rows: Rows, data: SiteData, site: SiteContext
+    log_proba: list[FloatArray], made: LocalFit, rows: Rows, data: SiteData, site: SiteContext
 ) -> None:
     """Leave predictor, predictions and tables at the site."""
-    guess = log_proba.argmax(axis=1)
-    chance = np.exp(log_proba.max(axis=1))
+    guess = log_proba[0].argmax(axis=1)
+    chance = np.exp(log_proba[0].max(axis=1))
     held = np.zeros(len(rows.y), dtype=np.int64)
     held[rows.held] = 1
     site.output("labels", guess.astype(np.int64))
@@ -287,5 +319,16 @@ def _keep(
             "fitted_rows": [int((mask & (held == 0)).sum()) for mask in inside],
         },
     )
+    site.table("rules", _rules_table(log_proba, made, rows))
     for name, columns in made.tables.items():
         site.table(name, columns)
+
+
+def _rules_table(log_proba: list[FloatArray], made: LocalFit, rows: Rows) -> dict[str, Any]:
+    """How every rule did on the rows that are held out, with all digits."""
+    y = rows.y[rows.held]
+    table: dict[str, Any] = {"rule": list(made.rules), "held_out_rows": [len(y)] * len(log_proba)}
+    held = [lp[rows.held] for lp in log_proba]
+    table["errors"] = [int((lp.argmax(axis=1) != y).sum()) for lp in held]
+    means = [row_scores(lp, y).mean(axis=0) if len(y) else (np.nan, np.nan) for lp in held]
+    return table | {name: [float(m[j]) for m in means] for j, name in enumerate(SCORES)}

@@ -1,0 +1,37 @@
+"""Small things that the methods of one table share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ParameterError
+
+
+def counted(n: int, noun: str) -> str:
+    """Number and noun: "no pairs", "1 pair", "2 pairs"."""
+    return f"{n or 'no'} {noun if n == 1 else noun + 's'}"
+
+
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Check a parameter that is a whole number.
+
+    Raises
+    ------
+    ParameterError
+    """
+    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not fits or (most is not None and value > most):
+        allowed = f"a whole number of at least {least}"
+        raise ParameterError.of(name, allowed + (f" and at most {most}" if most else ""), value)
+
+
+def folds_of(n_folds: int, groups: NDArray[np.int64] | None) -> Any:
+    """What an estimator's `cv` takes: a number, or a splitter that keeps groups together."""
+    if groups is None:
+        return n_folds
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    return StratifiedGroupKFold(min(n_folds, len(np.unique(groups))))
