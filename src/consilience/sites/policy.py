@@ -157,6 +157,8 @@ class Policy:
             return own.get(rule, self.per_record)
         if disclosure is Disclosure.NOISED:
             return self.noised
+        if rule in ("slopes", "all-slopes"):  # weights that somebody chose can single records out
+            return self.per_record
         return True
 
     def revealed_limit(self, rank: int) -> int:
