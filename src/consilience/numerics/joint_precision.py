@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -216,7 +217,7 @@ def fit_path(
     the rows, the others within them.
     """
     values = [float(lam) for lam in lams]
-    if not values or any(a < b for a, b in zip(values, values[1:], strict=False)):
+    if not values or any(a < b for a, b in pairwise(values)):
         raise ParameterError.of("lams", "a decreasing sequence", values)
     _check(moments, values[-1], tol, max_iter)
     widest = _blocks(components(moments, values[-1]))

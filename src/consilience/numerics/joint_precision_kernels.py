@@ -55,19 +55,20 @@ def group_prox(a, b, lam, z):
 
 
 @compiled
-def sweeps(g, w, t, n, lam, start, neighbours, n_sweeps, n_inner, d):
+def sweeps(g, w, t, n, lam, start, neighbours, n_sweeps, n_inner, tolerance, d):
     """Coordinate descent for ``<G, D> + sum_k n_k tr(W D W D) / 2 + lam P(T + D)`` on free pairs.
 
     Row by row: ``(W D W)`` of the free pairs of one row is computed once, and kept while they
     change. ``neighbours[start[i]:start[i + 1]]`` are the free partners of feature i on both sides,
-    i itself included. Overwrites ``d`` and returns the largest relative change of the last sweep.
+    i itself included. Adds to ``d``, which starts at zero. Stops when a sweep changes less than
+    ``tolerance`` times what the first one did.
     """
     classes, q = g.shape[0], g.shape[1]
     v = np.zeros((classes, q))
     c = np.zeros((classes, q))
     own = np.zeros(q, np.int64)
     a, b, z, delta = np.zeros(classes), np.zeros(classes), np.zeros(classes), np.zeros(classes)
-    change = 0.0
+    first = 0.0
     empty = True
     for sweep in range(n_sweeps):
         change = 0.0
@@ -133,23 +134,166 @@ def sweeps(g, w, t, n, lam, start, neighbours, n_sweeps, n_inner, d):
                     break
             if change > 0.0:
                 empty = False
-        if change < 1e-13:
+        if sweep == 0:
+            first = change
+        if change <= max(tolerance * first, 1e-14):
             break
-    return change
 
 
 @compiled
-def prox_all(a, b, lam, out):
-    """`group_prox` of every pair above the diagonal; ``a`` (K,) is the same for all pairs."""
-    classes, q = b.shape[0], b.shape[1]
-    column, z = np.zeros(classes), np.zeros(classes)
+def factorise(a, lower):
+    """Lower Cholesky factor; the log-determinant, or NaN where ``a`` is not positive definite."""
+    q = a.shape[0]
+    total = 0.0
+    for j in range(q):
+        pivot = a[j, j]
+        for m in range(j):
+            pivot -= lower[j, m] * lower[j, m]
+        if not pivot > 0.0:
+            return np.nan
+        root = np.sqrt(pivot)
+        lower[j, j] = root
+        total += np.log(pivot)
+        for i in range(j + 1, q):
+            x = a[i, j]
+            for m in range(j):
+                x -= lower[i, m] * lower[j, m]
+            lower[i, j] = x / root
+    return total
+
+
+@compiled
+def invert(lower, out):
+    """Inverse from a lower factor, which is overwritten by its own inverse."""
+    q = lower.shape[0]
+    for j in range(q):
+        lower[j, j] = 1.0 / lower[j, j]
+        for i in range(j + 1, q):
+            x = 0.0
+            for m in range(j, i):
+                x -= lower[i, m] * lower[m, j]
+            lower[i, j] = x / lower[i, i]
+    for i in range(q):
+        for j in range(i + 1):
+            x = 0.0
+            for m in range(i, q):
+                x += lower[m, i] * lower[m, j]
+            out[i, j] = x
+            out[j, i] = x
+
+
+@compiled
+def pair_penalty(t):
+    """Sum of group norms over ordered pairs."""
+    total = 0.0
+    for i in range(t.shape[1]):
+        for j in range(i):
+            norm2 = 0.0
+            for k in range(t.shape[0]):
+                norm2 += t[k, i, j] * t[k, i, j]
+            total += 2.0 * np.sqrt(norm2)
+    return total
+
+
+@compiled
+def value(s, n, lam, t, factors, log_det):
+    """Objective, with factors and log-determinants; infinite outside the cone."""
+    total = 0.0
+    for k in range(t.shape[0]):
+        log_det[k] = factorise(t[k], factors[k])
+        if not np.isfinite(log_det[k]):
+            return np.inf
+        trace = 0.0
+        for i in range(t.shape[1]):
+            for j in range(t.shape[1]):
+                trace += s[k, i, j] * t[k, i, j]
+        total += n[k] * (trace - log_det[k])
+    return total + lam * pair_penalty(t)
+
+
+@compiled
+def bound(s, n, lam, t, w, v, lower):
+    """Dual value at the feasible point next to ``w``; groups of the support have norm lam."""
+    classes, q = t.shape[0], t.shape[1]
     for i in range(q):
         for k in range(classes):
-            out[k, i, i] = b[k, i, i] / a[k]
-        for j in range(i + 1, q):
+            v[k, i, i] = s[k, i, i]
+        for j in range(i):
+            norm2, linked = 0.0, False
             for k in range(classes):
-                column[k] = b[k, i, j]
-            group_prox(a, column, lam, z)
+                gamma = n[k] * (w[k, i, j] - s[k, i, j])
+                norm2 += gamma * gamma
+                linked = linked or t[k, i, j] != 0.0
+            norm = np.sqrt(norm2)
+            factor = 1.0 if norm == 0.0 or (norm <= lam and not linked) else lam / norm
             for k in range(classes):
-                out[k, i, j] = z[k]
-                out[k, j, i] = z[k]
+                v[k, i, j] = s[k, i, j] + factor * (w[k, i, j] - s[k, i, j])
+                v[k, j, i] = v[k, i, j]
+    total = 0.0
+    for k in range(classes):
+        total += n[k] * (factorise(v[k], lower) + q)
+    return total if np.isfinite(total) else -np.inf
+
+
+@compiled
+def solve_small(s, n, lam, t, tol, max_iter, log_det):
+    """Proximal Newton for a block of few features; overwrites ``t`` and ``log_det``.
+
+    Returns the objective, the best dual value and the number of iterations.
+    """
+    classes, q = t.shape[0], t.shape[1]
+    start, neighbours = np.empty(q + 1, np.int64), np.empty(q * q, np.int64)
+    scale = 0.0
+    for i in range(q + 1):
+        start[i] = i * q
+    for i in range(q * q):
+        neighbours[i] = i % q
+    for k in range(classes):
+        scale += q * n[k]
+    shape = (classes, q, q)
+    factors, w, v, new = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    g, d, lower = np.zeros(shape), np.zeros(shape), np.zeros((q, q))
+    objective = value(s, n, lam, t, factors, log_det)
+    dual = -np.inf
+    if not np.isfinite(objective):
+        return objective, dual, 0
+    for iteration in range(1, max_iter + 1):
+        for k in range(classes):
+            invert(factors[k], w[k])
+            for i in range(q):
+                for j in range(q):
+                    g[k, i, j] = n[k] * (s[k, i, j] - w[k, i, j])
+                    d[k, i, j] = 0.0
+        dual = max(dual, bound(s, n, lam, t, w, v, lower))
+        if objective - dual <= tol * scale:
+            return objective, dual, iteration
+        sweeps(g, w, t, n, lam, start, neighbours, 100, 2, 1e-4, d)
+        slope = -lam * pair_penalty(t)
+        for k in range(classes):
+            for i in range(q):
+                for j in range(q):
+                    slope += g[k, i, j] * d[k, i, j]
+                    new[k, i, j] = t[k, i, j] + d[k, i, j]
+        slope += lam * pair_penalty(new)
+        rounding = 1e-13 * (abs(objective) + scale)
+        step, accepted = 1.0, False
+        for _ in range(40):
+            for k in range(classes):
+                for i in range(q):
+                    for j in range(q):
+                        new[k, i, j] = t[k, i, j] + step * d[k, i, j]
+            found = value(s, n, lam, new, factors, log_det)
+            allowed = rounding if -slope < 1e3 * rounding else 0.0
+            if found <= objective + 1e-4 * step * slope + allowed:
+                accepted = True
+                break
+            step *= 0.5
+        if not accepted:
+            objective = value(s, n, lam, t, factors, log_det)
+            return objective, dual, iteration
+        for k in range(classes):
+            for i in range(q):
+                for j in range(q):
+                    t[k, i, j] = new[k, i, j]
+        objective = found
+    return objective, dual, max_iter

@@ -15,6 +15,9 @@ Mask = NDArray[np.bool_]
 DIRECT = 320
 """Free numbers up to which the Newton equations are solved by elimination."""
 
+SMALL, SMALL_STEPS = 16, 30
+"""Features of a block that is solved in one compiled loop, and iterations before that gives up."""
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -23,6 +26,12 @@ class Problem:
     s: Floats
     n: Floats
     lam: float
+
+    def __post_init__(self) -> None:
+        # One memory layout, for which the loops are compiled.
+        object.__setattr__(self, "s", np.ascontiguousarray(self.s, dtype=np.float64))
+        object.__setattr__(self, "n", np.ascontiguousarray(self.n, dtype=np.float64))
+        object.__setattr__(self, "lam", float(self.lam))
 
     @property
     def scale(self) -> float:
@@ -186,6 +195,7 @@ def coordinate_step(
         columns,
         n_sweeps,
         n_inner,
+        0.0,
         d,
     )
     moved = penalty(pair_norms(point.t + d)) - penalty(point.norms)
@@ -313,8 +323,24 @@ def newton_step(problem: Problem, point: Point, g: Floats) -> tuple[Point, float
     return (point, 0.0, inner) if found is None else (found, decrement, inner)
 
 
+def solve_compiled(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
+    """Proximal Newton in one compiled loop, for blocks of few features."""
+    from consilience.numerics.joint_precision_kernels import solve_small
+
+    t, log_det = np.array(t, order="C"), np.empty(len(problem.n))
+    objective, dual, n_iter = solve_small(
+        problem.s, problem.n, problem.lam, t, tol, max_iter, log_det
+    )
+    return Solution(t, log_det, objective, dual, n_iter, {"small": n_iter})
+
+
 def solve_block(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
     """Minimise from ``t`` until the gap is at most ``tol q sum_k n_k``."""
+    if problem.s.shape[1] <= SMALL:
+        found = solve_compiled(problem, t, tol=tol, max_iter=min(max_iter, SMALL_STEPS))
+        if found.gap <= tol * problem.scale or max_iter <= SMALL_STEPS:
+            return found
+        t = found.t
     point = evaluate(problem, t)
     if point is None:
         diagonal = np.diagonal(problem.s, axis1=1, axis2=2)
@@ -325,7 +351,8 @@ def solve_block(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> So
     best = -np.inf
     stuck = 0
     n_iter = 0
-    for n_iter in range(1, max_iter + 1):
+    while n_iter < max_iter:
+        n_iter += 1
         best = max(best, dual_value(problem, point))
         if point.objective - best <= tol * problem.scale or stuck > 2:
             break
