@@ -21,6 +21,7 @@ _PUBLIC: dict[str, str] = {
     "AssistanceTest": "consilience.methods.assistance_test",
     "AssistedGLM": "consilience.methods.assisted_glm",
     "EnsembleClustering": "consilience.methods.ensemble_clustering",
+    "FederatedSparseQDA": "consilience.methods.federated_sparse_qda",
     "LatentClassRegression": "consilience.methods.latent_class_regression",
     "LatentClassRegressor": "consilience.estimators.latent_class_regressor",
     "MetaClustering": "consilience.methods.meta_clustering",

@@ -11,6 +11,7 @@ from consilience.methods.assisted_glm import AssistedGLM as AssistedGLM
 from consilience.methods.base import Columns as Columns
 from consilience.methods.base import Preparation as Preparation
 from consilience.methods.ensemble_clustering import EnsembleClustering as EnsembleClustering
+from consilience.methods.federated_sparse_qda import FederatedSparseQDA as FederatedSparseQDA
 from consilience.methods.latent_class_regression import (
     LatentClassRegression as LatentClassRegression,
 )

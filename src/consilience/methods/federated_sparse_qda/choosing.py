@@ -1,0 +1,166 @@
+"""The choice of the penalty: by sites whose rows a path did not see, or by held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.sparse_qda_fit import (
+    FoldAnswer,
+    PreparedMoments,
+    QDASettings,
+    precision_path,
+)
+from consilience.exceptions import DataError, QuorumError
+from consilience.methods.base import Ask, CoordinatorContext, Replies
+from consilience.methods.federated_sparse_qda.linking import Blocks, proven_alpha
+from consilience.methods.federated_sparse_qda.messages import Judge
+from consilience.methods.federated_sparse_qda.pooling import SiteProducts
+from consilience.methods.federated_sparse_qda.survey import Survey
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+if TYPE_CHECKING:
+    from consilience.estimators.sparse_qda_units import QDAUnits
+    from consilience.methods.federated_sparse_qda import FederatedSparseQDA
+
+FloatArray = NDArray[np.float64]
+Answers = Generator[Ask, Replies, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """Models along the penalties, as they travel.
+
+    Attributes
+    ----------
+    models : tuple of dict
+    gap : float
+        Largest relative gap.
+    """
+
+    models: tuple[Any, ...]
+    gap: float
+
+
+def path_of(
+    method: FederatedSparseQDA,
+    ctx: CoordinatorContext,
+    prepared: PreparedMoments,
+    alphas: FloatArray,
+    settings: QDASettings,
+) -> Path:
+    """Fit the models of a path; it ends before a block that is too large."""
+    models, gap = [], 0.0
+    for precision in precision_path(prepared, alphas, settings, stop=True):
+        models.append(method.model_of(ctx, prepared, precision))
+        gap = max(gap, precision.relative_gap)
+    return Path(tuple(models), gap)
+
+
+def by_sites(
+    method: FederatedSparseQDA,
+    ctx: CoordinatorContext,
+    survey: Survey,
+    products: SiteProducts,
+    alphas: FloatArray,
+    settings: QDASettings,
+    found: tuple[Blocks, Survey, QDAUnits],
+) -> Answers:
+    """Fit the path without each site in turn; that site counts the errors on its rows.
+
+    Returns
+    -------
+    dict of str to FoldAnswer
+    """
+    paths: dict[str, Path] = {}
+    near: list[str] = []
+    for site in survey.sites:
+        others = survey.only([other for other in survey.sites if other != site])
+        try:
+            if not others.complete:
+                raise QuorumError("a class is at this site only")
+            paths[site] = path_of(method, ctx, products.prepared(others), alphas, settings)
+        except (QuorumError, DataError):
+            ctx.note(
+                f"Site {site} does not take part in the choice of alpha: without it some class, or "
+                "some block of columns in a class, has no moments."
+            )
+            continue
+        if len(found[0].thresholds) and proven_alpha(found[0], *found[1:], others) > alphas[-1]:
+            near.append(site)
+    if near:
+        ctx.note(
+            "Without one site, columns of two blocks might be linked at the smallest alphas; the "
+            f"models that {', '.join(near)} judged there leave such links out."
+        )
+    messages = {site: _message(method, ctx, path, held=False) for site, path in paths.items()}
+    replies = yield from _judged(ctx, messages)
+    return {
+        site: _answer(paths[site], reply, survey, site, held=False)
+        for site, reply in replies.items()
+    }
+
+
+def by_held_out(
+    method: FederatedSparseQDA,
+    ctx: CoordinatorContext,
+    survey: Survey,
+    prepared: PreparedMoments,
+    alphas: FloatArray,
+    settings: QDASettings,
+) -> Answers:
+    """Fit one path; sites that hold rows out count the errors on these.
+
+    Returns
+    -------
+    dict of str to FoldAnswer
+    """
+    path = path_of(method, ctx, prepared, alphas, settings)
+    holding = [site for site, n in zip(survey.sites, survey.held.sum(axis=1), strict=True) if n]
+    messages = {site: _message(method, ctx, path, held=True) for site in holding}
+    replies = yield from _judged(ctx, messages)
+    return {site: _answer(path, reply, survey, site, held=True) for site, reply in replies.items()}
+
+
+def _message(
+    method: FederatedSparseQDA, ctx: CoordinatorContext, path: Path, *, held: bool
+) -> Judge:
+    return Judge(
+        settings=method.settings(ctx).to_json(),
+        held=held,
+        models=relayed(path.models, Disclosure.MODEL),
+    )
+
+
+def _judged(ctx: CoordinatorContext, messages: Mapping[str, Judge]) -> Answers:
+    """Replies of the sites that tell errors.
+
+    Raises
+    ------
+    QuorumError
+        None does.
+    """
+    found: dict[str, Any] = {}
+    if messages:
+        ask = Ask("judge", dict(messages), to=tuple(messages))
+        replies = ctx.require((yield ask), at_least=0)
+        found = {site: r for site, r in replies.items() if np.isfinite(r.rates.value).all()}
+    if not found:
+        raise QuorumError(
+            "no site can say how many of its rows the models get wrong, so alpha cannot be chosen: "
+            "give alpha, or let more or larger sites take part"
+        )
+    return found
+
+
+def _answer(path: Path, reply: Any, survey: Survey, site: str, *, held: bool) -> FoldAnswer:
+    b = survey.sites.index(site)
+    n = int((survey.held if held else survey.counts)[b].sum())
+    rates = np.asarray(reply.rates.value, dtype=float)
+    wrong = np.rint(rates * n).astype(np.int64)
+    return FoldAnswer(wrong, n, np.empty(0, dtype=np.int64), path.gap)

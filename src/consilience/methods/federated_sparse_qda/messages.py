@@ -1,0 +1,212 @@
+"""Messages of sparse quadratic discriminant analysis over sites, and its settings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DisclosureError
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, message, sends
+
+MAX_CLASSES = 100
+MAX_ALPHAS = 50
+"""Penalties whose models a site judges in a run."""
+MAX_LINKS = 6
+"""Questions for links that a site answers in a run."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every step must know: travels with each message.
+
+    Attributes
+    ----------
+    levels : tuple of str
+        Classes, as declared.
+    holdout : float
+        Share of each site's rows that no model sees.
+    """
+
+    levels: tuple[str, ...]
+    holdout: float
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site.
+
+        Raises
+        ------
+        DisclosureError
+            More classes, or a larger share of held-out rows, than a site answers for.
+        """
+        raw = json.loads(text)
+        settings = cls(tuple(str(level) for level in raw["levels"]), float(raw["holdout"]))
+        sound = 2 <= len(settings.levels) <= MAX_CLASSES and 0 <= settings.holdout <= 0.5
+        if not sound or len(set(settings.levels)) < len(settings.levels):
+            raise DisclosureError(
+                "other classes, or a larger share of held-out rows, than a site answers for",
+                public="other classes than a site answers for",
+            )
+        return settings
+
+
+@message("federated-sparse-qda/offer", version=1)
+class Offer:
+    """Ask what the sites bring."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+
+
+@message("federated-sparse-qda/offered", version=1)
+class Offered:
+    """Rows, means and spreads by class; classes of few rows count as empty."""
+
+    protected: bool = sends(
+        Disclosure.PUBLIC, kind="bool", doc="blocks of more columns than half the rows stay here"
+    )
+    counts: Released = sends(
+        Disclosure.AGGREGATE, ("k",), kind="int", doc="rows of each class that are not held out"
+    )
+    held: Released = sends(
+        Disclosure.AGGREGATE, ("k",), kind="int", doc="rows of each class that are held out"
+    )
+    means: Released = sends(Disclosure.AGGREGATE, ("k", "p"), gaps=True, doc="column means")
+    spreads: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "p"),
+        gaps=True,
+        doc="mean squared deviations from the means of the site's classes",
+    )
+
+
+@message("federated-sparse-qda/links", version=1)
+class Links:
+    """Ask which columns are linked at the site."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    features: NDArray[np.bool_] = sends(
+        Disclosure.PUBLIC, ("p",), kind="bool", audience="all", doc="columns that take part"
+    )
+    classes: NDArray[np.bool_] = sends(
+        Disclosure.PUBLIC, ("k",), kind="bool", audience="site", doc="classes that count here"
+    )
+    scale: Released = sends(
+        Disclosure.AGGREGATE, ("m",), audience="all", doc="pooled spread within the classes"
+    )
+    threshold: float = sends(
+        Disclosure.PUBLIC,
+        kind="float",
+        audience="site",
+        doc="columns are linked where the norm over classes of their sums of products is above it",
+    )
+
+
+@message("federated-sparse-qda/linked", version=1)
+class Linked:
+    """Which columns are linked, directly or through others."""
+
+    fits: bool = sends(
+        Disclosure.PUBLIC,
+        kind="bool",
+        doc="whether every component could leave as moments; if not, nothing is told",
+    )
+    labels: Released = sends(
+        Disclosure.AGGREGATE, ("m",), kind="int", doc="component of each column"
+    )
+
+
+@message("federated-sparse-qda/moments", version=1)
+class Moments:
+    """Ask for sums of products within blocks."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    features: NDArray[np.bool_] = sends(
+        Disclosure.PUBLIC, ("p",), kind="bool", audience="all", doc="columns that take part"
+    )
+    classes: NDArray[np.bool_] = sends(
+        Disclosure.PUBLIC, ("k",), kind="bool", audience="site", doc="classes that count here"
+    )
+    labels: Released = sends(
+        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="block of each column"
+    )
+
+
+@message("federated-sparse-qda/products", version=1)
+class Products:
+    """Sums of products of deviations from the site's means, by class."""
+
+    products: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "t"),
+        gaps=True,
+        doc="upper triangles, block after block; gaps where a class cannot tell a block",
+    )
+
+
+@message("federated-sparse-qda/judge", version=1)
+class Judge:
+    """Models that are to be judged on the site's rows, one for each penalty."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    held: bool = sends(
+        Disclosure.PUBLIC,
+        kind="bool",
+        audience="all",
+        doc="judge on the held-out rows; otherwise on the others, which these models did not see",
+    )
+    models: Released = sends(
+        Disclosure.MODEL, "by penalty: one model each", audience="site", doc="models of a path"
+    )
+
+
+@message("federated-sparse-qda/judged", version=1)
+class Judged:
+    """Shares of rows that the models get wrong."""
+
+    rates: Released = sends(
+        Disclosure.AGGREGATE,
+        kind="float",
+        many=True,
+        gaps=True,
+        doc="by penalty: share of rows in a wrong class, rounded; a gap where there are too few",
+    )
+
+
+@message("federated-sparse-qda/conclude", version=1)
+class Conclude:
+    """The model, and one without links."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    models: Released = sends(
+        Disclosure.MODEL, "the model, then the one without links", audience="all", doc="two models"
+    )
+
+
+@message("federated-sparse-qda/concluded", version=1)
+class Concluded:
+    """What the models are worth on rows that were held out."""
+
+    rates: Released = sends(
+        Disclosure.AGGREGATE,
+        kind="float",
+        many=True,
+        gaps=True,
+        doc="by model: share of held-out rows in a wrong class, rounded",
+    )
+    losses: Released = sends(
+        Disclosure.AGGREGATE,
+        ("m",),
+        gaps=True,
+        doc="log loss of each model and, after these, of the second less that of the first",
+    )
+    errors: Released = sends(
+        Disclosure.AGGREGATE, ("m",), gaps=True, doc="their squared standard errors"
+    )

@@ -1,0 +1,290 @@
+"""What a site does: tell moments of its classes, say which columns are linked, judge models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.sparse_qda_predictor import SparseQDAPredictor
+from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError
+from consilience.methods.base import SiteContext, SiteData, State, step
+from consilience.methods.federated_sparse_qda.messages import (
+    MAX_ALPHAS,
+    MAX_LINKS,
+    Conclude,
+    Concluded,
+    Judge,
+    Judged,
+    Linked,
+    Links,
+    Moments,
+    Offer,
+    Offered,
+    Products,
+    Settings,
+)
+from consilience.methods.federated_sparse_qda.rows import Rows, rows_of
+from consilience.wire.disclosure import (
+    Limits,
+    Released,
+    aggregate,
+    bundle,
+    cell_counts,
+    class_moments,
+    linked,
+    rounded,
+    weighted_means,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+TOO_MANY = "more questions on the same rows than a site answers"
+_MOST = 1e30
+
+
+# --------------------------------------------------------------------------- offer
+
+
+@step("offer", once=True)
+def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
+    """Tell rows, means and spreads by class."""
+    s = Settings.from_json(message.settings)
+    rows = rows_of(data, s, site)
+    n_classes = len(s.levels)
+    means, spreads = _means_and_spreads(rows, n_classes, data.entity, site.limits)
+    reply = Offered(
+        protected=site.limits.min_records > 1,
+        counts=cell_counts(rows.cells, n_classes),
+        held=cell_counts(rows.codes[rows.held], n_classes),
+        means=means,
+        spreads=spreads,
+    )
+    return reply, {"settings": message.settings, "withheld": np.isnan(means.value)}
+
+
+def _means_and_spreads(
+    rows: Rows, n_classes: int, entities: NDArray[Any] | None, limits: Limits
+) -> tuple[Released, Released]:
+    """Means and mean squared deviations by class; both or neither of a class and column.
+
+    Squares are judged about the medians too: about these a value that most rows share is zero, so
+    that a column which few rows have is seen, wherever somebody else put its origin.
+    """
+    given: dict[str, Any] = {
+        "cells": rows.cells,
+        "n_cells": n_classes,
+        "entities": entities,
+        "mean": True,
+    }
+    centred, judged = np.array(rows.x), np.array(rows.x)
+    for k in range(n_classes):
+        members = np.flatnonzero(rows.cells == k)
+        if len(members):
+            centred[members] -= rows.x[members].mean(axis=0)
+            judged[members] -= np.median(rows.x[members], axis=0)
+    means = aggregate(rows.x, **given)
+    spreads = aggregate(centred**2, **given)
+    unsafe = np.zeros(np.shape(means.value), dtype=bool)
+    for released in (means, spreads, aggregate(judged**2, **given)):
+        unsafe |= np.isnan(released.withhold_unsafe(limits).value)
+    return means.withhold(unsafe), spreads.withhold(unsafe)
+
+
+# --------------------------------------------------------------------------- links
+
+
+def _tally(message: Links, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
+    """How often links are asked for in a run."""
+    return {} if limits.min_records <= 1 else {"questions for links": (1, MAX_LINKS)}
+
+
+@step("links", tally=_tally)
+def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tuple[Linked, State]:
+    """Say which columns are linked, if every component could leave as moments."""
+    from consilience.numerics.joint_precision import RowMoments, components
+
+    s = _settings(message.settings, state)
+    rows = rows_of(data, s, site)
+    columns, cells = _asked(message, rows, state)
+    scale = np.asarray(message.scale.value, dtype=float)
+    if scale.shape != (len(columns),) or not ((scale >= 1 / _MOST) & (scale <= _MOST)).all():
+        raise ProtocolError("links need one scale for each column that takes part")
+    if not message.threshold >= 0:
+        raise ProtocolError("the threshold of links is not negative")
+    members = np.flatnonzero(cells >= 0)
+    labels: IntArray = np.arange(len(columns))
+    if len(members):
+        there, codes = np.unique(cells[members], return_inverse=True)
+        part = rows.x[np.ix_(members, columns)] / scale
+        moments = RowMoments.of(part, codes.ravel(), len(there))
+        labels = np.asarray(components(moments, message.threshold), dtype=np.int64)
+    largest = int(np.unique(labels, return_counts=True)[1].max(initial=1))
+    counts = np.bincount(cells[members])
+    fits = largest == 1 or bool((2 * largest <= counts[counts > 0]).all())
+    fits |= site.limits.min_records <= 1
+    if not fits:
+        labels = np.arange(len(columns))
+        cells = np.full(len(cells), -1)
+    return Linked(fits=fits, labels=linked(labels, cells=cells, n_cells=len(s.levels))), state
+
+
+def _asked(message: Links | Moments, rows: Rows, state: State) -> tuple[IntArray, IntArray]:
+    """Columns that are asked about, and the class of each row that counts.
+
+    Raises
+    ------
+    ProtocolError
+        The question is about what the site withheld.
+    """
+    withheld = np.asarray(state["withheld"])
+    features, classes = np.asarray(message.features), np.asarray(message.classes)
+    if features.shape != withheld.shape[1:] or classes.shape != withheld.shape[:1]:
+        raise ProtocolError("a question needs the study's columns and classes")
+    there = np.bincount(rows.cells[rows.cells >= 0], minlength=len(classes)) > 0
+    counts = classes & there
+    if (withheld & counts[:, None] & features[None, :]).any():
+        raise ProtocolError("the question is about a class and column that the site withheld")
+    used = np.append(counts, False)[rows.cells]
+    return np.flatnonzero(features), np.where(used, rows.cells, -1)
+
+
+def _settings(text: str, state: State) -> Settings:
+    if text != state.get("settings"):
+        raise ProtocolError("a question goes on with the settings of the offer")
+    return Settings.from_json(text)
+
+
+# --------------------------------------------------------------------------- moments
+
+
+@step("moments", once=True)
+def moments(
+    message: Moments, data: SiteData, state: State, site: SiteContext
+) -> tuple[Products, State]:
+    """Tell sums of products within blocks, by class."""
+    s = _settings(message.settings, state)
+    rows = rows_of(data, s, site)
+    columns, cells = _asked(message, rows, state)
+    labels = np.asarray(message.labels.value)
+    if labels.shape != (len(columns),):
+        raise ProtocolError("moments need one block for each column that takes part")
+    products = class_moments(
+        rows.x[:, columns],
+        cells=cells,
+        n_cells=len(s.levels),
+        blocks=blocks_of(labels),
+        limits=site.limits,
+        entities=data.entity,
+    )
+    return Products(products=products), state
+
+
+def blocks_of(labels: NDArray[Any]) -> list[NDArray[np.intp]]:
+    """Places of each label that two or more columns have, in order of first places."""
+    _, first, of = np.unique(labels, return_index=True, return_inverse=True)
+    found = [np.flatnonzero(of.ravel() == i) for i in np.argsort(first)]
+    return [block for block in found if len(block) > 1]
+
+
+# --------------------------------------------------------------------------- judge
+
+
+@step("judge", once=True)
+def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
+    """Say how many rows each model gets wrong, rounded."""
+    s = _settings(message.settings, state)
+    rows = rows_of(data, s, site)
+    judged = rows.held if message.held else rows.kept
+    models = message.models.value
+    if not isinstance(models, tuple) or len(models) > MAX_ALPHAS:
+        raise DisclosureError("more models than a site judges", public=TOO_MANY)
+    x, y = rows.x[judged], rows.codes[judged]
+    wrong = [_classes(_model(m, s), x, s) != y for m in models]
+    return Judged(rates=bundle([_rate(w, site.limits) for w in wrong])), state
+
+
+def _model(arrays: Any, s: Settings) -> SparseQDAPredictor:
+    """A model that came, whose classes are the study's.
+
+    Raises
+    ------
+    ProtocolError
+        It is none: said without a word of the site's rows.
+    """
+    try:
+        model = SparseQDAPredictor.from_arrays(arrays)
+    except (ConsilienceError, ArithmeticError, LookupError, TypeError, ValueError):
+        raise ProtocolError("a model cannot be used", public="a model cannot be used") from None
+    if tuple(str(c) for c in model.classes_) != s.levels:
+        raise ProtocolError("a model has other classes", public="a model has other classes")
+    return model
+
+
+def _classes(model: SparseQDAPredictor, x: FloatArray, s: Settings) -> IntArray:
+    """Position of the class that a model predicts."""
+    if model.n_features_in_ != x.shape[1]:
+        raise ProtocolError("a model has other columns than the study")
+    # A score that is no number, under a made-up model, is no class: the row is wrong.
+    scores = model.scores(x)
+    return np.asarray(np.where(np.isnan(scores).any(axis=1), -2, scores.argmax(axis=1)))
+
+
+def rate_step(n: int, min_records: int) -> float:
+    """To what a share of wrong rows is rounded: half of `min_records`, or a fifth of its error.
+
+    The number of wrong rows is a count, which a site would not tell where it is small. Rounded to
+    several rows it says neither whether any row is wrong nor whether one more is.
+    """
+    if min_records <= 1:
+        return 1.0 / n
+    return float(max(min_records / 2, np.sqrt(n) / 10)) / n
+
+
+def _rate(wrong: NDArray[np.bool_], limits: Limits) -> Released:
+    n = len(wrong)
+    if n < limits.min_records or not n:
+        return rounded(np.nan, n_records=0, step=1.0)
+    share = float(np.mean(wrong))
+    return rounded(share, n_records=n, step=rate_step(n, limits.min_records))
+
+
+# --------------------------------------------------------------------------- conclude
+
+
+@step("conclude", once=True)
+def conclude(
+    message: Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[Concluded, State]:
+    """Keep the model, and judge it on rows that were held out."""
+    s = _settings(message.settings, state)
+    rows = rows_of(data, s, site)
+    models = message.models.value
+    if not isinstance(models, tuple) or len(models) != 2:
+        raise ProtocolError("the end takes the model and the one without links")
+    made = [_model(m, s) for m in models]
+    if any(model.n_features_in_ != rows.x.shape[1] for model in made):
+        raise ProtocolError("a model has other columns than the study")
+    site.output("predictor", _of_own_rows(made[0], data))
+    x, y = rows.x[rows.held], rows.codes[rows.held]
+    rates = bundle([_rate(_classes(model, x, s) != y, site.limits) for model in made])
+    if not len(x):
+        gaps = aggregate(np.full((0, 3), np.nan)).withhold(np.ones(3, dtype=bool))
+        return Concluded(rates=rates, losses=gaps, errors=gaps), {}
+    first, second = (-m.predict_log_proba(x)[np.arange(len(y)), y] for m in made)
+    found = weighted_means(np.stack([first, second, second - first], axis=1), limits=site.limits)
+    return Concluded(rates=rates, losses=found.mean, errors=found.variance), {}
+
+
+def _of_own_rows(model: SparseQDAPredictor, data: SiteData) -> SparseQDAPredictor:
+    """The model for tables in the site's own units."""
+    arrays = model.to_arrays()
+    if data.scaling is not None:
+        arrays["scaling"] = np.asarray(data.scaling)
+    return SparseQDAPredictor.from_arrays(arrays)
+
+
+STEPS: Sequence[Any] = (offer, links, moments, judge, conclude)
