@@ -1,0 +1,282 @@
+"""Messages of community Bayes over sites. Fits are packed: see :func:`packed`.
+
+Coefficients are those of ``numerics.multinomial``: contrasts of the classes that have rows, with
+the intercept in the first column.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DisclosureError, ProtocolError
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, message, sends
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MAX_ROUNDS = 100
+"""Newton rounds that a site answers in a run, where records are protected."""
+MAX_CANDIDATES = 20
+"""Numbers of communities that are judged in a run: each tells a figure of the choosing rows."""
+SMALLEST_C, LARGEST_C = 1e-6, 1e6
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a site needs to know in every step.
+
+    Attributes
+    ----------
+    levels : tuple of str
+        Declared levels of the response.
+    c : float
+        C of the logistic regressions: ``C sum loss + |coefficients|^2 / 2`` over all sites' rows.
+    choosing, holdout : float
+        Shares of each class's rows that choose the number of communities, and that judge the end.
+    """
+
+    levels: tuple[str, ...]
+    c: float
+    choosing: float
+    holdout: float
+
+    @property
+    def ridge(self) -> float:
+        """Penalty of half the squared coefficients, per sum of losses."""
+        return 1.0 / self.c
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site.
+
+        Raises
+        ------
+        DisclosureError
+            Shares or a penalty that a site does not answer for.
+        """
+        raw = json.loads(text)
+        raw["levels"] = tuple(raw["levels"])
+        s = cls(**raw)
+        shares = 0 <= s.choosing <= 0.4 and 0 <= s.holdout <= 0.4
+        if not shares or not SMALLEST_C <= s.c <= LARGEST_C or len(s.levels) < 2:
+            sentence = "a penalty, or shares of held-out rows, that a site does not answer for"
+            raise DisclosureError(sentence, public=sentence)
+        return s
+
+
+@message("federated-community-bayes/offer", version=1)
+class Offer:
+    """Ask what the sites bring."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+
+
+@message("federated-community-bayes/offered", version=1)
+class Offered:
+    """How many rows take part."""
+
+    training: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k",),
+        kind="int",
+        doc="training rows by class; 0 where a class has too few rows to take part",
+    )
+    choosing: Released = sends(Disclosure.AGGREGATE, kind="int", doc="choosing rows")
+    test: Released = sends(Disclosure.AGGREGATE, kind="int", doc="test rows")
+
+
+@message("federated-community-bayes/rank", version=1)
+class Rank:
+    """Ask for the rank correlations."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+
+
+@message("federated-community-bayes/ranks", version=1)
+class Ranks:
+    """Rank correlations of a site's training rows within each class."""
+
+    tables: Released = sends(
+        Disclosure.AGGREGATE,
+        ("p", "p"),
+        many=True,
+        gaps=True,
+        doc="Spearman correlations by class; empty where a class has fewer rows than 2 columns",
+    )
+
+
+@message("federated-community-bayes/fit", version=1)
+class Fit:
+    """Ask for fits of the site's own rows."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    communities: Released = sends(
+        Disclosure.AGGREGATE,
+        ("q",),
+        kind="int",
+        many=True,
+        audience="all",
+        doc="columns of each community",
+    )
+    total: Released = sends(
+        Disclosure.AGGREGATE, kind="int", audience="all", doc="training rows of all sites"
+    )
+
+
+@message("federated-community-bayes/fitted", version=1)
+class Fitted:
+    """Fits of the site's own rows."""
+
+    fits: Released = sends(
+        Disclosure.MODEL,
+        ("d",),
+        many=True,
+        doc="by community: coefficients and curvature, packed; empty where withheld",
+    )
+
+
+@message("federated-community-bayes/slope", version=1)
+class Slope:
+    """Ask for sums at some coefficients."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    round: int = sends(Disclosure.PUBLIC, kind="int", audience="all", doc="1 is the first")
+    classes: Released = sends(
+        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="levels that have rows"
+    )
+    communities: Released = sends(
+        Disclosure.AGGREGATE,
+        ("q",),
+        kind="int",
+        many=True,
+        audience="all",
+        doc="columns of each community",
+    )
+    coefficients: Released = sends(
+        Disclosure.MODEL, ("m", "q"), many=True, audience="all", doc="by community"
+    )
+
+
+@message("federated-community-bayes/slopes", version=1)
+class Slopes:
+    """Sums over the training rows at these coefficients."""
+
+    sums: Released = sends(
+        Disclosure.AGGREGATE,
+        ("d",),
+        many=True,
+        doc="by community: loss, gradient and curvature, packed",
+    )
+
+
+@message("federated-community-bayes/judge", version=1)
+class Judge:
+    """Have the numbers of communities judged."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    classes: Released = sends(
+        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="levels that have rows"
+    )
+    models: Released = sends(
+        Disclosure.MODEL, ("a", "f", "w"), audience="all", doc="by number of communities"
+    )
+
+
+@message("federated-community-bayes/judged", version=1)
+class Judged:
+    """What they are worth on rows that no fit has seen."""
+
+    losses: Released = sends(
+        Disclosure.AGGREGATE,
+        ("a",),
+        gaps=True,
+        doc="mean log loss of the first; by how much each other one's is lower; rounded",
+    )
+    errors: Released = sends(
+        Disclosure.AGGREGATE, ("a",), gaps=True, doc="their squared standard errors"
+    )
+    wrong: Released = sends(
+        Disclosure.AGGREGATE,
+        "share of wrong predictions, rounded to min_records rows",
+        gaps=True,
+        doc="by model; none from protected sites while a number is chosen",
+    )
+
+
+@message("federated-community-bayes/conclude", version=1)
+class Conclude:
+    """The classifier that is kept, and what it is compared with."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    classes: Released = sends(
+        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="levels that have rows"
+    )
+    priors: Released = sends(
+        Disclosure.AGGREGATE, ("m",), audience="all", doc="class frequencies in training rows"
+    )
+    communities: Released = sends(
+        Disclosure.AGGREGATE,
+        ("q",),
+        kind="int",
+        many=True,
+        audience="all",
+        doc="columns of each community",
+    )
+    coefficients: Released = sends(
+        Disclosure.MODEL, ("m", "q"), many=True, audience="all", doc="by community"
+    )
+    models: Released = sends(
+        Disclosure.MODEL,
+        ("a", "f", "w"),
+        audience="all",
+        doc="what is judged: the classifier, the base without communities, class frequencies",
+    )
+
+
+def n_parameters(q: int, m: int) -> int:
+    """Free coefficients of a community of q columns and m classes."""
+    return (m - 1) * (q + 1)
+
+
+def n_numbers(q: int, m: int) -> int:
+    """Numbers of a packed fit."""
+    size = n_parameters(q, m)
+    return size + size * (size + 1) // 2
+
+
+def packed(*heads: FloatArray, curvature: FloatArray) -> FloatArray:
+    """Some vectors, and the upper triangle of a symmetric matrix."""
+    upper = np.triu_indices(len(curvature))
+    return np.concatenate([*(np.ravel(h) for h in heads), curvature[upper]])
+
+
+def unpacked(values: FloatArray, size: int, heads: int) -> tuple[FloatArray, FloatArray]:
+    """Take them apart: the first `heads` numbers, and the matrix of so many rows.
+
+    Raises
+    ------
+    ProtocolError
+        Another number of values, or a matrix that is no curvature.
+    """
+    upper = np.triu_indices(size)
+    if values.shape != (heads + len(upper[0]),):
+        raise ProtocolError("a fit has another size than its community gives")
+    matrix = np.zeros((size, size))
+    matrix[upper] = values[heads:]
+    matrix = matrix + np.triu(matrix, 1).T
+    root = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    root = np.where(root > 0, root, 1.0)
+    if (np.diag(matrix) < 0).any() or (
+        np.linalg.eigvalsh(matrix / root[:, None] / root).min(initial=0.0) < -1e-6 * size
+    ):
+        raise ProtocolError("a curvature that no rows have")
+    return values[:heads], matrix
