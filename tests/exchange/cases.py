@@ -23,9 +23,11 @@ from consilience.methods.assistance_test import AssistanceTest
 from consilience.methods.assisted_glm import AssistedGLM
 from consilience.methods.base import Columns, Method, Preparation, SiteData
 from consilience.methods.ensemble_clustering import EnsembleClustering
+from consilience.methods.federated_sparse_qda import FederatedSparseQDA
 from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
+from consilience.methods.one_table.sparse_qda import SparseQDAStudy
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
@@ -106,6 +108,33 @@ def in_classes() -> Federation:
     return dataclasses.replace(federation_of(TABLES, roles=roles), columns=columns)
 
 
+def one_table() -> Federation:
+    """One site, with a response of two levels that hangs on the first column."""
+    x = TABLES["birch"]
+    noise = np.random.default_rng(6).normal(size=len(x))
+    kind = np.where(x[:, 0] + 3 * noise > 2, "b", "a")
+    given = {"target": kind, "target_name": "kind", "levels": {"kind": ("a", "b")}}
+    federation = federation_of({"birch": x}, roles={"birch": {**ROLES["birch"], **given}})
+    columns = Columns(features=("x0", "x1", "x2"), target="kind", levels={"kind": ("a", "b")})
+    return dataclasses.replace(federation, columns=columns)
+
+
+def labelled() -> Federation:
+    """Rows of two declared classes, of which the second has other means and links."""
+    roles = {}
+    for name, x in TABLES.items():
+        second = np.random.default_rng(len(x)).random(len(x)) < 0.5
+        levels = {"y": ("no", "yes")}
+        roles[name] = {"target": np.where(second, "yes", "no"), "target_name": "y"}
+        roles[name] |= {"levels": levels, "id": ROLES[name]["id"]}
+    tables = {
+        name: x + np.where(roles[name]["target"] == "yes", 1.0, 0.0)[:, None] * x[:, [1]]
+        for name, x in TABLES.items()
+    }
+    columns = Columns(features=("x0", "x1", "x2"), target="y", levels={"y": ("no", "yes")})
+    return dataclasses.replace(federation_of(tables, roles=roles), columns=columns)
+
+
 def over_columns() -> Federation:
     """Three sites with other columns of the same people, of which each lacks some; cedar asks."""
     rng = np.random.default_rng(9)
@@ -166,6 +195,12 @@ CASES: dict[str, Case] = {
     "ensemble-clustering": Case(
         EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret, long=True
     ),
+    "federated-sparse-qda": Case(FederatedSparseQDA(n_alphas=3), labelled, long=True),
+    "federated-sparse-qda by blocks": Case(
+        FederatedSparseQDA(alphas=(0.9, 0.5, 0.2), screening=True, choose="holdout"),
+        labelled,
+        long=True,
+    ),
     # Sites protect their records; both ways to begin, and sums of those who were there before.
     "latent-class-regression": Case(
         LatentClassRegression(n_classes=2, rounds=1, settle_rounds=0, average_rounds=1),
@@ -200,6 +235,7 @@ CASES: dict[str, Case] = {
         predicting,
         long=True,
     ),
+    "sparse-qda": Case(SparseQDAStudy(n_alphas=4, cv=3), one_table, long=True),
     "reference-averaging": Case(
         ReferenceAveraging(estimator="ridge", penalties=(0.1, 10.0), max_rounds=2),
         predicting,

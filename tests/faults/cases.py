@@ -28,9 +28,11 @@ from consilience.methods.base import (
     step,
 )
 from consilience.methods.ensemble_clustering import EnsembleClustering
+from consilience.methods.federated_sparse_qda import FederatedSparseQDA
 from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
+from consilience.methods.one_table.sparse_qda import SparseQDAStudy
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.methods.result import Result
 from consilience.wire.message import Disclosure, message, sends
@@ -106,7 +108,7 @@ class Case:
 
     ``draws_secrets``: result bytes differ between runs; that they hold what was released first is
     checked instead. ``seals``: what crosses has other bytes in each run, results have not, because
-    sites keep what they once drew for their data.
+    sites keep what they once drew for their data. ``sites``: those that take part.
     """
 
     method: Callable[[], Method]
@@ -114,6 +116,7 @@ class Case:
     preparation: Preparation = field(default_factory=Preparation)
     draws_secrets: bool = False
     seals: bool = False
+    sites: tuple[str, ...] = SITES
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -145,6 +148,15 @@ CASES: dict[str, Case] = {
         ),
         columns=Columns(features=FEATURES, target="y", agent="ward", entity="patient"),
     ),
+    "sparse-qda": Case(
+        lambda: SparseQDAStudy(n_alphas=3, cv=2),
+        columns=Columns(features=FEATURES, target="y", levels={"y": ("calm", "wild")}),
+        sites=SITES[:1],
+    ),
+    "federated-sparse-qda": Case(
+        lambda: FederatedSparseQDA(alphas=(0.5, 0.1), screening=True, choose="holdout"),
+        columns=Columns(features=FEATURES, target="y", levels={"y": ("no", "yes")}),
+    ),
     "secret-draws": Case(SecretDraws, draws_secrets=True),
     "assistance-test": Case(
         lambda: AssistanceTest(family="normal", n_directions=2),
@@ -173,6 +185,13 @@ def loader(site: str) -> Loader:
         x[:, 2] = rng.random(n) < 0.5
         y = x @ np.array([1.0, -0.5, 0.25]) + rng.normal(size=n)
         given: dict[str, Any] = {"n_read": n, "content_hash": f"case-{site}", "target": y}
+        if columns.levels:
+            given["levels"] = dict(columns.levels)
+            given["target"] = np.array(columns.levels["y"])[(y > np.median(y)).astype(int)]
+        if columns.levels:
+            second = x[:, 0] + rng.normal(size=n) > 2.0
+            given |= {"target": np.where(second, "yes", "no"), "target_name": "y"}
+            given["levels"] = dict(columns.levels)
         if columns.entity is not None:
             of = np.arange(n) % 12
             given["entity"] = np.array([f"patient-{e}" for e in of])

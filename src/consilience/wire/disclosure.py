@@ -462,18 +462,18 @@ def class_moments(
 
 
 def linked(labels: IntArray, *, cells: IntArray, n_cells: int) -> Released:
-    """Release which columns are linked, as the label of the component of each.
+    """Release which columns are linked, directly or through others.
 
     Parameters
     ----------
     labels : (p,) int array
-        Columns of one component have one label.
+        0 for a column without a link; linked columns have a number of their component in common.
     cells : (n,) int array
         Class of each row that the links rest on; -1 for rows that they do not rest on.
     n_cells : int
     """
     labels, of = np.asarray(labels, dtype=np.int64), np.asarray(cells)
-    largest = int(np.unique(labels, return_counts=True)[1].max(initial=0))
+    largest = int(np.bincount(labels[labels > 0]).max(initial=0))
     records = np.bincount(of[of >= 0], minlength=n_cells).astype(np.int64)
     evidence = Evidence("links", int(records.sum()), records, n_columns=largest)
     return Released(labels, Disclosure.AGGREGATE, evidence, _KEY)

@@ -3,9 +3,9 @@
 Let A_b be the sums of products of a site about its own means, C what the means of the sites add, in
 pooled units, norms over classes for each pair of columns. Then ``|n S| <= sum_b |A_b| + |C|``.
 Where no site's norm is above its threshold t_b, and ``|C| <= lam - sum_b t_b``, the pair is not
-linked at lam: it lies in no common block unless others join it. So blocks that contain the components of all
-the sites, and those of C above ``lam - sum_b t_b``, contain the blocks of the pooled table
-(docs/proofs/class-moments.md).
+linked at lam: it lies in no common block unless others join it. So blocks that contain the
+components of all the sites, and those of C above ``lam - sum_b t_b``, contain the blocks of the
+pooled table (docs/proofs/class-moments.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from consilience.estimators.sparse_qda_units import QDAUnits
 from consilience.exceptions import ProtocolError, QuorumError
 from consilience.methods.base import Ask, CoordinatorContext, Replies
 from consilience.methods.federated_sparse_qda.messages import MAX_LINKS, Links
-from consilience.methods.federated_sparse_qda.site import blocks_of
+from consilience.methods.federated_sparse_qda.site import blocks_of, component_labels
 from consilience.methods.federated_sparse_qda.survey import Survey
 from consilience.numerics.block_moments import BetweenMoments
 from consilience.wire.disclosure import relayed
@@ -60,7 +60,7 @@ class Blocks:
 
 def one_block(m: int) -> Blocks:
     """All columns in one block: nothing is asked."""
-    return Blocks(np.zeros(m, dtype=np.int64), np.empty(0), 0.0, 0)
+    return Blocks(np.ones(m, dtype=np.int64), np.empty(0), 0.0, 0)
 
 
 def tells_all(survey: Survey, labels: IntArray, most_lost: float = 1.0) -> bool:
@@ -127,12 +127,13 @@ def ask_for_links(
             # Who does not say what is linked has no rows in the moments: others are asked anew.
             survey, best, low, high = remaining(survey, replies), None, -1, len(alphas)
             continue
-        labels = np.asarray(components(between, reserve), dtype=np.int64)
+        joined = components(between, reserve)
         for site, reply in replies.items():
             own = np.asarray(reply.labels.value)
-            if own.shape != labels.shape:
+            if own.shape != joined.shape or (own < 0).any():
                 raise ProtocolError(f"site {site} sent links of other columns")
-            labels = np.asarray(merged(labels, *_joined(own)), dtype=np.int64)
+            joined = merged(joined, *_joined(own))
+        labels = component_labels(joined)
         good = all(reply.fits for reply in replies.values()) and tells_all(survey, labels)
         if good:
             best, low = Blocks(labels, thresholds, float(alphas[place]), asked), place
@@ -182,8 +183,9 @@ def _thresholds(survey: Survey, between: BetweenMoments, lam: float) -> tuple[Fl
 
 def _joined(labels: IntArray) -> tuple[IntArray, IntArray]:
     """Pairs of columns that make the components of some labels."""
-    _, first, of = np.unique(labels, return_index=True, return_inverse=True)
-    return first[of.ravel()], np.arange(len(labels))
+    linked = np.flatnonzero(labels)
+    _, first, of = np.unique(labels[linked], return_index=True, return_inverse=True)
+    return linked[first[of.ravel()]], linked
 
 
 def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) -> float:
@@ -211,5 +213,6 @@ def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) 
             bound = sum_of_thresholds * np.outer(ratio[rows], ratio[columns])
             bound += between.norms(rows, columns)
             apart = labels[rows][:, None] != labels[columns][None, :]
+            apart |= (labels[rows] == 0)[:, None] & (at[rows][:, None] != at[columns][None, :])
             worst = max(worst, float(np.where(apart, bound, 0.0).max(initial=0.0)))
     return worst / float(survey.n.sum())

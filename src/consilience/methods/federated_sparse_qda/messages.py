@@ -119,7 +119,7 @@ class Linked:
         doc="whether every component could leave as moments; if not, nothing is told",
     )
     labels: Released = sends(
-        Disclosure.AGGREGATE, ("m",), kind="int", doc="component of each column"
+        Disclosure.AGGREGATE, ("m",), kind="int", doc="component of each column, 0 without a link"
     )
 
 
@@ -135,7 +135,11 @@ class Moments:
         Disclosure.PUBLIC, ("k",), kind="bool", audience="site", doc="classes that count here"
     )
     labels: Released = sends(
-        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="block of each column"
+        Disclosure.AGGREGATE,
+        ("m",),
+        kind="int",
+        audience="all",
+        doc="block of each column, 0 for none",
     )
 
 

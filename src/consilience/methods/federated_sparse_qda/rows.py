@@ -87,7 +87,10 @@ def _held_out(codes: IntArray, data: SiteData, s: Settings, site: SiteContext) -
         return none
     least = site.limits.min_records
     share = PROTECTED_SHARE if least > 1 else s.holdout
-    order = stream(drawing_seed(data, site, "sparse qda"), "held out").permutation(len(codes))
+    # From the classes alone, so that the same rows are held out whatever columns are asked for: the
+    # sums of a column without them would otherwise differ from study to study.
+    bare = data.with_features(np.empty((data.n_rows, 0)), ())
+    order = stream(drawing_seed(bare, site, "sparse qda"), "held out").permutation(len(codes))
     chosen = []
     for k in np.unique(codes[codes >= 0]):
         members = order[codes[order] == k]

@@ -116,19 +116,18 @@ def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tu
     if not message.threshold >= 0:
         raise ProtocolError("the threshold of links is not negative")
     members = np.flatnonzero(cells >= 0)
-    labels: IntArray = np.arange(len(columns))
+    labels = np.zeros(len(columns), dtype=np.int64)
     if len(members):
         there, codes = np.unique(cells[members], return_inverse=True)
         part = rows.x[np.ix_(members, columns)] / scale
         moments = RowMoments.of(part, codes.ravel(), len(there))
-        labels = np.asarray(components(moments, message.threshold), dtype=np.int64)
-    largest = int(np.unique(labels, return_counts=True)[1].max(initial=1))
+        labels = component_labels(components(moments, message.threshold))
+    largest = int(np.bincount(labels[labels > 0]).max(initial=0))
     counts = np.bincount(cells[members])
-    fits = largest == 1 or bool((2 * largest <= counts[counts > 0]).all())
+    fits = largest == 0 or bool((2 * largest <= counts[counts > 0]).all())
     fits |= site.limits.min_records <= 1
     if not fits:
-        labels = np.arange(len(columns))
-        cells = np.full(len(cells), -1)
+        labels, cells = np.zeros_like(labels), np.full(len(cells), -1)
     return Linked(fits=fits, labels=linked(labels, cells=cells, n_cells=len(s.levels))), state
 
 
@@ -183,10 +182,20 @@ def moments(
     return Products(products=products), state
 
 
-def blocks_of(labels: NDArray[Any]) -> list[NDArray[np.intp]]:
-    """Places of each label that two or more columns have, in order of first places."""
-    _, first, of = np.unique(labels, return_index=True, return_inverse=True)
-    found = [np.flatnonzero(of.ravel() == i) for i in np.argsort(first)]
+def component_labels(components: NDArray[np.integer]) -> IntArray:
+    """Number components of two or more columns from 1, in order of first columns; others are 0."""
+    _, first, of, size = np.unique(
+        components, return_index=True, return_inverse=True, return_counts=True
+    )
+    several = np.flatnonzero(size > 1)
+    number = np.zeros(len(first), dtype=np.int64)
+    number[several[np.argsort(first[several])]] = np.arange(1, len(several) + 1)
+    return np.asarray(number[of.ravel()])
+
+
+def blocks_of(labels: NDArray[np.integer]) -> list[NDArray[np.intp]]:
+    """Places of each label above 0 that two or more columns have, by label."""
+    found = [np.flatnonzero(labels == label) for label in np.unique(labels[labels > 0])]
     return [block for block in found if len(block) > 1]
 
 
