@@ -20,6 +20,7 @@ _PUBLIC: dict[str, str] = {
     "MeanAndSD": "consilience.methods.mean_and_sd",
     "AssistanceTest": "consilience.methods.assistance_test",
     "AssistedGLM": "consilience.methods.assisted_glm",
+    "CommunityBayesClassifier": "consilience.estimators.community_bayes",
     "EnsembleClustering": "consilience.methods.ensemble_clustering",
     "FederatedSparseQDA": "consilience.methods.federated_sparse_qda",
     "LatentClassRegression": "consilience.methods.latent_class_regression",

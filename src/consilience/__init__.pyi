@@ -1,6 +1,9 @@
 from consilience.engines.federation import Federation as Federation
 from consilience.engines.federation import Run as Run
 from consilience.engines.federation import load_run as load_run
+from consilience.estimators.community_bayes import (
+    CommunityBayesClassifier as CommunityBayesClassifier,
+)
 from consilience.estimators.latent_class_regressor import (
     LatentClassRegressor as LatentClassRegressor,
 )

@@ -37,7 +37,7 @@ def test_block_design(p):
 
 @pytest.mark.parametrize("structure", ["full", "decreasing", "block"])
 def test_community_designs(structure):
-    made = community_classes(structure, rng=stream(0), block=8)
+    made = community_classes(structure, rng=stream(0), n_blocks=2)
     sigma = made.covariances[0]
     np.testing.assert_array_equal(np.diag(sigma), 1.0)
     expected = {"full": 0.5, "decreasing": 0.5**9, "block": 0.0}[structure]
@@ -70,7 +70,7 @@ def test_transforms_keep_mean_variance_and_ranks():
 
 
 def test_scores_are_log_densities():
-    made = community_classes("block", rng=stream(4), n_features=4, n_classes=2, block=2)
+    made = community_classes("block", rng=stream(4), n_features=4, n_classes=2, n_blocks=2)
     x, _ = made.draw(50, rng=stream(5))
     expected = np.column_stack(
         [multivariate_normal(made.means[k], made.covariances[k]).logpdf(x) for k in (0, 1)]
@@ -144,8 +144,8 @@ def test_settings_out_of_range():
             sparse_precision_classes(8, rng=rng, correlations=wrong)
     with pytest.raises(ParameterError, match="structure"):
         community_classes("ring", rng=rng)  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="block"):
-        community_classes("block", rng=rng, block=5)
+    with pytest.raises(ParameterError, match="n_blocks"):
+        community_classes("block", rng=rng, n_blocks=5)
     with pytest.raises(ParameterError, match="transforms"):
         community_classes("full", rng=rng, transforms=("power",))
     with pytest.raises(ParameterError, match="correlation"):

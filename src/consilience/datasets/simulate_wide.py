@@ -195,7 +195,7 @@ def community_classes(
     structure: Structure,
     *,
     rng: np.random.Generator,
-    block: int = 4,
+    n_blocks: int = 4,
     n_features: int = 16,
     n_classes: int = 3,
     correlation: float = 0.5,
@@ -211,8 +211,9 @@ def community_classes(
         0 between them.
     rng : numpy.random.Generator
         Draws the directions of the means, which are orthogonal.
-    block : int
-        Features of a block, a divisor of p (the source: 2, 4 and 8).
+    n_blocks : int
+        A divisor of p (the source: 2, 4 and 8; read as sizes of blocks these do not give its
+        errors).
     n_features, n_classes : int
         p and K (the source: 16 and 3, with 20 rows a class).
     correlation : float
@@ -246,9 +247,10 @@ def community_classes(
     if structure == "decreasing":
         sigma = correlation ** np.abs(place[:, None] - place)
     else:
-        size = block if structure == "block" else n_features
-        if size < 1 or n_features % size:
-            raise ParameterError.of("block", f"a divisor of {n_features} features", block)
+        count = n_blocks if structure == "block" else 1
+        if count < 1 or n_features % count:
+            raise ParameterError.of("n_blocks", f"a divisor of {n_features} features", n_blocks)
+        size = n_features // count
         together = place[:, None] // size == place // size
         sigma = np.where(together, correlation, 0.0) + (1.0 - correlation) * np.eye(n_features)
     means = norm * _orthogonal(n_classes, n_features, rng)
