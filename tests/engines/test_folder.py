@@ -53,13 +53,13 @@ class Parties:
         }
         self.events: list[tuple[str, str, dict[str, Any]]] = []
 
-    def engine(self, **settings: Any) -> FolderEngine:
+    def engine(self, sites: tuple[str, ...] = SITES, **settings: Any) -> FolderEngine:
         settings = {"poll": POLL, "keep_files": True, **settings}
-        public = {name: key.public for name, key in self.keys.items()}
-        return FolderEngine(self.folder, SITES, self.coordinator, public, **settings)
+        public = {name: self.keys[name].public for name in sites}
+        return FolderEngine(self.folder, sites, self.coordinator, public, **settings)
 
     def federation(self, case: Case = CASES["mean-and-sd"], **settings: Any) -> Federation:
-        engine = settings.pop("engine", None) or self.engine()
+        engine = settings.pop("engine", None) or self.engine(case.sites)
         return Federation(engine, case.columns, case.preparation, **settings)
 
     def watcher(self, name: str) -> Watcher:
@@ -120,7 +120,7 @@ def test_same_bytes_as_the_local_engine(parties: Parties, name: str) -> None:
     case = CASES[name]
     with parties.watching():
         there = parties.federation(case).run(case.method(), seed=11, run_id="run")
-    sites = [Site(s, loader(s)) for s in SITES]
+    sites = [Site(s, loader(s)) for s in case.sites]
     here = Federation(LocalEngine(sites), case.columns, case.preparation).run(
         case.method(), seed=11, run_id="run"
     )

@@ -154,7 +154,7 @@ CASES: dict[str, Case] = {
         sites=SITES[:1],
     ),
     "federated-sparse-qda": Case(
-        lambda: FederatedSparseQDA(alphas=(0.5, 0.1), screening=True, choose="holdout"),
+        lambda: FederatedSparseQDA(alpha=0.1, screening=True),
         columns=Columns(features=FEATURES, target="y", levels={"y": ("no", "yes")}),
     ),
     "secret-draws": Case(SecretDraws, draws_secrets=True),

@@ -137,7 +137,7 @@ def test_every_process_is_killed_at_every_boundary(alone: Stage, case: str) -> N
     met = acted_on(alone, f"trace-{run}", run)
     assert met == written(alone, f"trace-{clean_run(case)}", clean_run(case))
     replies = messages(alone, case)[1]
-    for site in SITES:
+    for site in CASES[case].sites:
         own = {name for name in replies if name.endswith(f"-{site}.msg")}
         assert own and own <= acted_on(alone, f"trace-{site}", run)
 
@@ -203,7 +203,7 @@ def test_every_message_is_damaged(alone: Stage, case: str, damage: str) -> None:
     Cast(alone, case, run, {who: {"damage": damage} for who in EVERYBODY}).play(0)
     alone.check_like(case, run, clean_run(case))
     assert asks and acted_on(alone, f"trace-{run}", run) == asks
-    for site in SITES:
+    for site in CASES[case].sites:
         own = {name for name in replies if name.endswith(f"-{site}.msg")}
         assert own and acted_on(alone, f"trace-{site}", run) == own
 

@@ -280,8 +280,8 @@ def coordinator(spec: dict[str, Any], root: Path) -> None:
     """Run or resume a study through the folder."""
     rundir.secrets = SimpleNamespace(token_bytes=lambda n: b"s" * n)  # type: ignore[attr-defined]
     case = CASES[spec["case"]]
-    keys = {site: SigningKey.load(root / f"keys-{site}").public for site in SITES}
-    engine = FolderEngine(root / "shared", SITES, SigningKey.load(root / "keys"), keys, POLL)
+    keys = {site: SigningKey.load(root / f"keys-{site}").public for site in case.sites}
+    engine = FolderEngine(root / "shared", case.sites, SigningKey.load(root / "keys"), keys, POLL)
     federation = Federation(
         engine,
         case.columns,
@@ -358,7 +358,7 @@ def _child(spec: dict[str, Any]) -> int:
 def _warm_up() -> None:
     """Import and compile what the cases need, once for all forks."""
     for case in CASES.values():
-        engine = LocalEngine([member(name) for name in SITES])
+        engine = LocalEngine([member(name) for name in case.sites])
         federation = Federation(engine, case.columns, case.preparation, **case.settings)
         federation.run(case.method(), seed=5)
 

@@ -89,13 +89,21 @@ def rows_of(data: SiteData, levels: tuple[str, ...], holdout: float, site: SiteC
         raise _refusal("the rows are all of one class: a classifier needs two")
     groups = None
     if data.entity is not None:
-        groups = np.unique(data.entity, return_inverse=True)[1].ravel().astype(np.int64)
+        groups = _by_appearance(data.entity)
     seed = drawing_seed(data, site, "one table")
     held = _held(y, groups, holdout, seed)
     if len(held) < least:
         held = held[:0]
     fitted = np.setdiff1d(np.arange(len(y)), held)
     return Rows(data.features, y, groups, data.feature_names, levels, fitted, held, seed)
+
+
+def _by_appearance(entity: NDArray[np.str_]) -> IntArray:
+    """Numbers of the entities, in the order of their first rows."""
+    _, first, which = np.unique(entity, return_index=True, return_inverse=True)
+    place = np.empty(len(first), dtype=np.int64)
+    place[np.argsort(first)] = np.arange(len(first))
+    return place[which.ravel()]
 
 
 def _held(y: IntArray, groups: IntArray | None, share: float, seed: int) -> IntArray:

@@ -64,6 +64,7 @@ MOST_ALPHAS = 100
 _NO_PAIR = 1e100
 _MOST_FOR_LDA = 1000
 _SHOWN = 3
+_NAMED = 5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -254,7 +255,7 @@ class SparseQDAStudy(OneTableStudy):
         return LocalFit(
             classes=tuple(str(name) for name in fitted.classes_),
             rules=rules,
-            predictor=_predictor(fitted, rows.names, scaling),
+            predictor=fitted.predictor_.with_names(rows.names, scaling),
             wrong=path.cv_wrong.sum(axis=0) if len(path.cv_rows) else np.empty(0, dtype=np.int64),
             cv_se=path.cv_se,
             figures={
@@ -268,7 +269,7 @@ class SparseQDAStudy(OneTableStudy):
             n_rows=int(np.unique(y, return_counts=True)[1].min()),
             n_parameters=_parameters(fitted),
             tables=_tables(fitted, rows),
-            remarks=fitted.remarks_,
+            remarks=_remarks(fitted, rows.names),
         )
 
     def _estimator(self, rows: Rows, **more: Any) -> SparseQDA:
@@ -338,19 +339,6 @@ class SparseQDAStudy(OneTableStudy):
         )
 
 
-def _predictor(
-    fitted: SparseQDA, names: tuple[str, ...], scaling: FloatArray | None
-) -> SparseQDAPredictor:
-    """The fit's predictor with names and scaling of the study's columns."""
-    from consilience.estimators.latent_class_ids import ids_to_arrays
-
-    arrays = fitted.predictor_.to_arrays()
-    arrays |= ids_to_arrays("features", np.array(names, dtype=object))
-    if scaling is not None:
-        arrays["scaling"] = scaling
-    return SparseQDAPredictor.from_arrays(arrays)
-
-
 def interaction_columns(
     pairs: IntArray,
     strength: FloatArray,
@@ -397,6 +385,19 @@ def _parameters(fitted: SparseQDA) -> int:
         inside = int(np.isin(found.pairs[:, 0], block).sum())
         most = max(most, len(block) + inside)
     return most
+
+
+def _remarks(fitted: SparseQDA, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What was noticed, with the study's names of columns; constant ones are told on reading."""
+    others = (text for text in fitted.remarks_ if not text.startswith("columns are constant"))
+    floored = [names[j] for j in np.unique(fitted.floored_[:, 1])]
+    if not floored:
+        return tuple(others)
+    sentence = (
+        "within a class these columns are constant, and their pooled variance over its rows stands "
+        f"in: {', '.join(floored[:_NAMED])}{' and others' if floored[_NAMED:] else ''}"
+    )
+    return (sentence, *others)
 
 
 def _tables(fitted: SparseQDA, rows: Rows) -> dict[str, dict[str, Any]]:
