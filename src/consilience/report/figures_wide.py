@@ -28,8 +28,9 @@ MOST_LINKS = 80
 """Links that are drawn; of more, the strongest."""
 MOST_LEAVES = 70
 """Leaves of a tree that is drawn; of more features, the last merges."""
-_INCHES = 0.66  # of a link, where there is room
-_HIGHEST = 7.0
+_INCHES = 0.66  # of a link; up to _ROOMY where few are to be drawn
+_ROOMY = 1.0
+_HIGHEST = 6.5
 _CUT = 1.4
 
 
@@ -60,7 +61,8 @@ def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
         nodes, ends = np.unique(pairs, return_inverse=True)
         ends = ends.reshape(-1, 2)
         layout = lay_out(len(nodes), ends)
-        unit = min(_INCHES, drawing.WIDTH / layout.width, _HIGHEST / layout.height)
+        most_room = _INCHES if len(nodes) < 5 else _ROOMY
+        unit = min(most_room, drawing.WIDTH / layout.width, _HIGHEST / layout.height)
         fig, ax = drawing.sheet(unit * layout.height + 0.45)
         _links(ax, network, layout.places[ends], unit)
         _nodes(ax, [network.names[j] for j in nodes], layout.places, unit)

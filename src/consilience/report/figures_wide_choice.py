@@ -6,6 +6,7 @@ Each `plot_*` takes a fitted estimator or the result of a run and returns a Matp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,34 +51,53 @@ def plot_candidates(fitted: Any) -> Figure:
     """
     found = candidates_of(fitted)
     order = np.argsort(found.values)
-    linked = found.links.size > 0
-    rows = 2 if linked else 1
+    panels = _panels(found)
     with drawing.style():
-        fig = Figure(figsize=(drawing.WIDTH, 2.7 if rows == 1 else 3.9))
+        fig = Figure(figsize=(drawing.WIDTH, 1.1 + 1.6 * len(panels)))
         fig.set_layout_engine("constrained")
-        ratios = [3, 2][:rows]
-        axes = fig.subplots(rows, 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
-        _errors(axes[0], found, order)
-        if linked:
-            axes[1].plot(
-                found.values[order], found.links[order], "o-", color=drawing.BLUE, markersize=3.5
-            )
-            axes[1].set_ylabel("linked pairs")
-            axes[1].yaxis.set_major_locator(MaxNLocator(4, integer=True))
-            axes[1].set_ylim(bottom=0)
-        for ax in axes:
-            ax.axvline(
-                found.values[found.chosen],
-                color=drawing.ORANGE,
-                linewidth=1.3,
-                linestyle="--",
-                label=f"chosen: {_value(found, found.chosen)}",
-            )
+        axes = fig.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for ax, panel in zip(axes, panels, strict=True):
+            if panel == "error":
+                _errors(ax, found, order)
+            elif panel == "log loss":
+                _line(ax, found.values[order], found.loss[order], panel)
+            else:
+                _line(ax, found.values[order], found.links[order], panel)
+                ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+                ax.set_ylim(bottom=0)
+            if found.chosen >= 0:
+                ax.axvline(
+                    found.values[found.chosen],
+                    color=drawing.ORANGE,
+                    linewidth=1.3,
+                    linestyle="--",
+                    label=f"chosen: {_value(found, found.chosen)}",
+                )
             drawing.bare(ax, "y")
         _scale(axes[-1], found)
         fig.align_ylabels(axes)
-        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+        handles, labels = axes[0].get_legend_handles_labels()
+        if handles:
+            fig.legend(handles, labels, loc="outside upper left", ncols=3)
     return fig
+
+
+def _panels(found: Candidates) -> list[str]:
+    """What is known of the candidates."""
+    panels = []
+    if np.isfinite(found.errors).any() or not np.isfinite(found.loss).any():
+        panels.append("error")
+    if np.isfinite(found.loss).any():
+        panels.append("log loss")
+    if found.links.size:
+        panels.append("linked pairs")
+    return panels
+
+
+def _line(ax: Axes, at: FloatArray, values: FloatArray, words: str) -> None:
+    ax.plot(at, values, "o-", color=drawing.BLUE, markersize=3.5)
+    ax.set_ylabel(words)
+    ax.yaxis.set_major_locator(MaxNLocator(4))
 
 
 def _value(found: Candidates, at: int) -> str:
@@ -211,3 +231,39 @@ def gaps(found: Contributions, a: int, b: int) -> tuple[list[str], FloatArray]:
         names.append(f"{len(rest):,} more")
         values.append(float(gap[rest].sum()))
     return names, np.asarray(values, dtype=float)
+
+
+# --------------------------------------------------------------------------- rules
+
+
+def plot_rules(names: Sequence[str], rates: FloatArray, ends: FloatArray) -> Figure:
+    """Draw how many held-out rows each rule puts into a wrong class, with intervals.
+
+    Parameters
+    ----------
+    names : sequence of str
+    rates : (m,) array
+        NaN where it is not told.
+    ends : (m, 2) array
+        Ends of the intervals; NaN where there are none.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    known = [j for j in range(len(rates)) if np.isfinite(rates[j])]
+    with drawing.style():
+        fig, ax = drawing.sheet(0.3 * len(known) + 0.75)
+        for i, j in enumerate(known):
+            colour = drawing.BLUE if j == 0 else drawing.MUTED
+            if np.isfinite(ends[j]).all():
+                ax.hlines(i, ends[j, 0], ends[j, 1], color=colour, linewidth=1.6)
+            ax.plot(rates[j], i, "o", color=colour, markersize=6)
+        ax.set_yticks(range(len(known)), [drawing.label(names[j], 34) for j in known])
+        ax.set_ylim(len(known) - 0.4, -0.6)
+        ax.set_xlim(left=0)
+        ax.xaxis.set_major_formatter(FuncFormatter(share_words))
+        words = "held-out rows in a wrong class"
+        ax.set_xlabel(words + ", with 95 % intervals" * bool(np.isfinite(ends[known]).any()))
+        drawing.bare(ax)
+    return fig

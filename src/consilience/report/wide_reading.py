@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -54,11 +54,13 @@ class Candidates:
     spread : (A,) array
         Standard error; NaN where unknown.
     chosen : int
-        Place of the one that was chosen.
+        Place of the one that was chosen; -1 where it is not known.
     links : (A,) array
         Linked pairs of features; empty for communities.
     among : str
         Where the rows were: "cross-validation", ...
+    loss : (A,) array
+        Mean log loss of the same rows; empty where it is not known.
     """
 
     kind: str
@@ -68,6 +70,7 @@ class Candidates:
     chosen: int
     links: FloatArray
     among: str
+    loss: FloatArray = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,20 +202,36 @@ def candidates_of(fitted: Any) -> Candidates:
     raise ParameterError.of("fitted", "a fit that compared candidates", type(fitted).__name__)
 
 
+AMONG = {
+    "sites": "the sites, each judging models of the others",
+    "holdout": "rows that sites held out",
+}
+"""Who judged, by the name of the choice in a result over sites."""
+
+
 def _of_result(result: Any) -> Candidates:
     values = np.asarray(result.candidates, dtype=float)
     wrong = np.asarray(result.cv_errors, dtype=float)
-    rate = wrong / result.cv_rows if result.cv_rows and len(wrong) else np.full(len(values), np.nan)
+    n = int(np.sum(result.cv_rows))
+    rate = wrong / n if n and len(wrong) == len(values) else np.full(len(values), np.nan)
+    given = np.asarray(getattr(result, "cv_se", np.empty(0)), dtype=float)
+    # Without folds: rows are judged one by one, and the error is that of a share.
+    spread = given if len(given) == len(values) else np.sqrt(rate * (1.0 - rate) / max(n, 1))
     linked = hasattr(result, "n_links")
+    loss = np.asarray(getattr(result, "candidate_loss", np.empty(0)), dtype=float)
+    if hasattr(result, "choice"):
+        among = AMONG.get(result.choice, "rows that sites held out")
+    else:
+        among = "rows that chose" if hasattr(result, "candidate_loss") else "cross-validation"
     return Candidates(
         "alpha" if linked else "communities",
         values,
         rate,
-        # Rows are judged one by one: the error of a share.
-        np.sqrt(rate * (1.0 - rate) / max(int(result.cv_rows), 1)),
+        spread,
         int(result.chosen),
         np.asarray(result.n_links, dtype=float) if linked else np.empty(0),
-        "cross-validation",
+        among,
+        loss,
     )
 
 
