@@ -28,6 +28,7 @@ from consilience.methods.base import (
     step,
 )
 from consilience.methods.ensemble_clustering import EnsembleClustering
+from consilience.methods.federated_community_bayes import FederatedCommunityBayes
 from consilience.methods.federated_sparse_qda import FederatedSparseQDA
 from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.mean_and_sd import MeanAndSD
@@ -150,8 +151,12 @@ CASES: dict[str, Case] = {
     ),
     "sparse-qda": Case(
         lambda: SparseQDAStudy(n_alphas=3, cv=2),
-        columns=Columns(features=FEATURES, target="y", levels={"y": ("calm", "wild")}),
+        columns=Columns(features=FEATURES, target="y", levels={"y": ("no", "yes")}),
         sites=SITES[:1],
+    ),
+    "federated-community-bayes": Case(
+        lambda: FederatedCommunityBayes(n_communities=2),
+        columns=Columns(features=FEATURES, target="y", levels={"y": ("no", "yes")}),
     ),
     "federated-sparse-qda": Case(
         lambda: FederatedSparseQDA(alpha=0.1, screening=True),
@@ -185,9 +190,6 @@ def loader(site: str) -> Loader:
         x[:, 2] = rng.random(n) < 0.5
         y = x @ np.array([1.0, -0.5, 0.25]) + rng.normal(size=n)
         given: dict[str, Any] = {"n_read": n, "content_hash": f"case-{site}", "target": y}
-        if columns.levels:
-            given["levels"] = dict(columns.levels)
-            given["target"] = np.array(columns.levels["y"])[(y > np.median(y)).astype(int)]
         if columns.levels:
             second = x[:, 0] + rng.normal(size=n) > 2.0
             given |= {"target": np.where(second, "yes", "no"), "target_name": "y"}
