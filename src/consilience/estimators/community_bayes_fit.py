@@ -156,7 +156,9 @@ class CommunityCV:
         return np.asarray(total / self.rows.sum(), dtype=np.float64)
 
     def standard_error(self, scoring: Scoring) -> FloatArray:
-        """Standard error of the mean over folds: (R, C)."""
+        """Standard error of the mean over folds: (R, C); NaN with one fold."""
+        if len(self.rows) < 2:
+            return np.full(self.errors.shape[:2], np.nan)
         by_fold = self._sums(scoring) / self.rows
         return np.asarray(by_fold.std(axis=2, ddof=1) / np.sqrt(len(self.rows)), dtype=np.float64)
 
@@ -166,6 +168,11 @@ class CommunityCV:
         The least loss; among equals the fewest communities, then the first setting. Communities
         are taken as independent only where that lowers the loss; by more than one standard error
         of the least loss, where the rule is asked for.
+
+        Raises
+        ------
+        ParameterError
+            One standard error of a single fold is asked for.
         """
         mean = self.mean(scoring)
         least = float(mean.min())
@@ -173,6 +180,8 @@ class CommunityCV:
         place = int(np.argmax(close, axis=1)[close.any(axis=1)].min())
         setting = int(np.flatnonzero(close[:, place])[0])
         if one_standard_error:
+            if len(self.rows) < 2:
+                raise ParameterError("one_standard_error needs two folds or more: set cv")
             bound = least + self.standard_error(scoring)[setting, place]
             place = int(np.flatnonzero(mean[setting] <= bound)[0])
         return setting, int(self.candidates[place])
@@ -231,7 +240,7 @@ def cross_validate(
     base : classifier
         Not fitted, with `predict_proba`.
     folds : sequence of (train, test) arrays of int
-        Two or more.
+        One (a validation set) or more.
     candidates : sequence of int
         Numbers of communities, ascending.
     linkage : {"average", "complete", "single"}
@@ -246,11 +255,13 @@ def cross_validate(
 
     Raises
     ------
+    ParameterError
+        There is no fold.
     DataError
         A fold trains on one class only, or holds out no rows.
     """
-    if len(folds) < 2:
-        raise ParameterError.of("cv", "two folds or more", len(folds))
+    if not folds:
+        raise ParameterError.of("cv", "one fold or more", len(folds))
     for place, (train, test) in enumerate(folds):
         if len(np.unique(codes[train])) < 2:
             raise DataError(

@@ -66,7 +66,7 @@ class CommunityBayesPredictor:
         self.communities_ = tuple(np.asarray(part, dtype=np.int64) for part in communities)
         self.coefs = tuple(np.asarray(coef, dtype=np.float64) for coef in coefs)
         self.intercepts = np.asarray(intercepts, dtype=np.float64)
-        self.priors_ = np.asarray(priors, dtype=np.float64)
+        self.priors_ = np.atleast_1d(np.asarray(priors, dtype=np.float64))
         labels = np.asarray(classes)
         self.classes_ = labels if labels.dtype.kind in "iubU" else _labels(labels)
         self._check()

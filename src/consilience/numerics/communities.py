@@ -56,12 +56,16 @@ def similarity(correlations: Iterable[ArrayLike], n: ArrayLike) -> FloatArray:
     for matrix in correlations:
         if seen == len(weights):
             raise ParameterError("there are more correlation matrices than numbers of rows")
-        part = (weights[seen] * np.asarray(matrix, dtype=np.float64)) ** 2
-        found = part if found is None else found + part
+        part = weights[seen] * np.asarray(matrix, dtype=np.float64)
+        part *= part
+        if found is None:
+            found = part
+        else:
+            found += part
         seen += 1
     if found is None or seen != len(weights):
         raise ParameterError("there must be one correlation matrix for each number of rows")
-    return np.sqrt(found)
+    return np.sqrt(found, out=found)
 
 
 def linkage_tree(similar: ArrayLike, linkage: Linkage = "average") -> FloatArray:
@@ -101,10 +105,13 @@ def linkage_tree(similar: ArrayLike, linkage: Linkage = "average") -> FloatArray
         return np.zeros((0, 4))
     from scipy.cluster.hierarchy import linkage as scipy_linkage
 
-    upper = matrix[np.triu_indices(p, 1)]
-    top = float(upper.max())
+    distance = matrix[np.triu(np.ones((p, p), dtype=bool), 1)]
+    top = float(distance.max())
     unit = top if top > 0 else 1.0
-    distance = np.round((top - upper) / unit, _DIGITS) * unit
+    np.subtract(top, distance, out=distance)
+    distance /= unit
+    np.round(distance, _DIGITS, out=distance)
+    distance *= unit
     return np.asarray(scipy_linkage(distance, method=linkage))
 
 

@@ -96,6 +96,8 @@ def skeptic(rho: ArrayLike) -> FloatArray:
     (p, p) array
         With a unit diagonal.
     """
-    found = 2.0 * np.sin(np.pi / 6.0 * np.asarray(rho, dtype=np.float64))
+    found = np.pi / 6.0 * np.asarray(rho, dtype=np.float64)
+    np.sin(found, out=found)
+    found *= 2.0
     np.fill_diagonal(found, 1.0)
     return np.asarray(found)
