@@ -268,12 +268,26 @@ def test_ids_that_cannot_be_used(sim: Any, fitted: Any) -> None:
         model.fit(e.x, e.y, entity=[None, *e.entity[1:]])
     with pytest.raises(DataError, match="without an id"):
         model.fit(e.x, e.y, agent=np.where(np.arange(len(e)) == 0, np.nan, 1.0))
-    with pytest.raises(DataError, match="same kind"):
-        fitted.predict(e.x, entity=np.arange(len(e)), agent=e.agent)
     with pytest.raises(DataError, match="give agent too"):
         fitted.predict(e.x, entity=e.entity)
     with pytest.raises(DataError, match="observed"):
         fitted.predict(e.x, entity=e.entity, agent=e.agent, observed=[1.0])
+
+
+def test_numbers_are_found_among_texts(sim: Any) -> None:
+    """Sites keep ids as texts; their tables may hold numbers."""
+    e = sim.events
+    entity = np.unique(e.entity, return_inverse=True)[1]
+    agent = np.unique(e.agent, return_inverse=True)[1]
+    texts = LatentClassRegressor(2, **QUICK).fit(
+        e.x, e.y, entity=entity.astype(str), agent=agent.astype(str)
+    )
+    wanted = texts.predict(e.x, entity=entity.astype(str), agent=agent.astype(str))
+    np.testing.assert_array_equal(texts.predict(e.x, entity=entity, agent=agent), wanted)
+    assert not np.allclose(texts.predict(e.x), wanted)
+    numbers = LatentClassRegressor(2, **QUICK).fit(e.x, e.y, entity=entity, agent=agent)
+    with pytest.raises(DataError, match="entity must be whole numbers, as in the fit"):
+        numbers.predict(e.x, entity=entity.astype(str), agent=agent)
 
 
 # ------------------------------------------------------------------ scikit-learn

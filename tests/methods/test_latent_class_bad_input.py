@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from consilience.exceptions import (
     StudyError,
 )
 from consilience.methods.base import Preparation
-from consilience.methods.latent_class_regression import LatentClassRegression
+from consilience.methods.latent_class_regression import LatentClassRegression, closing
 from consilience.testing.fakes import array_loader, federation_of, members
 from tests.methods.latent import BRIEF, COLUMNS, by_site, events, federation, study
 from tests.methods.test_meta_clustering_bad_input import Altering, altered_field, is_one_sentence
@@ -566,3 +567,23 @@ def test_brief_runs_are_of_the_length_they_say() -> None:
     run = run_on(TABLE)
     assert run.result.rounds_run == sum(BRIEF.values())
     assert run.result.merged_at == BRIEF["rounds"]
+
+
+@pytest.mark.parametrize("mapping", [[0, 1], [0, 1, 2, 0], [0, 1, -2], [0, 1, 3]])
+def test_cells_that_become_classes_that_do_not_exist(mapping: list[int]) -> None:
+    """The last question of a coordinator that errs or lies is checked as those of the rounds."""
+
+    def held(value: Any) -> Any:
+        return SimpleNamespace(value=value)
+
+    message: Any = SimpleNamespace(
+        mean=held(np.zeros((3, 2))),
+        covariance=held(np.broadcast_to(np.eye(2), (3, 2, 2))),
+        sigma2=held(1.0),
+        delta2=held(1.0),
+        mapping=np.array([0, 1, 2]),
+    )
+    assert closing._classes(message, 2, 3).n_classes == 3
+    message.mapping = np.array(mapping)
+    with pytest.raises(ProtocolError, match="classes that do not exist"):
+        closing._classes(message, 2, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -267,11 +268,15 @@ def test_what_is_known_of_rounds(strict: tuple[Any, Run, pd.DataFrame]) -> None:
 # --------------------------------------------------------------------------- held-out figures
 
 
-@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize(
+    ("fit_intercept", "weighted"), [(True, False), (False, False), (True, True)]
+)
 def test_heldout_figures_are_those_of_a_direct_computation(
-    fit_intercept: bool, monkeypatch: pytest.MonkeyPatch
+    fit_intercept: bool, weighted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = events(6, n_entities=6, n_events=8).reset_index(drop=True)
+    drawn = np.random.default_rng(5).uniform(0.1, 3.0, len(frame))
+    frame = frame.assign(w=drawn if weighted else 1.0)
     held: dict[str, np.ndarray] = {}
     draw = rows._draws
 
@@ -293,22 +298,24 @@ def test_heldout_figures_are_those_of_a_direct_computation(
         level=0.8,
         fit_intercept=fit_intercept,
     )
-    result = method.run(federation(tables), seed=1).result
+    columns = dataclasses.replace(COLUMNS, weight="w")
+    result = method.run(federation(tables, columns=columns), seed=1).result
     first = 0 if fit_intercept else 1
     pooled = pd.concat([t[~held[name]] for name, t in tables.items()])
     z = np.column_stack([np.ones(len(pooled)), pooled[FEATURES]])[:, first:]
-    centre = z.mean(axis=0) * fit_intercept
+    h = pooled["w"].to_numpy()
+    centre = np.average(z, axis=0, weights=h) * fit_intercept
     if fit_intercept:
         centre[0] = 0.0
-    scale = np.sqrt((z**2).mean(axis=0) - centre**2)
-    middle = pooled["y"].mean() * fit_intercept
-    unit = np.sqrt((pooled["y"] ** 2).mean() - middle**2)
+    scale = np.sqrt(np.average(z**2, axis=0, weights=h) - centre**2)
+    middle = np.average(pooled["y"], weights=h) * fit_intercept
+    unit = np.sqrt(np.average(pooled["y"] ** 2, weights=h) - middle**2)
     scaled = (z - centre) / scale
     target = (pooled["y"].to_numpy() - middle) / unit
-    gram = scaled.T @ scaled
-    ridge = np.linalg.solve(gram + np.eye(len(gram)), scaled.T @ target)
+    gram = (scaled.T * h) @ scaled
+    ridge = np.linalg.solve(gram + np.eye(len(gram)), scaled.T @ (h * target))
     freedom = np.trace(np.linalg.solve(gram + np.eye(len(gram)), gram))
-    variance = ((target - scaled @ ridge) ** 2).sum() / (len(target) - freedom)
+    variance = (h * (target - scaled @ ridge) ** 2).sum() / (h.sum() - freedom)
     for b, (name, table) in enumerate(tables.items()):
         state = [after for _, site, _, after in seen if site == name][-1]
         chances = state["sum"] / state["n_kept"]
@@ -317,7 +324,7 @@ def test_heldout_figures_are_those_of_a_direct_computation(
             pair: i for i, pair in enumerate(zip(order["agent"], order["entity"], strict=True))
         }
         of = np.array([number[pair] for pair in zip(table["agent"], table["entity"], strict=True)])
-        out = held[name]
+        out, w = held[name], table["w"].to_numpy()
         x = (np.column_stack([np.ones(len(table)), table[FEATURES]])[:, first:] - centre) / scale
         y = (table["y"].to_numpy() - middle) / unit
         # Cells to classes: those that hold most, by their number of entities.
@@ -334,19 +341,20 @@ def test_heldout_figures_are_those_of_a_direct_computation(
         own = np.zeros(len(table))
         for e in range(len(order)):
             mine = (of == e) & ~out
+            times = x[mine].T * w[mine]
             deviation = np.linalg.solve(
-                x[mine].T @ x[mine] + penalty, x[mine].T @ (y[mine] - x[mine] @ ridge)
+                times @ x[mine] + penalty, times @ (y[mine] - x[mine] @ ridge)
             )
             own[of == e] = x[of == e] @ (ridge + deviation)
         mixed = (weights * means).sum(axis=1)
         errors = [(y - x @ ridge) ** 2, (y - own) ** 2, (y - mixed) ** 2, y**2]
-        wanted = [np.mean(e[out]) * unit**2 for e in errors]
+        wanted = [np.average(e[out], weights=w[out]) * unit**2 for e in errors]
         np.testing.assert_allclose(result.heldout_mse[b], wanted, rtol=1e-7)
-        scores = [
-            np.mean(norm.logpdf(y, x @ ridge, np.sqrt(variance))[out]) - np.log(unit),
-            np.mean(np.log((weights * norm.pdf(y[:, None], means, spread)).sum(axis=1))[out])
-            - np.log(unit),
-        ]
+        densities = (
+            norm.logpdf(y, x @ ridge, np.sqrt(variance)),
+            np.log((weights * norm.pdf(y[:, None], means, spread)).sum(axis=1)),
+        )
+        scores = [np.average(d[out], weights=w[out]) - np.log(unit) for d in densities]
         np.testing.assert_allclose(result.heldout_log_score[b], scores, rtol=1e-6)
         ends = np.array(
             [
@@ -355,8 +363,8 @@ def test_heldout_figures_are_those_of_a_direct_computation(
             ]
         )
         inside = (y[out] >= ends[:, 0]) & (y[out] <= ends[:, 1])
-        assert result.coverage[b] == pytest.approx(inside.mean())
-        width = (ends[:, 1] - ends[:, 0]).mean() * unit
+        assert result.coverage[b] == pytest.approx(np.average(inside, weights=w[out]))
+        width = np.average(ends[:, 1] - ends[:, 0], weights=w[out]) * unit
         assert result.interval_width[b] == pytest.approx(width, rel=1e-6)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import joblib
@@ -13,7 +14,7 @@ import pytest
 from consilience import Run
 from consilience.engines.local import LocalEngine
 from consilience.methods.latent_class_regression import rows
-from consilience.methods.latent_class_regression.rounds import Rounds
+from consilience.methods.latent_class_regression.rounds import BETAS, Rounds
 from consilience.testing.fakes import members
 from tests.methods.latent import by_site, events, federation, study
 from tests.reference.latent_class_rounds import Textbook
@@ -247,3 +248,39 @@ def test_rounding_of_sums_decides_nothing(seed: int, monkeypatch: pytest.MonkeyP
         np.testing.assert_allclose(
             getattr(plain, name), getattr(other, name), rtol=1e-10, atol=1e-10, err_msg=name
         )
+
+
+def test_the_merger_that_counts_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With "auto" classes may be merged again while the rounds settle."""
+    merged: list[tuple[int, int]] = []
+    merge = Rounds.merge
+
+    def watched(self: Rounds, n_classes: int | None) -> None:
+        before = len(self.path)
+        merge(self, n_classes)
+        merged.append((self.round, len(self.path) - before))
+
+    monkeypatch.setattr(Rounds, "merge", watched)
+    again = 0
+    for seed in range(4):
+        merged.clear()
+        frame = events(8, n_entities=12, n_events=5, seed=seed, n_classes=3, sigma=1.0)
+        method = study(n_classes="auto", rounds=8, settle_rounds=10, average_rounds=3)
+        result = method.run(federation({"a": frame}), seed=seed).result
+        assert result.merged_at == [at for at, made in merged if made][-1]
+        again += merged[-1][1] > 0
+    assert again > 0
+
+
+def test_sums_that_a_site_withholds_do_not_choose_beta() -> None:
+    """A gap among a site's sums is no reason to take the first value of the grid."""
+    rounds: Any = SimpleNamespace(shared=SimpleNamespace(beta=4.0))
+    fit = tuple(-abs(i - 4.0) for i in range(len(BETAS)))
+    whole = np.ones((2, 12))
+    gap = np.where(np.arange(2)[:, None] == 1, np.nan, whole)
+    replies: Any = {
+        site: SimpleNamespace(sums=SimpleNamespace(value=v), fit=SimpleNamespace(value=fit))
+        for site, v in (("a", whole), ("b", gap))
+    }
+    Rounds.set_beta(rounds, replies, BETAS)
+    assert rounds.shared.beta == BETAS[4]

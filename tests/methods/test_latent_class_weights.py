@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 from consilience.engines.base import Key
 from consilience.methods.latent_class_regression import rounds as at_coordinator
-from consilience.methods.latent_class_regression.messages import unpacked
+from consilience.methods.latent_class_regression.messages import Settings, unpacked
+from consilience.methods.latent_class_regression.site import _where_we_stand
 from consilience.testing.fakes import Action, scripted
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply
@@ -130,6 +132,8 @@ def check(
     engine: Any = found.engine
     heard = {key for key in engine.replies if script.get(key) != "late"}
     share = {site: float(sums_of(engine, (FIRST - 1, site))[0, 0]) for site in found.engine.sites}
+    # Who misses the beginning is not in the classes, and nobody stands for it.
+    share = {site: n for site, n in share.items() if (FIRST, site) in heard}
     brute = BruteForce(4, 0.4, server_cache)
     brute.hear(answers_of(engine, seen, FIRST, heard), share, first=True)
     for r in range(1, 8):
@@ -183,3 +187,52 @@ def sums_of(engine: Any, key: Key) -> np.ndarray:
     """Sums in a reply as it left the site, gaps empty."""
     message = decode_message(Reply.from_bytes(engine.replies[key]).message)
     return np.nan_to_num(np.asarray(message.sums.value))
+
+
+def test_who_misses_the_beginning_is_not_in_the_classes() -> None:
+    """Nobody stands for it: classes rest on the others, with the errors of their events."""
+    tables = by_site(events(12, n_entities=10), [2] * 6)
+    script: Any = {(FIRST, f"site-{k}"): "returns" for k in range(3)}
+    method = study(average_rounds=4)
+    result = method.run(scripted(federation(tables, quorum=3), script), seed=1).result
+    there = [tables[f"site-{k}"] for k in range(3, 6)]
+    entities = sum(len(t.drop_duplicates(["agent", "entity"])) for t in there)
+    assert result.class_sizes.sum() == pytest.approx(entities, rel=1e-9)
+    assert result.class_events.sum() == pytest.approx(sum(map(len, there)), rel=1e-9)
+    assert f"{entities} entities of 3 sites" in result.summary()
+    assert "Not there at the beginning, and so not in the classes: site-0, site-1, site-2." in (
+        result.remarks
+    )
+
+
+def test_one_site_is_asked_and_does_not_answer() -> None:
+    """Of many sites few are asked in a round: that all of these are missing ends nothing."""
+    tables = by_site(events(12, n_entities=10), [2] * 6)
+    method = study(participation=1 / 6, rounds=4)
+    plain: Any = scripted(federation(tables), {})
+    method.run(plain, seed=1)
+    asked: dict[int, list[str]] = {}
+    for round_number, site in plain.engine.requests:
+        asked.setdefault(round_number, []).append(site)
+    alone = [(r, sites[0]) for r, sites in asked.items() if len(sites) == 1]
+    assert len(alone) > 3
+    script: Any = {alone[1]: "returns"}
+    run = method.run(scripted(federation(tables, quorum=5), script), seed=1)
+    nobody = np.flatnonzero(~run.result.reported.any(axis=1))
+    assert nobody.tolist() == [alone[1][0] - FIRST]
+
+
+def test_a_lost_reply_around_a_merger_tells_no_classes() -> None:
+    """Whether its classes are those before or after the merger is not known at the site."""
+    settings = Settings(3, "random", "exact", True, 0.0, 0.9)
+    lost = {"round": 5, "labels": np.array([0, 1]), "released": np.array([0, 1]), "own": OWN}
+    used = {**lost, "round": 4}
+    message = SimpleNamespace(used=4, decay=0.5, weight=0.5)
+    seen: Any = SimpleNamespace(n_entities=2)
+    state: Any = {"answers": [used, lost]}
+    for mapping, wanted in ((np.arange(3), [0, 1]), (np.array([0, 0, 1]), [-1, -1])):
+        _, _, newest = _where_we_stand(message, state, seen, settings, mapping)
+        assert newest["released"].tolist() == wanted
+
+
+OWN = np.zeros((2, 3))

@@ -225,13 +225,13 @@ def test_learners_that_carry_rows_where_one_person_holds_all() -> None:
 def test_a_tree_that_returns_labels() -> None:
     """Leaves of one row: every probability is 0 or 1."""
     tables = classes([80, 90])
-    with pytest.raises(ConsilienceError) as caught:
+    with pytest.raises(ConsilienceError, match="its leaves or neighbourhoods more rows") as caught:
         study(tables, estimator=DecisionTreeClassifier(), levels="ab", max_rounds=2)
     said(caught.value)
 
 
 def test_neighbours_that_return_labels() -> None:
-    with pytest.raises(ConsilienceError) as caught:
+    with pytest.raises(ConsilienceError, match="its leaves or neighbourhoods more rows") as caught:
         study(classes([80, 90]), estimator=KNeighborsClassifier(1), levels="ab", max_rounds=2)
     said(caught.value)
 
@@ -487,8 +487,10 @@ def test_predictions_that_are_not_finite() -> None:
     """A network that diverges: the site says so, and no row."""
     tables = draw([60, 70])
     tables["s0"].loc[1, "x0"] = CANARY
-    wild = MLPRegressor((3,), activation="relu", solver="sgd", learning_rate_init=1e9, max_iter=50)
-    with pytest.raises(ConsilienceError) as caught:
+    wild = MLPRegressor(hidden_layer_sizes=(3,), solver="sgd", learning_rate_init=1e9, max_iter=50)
+    with pytest.raises(
+        ConsilienceError, match="values that are not finite: check its settings"
+    ) as caught:
         study(tables, estimator=wild, max_rounds=2)
     said(caught.value, "s0")
 

@@ -78,12 +78,14 @@ def places(known: NDArray[Any], ids: NDArray[Any], name: str) -> IntArray:
     Raises
     ------
     DataError
-        Numbers where the known ids are texts, or the other way round.
+        Texts where the known ids are numbers.
     """
     if not len(known) or not len(ids):
         return np.full(len(ids), -1, dtype=np.int64)
+    if known.dtype.kind == "U" and ids.dtype.kind == "i":
+        ids = ids.astype(np.str_)  # as sites keep them
     if known.dtype.kind != ids.dtype.kind:
-        raise DataError(f"{name} must be of the same kind as in the fit: all numbers or all texts")
+        raise DataError(f"{name} must be whole numbers, as in the fit: texts were given")
     at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     return np.where(known[at] == ids, at, -1).astype(np.int64)
 

@@ -44,8 +44,8 @@ Source: Yang, Carette, Jimbo, Maruyama, *Federated Latent Class Regression for H
 * A learning rate that makes labels jump to and fro is seen and lowered.
 * Predictions average over an entity's classes; intervals are those of the mixture.
 
-Absence: a site that misses the offer is left out, down to the quorum. One that misses the beginning
-or a round is in the sums by what it sent before, fading (or for good, with `server_cache`), the
+Absence: a site that misses the offer or the beginning is left out, down to the quorum. One that
+misses a round is in the sums by what it sent before, fading (or for good, with `server_cache`), the
 others stand for it by their share of events; it is asked again in the next round it is drawn for.
 One that misses the end keeps no outputs and is not in the held-out figures.
 
@@ -312,7 +312,9 @@ class LatentClassRegression(Method):
             ask_beta = grid if i in (0, self.settle_rounds - 1) else ()
             yield from self._round(ctx, rounds, keep=False, betas=ask_beta)
             if wanted is None and i == self.settle_rounds // 2:
+                merged = len(rounds.path)
                 rounds.merge(None)  # what merging left blurred may be clear by now
+                merged_at = rounds.round if len(rounds.path) > merged else merged_at
         for _ in range(self.average_rounds):
             yield from self._round(ctx, rounds, keep=True, betas=())
         return merged_at
@@ -326,7 +328,8 @@ class LatentClassRegression(Method):
         if asked < len(to):
             to = tuple(to[i] for i in np.sort(ctx.rng.permutation(len(to))[:asked]))
         replies = yield Ask("round", rounds.ask(to, keep=keep, betas=betas), to=to)
-        present = ctx.require(replies, at_least=1)
+        # Of a few that were drawn all may be missing: the others stand for them once more.
+        present = ctx.require(replies, at_least=int(len(to) == len(rounds.standing)))
         if betas:
             rounds.set_beta(present, betas)
         rounds.hear(present, keep=keep)

@@ -40,7 +40,7 @@ def conclude_at_site(
     site: SiteContext,
 ) -> Concluded:
     """Write the site's outputs and judge its held-out events."""
-    classes = _classes(message, events.n_features + int(s.fit_intercept))
+    classes = _classes(message, events.n_features + int(s.fit_intercept), s.n_cells)
     z = events.scaled(*state["scaling"])
     blocks = events.blocks(z, s)
     known = _posterior(message, events, blocks, classes, s, state, site.limits)
@@ -60,11 +60,14 @@ def conclude_at_site(
     return Concluded(figures=figures.mean, variances=figures.variance, effective=figures.effective)
 
 
-def _classes(message: Conclude, n_design: int) -> Classes:
+def _classes(message: Conclude, n_design: int, n_cells: int) -> Classes:
     """The classes as a posterior of their coefficients."""
     mean, covariance = np.asarray(message.mean.value), np.asarray(message.covariance.value)
     if mean.shape[1] != n_design:
         raise ProtocolError("the classes have other columns than the study")
+    target = np.asarray(message.mapping)
+    if target.shape != (n_cells,) or ((target < -1) | (target >= len(mean))).any():
+        raise ProtocolError("cells of the rounds become classes that do not exist")
     precision = np.linalg.inv(covariance)
     precision = (precision + np.swapaxes(precision, 1, 2)) / 2
     cholesky = np.linalg.cholesky(precision)
@@ -155,7 +158,7 @@ def _figures(
     weights = known[events.entity[held]]
     means, variances = class_predictions(x, classes)
     mixed = (weights * means).sum(axis=1)
-    low, high = _ends(weights, means, variances, s.level)
+    low, high = mixture_interval(weights, means, variances, s.level)
     ridge = np.asarray(message.ridge.value)
     by_all = x @ ridge
     by_own = by_all + (x * _own_deviations(blocks, ridge, classes)[events.entity[held]]).sum(1)
@@ -177,17 +180,20 @@ def _figures(
     # Made-up classes could single out an entity: means are rounded to what any one does to them,
     # and to what its being in its class makes of a response that is not known.
     values, entities = np.column_stack(columns), events.entity[held]
+    h = events.root[held] ** 2
     return weighted_means(
         values,
+        h[:, None],
         limits=limits,
         entities=entities,
-        least=_least_steps(y, y - by_all, weights, means, variances, entities, unit),
+        least=_least_steps(y, y - by_all, h, weights, means, variances, entities, unit),
     )
 
 
 def _least_steps(
     y: FloatArray,
     rest: FloatArray,
+    h: FloatArray,
     weights: FloatArray,
     means: FloatArray,
     variances: FloatArray,
@@ -200,7 +206,7 @@ def _least_steps(
     average weights of all. Without it a figure in which all but one entity are known would tell
     that entity's response, since what it adds is then known to the rounding of the others.
     """
-    spread = 0.5 * math.sqrt(float(np.mean(rest**2)))
+    spread = 0.5 * math.sqrt(float((h * rest**2).sum() / h.sum()))
     common = np.broadcast_to(weights.mean(axis=0), weights.shape)
     felt = np.column_stack(
         [
@@ -208,7 +214,8 @@ def _least_steps(
             _slope(y, weights, means, variances) - _slope(y, common, means, variances),
         ]
     )
-    error, score = by_entity(np.abs(felt), entities).max(axis=0) * spread / len(y)
+    moves = by_entity(h[:, None] * np.abs(felt), entities)
+    error, score = moves.max(axis=0) * spread / h.sum()
     steps = np.zeros(N_FIGURES)
     steps[[2, 8]], steps[5] = error * unit**2, score
     return steps
@@ -228,13 +235,6 @@ def _slope(
 def _no_figures() -> WeightedMeans:
     gaps = aggregate(np.full((0, N_FIGURES), np.nan)).withhold(np.ones(N_FIGURES, dtype=bool))
     return WeightedMeans(gaps, gaps, gaps)
-
-
-def _ends(
-    weights: FloatArray, means: FloatArray, variances: FloatArray, level: float
-) -> tuple[FloatArray, FloatArray]:
-    ends = mixture_interval(weights, means, variances, level)
-    return (ends[0], ends[1]) if isinstance(ends, tuple) else (ends[:, 0], ends[:, 1])
 
 
 def _own_deviations(blocks: Blocks, ridge: FloatArray, classes: Classes) -> FloatArray:

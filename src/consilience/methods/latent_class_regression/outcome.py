@@ -244,11 +244,10 @@ def _remarks(
             f"Too few events to tell the moments of all columns at {', '.join(silent)}: the units "
             "rest on the other sites."
         )
-    never = [
-        site
-        for site in rounds.sites
-        if site not in rounds.standing or not rounds.standing[site].sums.any()
-    ]
+    missed = [site for site in rounds.sites if site not in rounds.standing]
+    if missed:
+        found.append(f"Not there at the beginning, and so not in the classes: {', '.join(missed)}.")
+    never = [site for site, standing in sorted(rounds.standing.items()) if not standing.sums.any()]
     if never:
         found.append(
             f"No class of {', '.join(never)} was large enough to be sent at the end: its events "

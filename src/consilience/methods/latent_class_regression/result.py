@@ -199,8 +199,8 @@ class LatentClassRegressionResult(Result):
         n = self.n_classes
         how = " were found and" if self.chosen == "auto" else ""
         shares = ", ".join(f"{share:.0%}" for share in self.class_sizes / self.class_sizes.sum())
-        entities = int(np.nansum(self.n_entities))
-        telling = int(np.sum(np.nan_to_num(self.n_entities) > 0))
+        counted = np.where(self.reported[0], np.nan_to_num(self.n_entities), 0.0)
+        entities, telling = int(counted.sum()), int((counted > 0).sum())
         who = f"{entities} entities of {telling} {'sites' if telling != 1 else 'site'}"
         if n > 1:
             found = f"{n} classes{how} describe {self.target_name} for {who}; they hold {shares}"

@@ -310,11 +310,11 @@ class Rounds:
         return merged, joined
 
     def _scale(self, who: Mapping[str, Any]) -> float:
-        """By how much the sums of some stand for those of all."""
-        known = [site for site in self.sites if site in self.events]
+        """By how much the sums of some stand for those of all who have begun."""
+        known = [site for site in self.standing if site in self.events]
         told = sum(self.events[site] for site in known if site in who)
         everyone = sum(self.events[site] for site in known)
-        return everyone / told if told > 0 else len(self.sites) / max(len(who), 1)
+        return everyone / told if told > 0 else len(self.standing) / max(len(who), 1)
 
     def hear(self, replies: Mapping[str, Sums], *, keep: bool) -> None:
         """Take in the sums of a round, and draw what the classes share.
@@ -396,7 +396,7 @@ class Rounds:
             fits = np.array([float(v) for v in reply.fit.value])
             if fits.shape != total.shape or not np.isfinite(fits).all():
                 continue
-            total += fits * float(np.asarray(reply.sums.value)[:, -MARKS].sum())
+            total += fits * float(np.nansum(np.asarray(reply.sums.value)[:, -MARKS]))
         if total.any():
             self.shared.beta = float(betas[int(np.argmax(total))])
 

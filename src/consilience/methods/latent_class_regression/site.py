@@ -353,6 +353,9 @@ def _where_we_stand(
     labels = _relabelled(used["labels"], mapping)
     if newest is used:
         newest = {**newest, "released": _relabelled(newest["released"], mapping)}
+    elif (mapping != np.arange(s.n_cells)).any():
+        # Merged before or after the lost reply: its classes may be those of now, or not.
+        newest = {**newest, "released": np.full(events.n_entities, -1, dtype=np.int64)}
     return labels, _mapped(own, mapping), newest
 
 

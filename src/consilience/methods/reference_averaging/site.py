@@ -6,7 +6,8 @@ by the held-out rows, so what the gate asks of a fit's rows it asks of these too
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +19,7 @@ from consilience.estimators.collaborative_predictor import CollaborativePredicto
 from consilience.estimators.foreign_models import predict_all
 from consilience.estimators.losses import record_losses
 from consilience.estimators.pseudo_rows import Learner
-from consilience.exceptions import DisclosureError, ProtocolError
+from consilience.exceptions import DataError, DisclosureError, ParameterError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.reference_averaging.messages import (
     MAX_ROUNDS,
@@ -208,12 +209,14 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
                 continue
             at_track = learner.with_penalty(s.penalties[track]) if s.penalties else learner
             toward = target[t, i] if target.size else None
-            made.append(_refit(at_track, t, track, toward, message, rows, s, kept))
+            with _told(at_track):
+                made.append(_refit(at_track, t, track, toward, message, rows, s, kept))
     probe = np.empty(0)
     if s.guard and message.round == 0:
         first = learner.with_penalty(s.penalties[0]) if s.penalties else learner
         rng = stream(rows.seed, "probe")
-        probe = np.array(first.probe(rows.x, rows.y, weight=rows.weight, rng=rng))
+        with _told(first):
+            probe = np.array(first.probe(rows.x, rows.y, weight=rows.weight, rng=rng))
     reply = Fitted(
         fits=bundle(made),
         probe=model(probe, kind="summary", n_records=len(rows.y)),
@@ -250,6 +253,24 @@ def _refit(
         kept["own"][str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
     judged = s.holdout > 0 and (trajectory == 1 or not len(rows.held))
     return _released(facts, learner.at_reference(fitted), judged)
+
+
+@contextmanager
+def _told(learner: Learner) -> Iterator[None]:
+    """Say what is wrong with a learner, in words without a value of a row.
+
+    What is wrong with its settings is of the study; a solver's own words may show the rows.
+    """
+    try:
+        yield
+    except ParameterError as error:
+        raise ParameterError(str(error), public=str(error)) from error
+    except (DataError, ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
+        raise DataError(
+            f"{learner.name} cannot be fitted: {error}",
+            public=f"{learner.name} cannot be fitted here, or predicts values that are not finite: "
+            "check its settings, and scale the columns; the site's own log says which",
+        ) from error
 
 
 def _check_tracks(tracks: Sequence[int], s: Settings) -> None:
