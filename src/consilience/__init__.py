@@ -23,6 +23,7 @@ _PUBLIC: dict[str, str] = {
     "CommunityBayesClassifier": "consilience.estimators.community_bayes",
     "EnsembleClustering": "consilience.methods.ensemble_clustering",
     "FederatedSparseQDA": "consilience.methods.federated_sparse_qda",
+    "FederatedCommunityBayes": "consilience.methods.federated_community_bayes",
     "LatentClassRegression": "consilience.methods.latent_class_regression",
     "LatentClassRegressor": "consilience.estimators.latent_class_regressor",
     "MetaClustering": "consilience.methods.meta_clustering",

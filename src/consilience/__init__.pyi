@@ -14,6 +14,9 @@ from consilience.methods.assisted_glm import AssistedGLM as AssistedGLM
 from consilience.methods.base import Columns as Columns
 from consilience.methods.base import Preparation as Preparation
 from consilience.methods.ensemble_clustering import EnsembleClustering as EnsembleClustering
+from consilience.methods.federated_community_bayes import (
+    FederatedCommunityBayes as FederatedCommunityBayes,
+)
 from consilience.methods.federated_sparse_qda import FederatedSparseQDA as FederatedSparseQDA
 from consilience.methods.latent_class_regression import (
     LatentClassRegression as LatentClassRegression,

@@ -23,6 +23,7 @@ from consilience.methods.assistance_test import AssistanceTest
 from consilience.methods.assisted_glm import AssistedGLM
 from consilience.methods.base import Columns, Method, Preparation, SiteData
 from consilience.methods.ensemble_clustering import EnsembleClustering
+from consilience.methods.federated_community_bayes import FederatedCommunityBayes
 from consilience.methods.federated_sparse_qda import FederatedSparseQDA
 from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.mean_and_sd import MeanAndSD
@@ -39,6 +40,7 @@ from consilience.testing.fakes import (
     federation_of,
     members,
     with_fixed_secrets,
+    with_policy,
 )
 from consilience.wire.signing import SigningKey
 
@@ -120,19 +122,26 @@ def one_table() -> Federation:
 
 
 def labelled() -> Federation:
-    """Rows of two declared classes, of which the second has other means and links."""
-    roles = {}
-    for name, x in TABLES.items():
-        second = np.random.default_rng(len(x)).random(len(x)) < 0.5
-        levels = {"y": ("no", "yes")}
-        roles[name] = {"target": np.where(second, "yes", "no"), "target_name": "y"}
-        roles[name] |= {"levels": levels, "id": ROLES[name]["id"]}
-    tables = {
-        name: x + np.where(roles[name]["target"] == "yes", 1.0, 0.0)[:, None] * x[:, [1]]
-        for name, x in TABLES.items()
-    }
-    columns = Columns(features=("x0", "x1", "x2"), target="y", levels={"y": ("no", "yes")})
+    """Rows of two declared classes, enough to hold some out; the second has links of its own."""
+    names = ("no", "yes")
+    tables, roles = {}, {}
+    for seed, (name, x) in enumerate(TABLES.items()):
+        rows = _rows(10 + seed, 2 * len(x))
+        second = np.arange(len(rows)) % 2 == 1
+        tables[name] = rows + second[:, None] * (1.0 + 0.5 * rows[:, [1]])
+        roles[name] = {
+            "target": np.where(second, "yes", "no"),
+            "target_name": "y",
+            "levels": {"y": names},
+            "id": np.array([f"{name}-{i}" for i in range(len(rows))]),
+        }
+    columns = Columns(features=("x0", "x1", "x2"), target="y", levels={"y": names})
     return dataclasses.replace(federation_of(tables, roles=roles), columns=columns)
+
+
+def labelled_by_partners() -> Federation:
+    """The same rows at sites of partners who signed a contract."""
+    return with_policy(labelled(), Policy(preset="consortium"))
 
 
 def over_columns() -> Federation:
@@ -195,9 +204,18 @@ CASES: dict[str, Case] = {
     "ensemble-clustering": Case(
         EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret, long=True
     ),
+    # Few rows of few columns: what is chosen among is one community, two, or each column alone.
+    "federated-community-bayes": Case(
+        FederatedCommunityBayes(choosing=0.4, holdout=0.2), labelled, long=True
+    ),
+    "federated-community-bayes exact": Case(
+        FederatedCommunityBayes(n_communities=2, fit="exact", holdout=0.0),
+        labelled_by_partners,
+        long=True,
+    ),
     "federated-sparse-qda": Case(FederatedSparseQDA(n_alphas=3), labelled, long=True),
     "federated-sparse-qda by blocks": Case(
-        FederatedSparseQDA(alphas=(0.9, 0.5, 0.2), screening=True, choose="holdout"),
+        FederatedSparseQDA(alphas=(0.9, 0.5, 0.2), screening=True, ties="densest"),
         labelled,
         long=True,
     ),

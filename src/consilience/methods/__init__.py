@@ -4,6 +4,7 @@ BUILT_IN = {
     "assistance-test": "consilience.methods.assistance_test",
     "assisted-glm": "consilience.methods.assisted_glm",
     "ensemble-clustering": "consilience.methods.ensemble_clustering",
+    "federated-community-bayes": "consilience.methods.federated_community_bayes",
     "federated-sparse-qda": "consilience.methods.federated_sparse_qda",
     "latent-class-regression": "consilience.methods.latent_class_regression",
     "meta-clustering": "consilience.methods.meta_clustering",

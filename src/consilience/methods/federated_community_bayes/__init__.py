@@ -10,7 +10,7 @@ ranks: Rank                     ->  ranks its training rows within each class
                                 <-  Ranks: Spearman (p, p) by class     AGGREGATE
 one-shot
 fit: Fit                        ->  fits each community to its own training rows
-  communities, total            <-  Fitted: coefficients, curvature
+  communities                   <-  Fitted: coefficients, curvature
                                     by community, packed                MODEL
 exact, in place of it
 slopes: Slope, rounds 1 .. R    ->  sums loss, gradient and curvature of its rows
@@ -27,8 +27,8 @@ Ranks are averaged over sites by rows of the class, ``R_k = 2 sin(pi/6 rho_k)``;
 by linkage of ``|(n_k R_k,ij)_k|``. The base is a multinomial logistic regression with a ridge: C
 times the sum of losses plus half the squared coefficients, intercepts free. Communities of all
 candidate numbers are fitted at once, since they are nodes of one tree. *One-shot*: each site's loss
-is replaced by its parabola at the site's own minimum (of its loss and its share of the penalty) and
-their sum is minimised; this differs from the pooled fit by terms of the order of one over a site's
+is replaced by its parabola at the minimum of its loss and the penalty, and the sum of parabolas and
+penalty is minimised; this differs from the pooled fit by terms of the order of one over a site's
 rows. *Exact*: Newton's method on the sums of the sites, equal to the pooled fit of the training
 rows to 1e-8. Combined, ``sum_l log p(k | x_l) + (1 - L) log pi_k`` is one linear model, which is
 what sites judge.
@@ -269,7 +269,6 @@ class FederatedCommunityBayes(Method):
         message = Fit(
             settings=survey.settings.to_json(),
             communities=relayed(communities, AGGREGATE),
-            total=relayed(survey.total, AGGREGATE),
         )
         replies = ctx.require((yield Ask("fit", message, to=survey.sites)))
         sites = sorted(replies)
@@ -279,7 +278,7 @@ class FederatedCommunityBayes(Method):
         fitted = []
         for c, columns in enumerate(communities):
             fits = [np.asarray(replies[site].fits.value[c]) for site in sites]
-            made = combine(fits, counts, len(columns), survey.settings.ridge, survey.total)
+            made = combine(fits, counts, len(columns), survey.settings.ridge)
             fitted.append(made)
         if all(made.phi is None for made in fitted):
             raise QuorumError(

@@ -127,9 +127,6 @@ class Fit:
         audience="all",
         doc="columns of each community",
     )
-    total: Released = sends(
-        Disclosure.AGGREGATE, kind="int", audience="all", doc="training rows of all sites"
-    )
 
 
 @message("federated-community-bayes/fitted", version=1)

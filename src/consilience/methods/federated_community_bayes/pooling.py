@@ -73,9 +73,9 @@ def pool_ranks(tables: Sequence[tuple[FloatArray, ...]], counts: IntArray, p: in
             weight[k] += counts[b, k] * known
     rho = np.divide(total, weight, out=np.zeros_like(total), where=weight > 0)
     found = np.stack([skeptic(np.clip(r, -1.0, 1.0)) for r in rho])
-    spoken = told.any(axis=0)
+    spoken = np.asarray(told.any(axis=0))
     found[~spoken] = 0.0
-    gaps = ((weight == 0) & spoken[:, None, None]).any(axis=0)
+    gaps = np.any((weight == 0) & spoken[:, None, None], axis=0)
     return PooledRanks(found, told, np.asarray(gaps))
 
 
@@ -111,9 +111,7 @@ class Combined:
     sites: tuple[int, ...]
 
 
-def combine(
-    fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float, total: int
-) -> Combined:
+def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) -> Combined:
     """Minimise the sum of the sites' losses, each replaced by its parabola at the site's own fit.
 
     Parameters
@@ -124,14 +122,14 @@ def combine(
     q : int
         Columns of the community.
     ridge : float
-    total : int
-        Training rows of all sites: a site's penalty was its share of the ridge.
+        Penalty of the common fit, and of each site's own.
 
     Notes
     -----
-    At its own minimum a site's loss has the gradient ``-ridge n_b / N`` times its coefficients, so
-    coefficients and curvature tell the parabola. A site with some of the classes only speaks of
-    the odds between these: its contrasts are ``J Phi`` of the common ones.
+    At its own minimum a site's loss has the gradient ``-ridge`` times its coefficients, so
+    coefficients and curvature tell the parabola. Sites take the whole penalty: small ones overfit
+    otherwise, and a parabola far from the common minimum says little there. A site with some of the
+    classes only speaks of the odds between these: its contrasts are ``J Phi`` of the common ones.
     """
     m = counts.shape[1]
     common = multinomial.contrasts(m)
@@ -147,7 +145,7 @@ def combine(
         own = n_parameters(q, len(present))
         flat, curvature = unpacked(values, own, own)
         phi = flat.reshape(len(present) - 1, q + 1)
-        pull = ridge * counts[b].sum() / total * phi
+        pull = ridge * phi
         pull[:, 0] = 0.0
         back = np.linalg.pinv(multinomial.contrasts(len(present))) @ common[present]
         jacobian = np.kron(back, np.eye(q + 1))
@@ -156,9 +154,8 @@ def combine(
         joined[np.ix_(present, present)] = True
         used.append(b)
     rows = counts[used].sum(axis=0).astype(float)
-    for _ in range(m):
-        joined = (joined.astype(int) @ joined.astype(int)) > 0
-    if not used or not joined.all():
+    reached = np.linalg.matrix_power(joined.astype(float), m) > 0
+    if not used or not reached.all():
         return Combined(None, rows, tuple(used))
     free = np.zeros((m - 1, q + 1))
     free[:, 1:] = ridge

@@ -143,14 +143,13 @@ class FederatedCommunityBayesResult(Result):
 
     def to_estimator(self) -> CommunityBayesPredictor:
         """Return the classifier, for rows in the columns' own units."""
-        from consilience.estimators.community_bayes_predictor import CommunityBayesPredictor
+        from consilience.methods.federated_community_bayes.keeping import predictor_of
 
-        return CommunityBayesPredictor(
+        return predictor_of(
             self.communities,
-            self.coefficients,
-            self.intercepts,
-            np.log(self.priors),
-            classes=np.array(self.levels),
+            list(zip(self.coefficients, self.intercepts, strict=True)),
+            self.priors,
+            classes=self.levels,
             feature_names=self.feature_names,
             scaling=self.scaling if self.scaling.size else None,
         )

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.federated_community_bayes.judging import judged_models
+from consilience.methods.federated_community_bayes.keeping import predictor_of
 from consilience.methods.federated_community_bayes.messages import (
     MAX_CANDIDATES,
     MAX_ROUNDS,
@@ -93,12 +94,8 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     s, rows = _goes_on(message.settings, data, state, site)
     x, codes = rows.of(TRAINING)
     communities = _communities(message.communities.value, x.shape[1])
-    total = int(message.total.value)
-    if not len(x) <= total <= 1 << 40:
-        raise ProtocolError("the training rows of all sites are not fewer than those of one")
     present, local = np.unique(codes, return_inverse=True)
     thin = thin_pairs(x, site.limits)
-    ridge = s.ridge * len(x) / total
     found = [_nothing() for _ in communities]
     left = NUMBERS_PER_CELL * x.size if site.limits.min_records > 1 else np.inf
     for c in sorted(range(len(communities)), key=lambda c: (len(communities[c]), c)):
@@ -106,7 +103,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
         numbers = n_numbers(len(columns), len(present))
         if len(present) < 2 or numbers > left or thin[np.ix_(columns, columns)].any():
             continue
-        made = _fitted(x[:, columns], local.ravel(), len(present), ridge, site.limits)
+        made = _fitted(x[:, columns], local.ravel(), len(present), s.ridge, site.limits)
         if made is not None:
             found[c], left = made, left - numbers
     return Fitted(fits=together(found, "fit")), state
@@ -211,20 +208,16 @@ def conclude(
     message: Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Judged, State]:
     """Judge the classifier on the test rows, and keep it."""
-    from consilience.estimators.community_bayes_predictor import CommunityBayesPredictor
-
     s, rows = _goes_on(message.settings, data, state, site)
     classes = _classes(message.classes.value, rows.of(TRAINING)[1])
     if len(message.models.value) > 3:
         raise ProtocolError("three models are judged at the end")
     reply = judged_models(rows, TEST, message.models.value, classes, site.limits, counts=True)
-    rows_each = [multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value]
-    predictor = CommunityBayesPredictor(
+    predictor = predictor_of(
         _communities(message.communities.value, rows.x.shape[1]),
-        tuple(coefficients for coefficients, _ in rows_each),
-        tuple(intercepts for _, intercepts in rows_each),
-        np.log(message.priors.value),
-        classes=np.array(s.levels)[classes],
+        [multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value],
+        np.asarray(message.priors.value),
+        classes=np.array(s.levels)[classes].tolist(),
         feature_names=data.feature_names,
         scaling=data.scaling,
     )
