@@ -343,6 +343,11 @@ def test_every_rule_has_a_test_here() -> None:
         "rounded",
         "estimator",
         "estimators",
+        # Each at its boundary in tests/wire/test_local_fits.py.
+        "fit",
+        "fits",
+        "slopes",
+        "all-slopes",
         "per-record",
         "projection",
         "response",

@@ -56,7 +56,8 @@ def local_fit(
     if n:
         total = weights[:, 0].sum()
         squares = (weights[:, 0] ** 2).sum()
-        effective = np.asarray(total**2 / squares if squares > 0 else 0.0, dtype=np.int64)
+        spread = total**2 / squares if squares > 0 else 0.0
+        effective = np.asarray(np.floor(spread * (1 + 1e-12)), dtype=np.int64)
         share = np.asarray(
             _largest_share(rows, weights[:, 1:] if weights.shape[1] > 1 else weights)
         )

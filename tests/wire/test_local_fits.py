@@ -1,0 +1,135 @@
+"""Fits of a site's own rows and sums at chosen coefficients: what they rest on, what may leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.exceptions import DisclosureError, ProtocolError
+from consilience.sites.gate import review
+from consilience.sites.policy import Policy
+from consilience.wire import disclosure as d
+from consilience.wire.disclosure import Evidence, Limits, Released
+from consilience.wire.local_fits import fit_fault, local_fit, slopes, together
+from consilience.wire.message import Disclosure, message, sends
+
+LIMITS = Limits()
+
+
+@message("test-local-fits/fits", version=1)
+class Fits:
+    value: Any = sends(Disclosure.MODEL, "anything")
+
+
+@message("test-local-fits/sums", version=1)
+class Sums:
+    value: Any = sends(Disclosure.AGGREGATE, "anything")
+
+
+def rows(n: int, q: int = 2, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, q)) + 3.0
+
+
+def fit(n: int = 60, size: int = 3, *, weights: Any = None, x: Any = None) -> Released:
+    x = rows(n) if x is None else x
+    w = np.full((n, 1), 0.25) if weights is None else np.asarray(weights, dtype=float)
+    return local_fit(np.arange(4.0), rows=x, weights=w, n_parameters=size)
+
+
+def evidence(released: Released) -> Evidence:
+    assert released.evidence is not None
+    return released.evidence
+
+
+def leaves(released: Released, policy: Policy | None = None) -> bool:
+    kind = Fits if released.disclosure is Disclosure.MODEL else Sums
+    try:
+        review(kind(value=released), Policy() if policy is None else policy, {})
+    except DisclosureError:
+        return False
+    return True
+
+
+def test_effective_rows_are_those_that_weights_are_spread_over() -> None:
+    even = evidence(fit(60))
+    assert int(even.records) == 60  # type: ignore[call-overload]
+    half = np.where(np.arange(60) < 30, 0.2, 0.0)[:, None]
+    assert np.all(evidence(fit(60, weights=half)).records == 30)
+
+
+def test_shares_are_those_of_the_cells() -> None:
+    """A slow version: every cell of every column of weights."""
+    x, w = rows(25, 3, seed=2), np.random.default_rng(3).normal(size=(25, 4))
+    w[:, 0] = np.abs(w).sum(axis=1)
+    found = evidence(local_fit(np.zeros(1), rows=x, weights=w, n_parameters=1)).share
+    slow = 0.0
+    for k in range(1, 4):
+        for j in range(3):
+            for i in range(3):
+                terms = np.abs(w[:, k] * x[:, j] * x[:, i])
+                slow = max(slow, terms.max() / terms.sum())
+    assert found is not None and float(found) == pytest.approx(slow, rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "size", "good"), [(60, 30, True), (60, 31, False), (9, 2, False)])
+def test_rows_are_twice_the_parameters(n: int, size: int, good: bool) -> None:
+    released = fit(n, size)
+    assert (fit_fault(evidence(released), LIMITS) is None) is good
+    assert leaves(released) is good
+    assert leaves(together([released], "fit")) is good
+    assert leaves(released, Policy(preset="simulation"))
+
+
+@pytest.mark.parametrize(("effective", "good"), [(20, True), (19, False)])
+def test_effective_rows_are_as_many_as_parameters(effective: int, good: bool) -> None:
+    weights = np.where(np.arange(80) < effective, 0.2, 0.0)[:, None]
+    assert leaves(fit(80, 20, weights=weights)) is good
+
+
+@pytest.mark.parametrize(("effective", "good"), [(10, True), (9, False)])
+def test_effective_rows_are_at_least_min_records(effective: int, good: bool) -> None:
+    weights = np.where(np.arange(80) < effective, 0.2, 0.0)[:, None]
+    assert leaves(fit(80, 2, weights=weights)) is good
+
+
+def test_no_cell_of_a_curvature_rests_on_one_row() -> None:
+    x = rows(60)
+    x[7, 1] = 1e6
+    assert not leaves(fit(60, x=x))
+    x[8] = x[7]
+    assert leaves(fit(60, x=x))
+
+
+def test_each_fit_of_several_is_judged_by_itself() -> None:
+    """A large fit does not speak for a small one, nor the other way."""
+    nothing = local_fit(
+        np.zeros(0), rows=np.zeros((0, 1)), weights=np.zeros((0, 1)), n_parameters=0
+    )
+    assert leaves(together([nothing, fit(60, 30)], "fit"))
+    assert not leaves(together([fit(100, 2), nothing, fit(60, 31)], "fit"))
+    assert leaves(together([nothing], "fit"))
+
+
+def test_sums_at_chosen_coefficients_need_the_consent_to_values_of_records() -> None:
+    for released in (slopes(np.ones(3), n_records=50),):
+        for value in (released, together([released], "slopes")):
+            assert not leaves(value)
+            assert leaves(value, Policy(preset="consortium"))
+            assert leaves(value, Policy(per_record=True))
+            with pytest.raises(DisclosureError, match="per_record"):
+                review(Sums(value=value), Policy(), {})
+
+
+@pytest.mark.parametrize(("n", "good"), [(0, True), (9, False), (10, True)])
+def test_sums_at_chosen_coefficients_rest_on_enough_rows(n: int, good: bool) -> None:
+    released = together([slopes(np.ones(3), n_records=n)], "slopes")
+    assert leaves(released, Policy(preset="consortium")) is good
+
+
+def test_what_goes_together_is_of_one_kind() -> None:
+    with pytest.raises(ProtocolError):
+        together([slopes(np.ones(2), n_records=20)], "fit")
+    with pytest.raises(ProtocolError):
+        together([d.relayed(np.ones(2), Disclosure.MODEL)], "fit")
