@@ -104,8 +104,9 @@ def rules_of(result: Any, rounded: bool = False) -> Rules:
         Whether sites rounded the numbers of rows in a wrong class.
     """
     n = int(np.nansum(np.asarray(result.n_held, dtype=float)))
+    telling = int(getattr(result, "error_rows", n))
     wrong = np.asarray(result.errors, dtype=float)
-    rates = wrong / n if n else np.full(len(wrong), np.nan)
+    rates = wrong / telling if telling else np.full(len(wrong), np.nan)
     by_class = np.asarray(result.n_by_class, dtype=float)
     total = float(np.nansum(by_class))
     known = np.isfinite(by_class).all() and total > 0
@@ -113,7 +114,7 @@ def rules_of(result: Any, rounded: bool = False) -> Rules:
         names=tuple(str(name) for name in result.judged),
         n=n,
         rates=rates,
-        ends=np.array([wilson(rate, 0 if rounded else n) for rate in rates]).reshape(-1, 2),
+        ends=np.array([wilson(rate, 0 if rounded else telling) for rate in rates]).reshape(-1, 2),
         loss=np.asarray(result.log_loss, dtype=float),
         loss_se=np.asarray(result.log_loss_se, dtype=float),
         gain=np.asarray(result.log_loss_gain, dtype=float),
@@ -141,12 +142,13 @@ def interval_words(rules: Rules, i: int = 0) -> str:
     return f" (95 % interval {low} to {high})"
 
 
-def beside_words(rules: Rules) -> list[str]:
-    """Say how the probabilities of the first rule compare with the others'."""
-    better = [n for i, n in enumerate(rules.names) if i and rules.clear(i) > 0]
-    worse = [n for i, n in enumerate(rules.names) if i and rules.clear(i) < 0]
+def beside_words(rules: Rules, skip: Sequence[str] = ()) -> list[str]:
+    """Say how the probabilities of the first rule compare with the others', but for `skip`."""
+    others = [(i, n) for i, n in enumerate(rules.names) if i and n not in skip]
+    better = [n for i, n in others if rules.clear(i) > 0]
+    worse = [n for i, n in others if rules.clear(i) < 0]
     known = np.isfinite(rules.gain) & np.isfinite(rules.gain_se)
-    same = [n for i, n in enumerate(rules.names) if i and known[i] and not rules.clear(i)]
+    same = [n for i, n in others if known[i] and not rules.clear(i)]
     words = []
     if better:
         words.append(f"Its probabilities are clearly better than those of {listed(better)}.")
@@ -239,7 +241,7 @@ def _rule_table(rules: Rules) -> Table:
             name,
             percent(rules.rates[i]),
             f"{percent(rules.ends[i, 0])} to {percent(rules.ends[i, 1])}"
-            if math.isfinite(rules.rates[i])
+            if math.isfinite(rules.ends[i, 0])
             else DASH,
             with_error(rules.loss[i], rules.loss_se[i]),
             with_error(rules.gain[i], rules.gain_se[i]) if i else DASH,
@@ -270,9 +272,7 @@ def _site_table(result: Any) -> list[Table]:
     if not hasattr(result, "site_errors"):
         return []
     shares = np.asarray(result.site_errors, dtype=float)
-    held = np.asarray(result.site_held, dtype=float)
-    if shares.size and np.nanmax(shares, initial=0.0) > 1.0:
-        shares = shares / np.where(held > 0, held, np.nan)[:, None]
+    held = np.asarray(getattr(result, "site_held", result.n_held), dtype=float)
     rows = tuple(
         (site_name(site), count_words(held[i]), *(percent(v) for v in shares[i]))
         for i, site in enumerate(result.sites)

@@ -218,11 +218,12 @@ def _of_result(result: Any) -> Candidates:
     # Without folds: rows are judged one by one, and the error is that of a share.
     spread = given if len(given) == len(values) else np.sqrt(rate * (1.0 - rate) / max(n, 1))
     linked = hasattr(result, "n_links")
-    loss = np.asarray(getattr(result, "candidate_loss", np.empty(0)), dtype=float)
+    told = getattr(result, "candidate_loss", getattr(result, "cv_log_loss", np.empty(0)))
+    loss = np.asarray(told, dtype=float)
     if hasattr(result, "choice"):
         among = AMONG.get(result.choice, "rows that sites held out")
     else:
-        among = "rows that chose" if hasattr(result, "candidate_loss") else "cross-validation"
+        among = "the choosing rows" if hasattr(result, "candidate_loss") else "cross-validation"
     return Candidates(
         "alpha" if linked else "communities",
         values,
@@ -231,7 +232,7 @@ def _of_result(result: Any) -> Candidates:
         int(result.chosen),
         np.asarray(result.n_links, dtype=float) if linked else np.empty(0),
         among,
-        loss,
+        loss if len(loss) == len(values) else np.empty(0),
     )
 
 
