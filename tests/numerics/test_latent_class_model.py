@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics import latent_class_merging as merging
 from consilience.numerics import latent_class_model as model
 from consilience.numerics.latent_class import Totals, agent_key, blocks_of, classes_of
 from consilience.numerics.latent_class import totals_of as class_totals
@@ -98,7 +99,7 @@ def test_variances_must_be_positive(sigma2, delta2):
     with pytest.raises(ParameterError):
         model.log_marginal(totals, sigma2, delta2)
     with pytest.raises(ParameterError):
-        model.merge_gain(totals, sigma2, delta2, 2.0)
+        merging.merge_gain(totals, sigma2, delta2, 2.0)
 
 
 def test_totals_that_are_no_sums_are_refused():
@@ -128,7 +129,7 @@ def test_collinear_columns_keep_their_digits():
     x = np.column_stack([x, x, x.sum(axis=1)])
     classes = [(x[:200], x[:200] @ rng.standard_normal(7) + 0.01 * rng.standard_normal(200))]
     classes.append((x[200:], x[200:] @ rng.standard_normal(7)))
-    found = model.merge_gain(totals_of(classes, [9, 9]), 1e-4, 1.0, 2.0)[0, 1]
+    found = merging.merge_gain(totals_of(classes, [9, 9]), 1e-4, 1.0, 2.0)[0, 1]
     assert found == pytest.approx(
         textbook.merge_gain(classes, [9, 9], 0, 1, (1e-4, 1.0), 2.0), rel=1e-8
     )
@@ -155,8 +156,8 @@ def test_gain_of_a_merger_is_exact(sigma, alpha):
     classes, counts = several(5, [30, 3, 12, 0, 50], f=4, sigma=sigma)
     variances = (sigma**2, 1.5)
     totals = totals_of(classes, counts)
-    found = model.merge_gain(totals, *variances, alpha)
-    data = model.merge_gain(totals, *variances, alpha, partition=False)
+    found = merging.merge_gain(totals, *variances, alpha)
+    data = merging.merge_gain(totals, *variances, alpha, partition=False)
     np.testing.assert_array_equal(found, found.T)
     assert np.isneginf(np.diag(found)).all()
     single = model.log_marginal(totals, *variances)
@@ -177,15 +178,15 @@ def test_gain_keeps_its_digits_beside_large_sums_of_squares():
     w = rng.standard_normal(3)
     classes = [events_of(rng, 300, 3, w, 0.01) for _ in range(2)]
     totals = totals_of(classes, [5, 5])
-    exact = model.merge_gain(totals, 1e-4, 1.0, 2.0, partition=False)[0, 1]
+    exact = merging.merge_gain(totals, 1e-4, 1.0, 2.0, partition=False)[0, 1]
     many = totals * 4096.0
-    found = model.merge_gain(many, 1e-4 * 4096, 1.0, 2.0, partition=False)[0, 1]
+    found = merging.merge_gain(many, 1e-4 * 4096, 1.0, 2.0, partition=False)[0, 1]
     assert found == pytest.approx(exact, rel=1e-9)  # S/sigma2, r/sigma2 are the same
 
 
 def test_empty_classes_gain_nothing():
     classes, counts = several(7, [20, 0, 0])
-    found = model.merge_gain(totals_of(classes, counts), 0.3, 2.0, 3.0)
+    found = merging.merge_gain(totals_of(classes, counts), 0.3, 2.0, 3.0)
     np.testing.assert_allclose(found[np.triu_indices(3, 1)], 0.0, atol=1e-12)
 
 
@@ -201,7 +202,7 @@ def test_greedy_merging_is_the_textbooks(seed, n_classes):
     classes = [events_of(rng, 6 + k, 3, weights[k % 3], 0.7) for k in range(8)]
     counts = rng.integers(1, 6, 8)
     expected, gains = textbook.merge_down(classes, list(counts), (0.5, 1.0), 8.0, n_classes)
-    mapping, path = model.merge_down(
+    mapping, path = merging.merge_down(
         totals_of(classes, counts), 0.5, 1.0, n_classes=n_classes, alpha=8.0
     )
     assert grouped(mapping) == expected
@@ -215,12 +216,12 @@ def test_merging_stops_where_the_probability_is_highest():
     classes = [events_of(rng, 40, 4, weights[k // 3], 0.5) for k in range(9)]
     counts = [4, 4, 4, 5, 5, 5, 4, 4, 4]
     totals = totals_of(classes, counts)
-    mapping, path = model.merge_down(totals, 0.25, 4.0, n_classes=None, alpha=9.0)
+    mapping, path = merging.merge_down(totals, 0.25, 4.0, n_classes=None, alpha=9.0)
     assert grouped(mapping) == [{3, 4, 5}, {0, 1, 2}, {6, 7, 8}]  # by size, then as they come
     assert [k for k, _ in path] == list(range(8, 2, -1))
     gains = np.array([gain for _, gain in path])
     assert (gains > 0).all()
-    _, further = model.merge_down(totals, 0.25, 4.0, n_classes=1, alpha=9.0)
+    _, further = merging.merge_down(totals, 0.25, 4.0, n_classes=1, alpha=9.0)
     assert further[:6] == path
     assert all(gain < 0 for _, gain in further[6:])
     joint = [model.log_marginal(totals, 0.25, 4.0).sum() + model.log_partition(counts, 9.0)]
@@ -236,7 +237,7 @@ def test_a_merger_that_pays_only_with_the_next_one_is_found():
     weights = 0.5 * rng.standard_normal((5, 4))
     classes = [events_of_plain(rng, int(rng.integers(2, 40)), w) for w in weights]
     totals = totals_of(classes, rng.integers(1, 20, 5))
-    mapping, path = model.merge_down(totals, 1.0, 0.5, n_classes=None, alpha=5.0)
+    mapping, path = merging.merge_down(totals, 1.0, 0.5, n_classes=None, alpha=5.0)
     gains = [gain for _, gain in path]
     assert mapping.tolist() == [0, 0, 0, 0, 0]
     assert gains[2] < 0 < gains[2] + gains[3]
@@ -246,7 +247,7 @@ def test_empty_and_abandoned_classes_vanish():
     classes, counts = several(10, [0, 40, 30, 0, 35])
     totals = totals_of(classes, counts)
     rest = totals_of(several(10, [0, 40, 30, 0, 35])[0], counts)
-    mapping, path = model.merge_down(totals, 0.25, 1.0, n_classes=5, alpha=5.0)
+    mapping, path = merging.merge_down(totals, 0.25, 1.0, n_classes=5, alpha=5.0)
     assert (mapping.max() + 1, path) == (3, [])
     assert len({mapping[1], mapping[2], mapping[4]}) == 3
     assert (mapping >= 0).all()
@@ -254,21 +255,21 @@ def test_empty_and_abandoned_classes_vanish():
     small = Totals(*(a.copy() for a in totals.arrays))
     for into, part in zip(small.arrays, rest.arrays, strict=True):
         into[4] = 0.02 * part[2]
-    mapping, path = model.merge_down(small, 0.25, 1.0, n_classes=5, alpha=5.0)
+    mapping, path = merging.merge_down(small, 0.25, 1.0, n_classes=5, alpha=5.0)
     assert (mapping.max() + 1, path) == (2, [])
     assert mapping[4] == mapping[2] != mapping[1]
 
 
 def test_nothing_but_empty_classes():
-    mapping, path = model.merge_down(Totals.zeros(3, 2), 1.0, 1.0, n_classes=None, alpha=3.0)
+    mapping, path = merging.merge_down(Totals.zeros(3, 2), 1.0, 1.0, n_classes=None, alpha=3.0)
     assert mapping.tolist() == [0, 0, 0]
     assert path == []
     with pytest.raises(DataError):
-        model.merge_down(Totals.zeros(0, 2), 1.0, 1.0, n_classes=None, alpha=3.0)
+        merging.merge_down(Totals.zeros(0, 2), 1.0, 1.0, n_classes=None, alpha=3.0)
     with pytest.raises(ParameterError):
-        model.merge_down(Totals.zeros(3, 2), 1.0, 1.0, n_classes=0, alpha=3.0)
+        merging.merge_down(Totals.zeros(3, 2), 1.0, 1.0, n_classes=0, alpha=3.0)
     with pytest.raises(ParameterError):
-        model.merge_down(Totals.zeros(3, 2), 1.0, 1.0, n_classes=1, alpha=0.0)
+        merging.merge_down(Totals.zeros(3, 2), 1.0, 1.0, n_classes=1, alpha=0.0)
 
 
 def test_order_of_the_classes_does_not_matter():
@@ -276,9 +277,11 @@ def test_order_of_the_classes_does_not_matter():
     weights = rng.standard_normal((4, 5))
     classes = [events_of(rng, 12 + k, 5, weights[k % 4], 0.6) for k in range(16)]
     totals = totals_of(classes, np.arange(3, 19))
-    mapping, path = model.merge_down(totals, 0.36, 1.0, n_classes=None, alpha=16.0)
+    mapping, path = merging.merge_down(totals, 0.36, 1.0, n_classes=None, alpha=16.0)
     turned = rng.permutation(16)
-    other, other_path = model.merge_down(totals.take(turned), 0.36, 1.0, n_classes=None, alpha=16.0)
+    other, other_path = merging.merge_down(
+        totals.take(turned), 0.36, 1.0, n_classes=None, alpha=16.0
+    )
     np.testing.assert_array_equal(other, mapping[turned])  # sizes of the classes differ
     np.testing.assert_allclose(
         [gain for _, gain in path], [gain for _, gain in other_path], rtol=1e-8, atol=1e-8
@@ -314,7 +317,7 @@ def test_pieces_of_the_true_classes_come_together(shares):
             w = model.draw_weights(classes, rng)
             sigma2 = model.draw_sigma2(totals, classes, rng, weights=w)
             delta2 = model.draw_delta2(w[totals.counts > 0], rng)
-        mapping, _ = model.merge_down(
+        mapping, _ = merging.merge_down(
             totals, sigma2, delta2, n_classes=None, alpha=len(totals.counts)
         )
         right += int(mapping.max() + 1 == len(shares))
@@ -335,7 +338,7 @@ def test_fitted_labels_need_the_gain_of_the_partition():
         for turn in range(30):
             labels, totals, _ = sweep(blocks, labels, totals, 0.25, 1.0, shares, 4.0, keys, turn)
         for partition, found in ((True, with_it), (False, without)):
-            mapping, _ = model.merge_down(
+            mapping, _ = merging.merge_down(
                 totals, 0.25, 1.0, n_classes=None, alpha=3.0, partition=partition
             )
             found.append(mapping.max() + 1)
@@ -517,7 +520,7 @@ def test_entropies_of_pairs_are_what_a_merger_takes_from_the_labels():
     def entropy(q):
         return float(-sum(v * np.log(v) for v in q.ravel() if v > 0))
 
-    found = model.pair_entropies(p)
+    found = merging.pair_entropies(p)
     for a, b in ((0, 1), (1, 3), (2, 3)):
         merged = np.delete(p, b, axis=1)
         merged[:, a] += p[:, b]
@@ -525,12 +528,15 @@ def test_entropies_of_pairs_are_what_a_merger_takes_from_the_labels():
     np.testing.assert_array_equal(found, found.T)
     np.testing.assert_array_equal(np.diagonal(found), 0.0)
     # classes 1 and 3 have become one
-    again = model.label_entropies(p)(np.array([0, 1, 2, 1]))
+    again = merging.label_entropies(p)(np.array([0, 1, 2, 1]))
     three = np.column_stack([p[:, 0], p[:, 1] + p[:, 3], p[:, 2]])
-    np.testing.assert_allclose(again[:3, :3], model.pair_entropies(three), atol=1e-12)
+    np.testing.assert_allclose(again[:3, :3], merging.pair_entropies(three), atol=1e-12)
     np.testing.assert_array_equal(again[3], 0.0)
     group = np.array([0, 1, 2, 1])
-    for entropies in (model.label_entropies(p), model.expected_entropies(some_totals(), 1.0, 1.0)):
+    for entropies in (
+        merging.label_entropies(p),
+        merging.expected_entropies(some_totals(), 1.0, 1.0),
+    ):
         for row in (0, 1, 2):
             np.testing.assert_allclose(
                 entropies(group, row), entropies(group, None)[row], atol=1e-12
@@ -540,10 +546,10 @@ def test_entropies_of_pairs_are_what_a_merger_takes_from_the_labels():
 def test_classes_whose_labels_are_uncertain_are_merged_only_for_a_larger_gain():
     """Two classes that overlap: the labels' entropy is evidence that a hard partition hides."""
     totals = totals_of(*several(4, [30, 30, 30]))
-    plain, path = model.merge_down(totals, 1.0, 1.0, n_classes=None, alpha=3.0)
-    gains = model.merge_gain(totals, 1.0, 1.0, 3.0)
+    plain, path = merging.merge_down(totals, 1.0, 1.0, n_classes=None, alpha=3.0)
+    gains = merging.merge_gain(totals, 1.0, 1.0, 3.0)
     costly = np.full((3, 3), max(float(gains[np.isfinite(gains)].max()), 0.0) + 1.0)
-    kept, none = model.merge_down(
+    kept, none = merging.merge_down(
         totals,
         1.0,
         1.0,
@@ -553,7 +559,7 @@ def test_classes_whose_labels_are_uncertain_are_merged_only_for_a_larger_gain():
     )
     assert len(none) == 0
     assert len(set(kept.tolist())) == 3
-    nothing = model.merge_down(
+    nothing = merging.merge_down(
         totals,
         1.0,
         1.0,
@@ -576,7 +582,7 @@ def test_expected_entropies_are_those_of_labels_of_such_classes(apart):
     y = mean + rng.standard_normal(mean.shape)
     fit = [-0.5 * ((y - design @ w[k]) ** 2).sum(axis=1) + np.log(sizes[k]) for k in (0, 1)]
     p = 1.0 / (1.0 + np.exp(fit[1] - fit[0]))
-    each = model.pair_entropies(np.column_stack([p, 1.0 - p]))[0, 1]
+    each = merging.pair_entropies(np.column_stack([p, 1.0 - p]))[0, 1]
     s = design.T @ design
     totals = Totals(
         np.array([n * s for n in sizes]),
@@ -585,7 +591,7 @@ def test_expected_entropies_are_those_of_labels_of_such_classes(apart):
         6.0 * np.array(sizes),
         np.array(sizes, dtype=float),
     )
-    found = model.expected_entropies(totals, 1.0, 1e6)(np.arange(2))
+    found = merging.expected_entropies(totals, 1.0, 1e6)(np.arange(2))
     # the entropy of a label is at most log 2: standard error of the sum below .35 sqrt(4500) = 23
     assert abs(found[0, 1] - each) < 3 * 23
     assert found[0, 1] == found[1, 0]

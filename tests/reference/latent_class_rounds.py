@@ -20,6 +20,7 @@ from consilience.numerics.latent_class import (
     draw_uniform,
     totals_of,
 )
+from consilience.numerics.latent_class_merging import expected_entropies, merge_down
 from consilience.numerics.latent_class_model import (
     coefficient_moments,
     concentration_log_likelihood,
@@ -27,8 +28,6 @@ from consilience.numerics.latent_class_model import (
     draw_psi,
     draw_sigma2,
     draw_weights,
-    expected_entropies,
-    merge_down,
     start_sigma2,
 )
 from consilience.numerics.latent_class_sampling import draw_labels, table_counts

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.numerics import latent_class_merging as merging
 from consilience.numerics import latent_class_model as model
 from consilience.numerics.latent_class_prediction import posterior_weights
 from consilience.numerics.latent_class_rounds import (
@@ -221,13 +222,13 @@ class Chain:
         # Smoothed totals would split an entity that is a class of its own, and moves between the
         # empty ones, into parts that look like the rest of a class that was left.
         now = totals_of(self.blocks, self.labels, before)
-        mapping, path = model.merge_down(
+        mapping, path = merging.merge_down(
             now,
             self.sigma2,
             self.delta2,
             n_classes=n_classes,
             alpha=self.alpha,
-            entropies=model.label_entropies(self._probabilities()),
+            entropies=merging.label_entropies(self._probabilities()),
         )
         k = int(mapping.max()) + 1
         self.path.extend(path)

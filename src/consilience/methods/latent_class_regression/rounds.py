@@ -21,15 +21,14 @@ from consilience.methods.latent_class_regression.messages import (
     unpacked,
 )
 from consilience.numerics.latent_class import Classes, Totals, classes_of, tree_sum
+from consilience.numerics.latent_class_merging import expected_entropies, merge_down
 from consilience.numerics.latent_class_model import (
     coefficient_moments,
     draw_delta2,
     draw_psi,
     draw_sigma2,
     draw_weights,
-    expected_entropies,
     log_marginal,
-    merge_down,
 )
 from consilience.numerics.latent_class_rounds import (
     JUMPING,

@@ -123,6 +123,7 @@ class Events:
         start = np.concatenate([[0], np.cumsum(events)])
 
         def check(members: IntArray) -> bool:
+            """Whether the class sums of these entities could leave by themselves."""
             if events[members].sum() < limits.min_records:
                 return False
             parts = [used[start[e] : start[e + 1]] for e in members.tolist()]

@@ -37,7 +37,9 @@ from consilience.methods.latent_class_regression.messages import (
 )
 from consilience.methods.latent_class_regression.rows import Events, digest_of, events_of
 from consilience.numerics.latent_class import Classes, Totals, classes_of, draw_uniform
-from consilience.numerics.latent_class_model import concentration_log_likelihood
+from consilience.numerics.latent_class_model import (
+    concentration_log_likelihood,
+)
 from consilience.numerics.latent_class_rounds import expected_moves, own_weights
 from consilience.numerics.latent_class_sampling import draw_labels, table_counts
 from consilience.wire.disclosure import Limits, Released, bundle, class_sums, rounded

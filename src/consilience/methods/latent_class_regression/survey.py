@@ -17,7 +17,9 @@ from consilience.methods.latent_class_regression.messages import (
     packed_size,
 )
 from consilience.numerics.latent_class import tree_sum
-from consilience.numerics.latent_class_model import start_sigma2
+from consilience.numerics.latent_class_model import (
+    start_sigma2,
+)
 
 FloatArray = NDArray[np.float64]
 
