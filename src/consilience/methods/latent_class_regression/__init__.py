@@ -38,9 +38,10 @@ Source: Yang, Carette, Jimbo, Maruyama, *Federated Latent Class Regression for H
   out), and an entity's own part is taken out of the classes exactly: sites know its weight.
 * psi is drawn from table counts of all agents ("exact"); the source's shortcut favours large
   agents, and stays as an option.
-* Sites start from a fit of their own (local): fewer rounds, and sums that tell of fewer changes. The
-  answer then depends on which agents share a site, as a Gibbs sampler does on its start. After a
-  random start it does not, where no sums are withheld: one site with all events is the central run.
+* Sites start from a fit of their own (local): fewer rounds, and sums that tell of fewer changes.
+  The answer then depends on which agents share a site, as a Gibbs sampler does on its start. After
+  a random start it does not, where no sums are withheld: one site with all events is the central
+  run.
 * A learning rate that makes labels jump to and fro is seen and lowered.
 * Predictions average over an entity's classes; intervals are those of the mixture.
 
