@@ -31,6 +31,7 @@ _PUBLIC: dict[str, str] = {
     "ReferenceAveragingClassifier": "consilience.tall.reference_averaging",
     "ReferenceAveragingRegressor": "consilience.tall.reference_averaging",
     "SparseQDA": "consilience.estimators.sparse_qda",
+    "CommunityBayesStudy": "consilience.methods.one_table.community_bayes",
     "SparseQDAStudy": "consilience.methods.one_table.sparse_qda",
     "ConsilienceError": "consilience.exceptions",
 }

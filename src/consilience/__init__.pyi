@@ -23,6 +23,9 @@ from consilience.methods.latent_class_regression import (
 )
 from consilience.methods.mean_and_sd import MeanAndSD as MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering as MetaClustering
+from consilience.methods.one_table.community_bayes import (
+    CommunityBayesStudy as CommunityBayesStudy,
+)
 from consilience.methods.one_table.sparse_qda import SparseQDAStudy as SparseQDAStudy
 from consilience.methods.reference_averaging import ReferenceAveraging as ReferenceAveraging
 from consilience.sites.policy import Policy as Policy

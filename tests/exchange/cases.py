@@ -28,6 +28,7 @@ from consilience.methods.federated_sparse_qda import FederatedSparseQDA
 from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
+from consilience.methods.one_table.community_bayes import CommunityBayesStudy
 from consilience.methods.one_table.sparse_qda import SparseQDAStudy
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.sites.policy import Policy
@@ -253,6 +254,7 @@ CASES: dict[str, Case] = {
         predicting,
         long=True,
     ),
+    "community-bayes": Case(CommunityBayesStudy(candidates=(1, 2), cv=3), one_table, long=True),
     "sparse-qda": Case(SparseQDAStudy(n_alphas=4, cv=3), one_table, long=True),
     "reference-averaging": Case(
         ReferenceAveraging(estimator="ridge", penalties=(0.1, 10.0), max_rounds=2),

@@ -33,6 +33,7 @@ from consilience.methods.federated_sparse_qda import FederatedSparseQDA
 from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
+from consilience.methods.one_table.community_bayes import CommunityBayesStudy
 from consilience.methods.one_table.sparse_qda import SparseQDAStudy
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.methods.result import Result
@@ -149,8 +150,13 @@ CASES: dict[str, Case] = {
         ),
         columns=Columns(features=FEATURES, target="y", agent="ward", entity="patient"),
     ),
+    "community-bayes": Case(
+        lambda: CommunityBayesStudy(n_communities=2),
+        columns=Columns(features=FEATURES, target="y", levels={"y": ("no", "yes")}),
+        sites=SITES[:1],
+    ),
     "sparse-qda": Case(
-        lambda: SparseQDAStudy(n_alphas=3, cv=2),
+        lambda: SparseQDAStudy(alpha=0.1),
         columns=Columns(features=FEATURES, target="y", levels={"y": ("no", "yes")}),
         sites=SITES[:1],
     ),

@@ -287,7 +287,7 @@ def coordinator(spec: dict[str, Any], root: Path) -> None:
         case.columns,
         case.preparation,
         quorum=spec.get("quorum"),
-        deadline=spec.get("deadline", 30.0),
+        deadline=spec.get("deadline", 90.0),
         **case.settings,
     )
     # Before the first file there is nothing to go on with: a person begins again.

@@ -320,3 +320,50 @@ def test_the_site_is_told_what_was_noticed() -> None:
     given = federation(table())
     ShrunkenLDA().run(given, seed=0)
     assert any(line.get("said") == "A remark for the site." for line in given.log("clinic"))
+
+
+# --- what a coordinator could try ----------------------------------------------------------------
+
+
+class Greedy(ShrunkenLDA):
+    """Asks again, with other parameters."""
+
+    def coordinate(self, ctx: Any) -> Any:
+        import dataclasses
+
+        yield from super().coordinate(ctx)
+        other = dataclasses.replace(self, holdout=0.3)
+        return (yield from super(Greedy, other).coordinate(ctx))
+
+
+def test_a_site_fits_once_in_a_run() -> None:
+    with pytest.raises(QuorumError, match="step 'fit' is answered once in a run"):
+        run_of(table(), Greedy())
+
+
+class Careless(ShrunkenLDA):
+    """Sends settings that no study file could hold."""
+
+    def coordinate(self, ctx: Any) -> Any:
+        from consilience.methods.base import Ask
+        from consilience.methods.one_table import Fit
+        from consilience.methods.one_table.messages import Settings
+
+        for text in WRONG_SETTINGS:
+            message = Fit(settings=text or Settings({"holdout": 0.99}, ("calm", "wild")).to_json())
+            replies = yield Ask("fit", message)
+            assert not replies.present, text
+            reasons.extend(r.reason for r in replies.missing.values())
+        ctx.require(replies, at_least=1)
+
+
+WRONG_SETTINGS = ("", "{}", "[1]", '{"parameters": 3, "levels": []}', "{" * 5000)
+reasons: list[str] = []
+
+
+def test_settings_are_checked_at_the_site() -> None:
+    """Each is refused there, in words that show nothing."""
+    with pytest.raises(QuorumError):
+        run_of(table(), Careless())
+    assert len(reasons) == len(WRONG_SETTINGS)
+    assert all("cannot be read" in said or "do not fit the study" in said for said in reasons)

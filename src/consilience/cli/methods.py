@@ -30,18 +30,26 @@ def methods(
         _show(get_method(name))
         return
     found = all_methods()
+    several = {one: kind for one, kind in found.items() if not kind.several}
     console.table(
         ("method", "sites share", "question"),
         (
             (one, "columns" if kind.partition == "rows" else "rows", kind.title)
-            for one, kind in found.items()
+            for one, kind in several.items()
         ),
+    )
+    console.heading("For the table of one site")
+    console.table(
+        ("method", "for several sites", "question"),
+        ((one, kind.several, kind.title) for one, kind in found.items() if kind.several),
     )
 
 
 def _show(kind: type[Method]) -> None:
     console.line(f"{kind.name} (version {kind.version})")
     console.say(kind.title)
+    if kind.several:
+        console.say(f"Takes the table of one site. For several sites: {kind.several}.")
     console.heading("Parameters, for [parameters] of a study file")
     docs = parameter_docs(inspect.getdoc(kind) or "")
     shown = dataclasses.fields(kind)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 BUILT_IN = {
     "assistance-test": "consilience.methods.assistance_test",
     "assisted-glm": "consilience.methods.assisted_glm",
+    "community-bayes": "consilience.methods.one_table.community_bayes",
     "ensemble-clustering": "consilience.methods.ensemble_clustering",
     "federated-community-bayes": "consilience.methods.federated_community_bayes",
     "federated-sparse-qda": "consilience.methods.federated_sparse_qda",

@@ -69,6 +69,25 @@ def judge(rows: Rows, log_proba: Sequence[FloatArray], limits: Limits) -> Judged
     )
 
 
+def evidence(rows: Rows, parts: FloatArray | None, limits: Limits) -> tuple[Released, Released]:
+    """Mean over held-out rows of what each part says for the right class, and squared errors.
+
+    Parameters
+    ----------
+    rows : Rows
+    parts : (n_held, l, K) array or None
+        What each part of the rule adds to the score of each level.
+    limits : Limits
+    """
+    if parts is None or not len(parts):
+        size = 0 if parts is None else parts.shape[1]
+        gap = aggregate(np.full((0, size), np.nan)).withhold(np.ones(size, dtype=bool))
+        return gap, gap
+    y = rows.y[rows.held]
+    found = weighted_means(parts[np.arange(len(y)), :, y], limits=limits)
+    return found.mean, found.variance
+
+
 def row_scores(log_proba: FloatArray, y: IntArray) -> FloatArray:
     """Log loss and Brier score (summed over classes) of each row, shape (n, 2).
 

@@ -85,6 +85,12 @@ class Fitted:
     gain_errors: Released = sends(
         Disclosure.AGGREGATE, ("m", "s"), gaps=True, doc="their squared standard errors"
     )
+    evidence: Released = sends(
+        Disclosure.AGGREGATE, ("l",), gaps=True, doc="mean evidence of parts for the right class"
+    )
+    evidence_errors: Released = sends(
+        Disclosure.AGGREGATE, ("l",), gaps=True, doc="its squared standard error"
+    )
     cv_errors: Released = sends(
         Disclosure.AGGREGATE, ("a",), gaps=True, doc="rows wrong in cross-validation by candidate"
     )

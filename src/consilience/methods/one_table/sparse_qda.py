@@ -151,8 +151,9 @@ class SparseQDAStudy(OneTableStudy):
         Penalty for a row, or chosen by cross-validated errors.
     n_alphas : int
         Penalties of the grid, geometric from the smallest one without any pair downwards.
-    smallest : float
-        Last penalty of the grid over the first.
+    smallest : float or "auto"
+        Last penalty of the grid over the first; "auto" is 0.001 where every class has more rows
+        than columns, else 0.01.
     alphas : sequence of float
         Grid to choose from, in place of the former two; 0 is quadratic discriminant analysis.
     cv : int
@@ -174,7 +175,7 @@ class SparseQDAStudy(OneTableStudy):
 
     alpha: float | str = "cv"
     n_alphas: int = 20
-    smallest: float = 0.01
+    smallest: float | str = "auto"
     alphas: tuple[float, ...] = ()
     cv: int = 5
     ties: str = "sparsest"

@@ -25,6 +25,7 @@ from consilience.methods.base import (
 )
 from consilience.methods.one_table.judging import (
     errors_by_candidate,
+    evidence,
     judge,
     row_scores,
     rows_by_class,
@@ -57,8 +58,9 @@ class LocalFit:
         What stays at the site: has ``to_arrays``.
     wrong : (a,) int array
         Rows that each candidate got wrong in cross-validation; empty where none was done.
-    cv_se : (a,) array
-        Standard errors of the shares of such rows.
+    cv_se, cv_log_loss : (a,) arrays
+        Standard errors of the shares of such rows, and their mean log losses; empty where they are
+        not known.
     figures : dict of str to number or array
         The place that was ``chosen``, ``candidates`` (a,), and others; the first leave first where
         the rows bear no more.
@@ -66,6 +68,8 @@ class LocalFit:
         What the model tells: leaves the site only where its rows bear it.
     n_rows, n_parameters : int
         Rows of the smallest class, and parameters that are told of each.
+    parts : callable or None
+        Columns to what each part of the first rule says for each class, (n, parts, classes).
     tables : dict of str to dict
         Tables for the site's own people, by name.
     remarks : tuple of str
@@ -77,6 +81,8 @@ class LocalFit:
     predictor: Any
     wrong: IntArray
     cv_se: FloatArray
+    cv_log_loss: FloatArray = field(default_factory=lambda: np.empty(0))
+    parts: LogProba | None = None
     figures: Mapping[str, Any]
     model: Mapping[str, Any]
     n_rows: int
@@ -145,8 +151,12 @@ class OneTableStudy(Method):
     def conclude(self, common: Mapping[str, Any], reply: Fitted) -> OneTableResult:
         """Make the result; `common` are the fields of `OneTableResult`."""
 
+    def admit_features(self, ctx: CoordinatorContext) -> None:
+        """Check what depends on the features, once they are known."""
+
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Ask once."""
+        self.admit_features(ctx)
         levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
         settings = Settings(self.parameters(), levels)
         asked = Ask("fit", Fit(settings=settings.to_json()), to=ctx.sites[:1])
@@ -213,6 +223,7 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
     limits = site.limits
     log_proba = [_by_level(rule(rows.x), made.classes, rows.levels) for rule in made.rules.values()]
     judged = judge(rows, [lp[rows.held] for lp in log_proba], limits)
+    said, said_errors = evidence(rows, _parts(made, rows), limits)
     _keep(log_proba, made, rows, data, site)
     cv_errors = errors_by_candidate(made.wrong, len(rows.fitted), limits)
     figures = _figures(made, cv_errors.value, len(rows.fitted), limits)
@@ -227,12 +238,24 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
         score_errors=judged.score_errors,
         gains=judged.gains,
         gain_errors=judged.gain_errors,
+        evidence=said,
+        evidence_errors=said_errors,
         cv_errors=cv_errors,
         figures=figures,
         model=told,
         judged=tuple(made.rules),
         stays=stays,
     )
+
+
+def _parts(made: LocalFit, rows: Rows) -> FloatArray | None:
+    """What each part of the first rule says for each level, of the rows that are held out."""
+    if made.parts is None:
+        return None
+    found = made.parts(rows.x[rows.held]) if len(rows.held) else made.parts(rows.x[:1])[:0]
+    full = np.full((*found.shape[:2], len(rows.levels)), np.nan)
+    full[:, :, [rows.levels.index(name) for name in made.classes]] = found
+    return full
 
 
 def _by_level(
@@ -248,14 +271,15 @@ def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits)
     """Figures of the candidates, as many as there are rows at most.
 
     A standard error is told where the number is, to two digits: with all digits it would tell the
-    numbers in the folds.
+    numbers in the folds. So are log losses.
     """
     protects = limits.min_records > 1
     given = dict(made.figures)
     if len(cv_errors):
-        given["cv_se"] = np.where(np.isnan(cv_errors), np.nan, made.cv_se)
-        if protects:
-            given["cv_se"] = _two_digits(given["cv_se"])
+        rough = {"cv_se": np.where(np.isnan(cv_errors), np.nan, made.cv_se)}
+        if len(made.cv_log_loss):
+            rough["cv_log_loss"] = made.cv_log_loss
+        given |= {name: _two_digits(v) if protects else v for name, v in rough.items()}
     told: dict[str, Any] = {}
     left = n_rows
     for name, value in given.items():

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from consilience.exceptions import ParameterError
 
 
-def counted(n: int, noun: str) -> str:
+def counted(n: int, noun: str, several: str = "") -> str:
     """Number and noun: "no pairs", "1 pair", "2 pairs"."""
-    return f"{n or 'no'} {noun if n == 1 else noun + 's'}"
+    return f"{n or 'no'} {noun if n == 1 else several or noun + 's'}"
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> None:
