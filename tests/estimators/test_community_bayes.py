@@ -179,6 +179,7 @@ def test_folds_are_the_textbook_on_their_own_rows(three: Any) -> None:
     np.testing.assert_allclose(table["fold_error"], wrong, atol=1e-12)
     np.testing.assert_allclose(table["fold_log_loss"], loss, atol=1e-10)
     np.testing.assert_array_equal(table["fold_rows"], 15)
+    np.testing.assert_array_equal(table["fold_wrong"], np.rint(15 * wrong))
     np.testing.assert_allclose(table["log_loss"], loss.mean(axis=1), atol=1e-10)
     np.testing.assert_allclose(table["error_se"], wrong.std(axis=1, ddof=1) / 2, atol=1e-12)
     assert fit.n_communities_ == [1, 3, 8][int(wrong.mean(axis=1).argmin())]

@@ -59,6 +59,9 @@ def test_the_same_answers(labels: Any, n_classes: int, base: Any) -> None:
         np.testing.assert_allclose(predictor.predict_proba(new), fit.predict_proba(new), atol=1e-12)
         np.testing.assert_allclose(predictor.contributions(new), fit.contributions(new), atol=1e-10)
         assert predictor.predict(new).tolist() == fit.predict(new).tolist()
+        np.testing.assert_allclose(
+            predictor.decision_function(new), fit.decision_function(new), atol=1e-10
+        )
         assert predictor.n_features_in_ == 8 and predictor.n_communities_ == 3
     np.testing.assert_array_equal(again.predict_proba(new), first.predict_proba(new))
     np.testing.assert_array_equal(again.predict_proba(new[:1]), first.predict_proba(new)[:1])
@@ -79,6 +82,28 @@ def test_names_are_kept() -> None:
     np.testing.assert_array_equal(again.predict_proba(frame), again.predict_proba(new))
     with pytest.raises(DataError, match="in this order"):
         again.predict(frame[frame.columns[::-1]])
+
+
+def test_columns_that_a_study_prepared() -> None:
+    fit, new = fitted(LABELS["numbers"])
+    scaling = np.stack([np.arange(8.0), np.linspace(-3, 3, 8), np.linspace(0.5, 2, 8)])
+    names = [f"g{j}" for j in range(8)]
+    first = fit.to_predictor().with_names(names, scaling)
+    raw = new * scaling[2] + scaling[1]
+    raw[0, 3] = np.nan
+    seen = new.copy()
+    seen[0, 3] = (scaling[0, 3] - scaling[1, 3]) / scaling[2, 3]
+    for predictor in (first, CommunityBayesPredictor.from_arrays(first.to_arrays())):
+        np.testing.assert_allclose(
+            predictor.predict_proba(pd.DataFrame(raw, columns=names)),
+            fit.predict_proba(seen),
+            atol=1e-10,
+        )
+    for wrong in (scaling[:2], scaling[:, :-1], scaling * [[1], [1], [0]], scaling * np.nan):
+        with pytest.raises(DataError, match="scaling"):
+            first.with_names(None, wrong)
+    with pytest.raises(DataError, match="missing"):
+        fit.to_predictor().predict(raw)
 
 
 def test_only_logistic_regression() -> None:

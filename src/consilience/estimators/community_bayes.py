@@ -94,7 +94,8 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
     cv_results_ : dict
         With cross-validation. One entry for each setting and number of communities:
         ``n_communities``, ``params``, ``error``, ``log_loss``, their standard errors ``error_se``
-        and ``log_loss_se``, and by fold ``fold_error`` and ``fold_log_loss``; ``fold_rows``.
+        and ``log_loss_se``, and by fold ``fold_error``, ``fold_log_loss`` and ``fold_wrong`` (rows
+        predicted wrongly, of ``fold_rows``).
     base_error_ : float
         Cross-validated loss (of `scoring`) of the base alone, under its best setting, to be read
         beside that of the communities; only where 1 is among the candidates.

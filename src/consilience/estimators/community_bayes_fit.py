@@ -198,6 +198,7 @@ class CommunityCV:
             found[name] = self.mean(name).ravel()
             found[f"{name}_se"] = self.standard_error(name).ravel()
             found[f"fold_{name}"] = (self._sums(name) / self.rows).reshape(r * c, -1)
+        found["fold_wrong"] = self.errors.astype(np.int64).reshape(r * c, -1)
         found["fold_rows"] = self.rows.copy()
         return found
 

@@ -24,13 +24,17 @@ class CommunityBayesPredictor:
     communities : sequence of L arrays of int
         Features of each; every feature belongs to one community.
     coefs : sequence of L arrays, shapes (K, q_l)
-        In the units of the table. With two classes a row of zeros for the first will do.
+        In the units of the table (after `scaling`). With two classes a row of zeros for the first
+        will do.
     intercepts : (L, K) array
     priors : (K,) array
         Shares of the classes in the rows of the fit.
     classes : (K,) array
         Ascending labels: whole numbers or texts.
     feature_names : sequence of p str, optional
+    scaling : (3, p) array, optional
+        What fills missing cells, then centre and scale of each column, as a study's preparation
+        applied; then tables are given in their own units.
 
     Attributes
     ----------
@@ -62,6 +66,7 @@ class CommunityBayesPredictor:
         priors: ArrayLike,
         classes: ArrayLike,
         feature_names: Sequence[str] | None = None,
+        scaling: ArrayLike | None = None,
     ) -> None:
         self.communities_ = tuple(np.asarray(part, dtype=np.int64) for part in communities)
         self.coefs = tuple(np.asarray(coef, dtype=np.float64) for coef in coefs)
@@ -69,6 +74,7 @@ class CommunityBayesPredictor:
         self.priors_ = np.atleast_1d(np.asarray(priors, dtype=np.float64))
         labels = np.asarray(classes)
         self.classes_ = labels if labels.dtype.kind in "iubU" else _labels(labels)
+        self.scaling = None if scaling is None else np.asarray(scaling, dtype=np.float64)
         self._check()
         self.n_communities_ = len(self.communities_)
         self.n_features_in_ = sum(len(part) for part in self.communities_)
@@ -95,6 +101,10 @@ class CommunityBayesPredictor:
             raise DataError("the numbers of a predictor must be finite, its priors positive")
         if len(set(self.classes_.tolist())) != k:
             raise DataError("the classes of a predictor must differ")
+        if self.scaling is not None:
+            fits = self.scaling.shape == (3, len(features))
+            if not fits or not np.isfinite(self.scaling).all() or not (self.scaling[2] > 0).all():
+                raise DataError("the scaling of a predictor does not fit its columns")
 
     # -------------------------------------------------------------- predicting
 
@@ -137,6 +147,16 @@ class CommunityBayesPredictor:
         """
         return np.exp(self.predict_log_proba(X))
 
+    def decision_function(self, X: ArrayLike) -> FloatArray:
+        """Scores of the classes, (n, K); with two classes the log-odds of the second, (n,).
+
+        Parameters
+        ----------
+        X : (n, p) array or data frame
+        """
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Most probable class of each row, (n,).
 
@@ -164,11 +184,35 @@ class CommunityBayesPredictor:
             raise DataError("the table must hold numbers") from None
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise DataError(f"the table must have {self.n_features_in_} columns")
+        if self.scaling is not None:
+            fill, centre, scale = self.scaling
+            rows = (np.where(np.isnan(rows), fill, rows) - centre) / scale
         if not np.isfinite(rows).all():
             raise DataError("the table has missing or infinite values: fill or drop these rows")
         return rows
 
     # -------------------------------------------------------------- keeping
+
+    def with_names(
+        self, feature_names: Sequence[str] | None, scaling: ArrayLike | None = None
+    ) -> CommunityBayesPredictor:
+        """Same predictor for tables with these columns, prepared by `scaling`.
+
+        Parameters
+        ----------
+        feature_names : sequence of str or None
+        scaling : (3, p) array, optional
+            As in the class.
+        """
+        return CommunityBayesPredictor(
+            communities=self.communities_,
+            coefs=self.coefs,
+            intercepts=self.intercepts,
+            priors=self.priors_,
+            classes=self.classes_,
+            feature_names=feature_names,
+            scaling=scaling,
+        )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
@@ -183,6 +227,8 @@ class CommunityBayesPredictor:
         }
         if self.classes_.dtype.kind == "b":
             arrays["classes_are_booleans"] = np.ones(1, dtype=np.int64)
+        if self.scaling is not None:
+            arrays["scaling"] = self.scaling
         if hasattr(self, "feature_names_in_"):
             arrays.update(ids_to_arrays("names", self.feature_names_in_.astype(np.str_)))
         return arrays
@@ -216,6 +262,7 @@ class CommunityBayesPredictor:
             coefs=[coefs[:, i:j] for i, j in pairwise(bounds)],
             classes=classes,
             feature_names=ids_from_arrays("names", arrays).tolist() if named else None,
+            scaling=arrays.get("scaling"),
             **parts,
         )
 
