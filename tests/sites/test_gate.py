@@ -339,6 +339,9 @@ def test_every_rule_has_a_test_here() -> None:
     tested = {"count", "keyed-count", "sum", "moments", "centroids", "linear", "summary"}
     assert set(RULES) == tested | {
         "class-sums",
+        # Each at its boundary in tests/wire/test_class_moments.py.
+        "class-moments",
+        "links",
         "figures",
         "rounded",
         "estimator",

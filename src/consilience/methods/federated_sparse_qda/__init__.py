@@ -68,6 +68,7 @@ from consilience.estimators.sparse_qda_fit import (
     QDASettings,
     SparseQDAFit,
     follow,
+    grid_of,
 )
 from consilience.estimators.sparse_qda_predictor import SparseQDAPredictor
 from consilience.exceptions import ParameterError, QuorumError, StudyError
@@ -111,9 +112,9 @@ class FederatedSparseQDA(Method):
     alphas : sequence of float
         Grid to choose from; otherwise `n_alphas` from the first without any link to `smallest`.
     n_alphas : int
-    smallest : float
-        Last penalty of the grid; sites are asked for links at it, or at the next larger one whose
-        blocks may leave them.
+    smallest : float or "auto"
+        Last penalty of the grid. "auto" ends as `SparseQDA` does where sites send the moments of
+        all columns, else at .02, or at the next larger one whose blocks may leave the sites.
     choose : {"auto", "sites", "holdout"}
         By models that did not see the judging site (three sites or more), or by held-out rows.
     ties : {"sparsest", "densest", "middle"}
@@ -141,7 +142,7 @@ class FederatedSparseQDA(Method):
     alpha: float | None = None
     alphas: tuple[float, ...] = ()
     n_alphas: int = 20
-    smallest: float = 0.02
+    smallest: float | str = "auto"
     choose: str = "auto"
     ties: str = "sparsest"
     screening: str | bool = "auto"
@@ -230,25 +231,27 @@ class FederatedSparseQDA(Method):
         }
         replies = ctx.require((yield Ask("moments", messages, to=brought.sites)))
         left = remaining(brought, replies)
-        products = SiteProducts.of(replies, columns, blocks.labels, len(s.levels))
+        products = SiteProducts.of(replies, columns, blocks.labels, s.levels)
         prepared = products.prepared(left)
-        lowest = blocks.alpha
-        if len(blocks.thresholds) and len(left.sites) < len(brought.sites):
+        lowest = blocks.alpha if len(blocks.thresholds) else None
+        if lowest is not None and len(left.sites) < len(brought.sites):
             lowest = max(lowest, proven_alpha(blocks, brought, units, left))
         for sentence in (
             *survey.notes_of(left, prepared.units, s.levels, ctx.feature_names),
-            *pooling.notes_of(products, left, s.levels),
+            *pooling.notes_of(products, left),
         ):
             ctx.note(sentence)
         alphas = self._grid(ctx, prepared, lowest)
         told = (blocks, brought, units)
         fit, choice = yield from self._chosen(ctx, left, products, prepared, alphas, told)
-        priors = np.array(self.priors) if self.priors else prepared.n / prepared.total
+        shares = prepared.n if not self.priors else np.array(self.priors)
         models = relayed(self._models(ctx, prepared, fit), Disclosure.MODEL)
         message = Conclude(settings=s.to_json(), models=models)
         ask = Ask("conclude", message, to=left.sites)
         concluded = ctx.require((yield ask), at_least=0)
-        return build_result(ctx, s.levels, left, products, blocks, fit, priors, choice, concluded)
+        return build_result(
+            ctx, s.levels, left, products, blocks, fit, shares / shares.sum(), choice, concluded
+        )
 
     # ------------------------------------------------------------------ parts of the exchange
 
@@ -260,7 +263,7 @@ class FederatedSparseQDA(Method):
     def model_of(self, ctx: CoordinatorContext, prepared: PreparedMoments, precision: Any) -> Any:
         """A model as it travels."""
         levels = np.array(ctx.columns.levels[str(ctx.columns.target)])
-        priors = np.array(self.priors) if self.priors else None
+        priors = np.array(self.priors) / sum(self.priors) if self.priors else None
         made = prepared.predictor(precision, levels, priors, feature_names=ctx.feature_names)
         return made.to_arrays()
 
@@ -279,18 +282,22 @@ class FederatedSparseQDA(Method):
         return (yield from ask_for_links(ctx, s.to_json(), brought, levels_of(self)))
 
     def _grid(
-        self, ctx: CoordinatorContext, prepared: PreparedMoments, lowest: float
+        self, ctx: CoordinatorContext, prepared: PreparedMoments, lowest: float | None
     ) -> FloatArray:
         """Penalties of the path, falling, none smaller than the blocks allow."""
         from consilience.numerics.joint_precision import largest_penalty
 
+        if lowest is None and isinstance(self.smallest, str):
+            return grid_of(prepared, self._qda_settings())
+        least = 0.0 if lowest is None else lowest
+        wanted = levels_of(self)
         if self.alpha is not None or self.alphas:
-            wanted = levels_of(self)
-            grid = wanted[wanted >= lowest * (1 - 1e-12)]
+            grid = wanted[wanted >= least * (1 - 1e-12)]
         else:
-            largest = largest_penalty(prepared.moments) / prepared.total
-            end = max(self.smallest, lowest)
-            wanted = np.array([self.smallest])
+            largest, end = (
+                largest_penalty(prepared.moments) / prepared.total,
+                max(wanted[-1], least),
+            )
             grid = np.geomspace(largest, end, self.n_alphas) if largest > end else np.array([end])
         if not len(grid):
             raise QuorumError(
@@ -304,6 +311,16 @@ class FederatedSparseQDA(Method):
             )
         return np.asarray(grid)
 
+    def _qda_settings(self) -> QDASettings:
+        return QDASettings(
+            alpha="cv" if self.alpha is None else float(self.alpha),
+            alphas=np.array(self.alphas) if self.alphas else None,
+            n_alphas=self.n_alphas,
+            ties=self.ties,
+            max_block=self.max_block,
+            tol=self.tol,
+        )
+
     def _chosen(
         self,
         ctx: CoordinatorContext,
@@ -314,12 +331,7 @@ class FederatedSparseQDA(Method):
         told: tuple[Blocks, Survey, Any],
     ) -> Answers:
         """The path with its errors, the fit that is chosen, and who chose."""
-        settings = QDASettings(
-            alpha="cv" if self.alpha is None else float(self.alpha),
-            ties=self.ties,
-            max_block=self.max_block,
-            tol=self.tol,
-        )
+        settings = self._qda_settings()
         answers: dict[str, FoldAnswer] = {}
         choice = "given"
         if self.alpha is None and len(alphas) > 1:

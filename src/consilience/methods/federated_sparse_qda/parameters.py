@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 CHOICES = ("auto", "sites", "holdout")
 TIES = ("sparsest", "densest", "middle")
+SMALLEST = 0.02
+"""Penalty for a row at which links are asked for first, unless given."""
 
 
 def check_parameters(method: FederatedSparseQDA) -> None:
@@ -34,8 +36,9 @@ def check_parameters(method: FederatedSparseQDA) -> None:
     if not _whole(method.n_alphas, 2, MAX_ALPHAS):
         allowed = f"a whole number from 2 to {MAX_ALPHAS}"
         raise ParameterError.of("n_alphas", allowed, method.n_alphas)
-    if not (_real(method.smallest) and 0 < method.smallest < 1):
-        raise ParameterError.of("smallest", "a number between 0 and 1", method.smallest)
+    smallest = method.smallest
+    if smallest != "auto" and not (isinstance(smallest, float) and 0 < smallest < 1):
+        raise ParameterError.of("smallest", "'auto' or a number between 0 and 1", smallest)
     for name, choices in (("choose", CHOICES), ("ties", TIES)):
         if getattr(method, name) not in choices:
             raise ParameterError.of(name, f"one of {', '.join(choices)}", getattr(method, name))
@@ -64,7 +67,8 @@ def levels_of(method: FederatedSparseQDA) -> FloatArray:
         return np.array([float(method.alpha)])
     if method.alphas:
         return np.sort(np.array(method.alphas, dtype=float))[::-1].copy()
-    return np.geomspace(1.0, method.smallest, method.n_alphas)
+    smallest = SMALLEST if isinstance(method.smallest, str) else method.smallest
+    return np.geomspace(1.0, smallest, method.n_alphas)
 
 
 def _whole(value: Any, least: int, most: int) -> bool:

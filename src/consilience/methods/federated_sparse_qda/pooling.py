@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ class SiteProducts:
 
     Attributes
     ----------
+    levels : tuple of str
     columns : (m,) array of int
         Columns that take part.
     blocks : tuple of (q,) arrays of int
@@ -34,13 +35,18 @@ class SiteProducts:
         By site and block; NaN in classes that the site withholds there.
     """
 
+    levels: tuple[str, ...]
     columns: IntArray
     blocks: tuple[Block, ...]
     sums: dict[str, tuple[FloatArray, ...]]
 
     @classmethod
     def of(
-        cls, replies: Mapping[str, Products], columns: IntArray, labels: IntArray, n_classes: int
+        cls,
+        replies: Mapping[str, Products],
+        columns: IntArray,
+        labels: IntArray,
+        levels: tuple[str, ...],
     ) -> SiteProducts:
         """Unpack the sites' replies.
 
@@ -55,7 +61,7 @@ class SiteProducts:
         sums = {}
         for site, reply in sorted(replies.items()):
             packed = np.asarray(reply.products.value, dtype=float)
-            if packed.shape != (n_classes, int(ends[-1])):
+            if packed.shape != (len(levels), int(ends[-1])):
                 raise ProtocolError(f"site {site} sent moments of other blocks than were asked for")
             parts = []
             for block, start, end in zip(blocks, ends[:-1], ends[1:], strict=True):
@@ -63,7 +69,7 @@ class SiteProducts:
                 if (np.diagonal(parts[-1], axis1=1, axis2=2) < 0).any():
                     raise ProtocolError(f"site {site} sent moments that cannot be")
             sums[site] = tuple(parts)
-        return cls(columns, blocks, sums)
+        return cls(levels, columns, blocks, sums)
 
     def prepared(self, survey: Survey) -> PreparedMoments:
         """Moments over the sites of a survey, in their units.
@@ -106,7 +112,8 @@ class SiteProducts:
             if not at:
                 raise QuorumError(
                     f"no site can tell the moments of a block of {len(inside)} columns in class "
-                    f"{k + 1}: raise the smallest alpha, or let sites with more rows take part"
+                    f"{self.levels[k]!r}: raise the smallest alpha, or let sites with more rows "
+                    "take part"
                 )
             n, _, sums = pooled(
                 [float(survey.counts[i, k]) for i in at],
@@ -147,11 +154,11 @@ def _symmetric(half: FloatArray, size: int) -> FloatArray:
     return full
 
 
-def notes_of(products: SiteProducts, survey: Survey, levels: Sequence[str]) -> list[str]:
+def notes_of(products: SiteProducts, survey: Survey) -> list[str]:
     """Say which classes of which sites are missing in some blocks."""
     found = []
     for site, pairs in products.withheld(survey).items():
-        names = sorted({levels[k] for _, k in pairs})
+        names = sorted({products.levels[k] for _, k in pairs})
         n_blocks = len({b for b, _ in pairs})
         found.append(
             f"Site {site} withheld the moments of class {', '.join(names)} in {n_blocks} of "
