@@ -45,8 +45,9 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
         same on a part of the rows. With ``"cv"`` it is chosen by cross-validated errors.
     n_alphas : int
         Penalties of the grid, geometric from the smallest one without any link downwards.
-    smallest : float
-        Last penalty of the grid over the first.
+    smallest : float or "auto"
+        Last penalty of the grid over the first; by default 0.001 where every class has more rows
+        than there are features, or 0.01.
     alphas : array of float, optional
         Grid to choose from, in place of the former two; 0 is quadratic discriminant analysis.
     cv : int, splitter or iterable
@@ -100,8 +101,8 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
     left_out_ : array of int
         Columns that are constant everywhere.
     floored_ : (f, 2) array of int
-        Classes and columns that are constant within the class, but not everywhere: their variance
-        was taken as the pooled one over n_k, as if one row had been off.
+        Classes and columns that are constant within the class, but not everywhere: the pooled
+        variance within the classes stands in.
     remarks_ : tuple of str
         What was noticed.
     predictor_ : SparseQDAPredictor
@@ -134,7 +135,7 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
         *,
         alpha: float | str = "cv",
         n_alphas: int = 20,
-        smallest: float = 0.01,
+        smallest: float | str = "auto",
         alphas: ArrayLike | None = None,
         cv: Any = 5,
         ties: str = "sparsest",
@@ -356,7 +357,7 @@ def _remarks(
     if len(units.floored):
         columns = _some([names[j] for j in np.unique(units.floored[:, 1])])
         sentence = (
-            "columns are constant within a class, where the pooled variance over its rows stands "
+            "columns are constant within a class, where the pooled variance of the classes stands "
             f"in, see floored_: {columns}"
         )
         remarks.append((sentence, UserWarning))

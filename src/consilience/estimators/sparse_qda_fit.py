@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from consilience.estimators.sparse_qda_predictor import SparseQDAPredictor
 from consilience.estimators.sparse_qda_results import SparseQDAPath
-from consilience.estimators.sparse_qda_units import QDAUnits, units_of
+from consilience.estimators.sparse_qda_units import ROUNDING, QDAUnits, units_of
 from consilience.exceptions import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class QDASettings:
 
     alpha: Any = "cv"
     n_alphas: Any = 20
-    smallest: Any = 0.01
+    smallest: Any = "auto"
     alphas: Any = None
     ties: Any = "sparsest"
     standardize: bool = True
@@ -54,8 +54,9 @@ class QDASettings:
             raise ParameterError.of("alpha", "'cv' or a number of at least 0", self.alpha)
         if not _whole(self.n_alphas) or self.n_alphas < 2:
             raise ParameterError.of("n_alphas", "a whole number of at least 2", self.n_alphas)
-        if not _number(self.smallest) or not 0 < self.smallest < 1:
-            raise ParameterError.of("smallest", "between 0 and 1", self.smallest)
+        automatic = isinstance(self.smallest, str) and self.smallest == "auto"
+        if not automatic and not (_number(self.smallest) and 0 < self.smallest < 1):
+            raise ParameterError.of("smallest", "'auto' or between 0 and 1", self.smallest)
         if self.ties not in TIES:
             raise ParameterError.of("ties", f"one of {', '.join(TIES)}", self.ties)
         if self.max_block is not None and (not _whole(self.max_block) or self.max_block < 2):
@@ -264,9 +265,13 @@ def grid_of(prepared: PreparedMoments, settings: QDASettings) -> FloatArray:
     if settings.alphas is not None:
         return np.asarray(settings.alphas)
     largest = largest_penalty(prepared.moments) / prepared.total
-    if largest == 0.0:  # no two features are correlated in any class
-        return np.zeros(1)
-    return largest * np.geomspace(1.0, settings.smallest, settings.n_alphas)
+    sizes = np.sqrt(((prepared.n[:, None] * prepared.moments.diagonal) ** 2).sum(axis=0))
+    if largest * prepared.total <= ROUNDING * sizes.max():  # no two features are correlated
+        return np.array([largest])
+    smallest = settings.smallest
+    if isinstance(smallest, str):  # with fewer rows the dense end is slow, and rarely the best
+        smallest = 0.001 if prepared.full_rank else 0.01
+    return largest * np.geomspace(1.0, smallest, settings.n_alphas)
 
 
 def precision_path(
@@ -301,9 +306,18 @@ def precision_path(
             labels = components(prepared.moments, float(lam))
             if np.bincount(labels).max() > settings.max_block:
                 return
-        start = fit_precisions(
-            prepared.moments, float(lam), start=start, max_block=settings.max_block, **options
-        )
+        try:
+            start = fit_precisions(
+                prepared.moments, float(lam), start=start, max_block=settings.max_block, **options
+            )
+        except DataError:
+            if lam > 0:
+                raise
+            raise DataError(
+                "without a penalty (alpha = 0) the covariance matrix of every class must have an "
+                "inverse, and one has none: give a positive alpha, or drop columns that others add "
+                "up to"
+            ) from None
         yield start
 
 
@@ -502,19 +516,22 @@ def follow(
     """
     jobs = 1 if settings.n_jobs is None else settings.n_jobs
     reach = min([len(alphas), *(len(answer.wrong) for answer in answers)])
+    grid = alphas[:reach]
     wrong = np.array([answer.wrong[:reach] for answer in answers], dtype=np.int64)
     wrong = wrong.reshape(len(answers), reach)
-    best = choose(wrong.sum(axis=0), settings.ties)
+    best = choose(wrong.sum(axis=0), settings.ties) if reach else 0
     kept: JointPrecision | None = None
     rows: list[tuple[int, int, float, float]] = []
-    grid = alphas[:reach]
     for precision in precision_path(prepared, grid, settings, n_jobs=jobs, stop=len(alphas) > 1):
         if len(rows) == best:
             kept = precision
         size = max((len(block) for block in precision.blocks), default=1)
         rows.append((precision.n_links, size, precision.penalty_norm, precision.relative_gap))
     if not rows:
-        raise DataError("no penalty of the grid can be fitted: raise max_block or the penalties")
+        raise ParameterError(
+            f"more than max_block = {settings.max_block} features are linked at every penalty of "
+            "the grid: raise max_block or the penalties"
+        )
     if kept is None:  # the whole table has larger blocks than the folds
         best = choose(wrong[:, : len(rows)].sum(axis=0), settings.ties)
         kept = next(precision_path(prepared, alphas[best : best + 1], settings, n_jobs=jobs))

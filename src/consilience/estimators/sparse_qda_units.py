@@ -77,10 +77,11 @@ def units_of(
     Notes
     -----
     A column that is constant within a class, but not everywhere, would give this class an infinite
-    precision. Its variance is taken as the pooled variance within the classes over n_k: as if one
-    of the rows had been off by a pooled standard deviation. A fixed small share would make a class
-    of few rows the surer, the fewer rows have told that it does not vary. A column that is constant
-    within every class counts with its total variance instead of the pooled one.
+    precision. The class says nothing of the column's spread there, so it takes that of the others:
+    the pooled variance within the classes. (Smaller stand-ins make a class surer the less it has
+    told: on words of mails that a class happens to lack, errors rise from .13 with the pooled
+    variance to .17 with a share 1 / n_k of it and .20 with a thousandth.) A column that is constant
+    within every class counts with its total variance instead.
     """
     n, means, variances = (np.asarray(value, dtype=np.float64) for value in (n, means, variances))
     weights = n / n.sum()
@@ -94,5 +95,5 @@ def units_of(
     spread = np.where(within > np.maximum(noise, ROUNDING * total), within, total)
     constant = variances[:, kept] <= np.maximum(noise, ROUNDING**2 * spread)
     scale = np.sqrt(spread) if standardize else np.ones(len(kept))
-    floor = np.where(constant, spread / n[:, None], 0.0) / scale**2
+    floor = np.where(constant, spread, 0.0) / scale**2
     return QDAUnits(means.shape[1], kept.astype(np.int64), scale, floor)

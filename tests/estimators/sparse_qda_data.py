@@ -1,0 +1,61 @@
+"""Tables for tests of sparse quadratic discriminants, and the method from the textbook, dense."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tests.reference.joint_precision import proximal_gradient
+
+GAP = 1e-10
+"""Relative gap at which the textbook ends."""
+
+
+def blocks_table(
+    sizes: Sequence[int], p: int, *, seed: int, block: int = 3, shift: float = 0.5
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of classes whose first features go together, the more so the later the class."""
+    rng = np.random.default_rng(seed)
+    rows, labels = [], []
+    for k, n in enumerate(sizes):
+        x = rng.normal(size=(n, p))
+        x[:, 1:block] += 0.8 * k * x[:, :1]
+        rows.append(x + shift * rng.normal(size=p))
+        labels += [k] * n
+    return np.concatenate(rows), np.array(labels)
+
+
+def moments_by_class(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, means and covariance matrices (divisor n_k), a loop over rows."""
+    n, means, covariances = [], [], []
+    for label in sorted(set(y.tolist())):
+        rows = x[y == label]
+        mean = sum(rows) / len(rows)
+        n.append(len(rows))
+        means.append(mean)
+        covariances.append(sum(np.outer(row - mean, row - mean) for row in rows) / len(rows))
+    return np.array(n), np.array(means), np.array(covariances)
+
+
+def scores(
+    x: np.ndarray, means: np.ndarray, precisions: np.ndarray, priors: np.ndarray
+) -> np.ndarray:
+    """Equation 2 of the source, row by row."""
+    found = np.empty((len(x), len(means)))
+    for k, precision in enumerate(precisions):
+        half = 0.5 * np.log(np.linalg.eigvalsh(precision)).sum() + np.log(priors[k])
+        for i, row in enumerate(x):
+            apart = row - means[k]
+            found[i, k] = half - 0.5 * apart @ precision @ apart
+    return found
+
+
+def pooled_scale(n: np.ndarray, covariances: np.ndarray) -> np.ndarray:
+    """Pooled standard deviations within the classes, divisor n."""
+    return np.sqrt(np.diag(np.tensordot(n / n.sum(), covariances, 1)))
+
+
+def textbook(n: np.ndarray, covariances: np.ndarray, alpha: float, scale: np.ndarray) -> np.ndarray:
+    """Precision matrices of columns over `scale`."""
+    return proximal_gradient(covariances / np.outer(scale, scale), n, alpha * n.sum(), tol=GAP)
