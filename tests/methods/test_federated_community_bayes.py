@@ -59,7 +59,7 @@ def federation(
     first = next(iter(tables.values()))
     found = sorted({str(v) for t in tables.values() for v in t["y"]})
     columns = Columns(
-        features=[c for c in first.columns if c != "y"],
+        features=tuple(c for c in first.columns if c != "y"),
         target="y",
         levels={"y": tuple(found) if levels is None else levels},
     )
@@ -587,7 +587,7 @@ def test_studies_that_cannot_be() -> None:
     tables = tables_of([60, 60])
     method = FederatedCommunityBayes(n_communities=2)
     numeric = dataclasses.replace(
-        federation(tables), columns=Columns(features=["x0", "x1"], target="x2")
+        federation(tables), columns=Columns(features=("x0", "x1"), target="x2")
     )
     with pytest.raises(StudyError, match="declare the levels"):
         method.run(numeric, seed=0)

@@ -2,10 +2,14 @@
 
 Every judged model is a question of somebody else's choice about the rows. Where records are
 protected, a steep model, whose loss would count the rows beyond a plane, is judged as if it were
-flatter; losses are bounded; and a mean is rounded to no less than what any row does to it.
+flatter; losses are bounded; and a mean is rounded to no less than what any row does to it, at a
+place that only the site knows. A plane beyond all rows but one leaves the losses of all others
+spread out, so that the one does not show to somebody who does not know them.
 """
 
 from __future__ import annotations
+
+import hashlib
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +18,14 @@ from consilience.exceptions import ProtocolError
 from consilience.methods.federated_community_bayes.messages import Judged
 from consilience.methods.federated_community_bayes.rows import LEFT_OUT, Rows
 from consilience.numerics import multinomial
+from consilience.numerics.random import stream
 from consilience.wire.disclosure import Limits, Released, aggregate, bundle, rounded, weighted_means
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 STEEPEST = 10.0
-"""Root mean square of the centred contrasts of a model over the site's rows."""
+"""Root mean square of the contrasts of a model over the site's rows."""
 LARGEST_LOSS = float(np.log(1e4))
 
 
@@ -54,7 +59,7 @@ def judged_models(
     y = np.searchsorted(classes, rows.codes[held])
     if not held.any():
         gaps = aggregate(np.full((0, len(models)), np.nan)).withhold(np.ones(len(models), bool))
-        return Judged(losses=gaps, errors=gaps, wrong=_shares([], len(models), 0, limits))
+        return Judged(losses=gaps, errors=gaps, wrong=_shares([], np.zeros(len(models)), 0, limits))
     design, q = multinomial.design_of(rows.x[used]), multinomial.contrasts(m)
     protected = limits.min_records > 1
     losses, wrong = [], []
@@ -69,26 +74,52 @@ def judged_models(
         losses.append(np.minimum(loss, LARGEST_LOSS) if protected else loss)
         wrong.append(float(np.mean(scores.argmax(axis=1) != y)))
     values = np.column_stack([losses[0], *(losses[0] - other for other in losses[1:])])
-    means = weighted_means(values, limits=limits, entities=np.arange(len(y)))
+    least, shifts = None, np.zeros(len(models))
+    if protected:
+        moves = np.abs(values - values.mean(axis=0)).max(axis=0) / len(y)
+        least, shifts = _step_above(moves), _shifts(models, rows.seed, part)
+        values = values + least * shifts
+    means = weighted_means(values, limits=limits, entities=np.arange(len(y)), least=least)
     told = wrong if counts else []
     return Judged(
         losses=means.mean,
         errors=means.variance,
-        wrong=_shares(told, len(models), len(y), limits),
+        wrong=_shares(told, shifts, len(y), limits),
     )
 
 
 def _flattened(eta: FloatArray) -> FloatArray:
-    """Contrasts of no more than a certain spread over the site's rows."""
-    centre = eta.mean(axis=0)
-    spread = float(np.sqrt(((eta - centre) ** 2).sum(axis=1).mean()))
-    return eta if spread <= STEEPEST else centre + (eta - centre) * (STEEPEST / spread)
+    """Contrasts of no more than a certain size over the site's rows."""
+    size = float(np.sqrt((eta**2).sum(axis=1).mean()))
+    return eta if size <= STEEPEST else eta * (STEEPEST / size)
 
 
-def _shares(wrong: list[float], n_models: int, n: int, limits: Limits) -> Released:
+def _step_above(x: FloatArray) -> FloatArray:
+    """Smallest of 1, 2, 5 times a power of ten that is at least x (a hair less); 0 for 0."""
+    safe = np.where(x > 0, x, 1.0)
+    power = 10.0 ** np.floor(np.log10(safe))
+    lead = np.array([1.0, 2.0, 5.0, 10.0])
+    found = lead[np.searchsorted(lead, safe / power * (1 - 1e-9))] * power
+    return np.asarray(np.where(x > 0, found * (1 - 1e-9), 0.0))
+
+
+def _shifts(models: FloatArray, seed: int, part: int) -> FloatArray:
+    """Places of the rounding, (a,) in [-.5, .5): nobody else's knowledge, the same if asked again.
+
+    So roundings of several sites even out, and nobody can put a mean between two of its steps.
+    """
+    first = hashlib.sha256(np.ascontiguousarray(models[0]).tobytes()).hexdigest()
+    found = [
+        stream(seed, "told", part, first, hashlib.sha256(model.tobytes()).hexdigest()).random()
+        for model in np.ascontiguousarray(models)
+    ]
+    return np.array(found) - 0.5
+
+
+def _shares(wrong: list[float], shifts: FloatArray, n: int, limits: Limits) -> Released:
     """Shares of wrong predictions, to within `min_records` rows; NaN where none are told."""
     if not wrong:
-        nothing = [rounded(float("nan"), n_records=0, step=1.0) for _ in range(n_models)]
-        return bundle(nothing)
+        return bundle([rounded(float("nan"), n_records=0, step=1.0) for _ in shifts])
     step = min(1.0, max(limits.min_records, 1) / n)
-    return bundle([rounded(share, n_records=n, step=step) for share in wrong])
+    moved = (share + step * shift for share, shift in zip(wrong, shifts, strict=True))
+    return bundle([rounded(share, n_records=n, step=step) for share in moved])
