@@ -82,7 +82,7 @@ def test_groups_that_are_independent_are_found() -> None:
     ]
     assert "15 features are taken as 3 communities, as was given" in result.summary()
     assert "x0, x1, x2, x3 and 1 more" in result.summary()
-    assert result.communities_frame()["community"].tolist() == [1] * 5 + [2] * 5 + [3] * 5
+    assert result.communities_names[1] == ("x5", "x6", "x7", "x8", "x9")
     assert result.fixed and len(result.cv_errors) == 0 and result.evidence.shape == (3,)
 
 
@@ -106,7 +106,10 @@ def test_without_held_out_rows_there_is_no_evidence() -> None:
 
 def test_tables_of_the_site() -> None:
     left, result = plain().site("clinic"), plain().result
-    assert left.to_frame("communities").equals(result.communities_frame())
+    wanted = [(j, c + 1) for c, part in enumerate(result.communities) for j in part]
+    communities = left.to_frame("communities")
+    assert communities["feature"].tolist() == [f"x{j}" for j, _ in wanted]
+    assert communities["community"].tolist() == [c for _, c in wanted]
     np.testing.assert_allclose(left.to_frame("tree")["height"], result.tree[:, 2])
     found = left.to_frame("candidates")
     assert found["n_communities"].tolist() == [1, 3, 5] and (found["C"] == 1.0).all()
@@ -172,8 +175,8 @@ def test_entities_stay_together() -> None:
 
 def test_the_predictor_takes_columns_in_their_own_units() -> None:
     given = {**columns()}
-    given["x2"] = 1000 * given["x2"] + 77
-    preparation = Preparation(standardize="pooled")
+    given["x2"] = np.where(np.arange(300) % 29 == 0, np.nan, 1000 * given["x2"] + 77)
+    preparation = Preparation(missing="aggregated-mean", standardize="pooled")
     run = run_of(given, CommunityBayesStudy(n_communities=3), preparation=preparation)
     left = run.site("clinic")
     kinds = np.array(["calm", "wild"])

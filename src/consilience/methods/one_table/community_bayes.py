@@ -56,8 +56,6 @@ from consilience.methods.one_table.study import LocalFit, LogProba, OneTableStud
 from consilience.methods.one_table.words import counted, whole_number
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from consilience.estimators.community_bayes import CommunityBayesClassifier
 
 FloatArray = NDArray[np.float64]
@@ -134,11 +132,10 @@ class CommunityBayesStudyResult(OneTableResult):
         more = len(community) - len(names)
         return ", ".join(names) + (f" and {more} more" if more else "")
 
-    def communities_frame(self) -> pd.DataFrame:
-        """Return one line per feature: its community, numbered from 1."""
-        import pandas as pd
-
-        return pd.DataFrame(community_columns(self.communities, self.feature_names))
+    @property
+    def communities_names(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the features of each community."""
+        return tuple(tuple(self.feature_names[j] for j in part) for part in self.communities)
 
 
 @register
@@ -256,7 +253,7 @@ class CommunityBayesStudy(OneTableStudy):
             classes=tuple(str(name) for name in fitted.classes_),
             rules=rules,
             parts=fitted.contributions,
-            predictor=_predictor(fitted, rows.names, scaling),
+            predictor=fitted.to_predictor().with_names(rows.names, scaling),
             wrong=judged["wrong"],
             cv_se=judged["error_se"],
             cv_log_loss=judged["log_loss"],
@@ -324,41 +321,15 @@ class CommunityBayesStudy(OneTableStudy):
         )
 
 
-def community_columns(
+def _community_columns(
     communities: tuple[IntArray, ...], names: tuple[str, ...]
 ) -> dict[str, list[Any]]:
-    """Columns of a table of features with their communities, numbered from 1.
-
-    Parameters
-    ----------
-    communities : tuple of arrays of int
-    names : tuple of str
-    """
+    """Columns of a table of features with their communities, numbered from 1."""
     pairs = [(int(j), c + 1) for c, part in enumerate(communities) for j in part]
     return {
         "feature": [names[j] for j, _ in pairs],
         "community": [c for _, c in pairs],
     }
-
-
-def _predictor(
-    fitted: CommunityBayesClassifier, names: tuple[str, ...], scaling: FloatArray | None
-) -> CommunityBayesPredictor:
-    """The fit's predictor for columns in their own units, with the study's names."""
-    made = fitted.to_predictor()
-    centre, scale = np.zeros(len(names)), np.ones(len(names))
-    if scaling is not None:
-        _, centre, scale = scaling
-    coefs = [coef / scale[part] for coef, part in zip(made.coefs, made.communities_, strict=True)]
-    moved = [coef @ centre[part] for coef, part in zip(coefs, made.communities_, strict=True)]
-    return CommunityBayesPredictor(
-        communities=made.communities_,
-        coefs=coefs,
-        intercepts=made.intercepts - np.array(moved),
-        priors=made.priors_,
-        classes=made.classes_,
-        feature_names=names,
-    )
 
 
 def _candidates(fitted: CommunityBayesClassifier, c: float) -> dict[str, Any]:
@@ -374,7 +345,7 @@ def _candidates(fitted: CommunityBayesClassifier, c: float) -> dict[str, Any]:
     table = fitted.cv_results_
     best = fitted.best_params_.get(_C, c)
     at = np.array([one.get(_C, c) == best for one in table["params"]])
-    wrong = np.rint((table["fold_error"] * table["fold_rows"]).sum(axis=1)).astype(np.int64)
+    wrong = table["fold_wrong"].sum(axis=1)
     found = {name: np.asarray(table[name])[at] for name in ("n_communities", "error_se")}
     return {**found, "log_loss": np.asarray(table["log_loss"])[at], "wrong": wrong[at]}
 
@@ -383,7 +354,7 @@ def _tables(fitted: CommunityBayesClassifier, rows: Rows, c: float) -> dict[str,
     """Communities, tree and candidates, for the site's own people."""
     tree = fitted.tree_
     tables: dict[str, dict[str, Any]] = {
-        "communities": community_columns(fitted.communities_, rows.names),
+        "communities": _community_columns(fitted.communities_, rows.names),
         "tree": {
             "first": tree[:, 0].astype(np.int64),
             "second": tree[:, 1].astype(np.int64),

@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 
 from consilience.estimators.sparse_qda_fit import QDASettings
 from consilience.estimators.sparse_qda_predictor import SparseQDAPredictor
+from consilience.estimators.sparse_qda_results import SparseQDAInteractions
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.methods.base import CoordinatorContext, register
 from consilience.methods.one_table.messages import Fitted
@@ -52,8 +53,6 @@ from consilience.methods.one_table.study import LocalFit, LogProba, OneTableStud
 from consilience.methods.one_table.words import counted, folds_of, whole_number
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from consilience.estimators.sparse_qda import SparseQDA
 
 FloatArray = NDArray[np.float64]
@@ -124,19 +123,18 @@ class SparseQDAStudyResult(OneTableResult):
             said.append(f"The strongest: {', '.join(names)}.")
         return " ".join(said)
 
-    def interactions_frame(self) -> pd.DataFrame:
-        """Return one line per pair that interacts, the strongest first."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            interaction_columns(
-                self.pairs,
-                self.strength,
-                self.precision,
-                self.partial,
-                self.feature_names,
-                self.levels,
-            )
+    @property
+    def interactions(self) -> SparseQDAInteractions:
+        """The pairs with their names."""
+        names = np.array(self.feature_names, dtype=object)
+        return SparseQDAInteractions(
+            feature_1=names[self.pairs[:, 0]],
+            feature_2=names[self.pairs[:, 1]],
+            pairs=self.pairs,
+            strength=self.strength,
+            precision=self.precision,
+            partial_correlation=self.partial,
+            classes=np.array(self.levels, dtype=object),
         )
 
 
@@ -340,7 +338,7 @@ class SparseQDAStudy(OneTableStudy):
         )
 
 
-def interaction_columns(
+def _interaction_columns(
     pairs: IntArray,
     strength: FloatArray,
     precision: FloatArray,
@@ -348,15 +346,7 @@ def interaction_columns(
     names: tuple[str, ...],
     levels: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Columns of a table of interactions.
-
-    Parameters
-    ----------
-    pairs : (m, 2) array of int
-    strength : (m,) array
-    precision, partial : (m, K) arrays
-    names, levels : tuples of str
-    """
+    """Columns of a table of interactions."""
     return {
         "feature_1": [names[i] for i in pairs[:, 0]],
         "feature_2": [names[j] for j in pairs[:, 1]],
@@ -408,7 +398,7 @@ def _tables(fitted: SparseQDA, rows: Rows) -> dict[str, dict[str, Any]]:
     judged = len(path.cv_rows) > 0
     wrong = path.cv_wrong.sum(axis=0) if judged else np.full(len(path), np.nan)
     return {
-        "interactions": interaction_columns(
+        "interactions": _interaction_columns(
             told["pairs"],
             told["strength"],
             told["precision"],
