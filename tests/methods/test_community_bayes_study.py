@@ -222,3 +222,17 @@ def test_a_class_that_folds_lose_is_refused_without_a_value() -> None:
 def test_one_site_only() -> None:
     with pytest.raises(StudyError, match="use the method 'federated-community-bayes'"):
         run_of(columns(), sites=2)
+
+
+def test_scores_of_the_frequencies_tell_of_no_small_class() -> None:
+    """The entropy of the classes' shares gives the size of a withheld class away."""
+    given = {**columns()}
+    given["kind"] = np.where(np.arange(300) % 50 == 7, "rare", given["kind"])
+    method = CommunityBayesStudy(n_communities=3)
+    run = run_of(given, method)
+    assert np.isnan(run.result.n_by_class[1])
+    assert run.result.judged == ("community-bayes", "one community", "naive Bayes")
+    assert len(run.result.brier) == 3
+    assert len(run.site("clinic").to_frame("rules")) == 4
+    open_ = run_of(given, method, policy="simulation").result
+    assert open_.judged[-1] == "class frequencies" and open_.n_by_class[1] == 6

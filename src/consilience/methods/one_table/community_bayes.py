@@ -52,7 +52,13 @@ from consilience.methods.base import CoordinatorContext, register
 from consilience.methods.one_table.messages import Fitted
 from consilience.methods.one_table.result import OneTableResult
 from consilience.methods.one_table.rows import Rows
-from consilience.methods.one_table.study import LocalFit, LogProba, OneTableStudy, fit_step
+from consilience.methods.one_table.study import (
+    FREQUENCIES,
+    LocalFit,
+    LogProba,
+    OneTableStudy,
+    fit_step,
+)
 from consilience.methods.one_table.words import counted, whole_number
 
 if TYPE_CHECKING:
@@ -296,7 +302,7 @@ class CommunityBayesStudy(OneTableStudy):
             each = self._estimator(x.shape[1]).fit(x, y, groups=groups)
             found["naive Bayes"] = each.predict_log_proba
         shares = np.log(fitted.priors_)
-        found["class frequencies"] = lambda x: np.tile(shares, (len(x), 1))
+        found[FREQUENCIES] = lambda x: np.tile(shares, (len(x), 1))
         return found
 
     # ------------------------------------------------------------------ at the coordinator

@@ -26,6 +26,7 @@ from consilience.methods.base import (
 from consilience.methods.one_table.judging import (
     errors_by_candidate,
     evidence,
+    hidden,
     judge,
     row_scores,
     rows_by_class,
@@ -40,6 +41,8 @@ IntArray = NDArray[np.int64]
 LogProba = Callable[[FloatArray], FloatArray]
 
 MOST_HELD = 0.5
+FREQUENCIES = "class frequencies"
+"""Rule that looks at no feature."""
 STAYS = "its smallest class has fewer than twice as many rows as the model has parameters"
 
 
@@ -222,7 +225,9 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
         site.note(remark)
     limits = site.limits
     log_proba = [_by_level(rule(rows.x), made.classes, rows.levels) for rule in made.rules.values()]
-    judged = judge(rows, [lp[rows.held] for lp in log_proba], limits)
+    names = _told_rules(made, rows, limits)
+    told_of = [lp for name, lp in zip(made.rules, log_proba, strict=True) if name in names]
+    judged = judge(rows, [lp[rows.held] for lp in told_of], limits)
     said, said_errors = evidence(rows, _parts(made, rows), limits)
     _keep(log_proba, made, rows, data, site)
     cv_errors = errors_by_candidate(made.wrong, len(rows.fitted), limits)
@@ -243,9 +248,16 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
         cv_errors=cv_errors,
         figures=figures,
         model=told,
-        judged=tuple(made.rules),
+        judged=names,
         stays=stays,
     )
+
+
+def _told_rules(made: LocalFit, rows: Rows, limits: Limits) -> tuple[str, ...]:
+    """Rules whose figures leave: scores of the class frequencies would tell of a small class."""
+    counts = np.bincount(rows.y, minlength=len(rows.levels))
+    small = hidden(counts, limits.min_records).any()
+    return tuple(name for name in made.rules if not (small and name == FREQUENCIES))
 
 
 def _parts(made: LocalFit, rows: Rows) -> FloatArray | None:
