@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-LARGEST_PROGRAM = 1_000_000
-"""Entries of the linear program that is still solved; beyond it only errors are looked at."""
+LARGEST_PROGRAM = 300_000
+"""Rules times unknowns of the linear program that is still solved (about 2 s); beyond it only the
+errors of the base are looked at."""
 
 
 class SeparationWarning(UserWarning):
@@ -67,7 +68,7 @@ def linearly_separable(x: FloatArray, codes: IntArray) -> bool | None:
     k, (n, q) = len(levels), x.shape
     if k < 2:
         return True
-    if n * (k - 1) * 2 * (q + 1) > LARGEST_PROGRAM:
+    if n * (k - 1) * (k - 1) * (q + 1) > LARGEST_PROGRAM:
         return None
     scale = np.abs(x - x.mean(axis=0)).max(axis=0)
     design = np.column_stack([np.ones(n), (x - x.mean(axis=0)) / np.where(scale > 0, scale, 1.0)])

@@ -63,6 +63,7 @@ def similarity(correlations: Iterable[ArrayLike], n: ArrayLike) -> FloatArray:
         else:
             found += part
         seen += 1
+        del matrix, part  # or they would be held while the generator makes the next one
     if found is None or seen != len(weights):
         raise ParameterError("there must be one correlation matrix for each number of rows")
     return np.sqrt(found, out=found)
