@@ -337,6 +337,33 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
         return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
 
+def fitted_sparse_qda(
+    found: SparseQDAFit,
+    classes: NDArray[Any],
+    priors: FloatArray,
+    feature_names: Sequence[str],
+    **settings: Any,
+) -> SparseQDA:
+    """Estimator of a fit that was made elsewhere, as over sites.
+
+    Parameters
+    ----------
+    found : SparseQDAFit
+    classes : (K,) array
+    priors : (K,) array
+    feature_names : sequence of p str
+    **settings
+        Parameters of the estimator.
+    """
+    made = SparseQDA(**settings)
+    made.classes_ = np.asarray(classes)
+    made.n_features_in_ = found.prepared.units.n_features
+    made.feature_names_in_ = np.array([str(name) for name in feature_names], dtype=object)
+    made.remarks_ = ()
+    made._take(found, np.asarray(priors, dtype=np.float64), made._names(made.n_features_in_))
+    return made
+
+
 # ------------------------------------------------------------------ remarks
 
 

@@ -47,10 +47,11 @@ of rows, means and spreads of all columns and the cross-products within blocks o
 many columns as the class has rows, no cell of few records or mostly of one; a partition of the
 columns for each question for links, at most 6 in a run, each into blocks of at most half as many
 columns as the smallest class that counts has rows; and shares of its rows that up to 50 models get
-wrong, once, in steps of at least half of `min_records` rows. Sites know the models, and those that
-were fitted without them. A coordinator that makes up models gets the places of lines beyond which
-5, 10, ... rows lie, for 50 lines; over many runs, or with means and moments of other columns, it
-gets more (docs/proofs/class-moments.md says what).
+wrong, once, in steps of at least half of `min_records` rows, the same for sets of wrong rows that
+differ in fewer than `min_records`. Sites know the models, and those that were fitted without them.
+A coordinator that makes up models learns, for 50 regions that differ in at least so many rows,
+about how many of the site's rows of a class they hold; over many runs, or with moments of other
+blocks of columns, it gets more (docs/proofs/class-moments.md says what).
 """
 
 from __future__ import annotations
@@ -250,7 +251,16 @@ class FederatedSparseQDA(Method):
         ask = Ask("conclude", message, to=left.sites)
         concluded = ctx.require((yield ask), at_least=0)
         return build_result(
-            ctx, s.levels, left, products, blocks, fit, shares / shares.sum(), choice, concluded
+            ctx,
+            s.levels,
+            left,
+            products,
+            blocks,
+            fit,
+            shares / shares.sum(),
+            choice,
+            concluded,
+            self.tol,
         )
 
     # ------------------------------------------------------------------ parts of the exchange

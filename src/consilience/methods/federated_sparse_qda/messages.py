@@ -209,7 +209,8 @@ class Concluded:
         Disclosure.AGGREGATE,
         ("m",),
         gaps=True,
-        doc="log loss of each model and, after these, of the second less that of the first",
+        doc="log loss of each model and, after these, of the second less that of the first; gaps "
+        "where records are protected",
     )
     errors: Released = sends(
         Disclosure.AGGREGATE, ("m",), gaps=True, doc="their squared standard errors"

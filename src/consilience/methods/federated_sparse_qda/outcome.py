@@ -36,6 +36,7 @@ def build_result(
     priors: FloatArray,
     choice: tuple[str, tuple[str, ...]],
     concluded: Mapping[str, Concluded],
+    tol: float,
 ) -> FederatedSparseQDAResult:
     """Put the result together."""
     precision, units, path = fit.precision, fit.prepared.units, fit.path
@@ -90,7 +91,7 @@ def build_result(
         partial=found.partial_correlation,
         **_held_out(survey, concluded),
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
-        remarks=_remarks(survey, concluded, path, fit),
+        remarks=_remarks(survey, concluded, path, fit, tol),
     )
 
 
@@ -134,6 +135,7 @@ def _remarks(
     concluded: Mapping[str, Concluded],
     path: SparseQDAPath,
     fit: SparseQDAFit,
+    tol: float,
 ) -> tuple[str, ...]:
     found = []
     missing = [site for site in survey.sites if site not in concluded]
@@ -142,8 +144,15 @@ def _remarks(
     without = [s for s, n in zip(survey.sites, survey.held.sum(axis=1), strict=True) if not n]
     if without and len(without) < len(survey.sites):
         found.append(f"Too few rows of some class to hold some out at {', '.join(without)}.")
-    if any(survey.protected.values()) and len(path.cv_rows):
-        found.append("Errors that chose alpha are rounded at sites that protect records.")
+    coarse = any(survey.protected.values())
+    if coarse and (len(path.cv_rows) or survey.held.any()):
+        found.append(
+            "Sites that protect records tell numbers of wrong rows coarsely, and the same of two "
+            "models that few rows tell apart."
+        )
+    worst = max(float(path.gaps.max()), fit.fold_gap)
+    if worst > tol:
+        found.append(f"A relative duality gap is {worst:.1e}, above tol = {tol:.1e}.")
     if fit.cut is not None:
         found.append(
             f"The path ends above alpha = {fit.cut:.3g}, where a block would be too large."

@@ -100,7 +100,8 @@ class FederatedSparseQDAResult(Result):
     site_errors : (B, 2) array
         Share of each site's held-out rows in a wrong class.
     log_loss, log_loss_se, log_loss_gain, log_loss_gain_se : (2,) arrays
-        Means over held-out rows of the sites that tell them, and how much the second rule loses.
+        Means over held-out rows of sites that protect no records, and how much more the second
+        rule loses.
     scaling : (3, p) array
         Fill values, centres and scales of the preparation; empty where nothing was done.
     remarks : tuple of str

@@ -212,8 +212,65 @@ def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tu
     if not isinstance(models, tuple) or len(models) > MAX_ALPHAS:
         raise DisclosureError("more models than a site judges", public=TOO_MANY)
     x, y = rows.x[judged], rows.codes[judged]
-    wrong = [_classes(_model(m, s), x, s) != y for m in models]
-    return Judged(rates=bundle([_rate(w, site.limits) for w in wrong])), state
+    answers = Answers(len(y), None if data.entity is None else data.entity[judged], site.limits)
+    rates = [answers.rate(_classes(_model(m, s), x) != y) for m in models]
+    kept = {**state, **answers.to_state()} if message.held else state
+    return Judged(rates=bundle(rates)), kept
+
+
+class Answers:
+    """Shares of wrong rows, as they are told.
+
+    The number of wrong rows is a count, which a site would not tell where it is small, and two of
+    them could differ by one row. So a share is rounded to several rows, and one that rests on a set
+    of wrong rows which differs in fewer than `min_records` rows (or `min_entities`) from an earlier
+    one repeats what was told of that.
+
+    Parameters
+    ----------
+    n : int
+        Rows that are judged.
+    entities : (n,) array or None
+    limits : Limits
+    """
+
+    def __init__(self, n: int, entities: NDArray[Any] | None, limits: Limits) -> None:
+        self._n, self._entities, self._limits = n, entities, limits
+        self._wrong: list[NDArray[np.bool_]] = []
+        self._told: list[float] = []
+
+    def rate(self, wrong: NDArray[np.bool_]) -> Released:
+        """What is told of a set of wrong rows."""
+        least = self._limits.min_records
+        if self._n < max(least, 1):
+            return rounded(np.nan, n_records=0, step=1.0)
+        step_ = rate_step(self._n, least)
+        share = float(np.mean(wrong))
+        if least > 1:
+            near = [i for i, other in enumerate(self._wrong) if not self._apart(wrong, other)]
+            if near:
+                share = self._told[near[0]]
+            else:
+                self._wrong.append(np.array(wrong))
+                self._told.append(share)
+        return rounded(share, n_records=self._n, step=step_)
+
+    def _apart(self, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
+        moved = first != second
+        if moved.sum() < self._limits.min_records:
+            return False
+        entities = self._entities
+        return entities is None or len(np.unique(entities[moved])) >= self._limits.min_entities
+
+    def to_state(self) -> State:
+        """What a later step of the run needs to repeat answers."""
+        wrong = np.array(self._wrong, dtype=bool).reshape(len(self._wrong), self._n)
+        return {"wrong": wrong, "told": np.array(self._told, dtype=float)}
+
+    def follow(self, state: State) -> None:
+        """Go on from `to_state` of an earlier step on the same rows."""
+        self._wrong = list(np.asarray(state.get("wrong", np.empty((0, self._n), dtype=bool))))
+        self._told = [float(share) for share in np.asarray(state.get("told", np.empty(0)))]
 
 
 def _model(arrays: Any, s: Settings) -> SparseQDAPredictor:
@@ -233,7 +290,7 @@ def _model(arrays: Any, s: Settings) -> SparseQDAPredictor:
     return model
 
 
-def _classes(model: SparseQDAPredictor, x: FloatArray, s: Settings) -> IntArray:
+def _classes(model: SparseQDAPredictor, x: FloatArray) -> IntArray:
     """Position of the class that a model predicts."""
     if model.n_features_in_ != x.shape[1]:
         raise ProtocolError("a model has other columns than the study")
@@ -245,20 +302,11 @@ def _classes(model: SparseQDAPredictor, x: FloatArray, s: Settings) -> IntArray:
 def rate_step(n: int, min_records: int) -> float:
     """To what a share of wrong rows is rounded: half of `min_records`, or a fifth of its error.
 
-    The number of wrong rows is a count, which a site would not tell where it is small. Rounded to
-    several rows it says neither whether any row is wrong nor whether one more is.
+    So it says neither whether any row is wrong nor whether one more is.
     """
     if min_records <= 1:
         return 1.0 / n
     return float(max(min_records / 2, np.sqrt(n) / 10)) / n
-
-
-def _rate(wrong: NDArray[np.bool_], limits: Limits) -> Released:
-    n = len(wrong)
-    if n < limits.min_records or not n:
-        return rounded(np.nan, n_records=0, step=1.0)
-    share = float(np.mean(wrong))
-    return rounded(share, n_records=n, step=rate_step(n, limits.min_records))
 
 
 # --------------------------------------------------------------------------- conclude
@@ -279,13 +327,28 @@ def conclude(
         raise ProtocolError("a model has other columns than the study")
     site.output("predictor", _of_own_rows(made[0], data))
     x, y = rows.x[rows.held], rows.codes[rows.held]
-    rates = bundle([_rate(_classes(model, x, s) != y, site.limits) for model in made])
-    if not len(x):
+    of = None if data.entity is None else data.entity[rows.held]
+    answers = Answers(len(y), of, site.limits)
+    answers.follow(state)
+    rates = bundle([answers.rate(_classes(model, x) != y) for model in made])
+    losses, errors = _log_losses(made, x, y, site.limits)
+    return Concluded(rates=rates, losses=losses, errors=errors), {}
+
+
+def _log_losses(
+    models: Sequence[SparseQDAPredictor], x: FloatArray, y: IntArray, limits: Limits
+) -> tuple[Released, Released]:
+    """Log losses of two models and their difference; not told where records are protected.
+
+    Under a made-up model a single row may be all of a loss. It would be withheld, which says that
+    there is such a row.
+    """
+    if not len(x) or limits.min_records > 1:
         gaps = aggregate(np.full((0, 3), np.nan)).withhold(np.ones(3, dtype=bool))
-        return Concluded(rates=rates, losses=gaps, errors=gaps), {}
-    first, second = (-m.predict_log_proba(x)[np.arange(len(y)), y] for m in made)
-    found = weighted_means(np.stack([first, second, second - first], axis=1), limits=site.limits)
-    return Concluded(rates=rates, losses=found.mean, errors=found.variance), {}
+        return gaps, gaps
+    first, second = (-m.predict_log_proba(x)[np.arange(len(y)), y] for m in models)
+    found = weighted_means(np.stack([first, second, second - first], axis=1), limits=limits)
+    return found.mean, found.variance
 
 
 def _of_own_rows(model: SparseQDAPredictor, data: SiteData) -> SparseQDAPredictor:
