@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from consilience.estimators.sparse_qda_predictor import SparseQDAPredictor
 from consilience.estimators.sparse_qda_results import SparseQDAPath
+from consilience.estimators.sparse_qda_screening import LinkForest, ScreenedMoments
 from consilience.estimators.sparse_qda_units import ROUNDING, QDAUnits, units_of
 from consilience.exceptions import DataError, ParameterError
 
@@ -271,7 +272,8 @@ def grid_of(prepared: PreparedMoments, settings: QDASettings) -> FloatArray:
     smallest = settings.smallest
     if isinstance(smallest, str):  # with fewer rows the dense end is slow, and rarely the best
         smallest = 0.001 if prepared.full_rank else 0.01
-    return largest * np.geomspace(1.0, smallest, settings.n_alphas)
+    # One rounding error more, so that the first penalty has no link.
+    return largest * (1 + 1e-15) * np.geomspace(1.0, smallest, settings.n_alphas)
 
 
 def precision_path(
@@ -295,20 +297,20 @@ def precision_path(
     stop : bool
         End before the first penalty whose largest block is too large, in place of an error.
     """
-    from consilience.numerics.joint_precision import components, fit_precisions
+    from consilience.numerics.joint_precision import fit_precisions
 
     options: dict[str, Any] = {"tol": settings.tol, "n_jobs": n_jobs}
     if settings.max_iter is not None:
         options["max_iter"] = settings.max_iter
+    lams = alphas * prepared.total
+    moments = prepared.moments
+    if len(lams) > 1:  # one pass over the rows tells the blocks of all penalties
+        moments, lams = _screened(moments, lams, settings.max_block if stop else None)
     start: JointPrecision | None = None
-    for lam in alphas * prepared.total:
-        if stop and settings.max_block is not None:
-            labels = components(prepared.moments, float(lam))
-            if np.bincount(labels).max() > settings.max_block:
-                return
+    for lam in lams:
         try:
             start = fit_precisions(
-                prepared.moments, float(lam), start=start, max_block=settings.max_block, **options
+                moments, float(lam), start=start, max_block=settings.max_block, **options
             )
         except DataError:
             if lam > 0:
@@ -319,6 +321,18 @@ def precision_path(
                 "up to"
             ) from None
         yield start
+
+
+def _screened(
+    moments: ClassMoments, lams: FloatArray, max_block: int | None
+) -> tuple[ClassMoments, FloatArray]:
+    """Moments that know the blocks of falling penalties, and the penalties before a large block."""
+    forest = LinkForest.of(moments, float(lams[-1]))
+    if max_block is not None:
+        large = [forest.largest(float(lam)) > max_block for lam in lams]
+        lams = lams[: large.index(True)] if True in large else lams
+    smallest = float(lams[-1]) if len(lams) else float("inf")
+    return ScreenedMoments(moments, forest, smallest), lams
 
 
 @dataclass(frozen=True, eq=False)
