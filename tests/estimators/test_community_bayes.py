@@ -130,6 +130,45 @@ def test_communities_of_the_design_are_found() -> None:
         ]
 
 
+def test_features_that_only_interact_are_one_community() -> None:
+    """Correlations of opposite sign in two classes: none over all rows, strong within each."""
+    rng = stream(14)
+    x, y = rng.standard_normal((1200, 6)), np.tile([0, 1], 600)
+    sign = np.where(y == 0, 1.0, -1.0)
+    x[:, 4] = 0.8 * sign * x[:, 1] + 0.6 * x[:, 4]
+    (x, new), (y, right) = np.split(x, [400]), np.split(y, [400])
+    base = DecisionTreeClassifier(max_depth=3, random_state=0)
+    assert abs(np.corrcoef(x[:, 1], x[:, 4])[0, 1]) < 0.1
+    fit = CommunityBayesClassifier(base, n_communities=5).fit(x, y)
+    assert (1, 4) in {tuple(part.tolist()) for part in fit.communities_}
+    apart = CommunityBayesClassifier(base, n_communities=6).fit(x, y)
+    # the pair tells most rows apart, its features by themselves none: 800 new rows, .018 each
+    assert fit.score(new, right) > 0.7
+    assert abs(apart.score(new, right) - 0.5) < 0.07
+
+
+@pytest.mark.slow
+def test_communities_lower_the_error_where_they_are_there_and_not_where_not() -> None:
+    """Logistic regression almost without a penalty, 20 rows of each of three classes.
+
+    Over 12 runs the standard error of the mean difference is about .012; the source's difference
+    in its design of blocks of four is .075, and 20 runs gave .071. Where all features are of equal
+    correlation, which is no community, 20 runs gave .015.
+    """
+    gain: dict[str, list[float]] = {"block": [], "full": []}
+    for run in range(12):
+        for structure in ("block", "full"):
+            rng = stream(run)
+            made = community_classes(structure, rng=rng)
+            x, y = made.draw(20, rng=rng)
+            new, right = made.draw(1000, rng=rng)
+            base = LogisticRegression(C=1e4, solver="newton-cholesky")
+            fit = CommunityBayesClassifier(base, candidates=range(1, 17)).fit(x, y)
+            gain[structure].append(fit.score(new, right) - base.fit(x, y).score(new, right))
+    assert np.mean(gain["block"]) > 0.035
+    assert abs(np.mean(gain["full"])) < 0.035
+
+
 # ------------------------------------------------------------------ cross-validation
 
 
