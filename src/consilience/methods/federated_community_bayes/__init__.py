@@ -63,7 +63,7 @@ site knows; test rows answer for three, so and by shares of wrong predictions to
 `min_records` rows. So a run tells the coordinator 23 smooth means to the precision of a row, and of
 three planes of its choice beyond which about how many tens of test rows lie. Runs add up: their
 number is bounded by the policy (`max_runs`, approved studies); rows are split by a digest of the
-rows, the same way in every run.
+rows, the same way in every run with these shares, which are tenths, and anew with others.
 
 Leakage, exact: in every round the coordinator chooses coefficients. At steep ones loss, gradient
 and curvature are sums over the rows near a plane, and differences of two rounds are single rows. No
@@ -139,9 +139,9 @@ class FederatedCommunityBayes(Method):
         leave. "auto" is exact where one person holds all data (simulation), else one-shot.
     linkage : {"average", "complete", "single"}
     choosing : float
-        Share of each class's rows that choose the number of communities, in [0, .4].
+        Share of each class's rows that choose the number of communities: 0, .1, .2, .3 or .4.
     holdout : float
-        Share of each class's rows that judge the classifier in the end, in [0, .4].
+        Share of each class's rows that judge the classifier in the end, likewise.
     max_rounds : int
         Rounds of the exact fit at most.
 

@@ -55,27 +55,13 @@ def judged_models(
     if models.shape[1:] != (m - 1, rows.x.shape[1] + 1) or not len(models):
         raise ProtocolError("judged models are none of the study's columns and classes")
     held = rows.part == part
-    used = rows.part != LEFT_OUT
     y = np.searchsorted(classes, rows.codes[held])
     if not held.any():
         gaps = aggregate(np.full((0, len(models)), np.nan)).withhold(np.ones(len(models), bool))
         return Judged(losses=gaps, errors=gaps, wrong=_shares([], np.zeros(len(models)), 0, limits))
-    design, q = multinomial.design_of(rows.x[used]), multinomial.contrasts(m)
-    protected = limits.min_records > 1
-    losses, wrong = [], []
-    for phi in models:
-        eta = design @ phi.T
-        if protected:
-            eta = _flattened(eta)
-        scores = eta[held[used]] @ q.T
-        scores = scores - scores.max(axis=1, keepdims=True)
-        log_p = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
-        loss = -log_p[np.arange(len(y)), y]
-        losses.append(np.minimum(loss, LARGEST_LOSS) if protected else loss)
-        wrong.append(float(np.mean(scores.argmax(axis=1) != y)))
-    values = np.column_stack([losses[0], *(losses[0] - other for other in losses[1:])])
+    values, wrong = figures_of(rows, part, models, y, protected=limits.min_records > 1)
     least, shifts = None, np.zeros(len(models))
-    if protected:
+    if limits.min_records > 1:
         moves = np.abs(values - values.mean(axis=0)).max(axis=0) / len(y)
         least, shifts = _step_above(moves), _shifts(models, rows.seed, part)
         values = values + least * shifts
@@ -86,6 +72,43 @@ def judged_models(
         errors=means.variance,
         wrong=_shares(told, shifts, len(y), limits),
     )
+
+
+def figures_of(
+    rows: Rows, part: int, models: FloatArray, y: IntArray, *, protected: bool
+) -> tuple[FloatArray, list[float]]:
+    """Log losses of the rows of a part, before anything is rounded.
+
+    Parameters
+    ----------
+    rows : Rows
+    part : int
+    models : (a, m - 1, p + 1) array
+    y : (n,) int array
+        Class of each row of the part.
+    protected : bool
+        Flatten models and bound losses.
+
+    Returns
+    -------
+    values : (n, a) array
+        Loss under the first model, and by how much it is lower under each other one.
+    wrong : list of a float
+        Shares of wrong predictions.
+    """
+    used = rows.part != LEFT_OUT
+    held = (rows.part == part)[used]
+    design, q = multinomial.design_of(rows.x[used]), multinomial.contrasts(models.shape[1] + 1)
+    losses, wrong = [], []
+    for phi in models:
+        eta = design @ phi.T
+        scores = (_flattened(eta) if protected else eta)[held] @ q.T
+        scores = scores - scores.max(axis=1, keepdims=True)
+        log_p = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        loss = -log_p[np.arange(len(y)), y]
+        losses.append(np.minimum(loss, LARGEST_LOSS) if protected else loss)
+        wrong.append(float(np.mean(scores.argmax(axis=1) != y)))
+    return np.column_stack([losses[0], *(losses[0] - other for other in losses[1:])]), wrong
 
 
 def _flattened(eta: FloatArray) -> FloatArray:

@@ -24,6 +24,8 @@ MAX_ROUNDS = 100
 MAX_CANDIDATES = 20
 """Numbers of communities that are judged in a run: each tells a figure of the choosing rows."""
 SMALLEST_C, LARGEST_C = 1e-6, 1e6
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
+"""Shares of rows that may be held out: with any, two runs could differ by a single training row."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,11 @@ class Settings:
         raw = json.loads(text)
         raw["levels"] = tuple(raw["levels"])
         s = cls(**raw)
-        shares = 0 <= s.choosing <= 0.4 and 0 <= s.holdout <= 0.4
-        if not shares or not SMALLEST_C <= s.c <= LARGEST_C or len(s.levels) < 2:
+        if (
+            not {s.choosing, s.holdout} <= set(SHARES)
+            or not SMALLEST_C <= s.c <= LARGEST_C
+            or len(s.levels) < 2
+        ):
             sentence = "a penalty, or shares of held-out rows, that a site does not answer for"
             raise DisclosureError(sentence, public=sentence)
         return s

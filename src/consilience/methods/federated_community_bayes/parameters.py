@@ -8,6 +8,7 @@ from consilience.exceptions import ParameterError
 from consilience.methods.federated_community_bayes.messages import (
     LARGEST_C,
     MAX_CANDIDATES,
+    SHARES,
     SMALLEST_C,
 )
 
@@ -41,8 +42,9 @@ def check_parameters(method: FederatedCommunityBayes) -> None:
     if not _number(method.C, SMALLEST_C, LARGEST_C):
         raise ParameterError.of("C", f"a number from {SMALLEST_C:g} to {LARGEST_C:g}", method.C)
     for name in ("choosing", "holdout"):
-        if not _number(getattr(method, name), 0.0, 0.4):
-            raise ParameterError.of(name, "a share from 0 to .4", getattr(method, name))
+        value = getattr(method, name)
+        if not _number(value, 0.0, 0.4) or value not in SHARES:
+            raise ParameterError.of(name, "a share of 0, .1, .2, .3 or .4", value)
     if method.n_communities == "auto" and not method.choosing > 0:
         raise ParameterError.of(
             "choosing", "above 0 where the number of communities is chosen", method.choosing

@@ -90,8 +90,9 @@ def _codes(data: SiteData, s: Settings) -> IntArray:
 def _parts(codes: IntArray, s: Settings, limits: Limits, seed: int) -> IntArray:
     """Part of each row: the same shares of every class.
 
-    A class whose training rows would be too few takes no part. A part that would hold too few rows
-    is not held out at all, since figures of it could not leave.
+    Other shares make another draw, so that two runs do not differ by the few rows that one holds
+    out and the other does not. A class whose training rows would be too few takes no part. A part
+    that would hold too few rows is not held out at all, since figures of it could not leave.
     """
     least = limits.min_records if limits.min_records > 1 else 1
     counts = np.bincount(codes, minlength=len(s.levels))
@@ -100,7 +101,7 @@ def _parts(codes: IntArray, s: Settings, limits: Limits, seed: int) -> IntArray:
     sizes[:, ~takes_part] = 0
     sizes[sizes.sum(axis=1) < least] = 0
     part = np.full(len(codes), LEFT_OUT, dtype=np.int64)
-    order = stream(seed, "parts").permutation(len(codes))
+    order = stream(seed, "parts", f"{s.choosing:g}", f"{s.holdout:g}").permutation(len(codes))
     for k in np.flatnonzero(takes_part & (counts > 0)):
         mine = order[codes[order] == k]
         ends = np.cumsum(sizes[:, k])
