@@ -81,7 +81,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     space = Clinic(tmp_path_factory.mktemp("cells"), request.param)
     result = call("run", space.file, "--out", space.out)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("Wrong of 113 rows that were held out")
+    assert result.stdout.startswith("Of 113 rows that were held out, ")
     assert "round 3, fit: 1 of 1 sites (clinic)" in result.stderr
     assert (space.out / "report.html").stat().st_size > 1000
     return space

@@ -80,7 +80,10 @@ class Fitted:
         Disclosure.AGGREGATE, ("m", "s"), gaps=True, doc="their squared standard errors"
     )
     gains: Released = sends(
-        Disclosure.AGGREGATE, ("m", "s"), gaps=True, doc="how much better the first rule scores"
+        Disclosure.AGGREGATE,
+        ("m", "s"),
+        gaps=True,
+        doc="how much worse than the first rule each scores",
     )
     gain_errors: Released = sends(
         Disclosure.AGGREGATE, ("m", "s"), gaps=True, doc="their squared standard errors"

@@ -96,17 +96,23 @@ class OneTableResult(Result):
         """Say how the first rule did on held-out rows, and the others beside it."""
         if not self.n_held:
             return "No rows were held out, so nothing judges the fit anew."
-        said = [self._one(i) for i in range(len(self.judged))]
-        beside = f"; beside it, {', '.join(said[1:])}" if said[1:] else ""
-        sentence = f"Wrong of {self.n_held} rows that were held out: {said[0]}{beside}."
-        if np.isnan(self.errors).any():
-            sentence += " Numbers too small to leave are in the site's own rules.csv."
+        told = [i for i in range(len(self.judged)) if not np.isnan(self.errors[i])]
+        few = [name for i, name in enumerate(self.judged) if i not in told]
+        parts = [
+            f"{self.judged[i]} gets {self.errors[i]:.0f} wrong ({self.error_rates[i]:.1%})"
+            for i in told
+        ]
+        if few:
+            parts.append(
+                f"too few to be told are wrong by {', '.join(few)} (the site's own rules.csv has "
+                "the numbers)"
+            )
+        sentence = f"Of {self.n_held} rows that were held out, {'; '.join(parts)}."
+        if 0 not in told and not np.isnan(self.log_loss).all():
+            pairs = zip(self.judged, self.log_loss, strict=True)
+            losses = (f"{name} {loss:.2g}" for name, loss in pairs if not np.isnan(loss))
+            sentence += f" Mean log losses: {', '.join(losses)}."
         return sentence
-
-    def _one(self, i: int) -> str:
-        if np.isnan(self.errors[i]):
-            return f"{self.judged[i]} too few to be told"
-        return f"{self.judged[i]} {self.errors[i]:.0f} ({self.error_rates[i]:.1%})"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one line per rule: errors and scores on held-out rows."""
