@@ -584,6 +584,13 @@ Designs of the source (arXiv 2206.10783, simulation study) and of our own, and r
 table's page says what its figures are. Federated rows go through the method, the preset is named in
 each table's page. "source": the source's value, where it gives one, for comparison.
 """
+WIDE = """\
+## Wide classification: measured against wanted
+
+Designs and tables of the source (Le and Hastie, arXiv 1407.4543); each table's page says what its
+figures are and what differs. "source": the source's value, where it gives one, for comparison.
+Times and errors beside other classifiers: [benchmarks](benchmarks/README.md).
+"""
 REFERENCE = """\
 ## Reference averaging: measured against wanted
 
@@ -632,6 +639,11 @@ def page() -> str:
         "",
         LATENT,
         *measured_bounds.lines(ROOT, "latent_class_regression"),
+        "",
+        WIDE,
+        *measured_bounds.lines(ROOT, "sparse_qda"),
+        "",
+        *measured_bounds.lines(ROOT, "community_bayes"),
         "",
         measured_assisted.TEXT,
         *measured_bounds.lines(ROOT, "assisted_glm"),
