@@ -21,9 +21,9 @@ conclude: Conclude              ->  keeps the predictor, judges held-out rows
 
 ``links`` only where blocks are needed: a moment matrix leaves a site in classes of at least twice
 as many rows as it has columns. Everything pooled is the exact moment of the pooled rows (Chan,
-Golub and LeVeque 1983), so that the model is that of `SparseQDA` on them. Alpha is chosen by models
-of the others: the path is fitted without each site, which counts the errors on its own rows; or by
-held-out rows.
+Golub and LeVeque 1983), so that the model is that of `SparseQDA` on them. Alpha is chosen without
+each site in turn: by the density of its rows under models of the others, which its moments give, or
+with ``judge``, at sites whose policy consents, by the errors of these models on its rows.
 
 Phases: opening, agree_levels, standardise (before all methods).
 
@@ -35,7 +35,8 @@ Source: Le and Hastie, *Sparse quadratic discriminant analysis and community Bay
   thresholds and the means, no block of the pooled table is cut (docs/proofs/class-moments.md).
 * The penalty is a number for a row, between 0 and 1 on columns of pooled standard deviation 1
   within the classes: at 1 no two columns can be linked.
-* Errors choose alpha over sites, which are harder folds than random ones where sites differ.
+* Folds are sites, which are harder than random ones where sites differ; where sites count no
+  errors, densities choose.
 
 Absence: a site that misses the offer, or a question for links, is not in the model, down to the
 quorum. One that misses the moments is not in it either; penalties that its absence leaves unproven
@@ -46,16 +47,16 @@ Leakage: the coordinator knows, of each class of at least `min_records` rows at 
 of rows, means and spreads of all columns and the cross-products within blocks of at most half as
 many columns as the class has rows, no cell of few records or mostly of one; a partition of the
 columns for each question for links, at most 6 in a run, each into blocks of at most half as many
-columns as the smallest class that counts has rows; and shares of its rows that up to 50 models get
-wrong, once, in steps of at least half of `min_records` rows, the same for sets of wrong rows that
-differ in fewer than `min_records`. Sites know the models, and those that were fitted without them.
-A coordinator that makes up models learns, for 50 regions that differ in at least so many rows,
-about how many of the site's rows of a class they hold; over many runs, or with moments of other
-blocks of columns, it gets more (docs/proofs/class-moments.md says what).
+columns as the smallest class that counts has rows; and shares of held-out rows that two models get
+wrong, in steps of at least half of `min_records` rows. Sites know the models. Sites that consent to
+values for each record say it of 50 models more: who makes these up learns the class of a person
+whose columns he knows. Over many runs, or with moments of other blocks of columns, a coordinator
+gets more than from one (docs/proofs/class-moments.md says what).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -75,7 +76,7 @@ from consilience.estimators.sparse_qda_predictor import SparseQDAPredictor
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.methods.base import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.methods.federated_sparse_qda import pooling, site, survey
-from consilience.methods.federated_sparse_qda.choosing import by_held_out, by_sites
+from consilience.methods.federated_sparse_qda.choosing import by_densities, by_held_out, by_sites
 from consilience.methods.federated_sparse_qda.linking import (
     Blocks,
     ask_for_links,
@@ -116,8 +117,11 @@ class FederatedSparseQDA(Method):
     smallest : float or "auto"
         Last penalty of the grid. "auto" ends as `SparseQDA` does where sites send the moments of
         all columns, else at .02, or at the next larger one whose blocks may leave the sites.
-    choose : {"auto", "sites", "holdout"}
-        By models that did not see the judging site (three sites or more), or by held-out rows.
+    choose : {"auto", "likelihood", "sites", "holdout"}
+        By the density of each site's rows under models of the others, which follows from the
+        moments; by their errors at sites that count them (three sites or more, of policies that
+        allow values for each record); or by errors on held-out rows there. "auto" takes errors
+        where all sites count them.
     ties : {"sparsest", "densest", "middle"}
         Which penalty among those with the same number of errors.
     screening : bool or "auto"
@@ -168,7 +172,8 @@ class FederatedSparseQDA(Method):
     leakage: ClassVar[str] = (
         "The coordinator knows numbers of rows, means and spreads of each class at each site, "
         "cross-products within blocks of at most half as many columns as rows, which columns are "
-        "linked, and shares of rows that up to 50 models get wrong, rounded. Sites know the models."
+        "linked, and shares of held-out rows that two models get wrong, rounded; of 50 more at "
+        "sites that allow values for each record. Sites know the models."
     )
     Result = FederatedSparseQDAResult
     predictor: ClassVar[Any] = SparseQDAPredictor
@@ -343,22 +348,51 @@ class FederatedSparseQDA(Method):
         """The path with its errors, the fit that is chosen, and who chose."""
         settings = self._qda_settings()
         answers: dict[str, FoldAnswer] = {}
+        loss = np.full(len(alphas), np.nan)
         choice = "given"
         if self.alpha is None and len(alphas) > 1:
             choice = self._way(left)
-            if choice == "sites":
-                answers = yield from by_sites(self, ctx, left, products, alphas, settings, told)
-            else:
-                answers = yield from by_held_out(self, ctx, left, prepared, alphas, settings)
+        if choice == "likelihood":
+            return self._by_densities(ctx, left, products, prepared, alphas)
+        if choice == "sites":
+            answers = yield from by_sites(self, ctx, left, products, alphas, settings, told)
+        elif choice == "holdout":
+            answers = yield from by_held_out(self, ctx, left, prepared, alphas, settings)
         fit: SparseQDAFit = follow(prepared, alphas, list(answers.values()), settings)
-        return fit, (choice, tuple(answers))
+        return fit, (choice, tuple(answers), loss[: len(fit.path)])
+
+    def _by_densities(
+        self,
+        ctx: CoordinatorContext,
+        left: Survey,
+        products: SiteProducts,
+        prepared: PreparedMoments,
+        alphas: FloatArray,
+    ) -> tuple[SparseQDAFit, tuple[str, tuple[str, ...], FloatArray]]:
+        """The path, and the fit that the sites' moments choose; nothing is asked."""
+        settings = self._qda_settings()
+        found = by_densities(self, ctx, left, products, alphas, settings)
+        reach = len(found.loss)
+        others = (np.arange(reach) != int(np.argmin(found.loss))).astype(np.int64)
+        chosen = FoldAnswer(others, 1, np.empty(0, dtype=np.int64), found.gap)
+        fit = follow(prepared, alphas, [chosen], settings)
+        n = len(fit.path)
+        none = np.empty((0, n), dtype=np.int64)
+        path = dataclasses.replace(fit.path, cv_wrong=none, cv_rows=np.empty(0, dtype=np.int64))
+        fit = dataclasses.replace(fit, path=path)
+        return fit, ("likelihood", found.judges, found.loss[:n])
 
     def _way(self, left: Survey) -> str:
+        """Who chooses: errors where all sites count them, else the moments."""
         if self.choose == "sites" and len(left.sites) < 3:
             raise QuorumError("fewer than three sites are left to choose alpha: give alpha")
-        if self.choose == "auto":
-            return "sites" if len(left.sites) >= 3 else "holdout"
-        return self.choose
+        if self.choose != "auto":
+            return self.choose
+        if not all(left.judges[name] for name in left.sites):
+            return "likelihood"
+        if len(left.sites) >= 3:
+            return "sites"
+        return "holdout" if left.held.any() else "likelihood"
 
     def _models(
         self, ctx: CoordinatorContext, prepared: PreparedMoments, fit: SparseQDAFit

@@ -1,4 +1,8 @@
-"""The choice of the penalty: by sites whose rows a path did not see, or by held-out rows."""
+"""The choice of the penalty: by the density of sites that a path did not see, or by errors.
+
+Densities of a site's rows under a model depend on the rows through their moments only, which the
+coordinator has: this choice asks the sites nothing. Errors have to be counted at the sites.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ from consilience.wire.message import Disclosure
 if TYPE_CHECKING:
     from consilience.estimators.sparse_qda_units import QDAUnits
     from consilience.methods.federated_sparse_qda import FederatedSparseQDA
+    from consilience.numerics.joint_precision import JointPrecision
 
 FloatArray = NDArray[np.float64]
 Answers = Generator[Ask, Replies, Any]
@@ -79,7 +84,7 @@ def by_sites(
     """
     paths: dict[str, Path] = {}
     near: list[str] = []
-    for site in survey.sites:
+    for site in (site for site in survey.sites if survey.judges[site]):
         others = survey.only([other for other in survey.sites if other != site])
         try:
             if not others.complete:
@@ -121,10 +126,121 @@ def by_held_out(
     dict of str to FoldAnswer
     """
     path = path_of(method, ctx, prepared, alphas, settings)
-    holding = [site for site, n in zip(survey.sites, survey.held.sum(axis=1), strict=True) if n]
+    held = zip(survey.sites, survey.held.sum(axis=1), strict=True)
+    holding = [site for site, n in held if n and survey.judges[site]]
     messages = {site: _message(method, ctx, path, held=True) for site in holding}
     replies = yield from _judged(ctx, messages)
     return {site: _answer(path, reply, survey, site, held=True) for site, reply in replies.items()}
+
+
+# --------------------------------------------------------------------------- by densities
+
+
+@dataclass(frozen=True, eq=False)
+class Densities:
+    """What the sites' moments say of the models of the others.
+
+    Attributes
+    ----------
+    judges : tuple of str
+    loss : (A,) array
+        Mean negative log density of a row, given its class, over these sites.
+    gap : float
+        Largest relative gap.
+    """
+
+    judges: tuple[str, ...]
+    loss: FloatArray
+    gap: float
+
+
+def by_densities(
+    method: FederatedSparseQDA,
+    ctx: CoordinatorContext,
+    survey: Survey,
+    products: SiteProducts,
+    alphas: FloatArray,
+    settings: QDASettings,
+) -> Densities:
+    """Fit the path without each site, and ask its moments.
+
+    Raises
+    ------
+    QuorumError
+        No site can be left out.
+    """
+    judges, losses, rows, gap = [], [], 0.0, 0.0
+    for site in survey.sites:
+        others = survey.only([other for other in survey.sites if other != site])
+        if not survey.sizes[survey.sites.index(site)].any():
+            continue
+        try:
+            if not others.complete:
+                raise QuorumError("a class is at this site only")
+            prepared = products.prepared(others)
+            values = []
+            for precision in precision_path(prepared, alphas, settings, stop=True):
+                value, n = _loss(precision, prepared, survey, products, site)
+                values.append(value)
+                gap = max(gap, precision.relative_gap)
+        except (QuorumError, DataError):
+            ctx.note(
+                f"Site {site} does not take part in the choice of alpha: without it some class, or "
+                "some block of columns in a class, has no moments."
+            )
+            continue
+        judges.append(site)
+        losses.append(np.array(values))
+        rows += n
+    reach = min((len(values) for values in losses), default=0)
+    if not reach:
+        raise QuorumError(
+            "no site can be left out of the moments, so alpha cannot be chosen: give alpha, or let "
+            "more sites take part"
+        )
+    total = np.sum([values[:reach] for values in losses], axis=0)
+    return Densities(tuple(judges), np.asarray(total / rows), gap)
+
+
+def _loss(
+    precision: JointPrecision,
+    prepared: PreparedMoments,
+    survey: Survey,
+    products: SiteProducts,
+    site: str,
+) -> tuple[float, float]:
+    """Negative log density of a site's rows, from its moments, and how many rows they are.
+
+    Blocks of which the site withholds a class are left out there, at all penalties.
+    """
+    b, units = survey.sites.index(site), prepared.units
+    place = {int(j): (i, at) for i, of in enumerate(products.blocks) for at, j in enumerate(of)}
+    where = np.searchsorted(products.columns, units.kept)
+    total = 0.0
+    for k in np.flatnonzero(survey.used[b]):
+        n, told = survey.counts[b, k], np.ones(len(units.kept), dtype=bool)
+        for i, block in enumerate(products.blocks):
+            told[np.isin(where, block)] &= products.told(site, i, int(k))
+        apart = (survey.means[b, k, units.kept] - prepared.means[k, units.kept]) / units.scale
+        spread = survey.variances[b, k, units.kept] / units.scale**2 + apart**2
+        diagonal = precision.diagonal[k]
+        single = told & ~np.isnan(diagonal)
+        part = float((diagonal[single] * spread[single] - np.log(diagonal[single])).sum())
+        for block, matrices in zip(precision.blocks, precision.precisions, strict=True):
+            if not told[block].all():
+                continue
+            which = place[int(where[block[0]])][0]
+            at = np.array([place[int(j)][1] for j in where[block]])
+            sums = products.sums[site][which][k][np.ix_(at, at)]
+            scale = units.scale[block]
+            second = sums / n / np.outer(scale, scale) + np.outer(apart[block], apart[block])
+            part += float((matrices[k] * second).sum() - np.linalg.slogdet(matrices[k])[1])
+        part += float((2 * np.log(units.scale[told]) + np.log(2 * np.pi)).sum())
+        total += 0.5 * n * part
+    return total, float(survey.sizes[b].sum())
+
+
+# --------------------------------------------------------------------------- words
 
 
 def _message(

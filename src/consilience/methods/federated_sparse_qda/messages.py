@@ -72,6 +72,9 @@ class Offered:
     protected: bool = sends(
         Disclosure.PUBLIC, kind="bool", doc="blocks of more columns than half the rows stay here"
     )
+    judges: bool = sends(
+        Disclosure.PUBLIC, kind="bool", doc="the site says how many rows models get wrong"
+    )
     counts: Released = sends(
         Disclosure.AGGREGATE, ("k",), kind="int", doc="rows of each class that are not held out"
     )

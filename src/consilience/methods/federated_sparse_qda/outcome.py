@@ -34,7 +34,7 @@ def build_result(
     blocks: Blocks,
     fit: SparseQDAFit,
     priors: FloatArray,
-    choice: tuple[str, tuple[str, ...]],
+    choice: tuple[str, tuple[str, ...], FloatArray],
     concluded: Mapping[str, Concluded],
     tol: float,
 ) -> FederatedSparseQDAResult:
@@ -66,6 +66,7 @@ def build_result(
         fixed=choice[0] == "given",
         choice=choice[0],
         judges=choice[1],
+        candidate_loss=choice[2],
         cv_wrong=path.cv_wrong,
         cv_rows=path.cv_rows,
         cv_errors=path.cv_wrong.sum(axis=0).astype(float)

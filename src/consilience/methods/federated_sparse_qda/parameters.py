@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from consilience.methods.federated_sparse_qda import FederatedSparseQDA
 
 FloatArray = NDArray[np.float64]
-CHOICES = ("auto", "sites", "holdout")
+CHOICES = ("auto", "likelihood", "sites", "holdout")
 TIES = ("sparsest", "densest", "middle")
 SMALLEST = 0.02
 """Penalty for a row at which links are asked for first, unless given."""

@@ -108,7 +108,7 @@ class SiteProducts:
         columns = self.columns[self.blocks[b][inside]]
         found = []
         for k in range(len(survey.n)):
-            at = [i for i in np.flatnonzero(survey.used[:, k]) if self._told(survey.sites[i], b, k)]
+            at = [i for i in np.flatnonzero(survey.used[:, k]) if self.told(survey.sites[i], b, k)]
             if not at:
                 raise QuorumError(
                     f"no site can tell the moments of a block of {len(inside)} columns in class "
@@ -123,7 +123,8 @@ class SiteProducts:
             found.append(sums / n)
         return np.array(found)
 
-    def _told(self, site: str, b: int, k: int) -> bool:
+    def told(self, site: str, b: int, k: int) -> bool:
+        """Whether a site tells a block in a class."""
         return not bool(np.isnan(self.sums[site][b][k]).any())
 
     def withheld(self, survey: Survey) -> dict[str, list[tuple[int, int]]]:
@@ -132,7 +133,7 @@ class SiteProducts:
         for i, site in enumerate(survey.sites):
             for b in range(len(self.blocks)):
                 for k in np.flatnonzero(survey.used[i]):
-                    if not self._told(site, b, int(k)):
+                    if not self.told(site, b, int(k)):
                         found.setdefault(site, []).append((b, int(k)))
         return found
 

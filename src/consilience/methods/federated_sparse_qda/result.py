@@ -62,9 +62,12 @@ class FederatedSparseQDAResult(Result):
         Which of them is alpha.
     fixed : bool
         Whether alpha was given.
-    choice : {"sites", "holdout", "given"}
+    choice : {"likelihood", "sites", "holdout", "given"}
     judges : tuple of str
-        Sites that chose.
+        Sites whose moments, or errors, chose.
+    candidate_loss : (A,) array
+        Mean negative log density of a row, given its class, under models of the other sites, where
+        these chose; NaN otherwise.
     cv_wrong : (F, A) array of int
         Rows that they got wrong (rounded where records are protected).
     cv_rows : (F,) array of int
@@ -130,6 +133,7 @@ class FederatedSparseQDAResult(Result):
     fixed: bool
     choice: str
     judges: tuple[str, ...]
+    candidate_loss: FloatArray
     cv_wrong: IntArray
     cv_rows: IntArray
     cv_errors: FloatArray
@@ -219,6 +223,13 @@ class FederatedSparseQDAResult(Result):
     def _choice_sentence(self) -> str:
         if self.fixed:
             return "Alpha was given."
+        if self.choice == "likelihood":
+            loss = self.candidate_loss
+            return (
+                f"Alpha is the best of {len(self.candidates)} by the density of each site's rows "
+                f"under models of the others: {loss[0] - loss[self.chosen]:.3g} nats a row better "
+                "than without links."
+            )
         rows = int(self.cv_rows.sum())
         wrong, dense = int(self.cv_errors[self.chosen]), int(self.cv_errors[-1])
         sparse = int(self.cv_errors[0])
@@ -257,6 +268,7 @@ class FederatedSparseQDAResult(Result):
                 "relative_penalty": self.relative_penalties,
                 "gap": self.gaps,
                 "cv_error": error,
+                "loss": self.candidate_loss,
                 "chosen": np.arange(len(self.candidates)) == self.chosen,
             }
         )

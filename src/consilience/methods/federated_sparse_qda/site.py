@@ -58,6 +58,7 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     means, spreads = _means_and_spreads(rows, n_classes, data.entity, site.limits)
     reply = Offered(
         protected=site.limits.min_records > 1,
+        judges=_judges(site),
         counts=cell_counts(rows.cells, n_classes),
         held=cell_counts(rows.codes[rows.held], n_classes),
         means=means,
@@ -202,10 +203,23 @@ def blocks_of(labels: NDArray[np.integer]) -> list[NDArray[np.intp]]:
 # --------------------------------------------------------------------------- judge
 
 
+def _judges(site: SiteContext) -> bool:
+    """Whether the site says how many rows the models of a path get wrong.
+
+    Fifty models that somebody made up tell the class of a person whose columns he knows, however
+    the answers are rounded: some model lies where one row makes the difference. That is a value of
+    a record, and needs the consent to tell such.
+    """
+    return site.limits.min_records <= 1 or site.per_record
+
+
 @step("judge", once=True)
 def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
     """Say how many rows each model gets wrong, rounded."""
     s = _settings(message.settings, state)
+    if not _judges(site):
+        sentence = "this site does not say how many of its rows models get wrong"
+        raise DisclosureError(sentence, public=sentence)
     rows = rows_of(data, s, site)
     judged = rows.held if message.held else rows.kept
     models = message.models.value

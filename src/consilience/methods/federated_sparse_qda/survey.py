@@ -40,7 +40,8 @@ class Survey:
         Whose rows count in the moments.
     features : (p,) bool array
         Columns that take part.
-    protected : dict of str to bool
+    protected, judges : dict of str to bool
+        Whether a site withholds moments of large blocks; whether it counts errors of models.
     """
 
     sites: tuple[str, ...]
@@ -51,6 +52,7 @@ class Survey:
     used: NDArray[np.bool_]
     features: NDArray[np.bool_]
     protected: Mapping[str, bool]
+    judges: Mapping[str, bool]
 
     def only(self, sites: Sequence[str]) -> Survey:
         """Some of the sites."""
@@ -146,7 +148,8 @@ def survey_of(offered: Mapping[str, Offered], levels: Sequence[str], p: int) -> 
     if not features.any():
         raise QuorumError("every column is withheld by some site: leave out sparse columns")
     protected = {site: bool(offered[site].protected) for site in sites}
-    return Survey(sites, counts, held, means, variances, used, features, protected)
+    judges = {site: bool(offered[site].judges) for site in sites}
+    return Survey(sites, counts, held, means, variances, used, features, protected, judges)
 
 
 def _check(site: str, reply: Offered, k: int, p: int) -> None:
