@@ -284,7 +284,15 @@ def test_docstrings_are_read() -> None:
     assert ladder("Q\n\nAbsence: x\n\nLeakage: y") == "Q"
 
 
-LONG_DEMOS = ("latent-class-regression", "meta-clustering", "reference-averaging")
+LONG_DEMOS = (
+    "community-bayes",
+    "federated-community-bayes",
+    "federated-sparse-qda",
+    "latent-class-regression",
+    "meta-clustering",
+    "reference-averaging",
+    "sparse-qda",
+)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +311,8 @@ def test_demo_runs_twice_and_its_files_run(
         assert result.exit_code == 0, result.output
         assert len(list(tmp_path.glob("consilience-demo/runs/*/report.html"))) == n
     run = next(tmp_path.glob("consilience-demo/runs/*"))
-    preset = "consortium" if DEMOS[method].tables == "patients" else "strict"
+    presets = {"patients": "consortium", "clinic": "simulation"}
+    preset = presets.get(DEMOS[method].tables, "strict")
     assert set(load_run(run).presets.values()) == {preset}
     assert call("check", f"consilience-demo/{method}.toml").exit_code == 0
     assert call("run", f"consilience-demo/{method}.toml").exit_code == 0

@@ -240,6 +240,14 @@ def test_what_sites_did_not_tell_is_named() -> None:
     assert "Which columns were looked at together" not in blocks(CASES["qda-sites-holdout"]())
 
 
+def test_a_choice_by_densities_is_said_to_be_one() -> None:
+    told = blocks(CASES["qda-sites-density"]())["How the penalty was chosen"]
+    assert "follows from the moments alone" in spoken(told)
+    assert "minus log density" in told.folded[0].head and "wrong" not in told.folded[0].head
+    assert "minus log density" in drawn(told.picture.figure) if told.picture else False
+    assert "density" not in spoken(blocks(CASES["qda-sites"]())["How the penalty was chosen"])
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_report_refuses_the_result_of_another_method(name: str) -> None:
     other = CASES["cb-sites" if name != "federated-community-bayes" else "cb"]()

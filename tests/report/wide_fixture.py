@@ -269,6 +269,12 @@ CASES: dict[str, Any] = {
         used=np.array([[True, True], [True, False], [True, True]]),
         remarks=("Site s001 told no class.",),
     ),
+    "qda-sites-density": lambda: federated_sparse_qda(
+        choice="likelihood",
+        cv_errors=np.full(12, np.nan),
+        cv_rows=np.empty(0),
+        candidate_loss=np.linspace(40.0, 20.0, 12),
+    ),
     "qda-sites-not-held-out": lambda: silent(federated_sparse_qda()),
     "cb": community_bayes,
     "cb-one": lambda: community_bayes(n_communities=1, n_separable=1),

@@ -27,8 +27,8 @@ class Demo:
         The lines of ``[parameters]``.
     standardize : str
     tables : str
-        "wines", "clinics", "ranges", "wards" or "patients"; of the last the sites hold different
-        columns.
+        "wines", "clinics", "ranges", "wards", "tumours" (at three clinics), "clinic" (all tumours
+        at one) or "patients"; of the last the sites hold different columns.
     to_go_on : tuple of (str, str)
         What else to try: a word, and a command or a place. FOLDER is the folder.
     """
@@ -56,6 +56,10 @@ class Tables:
         Other roles with their columns.
     unused : tuple of str
         Other columns without a role.
+    levels : tuple of str
+        Of the target, where it is a class.
+    preset : str
+        Of the sites' policies.
     """
 
     last: str
@@ -63,6 +67,8 @@ class Tables:
     target: bool = False
     roles: tuple[tuple[str, str], ...] = ()
     unused: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
+    preset: str = "strict"
 
 
 CLINICS = ("aspen", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple")
@@ -91,6 +97,21 @@ TABLES = {
         target=True,
         roles=(("agent", "ward"), ("entity", "patient")),
         unused=("kind",),
+    ),
+    "tumours": Tables(
+        "diagnosis",
+        "# Means over the nuclei of a sample, and worst values. Patients were given to the clinics "
+        "at random.",
+        target=True,
+        levels=("benign", "malignant"),
+    ),
+    "clinic": Tables(
+        "diagnosis",
+        "# Means over the nuclei of a sample, and worst values. Whoever asks has the table, so the "
+        "policy is\n# that for one person who holds all data.",
+        target=True,
+        levels=("benign", "malignant"),
+        preset="simulation",
     ),
 }
 
@@ -134,6 +155,45 @@ n_classes = 4
             ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
             ("classes", "FOLDER/homes/aspen/outputs/RUN/classes.csv"),
             ("compare", "the column kind in FOLDER/data/aspen.csv: what nobody told the study"),
+        ),
+    ),
+    "federated-sparse-qda": Demo(
+        "Three clinics tell malignant tumours from others. Which measurements go together, and "
+        "does that help?",
+        standardize="pooled",
+        tables="tumours",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
+            ("one table", "consilience demo sparse-qda"),
+        ),
+    ),
+    "federated-community-bayes": Demo(
+        "Three clinics tell malignant tumours from others by groups of measurements. Do groups "
+        "help?",
+        standardize="pooled",
+        tables="tumours",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
+            ("one table", "consilience demo community-bayes"),
+        ),
+    ),
+    "sparse-qda": Demo(
+        "One clinic tells malignant tumours from others. Which measurements go together, and does "
+        "that help?",
+        tables="clinic",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
+            ("pairs", "FOLDER/homes/aspen/outputs/RUN/interactions.csv"),
+            ("sites", "consilience demo federated-sparse-qda"),
+        ),
+    ),
+    "community-bayes": Demo(
+        "One clinic tells malignant tumours from others by groups of measurements. Do groups help?",
+        tables="clinic",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
+            ("groups", "FOLDER/homes/aspen/outputs/RUN/communities.csv"),
+            ("sites", "consilience demo federated-community-bayes"),
         ),
     ),
     "mean-and-sd": Demo("What is the average wine of three merchants?"),
@@ -198,7 +258,7 @@ home = "../homes/{site}"
 path = "../data/{site}.csv"
 
 [policy]
-preset = "strict"
+preset = "{preset}"
 data_id = "demo-{site}"
 """
 
@@ -311,6 +371,8 @@ def demo(
     each has half of one cultivar and a quarter of the others; for meta-clustering 442 patients
     at six clinics, for reference-averaging the same patients at eight, under the policy
     "strict". For latent-class-regression the visits of patients at four hospitals are simulated.
+    For federated-sparse-qda and federated-community-bayes 569 patients are at three clinics, for
+    sparse-qda and community-bayes at one.
     For assistance-test and assisted-glm a clinic and a laboratory hold different columns of 569
     patients, under the policy "consortium" with the consents that the study needs. A file that is
     already there and holds something else is never replaced.
@@ -363,26 +425,41 @@ def demo_files(method: str) -> dict[str, str]:
             method=method,
             parameters=chosen.parameters,
             remark=about.remark,
-            roles="".join(f'{role} = "{column}"\n' for role, column in roles),
+            roles="".join(f'{role} = "{column}"\n' for role, column in roles) + _levels(about),
             features="\n".join(f'  "{name}",' for name in features),
             standardize=chosen.standardize,
             sites=", ".join(f'"{site}"' for site in tables),
         )
     }
     for site, table in tables.items():
-        files[f"sites/{site}.toml"] = SITE.format(site=site)
+        files[f"sites/{site}.toml"] = SITE.format(site=site, preset=about.preset)
         files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
     return files
 
 
+def _levels(about: Tables) -> str:
+    """Line that declares the classes of the target, if it has any."""
+    if not about.levels:
+        return ""
+    listed = ", ".join(f'"{level}"' for level in about.levels)
+    return f"levels = {{ {about.last} = [{listed}] }}\n"
+
+
 def _tables(name: str) -> dict[str, Any]:
     """Tables of a demonstration over rows, by site."""
-    from consilience.datasets.load import load_demo, load_demo_clinics, load_demo_sites
+    from consilience.datasets.load import (
+        load_demo,
+        load_demo_clinics,
+        load_demo_sites,
+        load_demo_tumours,
+    )
 
     if name == "wards":
         from consilience.datasets.simulate_wards import simulate_wards
 
         return dict(simulate_wards(1))
+    if name in ("tumours", "clinic"):
+        return dict(load_demo_tumours(3 if name == "tumours" else 1))
     if name == "wines":
         return load_demo_sites()
     if name == "clinics":

@@ -130,6 +130,32 @@ def load_demo_clinics(random_state: int = 0) -> dict[str, pd.DataFrame]:
     return clinics
 
 
+def load_demo_tumours(n_clinics: int = 3, random_state: int = 0) -> dict[str, pd.DataFrame]:
+    """Load the breast tumours at clinics, drawn at random: means, worst values and ``diagnosis``.
+
+    Parameters
+    ----------
+    n_clinics : int
+        From 1 to 3.
+    random_state : int
+
+    Raises
+    ------
+    ParameterError
+        Another number of clinics.
+    """
+    from consilience.datasets.partition import partition
+
+    names = ("aspen", "birch", "cedar")
+    if not 1 <= n_clinics <= len(names):
+        raise ParameterError.of("n_clinics", f"from 1 to {len(names)}", n_clinics)
+    tumours = load_demo("breast_cancer")
+    shown = [c for c in tumours if c == "diagnosis" or c.startswith(("mean_", "worst_"))]
+    if n_clinics == 1:
+        return {names[0]: tumours[shown]}
+    return partition(tumours[shown], names=names[:n_clinics], random_state=random_state)
+
+
 CLINIC_COLUMNS = (
     "mean_texture",
     "mean_smoothness",

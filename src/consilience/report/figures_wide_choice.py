@@ -59,7 +59,7 @@ def plot_candidates(fitted: Any) -> Figure:
         for ax, panel in zip(axes, panels, strict=True):
             if panel == "error":
                 _errors(ax, found, order)
-            elif panel == "log loss":
+            elif panel == found.loss_name:
                 _line(ax, found.values[order], found.loss[order], panel)
             else:
                 _line(ax, found.values[order], found.links[order], panel)
@@ -88,7 +88,7 @@ def _panels(found: Candidates) -> list[str]:
     if np.isfinite(found.errors).any() or not np.isfinite(found.loss).any():
         panels.append("error")
     if np.isfinite(found.loss).any():
-        panels.append("log loss")
+        panels.append(found.loss_name)
     if found.links.size:
         panels.append("linked pairs")
     return panels

@@ -91,7 +91,8 @@ class Rules:
 
 def rounded(run: Run) -> bool:
     """Whether sites that protect records rounded how many rows are in a wrong class."""
-    return hasattr(run.result, "site_errors") and len(simulated(run)) < len(run.result.sites)
+    result: Any = run.result
+    return hasattr(result, "site_errors") and len(simulated(run)) < len(result.sites)
 
 
 def rules_of(result: Any, rounded: bool = False) -> Rules:
@@ -392,7 +393,7 @@ def _table(found: Candidates, columns: dict[str, list[str]]) -> Table:
         cells["wrong"] = [percent(v) for v in found.errors]
         cells["standard error"] = [percent(v) for v in found.spread]
     if np.isfinite(found.loss).any():
-        cells["log loss"] = list(numbers(found.loss))
+        cells[found.loss_name] = list(numbers(found.loss))
     cells |= columns
     head = ("alpha" if found.kind == "alpha" else "communities", *list(cells)[1:])
     rows = tuple(tuple(column[i] for column in cells.values()) for i in order)

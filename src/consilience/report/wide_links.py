@@ -11,7 +11,13 @@ import numpy as np
 from consilience.report import drawing, figures_wide
 from consilience.report.sections import Block, Picture, Table, numbers, percent, plural
 from consilience.report.wide_evidence import choice
-from consilience.report.wide_reading import Network, candidates_of, community_words, network_of
+from consilience.report.wide_reading import (
+    DENSITY,
+    Network,
+    candidates_of,
+    community_words,
+    network_of,
+)
 
 OPEN_PAIRS = 15
 MOST_PAIRS = 300
@@ -162,6 +168,13 @@ def penalty(result: Any) -> Block | None:
     ]
     if result.fixed:
         text.append("The penalty was given, so nothing was chosen.")
+    if getattr(result, "choice", "") == DENSITY:
+        text.append(
+            "Sites that protect records answer no questions about models. So the penalty is the "
+            "one under which the rows of each site are densest by the models of the others, which "
+            "follows from the moments alone. That is not the fewest rows in a wrong class: it "
+            "tends to more links."
+        )
     columns = {
         "linked pairs": [f"{int(v):,}" for v in result.n_links],
         "largest block": [f"{int(v):,}" for v in result.largest_block],

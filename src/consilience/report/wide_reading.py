@@ -60,7 +60,9 @@ class Candidates:
     among : str
         Where the rows were: "cross-validation", ...
     loss : (A,) array
-        Mean log loss of the same rows; empty where it is not known.
+        Mean loss of the same rows; empty where it is not known.
+    loss_name : str
+        What the loss is.
     """
 
     kind: str
@@ -71,6 +73,7 @@ class Candidates:
     links: FloatArray
     among: str
     loss: FloatArray = field(default_factory=lambda: np.empty(0))
+    loss_name: str = "log loss"
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +205,10 @@ def candidates_of(fitted: Any) -> Candidates:
     raise ParameterError.of("fitted", "a fit that compared candidates", type(fitted).__name__)
 
 
+DENSITY = "likelihood"
+"""Choice by the densities of rows, in a result over sites."""
 AMONG = {
+    DENSITY: "the density of each site's rows under models of the others",
     "sites": "the sites, each judging models of the others",
     "holdout": "rows that sites held out",
 }
@@ -221,7 +227,7 @@ def _of_result(result: Any) -> Candidates:
     told = getattr(result, "candidate_loss", getattr(result, "cv_log_loss", np.empty(0)))
     loss = np.asarray(told, dtype=float)
     if hasattr(result, "choice"):
-        among = AMONG.get(result.choice, "rows that sites held out")
+        among = AMONG.get(result.choice, "number")
     else:
         among = "the choosing rows" if hasattr(result, "candidate_loss") else "cross-validation"
     return Candidates(
@@ -233,6 +239,7 @@ def _of_result(result: Any) -> Candidates:
         np.asarray(result.n_links, dtype=float) if linked else np.empty(0),
         among,
         loss if len(loss) == len(values) else np.empty(0),
+        "minus log density" if getattr(result, "choice", "") == DENSITY else "log loss",
     )
 
 
