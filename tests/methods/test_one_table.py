@@ -13,7 +13,7 @@ from consilience.exceptions import ConsilienceError, ParameterError, QuorumError
 from consilience.methods.base import Preparation
 from consilience.methods.one_table.judging import hidden, judge
 from consilience.methods.one_table.rows import Rows, rows_of
-from consilience.methods.one_table.study import STAYS
+from consilience.methods.one_table.study import STAYS, STAYS_FEW
 from consilience.sites.policy import Policy
 from consilience.wire.disclosure import Limits
 from tests.methods.one_table import ShrunkenLDA, federation, table
@@ -216,6 +216,59 @@ def test_confusion_tells_no_small_number_with_what_else_is_known() -> None:
         errors = float(np.asarray(judged.errors.value)[0])
         assert np.isnan(errors) or errors in (0.0, len(y)) or least <= errors <= len(y) - least
     assert some > 20
+
+
+@pytest.mark.parametrize("also", [0, 2])
+def test_what_few_entities_have_hides_behind_others(also: int) -> None:
+    for counts in itertools.product((0, 1, 4, 9), repeat=3):
+        array = np.array(counts)
+        few = np.arange(3) == also
+        if not array[also]:
+            continue
+        mask = hidden(array, 3, few)
+        assert mask[also]
+        assert (mask & (array > 0)).sum() > 1 or not array[~mask].any()
+
+
+def test_classes_of_few_entities_are_not_told() -> None:
+    """Two people have all rows of a class, however many these are."""
+    given = table(400)
+    given["person"] = np.where(given["kind"] == "wild", np.arange(400) % 2, 2 + np.arange(400) % 40)
+    run = run_of(given, entity="person")
+    assert np.isnan(run.result.n_by_class).all()
+    assert run.result.model_stays == STAYS_FEW
+    assert run_of(given, entity="person", policy="simulation").result.model_stays == ""
+    # With three each, nothing is held back for that reason.
+    given["person"] = np.where(
+        given["kind"] == "wild", np.arange(400) % 30, 30 + np.arange(400) % 30
+    )
+    many = run_of(given, entity="person").result
+    assert many.model_stays == "" and many.n_by_class.tolist() == [200, 200]
+
+
+@pytest.mark.parametrize(("people", "told"), [(2, False), (3, True)])
+def test_errors_of_few_entities_are_not_told(people: int, told: bool) -> None:
+    n = 120
+    y = np.arange(n) % 2
+    guess = np.where(np.arange(n) < 40, 1 - y, y)  # 20 wrong of each class
+    groups = np.where(np.arange(n) < 40, np.arange(n) // 2 % people, 10 + np.arange(n) // 8)
+    everything = np.arange(n)
+    rows = Rows(np.zeros((n, 1)), y, groups, ("x",), ("a", "b"), everything, everything, 0)
+    proba = np.where(np.arange(2) == guess[:, None], 0.9, 0.1)
+    judged = judge(rows, [np.log(proba)], Limits())
+    assert np.isnan(judged.errors.value).all() != told
+    assert np.isnan(judged.confusion.value).all() != told
+    if told:
+        assert judged.errors.value[0] == 40
+        assert judged.confusion.value.tolist() == [40, 20, 20, 40]
+
+
+def test_few_entities_are_not_held_out() -> None:
+    """Errors among the rows of two people would be facts of these."""
+    given = table(400)
+    given["person"] = np.arange(400) // 40
+    assert run_of(given, entity="person").result.n_held == 0
+    assert run_of(given, ShrunkenLDA(holdout=0.3), entity="person").result.n_held == 120
 
 
 def test_figures_leave_as_far_as_rows_bear_them() -> None:

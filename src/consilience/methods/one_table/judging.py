@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,16 +58,28 @@ def judge(rows: Rows, log_proba: Sequence[FloatArray], limits: Limits) -> Judged
     wrong = (guess != y[:, None]).astype(float)
     beside = scores - scores[:, :1]
     beside[:, 0] = np.nan
-    own = weighted_means(scores, limits=limits)
-    gain = weighted_means(beside, limits=limits)
+    entities = None if rows.groups is None else rows.groups[rows.held]
+    own = weighted_means(scores, limits=limits, entities=entities)
+    gain = weighted_means(beside, limits=limits, entities=entities)
+    counts = aggregate(wrong).withhold_unsafe(limits)
     return Judged(
-        aggregate(wrong).withhold_unsafe(limits),
-        _confusion(y, guess[:, 0], len(rows.levels), limits),
+        counts.withhold(_of_few(wrong, entities, limits) | _of_few(1 - wrong, entities, limits)),
+        _confusion(y, guess[:, 0], len(rows.levels), limits, entities),
         own.mean,
         own.variance,
         gain.mean,
         gain.variance,
     )
+
+
+def _of_few(marks: NDArray[Any], entities: IntArray | None, limits: Limits) -> NDArray[np.bool_]:
+    """Which columns of marks are those of a few entities only."""
+    found = np.zeros(marks.shape[1], dtype=bool)
+    if entities is None:
+        return found
+    for j in range(marks.shape[1]):
+        found[j] = 0 < len(np.unique(entities[marks[:, j] != 0])) < limits.min_entities
+    return found
 
 
 def evidence(rows: Rows, parts: FloatArray | None, limits: Limits) -> tuple[Released, Released]:
@@ -84,7 +97,8 @@ def evidence(rows: Rows, parts: FloatArray | None, limits: Limits) -> tuple[Rele
         gap = aggregate(np.full((0, size), np.nan)).withhold(np.ones(size, dtype=bool))
         return gap, gap
     y = rows.y[rows.held]
-    found = weighted_means(parts[np.arange(len(y)), :, y], limits=limits)
+    entities = None if rows.groups is None else rows.groups[rows.held]
+    found = weighted_means(parts[np.arange(len(y)), :, y], limits=limits, entities=entities)
     return found.mean, found.variance
 
 
@@ -102,13 +116,21 @@ def row_scores(log_proba: FloatArray, y: IntArray) -> FloatArray:
     return np.stack([-log_proba[own], (proba**2).sum(axis=1)], axis=1)
 
 
+def small_classes(rows: Rows, limits: Limits) -> NDArray[np.bool_]:
+    """Which classes are withheld: small ones, and with them as many as hide them."""
+    counts = np.bincount(rows.y, minlength=len(rows.levels))
+    marks = rows.y[:, None] == np.arange(len(rows.levels))
+    return hidden(counts, limits.min_records, _of_few(marks, rows.groups, limits))
+
+
 def rows_by_class(rows: Rows, limits: Limits) -> Released:
     """Rows of each class; a small class is withheld, and with it as many as hide it."""
-    counts = np.bincount(rows.y, minlength=len(rows.levels))
-    return cell_counts(rows.y, len(rows.levels)).withhold(hidden(counts, limits.min_records))
+    return cell_counts(rows.y, len(rows.levels)).withhold(small_classes(rows, limits))
 
 
-def hidden(counts: IntArray, least: int) -> NDArray[np.bool_]:
+def hidden(
+    counts: IntArray, least: int, also: NDArray[np.bool_] | None = None
+) -> NDArray[np.bool_]:
     """Which of several counts stay when their sum is known, so that none small can be told.
 
     Parameters
@@ -116,15 +138,26 @@ def hidden(counts: IntArray, least: int) -> NDArray[np.bool_]:
     counts : (k,) int array
     least : int
         Records that a released count is of, unless it is 0.
+    also : (k,) bool array, optional
+        Others that stay, whatever their size: they hide behind another one too.
     """
     mask = np.asarray((counts > 0) & (counts < least))
-    while 0 < counts[mask].sum() < least and (counts[~mask] > 0).any():
+    few = np.zeros(len(counts), dtype=bool) if also is None else also
+    mask = mask | few
+
+    def can_be_told() -> bool:
+        alone = mask.sum() == 1 and few.any()
+        return bool(0 < counts[mask].sum() < least or alone)
+
+    while can_be_told() and (counts[~mask] > 0).any():
         left = np.where(mask | (counts == 0), np.iinfo(np.int64).max, counts)
         mask[np.argmin(left)] = True
     return mask
 
 
-def _confusion(y: IntArray, guess: IntArray, n_classes: int, limits: Limits) -> Released:
+def _confusion(
+    y: IntArray, guess: IntArray, n_classes: int, limits: Limits, entities: IntArray | None
+) -> Released:
     """Held-out rows by class and predicted class, whole rows of the table or nothing of them.
 
     How many rows of a class are held out follows from the share, and the number of errors is told
@@ -134,10 +167,12 @@ def _confusion(y: IntArray, guess: IntArray, n_classes: int, limits: Limits) -> 
     table = np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
     least = limits.min_records
     right, total = np.diag(table), table.sum(axis=1)
-    stays = np.asarray(((table > 0) & (table < least)).any(axis=1))
+    few = _of_few(cells[:, None] == np.arange(n_classes**2), entities, limits).reshape(table.shape)
+    stays = np.asarray((((table > 0) & (table < least)) | few).any(axis=1))
     while stays.any() and not stays.all():
         parts = np.array([right[stays].sum(), (total - right)[stays].sum()])
-        if not ((parts > 0) & (parts < least)).any():
+        hides = not ((parts > 0) & (parts < least)).any()
+        if hides and not (few.any() and stays.sum() == 1):
             break
         sizes = np.where(stays, np.iinfo(np.int64).max, total)
         stays[np.argmin(sizes)] = True

@@ -53,6 +53,13 @@ class Rows:
         groups = None if self.groups is None else self.groups[self.fitted]
         return self.x[self.fitted], np.array(self.levels)[self.y[self.fitted]], groups
 
+    def fewest_entities(self) -> float:
+        """Entities behind the fitted rows of the class with fewest; infinite where not known."""
+        if self.groups is None:
+            return np.inf
+        y, groups = self.y[self.fitted], self.groups[self.fitted]
+        return min(len(np.unique(groups[y == k])) for k in np.unique(y))
+
 
 def rows_of(data: SiteData, levels: tuple[str, ...], holdout: float, site: SiteContext) -> Rows:
     """Take the rows and choose those that are held out.
@@ -92,7 +99,8 @@ def rows_of(data: SiteData, levels: tuple[str, ...], holdout: float, site: SiteC
         groups = _by_appearance(data.entity)
     seed = drawing_seed(data, site, "one table")
     held = _held(y, groups, holdout, seed)
-    if len(held) < least:
+    few = groups is not None and len(np.unique(groups[held])) < site.limits.min_entities
+    if len(held) < least or few:
         held = held[:0]
     fitted = np.setdiff1d(np.arange(len(y)), held)
     return Rows(data.features, y, groups, data.feature_names, levels, fitted, held, seed)

@@ -26,10 +26,10 @@ from consilience.methods.base import (
 from consilience.methods.one_table.judging import (
     errors_by_candidate,
     evidence,
-    hidden,
     judge,
     row_scores,
     rows_by_class,
+    small_classes,
 )
 from consilience.methods.one_table.messages import SCORES, Fit, Fitted, Settings
 from consilience.methods.one_table.result import OneTableResult
@@ -41,6 +41,7 @@ IntArray = NDArray[np.int64]
 LogProba = Callable[[FloatArray], FloatArray]
 
 MOST_HELD = 0.5
+STAYS_FEW = "a class has rows of too few entities"
 FREQUENCIES = "class frequencies"
 """Rule that looks at no feature."""
 STAYS = "its smallest class has fewer than twice as many rows as the model has parameters"
@@ -232,7 +233,7 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
     _keep(log_proba, made, rows, data, site)
     cv_errors = errors_by_candidate(made.wrong, len(rows.fitted), limits)
     figures = _figures(made, cv_errors.value, len(rows.fitted), limits)
-    told, stays = _told(made, study, limits)
+    told, stays = _told(made, study, rows, limits)
     return Fitted(
         n=count(len(rows.y)),
         n_held=count(len(rows.held)),
@@ -255,8 +256,7 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
 
 def _told_rules(made: LocalFit, rows: Rows, limits: Limits) -> tuple[str, ...]:
     """Rules whose figures leave: scores of the class frequencies would tell of a small class."""
-    counts = np.bincount(rows.y, minlength=len(rows.levels))
-    small = hidden(counts, limits.min_records).any()
+    small = small_classes(rows, limits).any()
     return tuple(name for name in made.rules if not (small and name == FREQUENCIES))
 
 
@@ -305,8 +305,10 @@ def _two_digits(values: FloatArray) -> FloatArray:
     return np.array([float(f"{value:.1e}") for value in values])
 
 
-def _told(made: LocalFit, study: OneTableStudy, limits: Limits) -> tuple[Released, str]:
+def _told(made: LocalFit, study: OneTableStudy, rows: Rows, limits: Limits) -> tuple[Released, str]:
     """What the model tells, or nothing and the reason."""
+    if rows.fewest_entities() < limits.min_entities:
+        return model({}, kind="figures", n_records=0), STAYS_FEW
     released = estimator(
         dict(made.model),
         type_name=study.name,
