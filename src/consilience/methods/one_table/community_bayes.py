@@ -28,13 +28,13 @@ Absence: without the site the run stops, and goes on when it is asked again.
 
 Leakage: the coordinator knows how many rows of each class there are, how many held-out rows each
 rule gets wrong and how many are wrong in cross-validation at each number of communities, where
-these numbers and their complements are 0 or large enough, of enough entities where the study names
-them; mean scores of held-out rows and the mean evidence of each community, rounded to what one row
-moves them by; log losses of cross-validation, to two digits; in how many communities the classes
-can be told apart without error. Where every class has twice as many rows as there are features it
-also knows the communities and the heights of the tree that joins them, which tell average rank
-correlations. No coefficient and no value of any row leaves. Runs with other parameters give other
-counts on the same rows: the policy bounds the number of runs.
+these numbers and their complements are 0 or large enough (and those of held-out rows are of enough
+entities, where the study names them); mean scores of held-out rows and the mean evidence of each
+community, rounded to what one row moves them by; log losses of cross-validation, to two digits; in
+how many communities the classes can be told apart without error. Where every class has twice as
+many rows as there are features it also knows the communities and the heights of the tree that joins
+them, which tell average rank correlations. No coefficient and no value of any row leaves. Runs with
+other parameters give other counts on the same rows: the policy bounds the number of runs.
 """
 
 from __future__ import annotations

@@ -25,12 +25,12 @@ Absence: without the site the run stops, and goes on when it is asked again.
 
 Leakage: the coordinator knows how many rows of each class there are, how many held-out rows each
 rule gets wrong and how many are wrong in cross-validation at each penalty, where these numbers and
-their complements are 0 or large enough, of enough entities where the study names them; mean scores
-of held-out rows, rounded to what one row moves them by; the penalties, which tell the largest
-correlation within the classes, and how many pairs are linked at each. Where every class has twice
-as many rows as the largest block has parameters it also knows which pairs interact and how
-strongly. No value of any row leaves. Runs with other parameters give other counts on the same rows:
-the policy bounds the number of runs.
+their complements are 0 or large enough (and those of held-out rows are of enough entities, where
+the study names them); mean scores of held-out rows, rounded to what one row moves them by; the
+penalties, which tell the largest correlation within the classes, and how many pairs are linked at
+each. Where every class has twice as many rows as the largest block has parameters it also knows
+which pairs interact and how strongly. No value of any row leaves. Runs with other parameters give
+other counts on the same rows: the policy bounds the number of runs.
 """
 
 from __future__ import annotations
