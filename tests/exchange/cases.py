@@ -135,6 +135,7 @@ def labelled() -> Federation:
             "target_name": "y",
             "levels": {"y": names},
             "id": np.array([f"{name}-{i}" for i in range(len(rows))]),
+            "entity": np.array([f"{name}-e{i // 2}" for i in range(len(rows))]),
         }
     columns = Columns(features=("x0", "x1", "x2"), target="y", levels={"y": names})
     return dataclasses.replace(federation_of(tables, roles=roles), columns=columns)

@@ -180,16 +180,68 @@ def test_ties_are_decided_as_asked(ties: str) -> None:
     assert run.result.chosen == wanted[ties]
 
 
-@pytest.mark.parametrize("policy", ["simulation", "strict"])
+@pytest.mark.parametrize("policy", ["simulation", "consortium"])
 def test_held_out_rows_choose_where_there_are_two_sites(policy: str) -> None:
     tables = draw([200, 160], 5)
     run = FederatedSparseQDA(n_alphas=5).run(federation_over(tables, policy), seed=0)
     result = run.result
+    assert np.isnan(result.candidate_loss).all()
     assert result.choice == "holdout" and result.judges == ("s0", "s1")
     assert result.held_by_site.tolist() == [[20, 20], [16, 16]]
     assert result.n_by_site.tolist() == [[80, 80], [64, 64]]
     assert result.cv_rows.tolist() == [40, 32]
     assert "the rows that chose alpha" in result.summary()
+
+
+@pytest.mark.parametrize("screening", [False, True])
+def test_densities_of_sites_that_are_left_out(screening: bool) -> None:
+    """What moments give is the mean negative log density of the rows under models of the others."""
+    from scipy.stats import multivariate_normal
+
+    tables = draw([60, 70, 80], 6, rho=0.9)
+    grid = (0.5, 0.4, 0.3)
+    run = FederatedSparseQDA(alphas=grid, choose="likelihood", screening=screening, **EXACT).run(
+        federation_over(tables), seed=0
+    )
+    result = run.result
+    assert result.choice == "likelihood" and result.judges == ("s0", "s1", "s2")
+    assert result.screened == screening
+    x, y, sites = rows(tables)
+    wanted = np.zeros(len(grid))
+    for name in tables:
+        mine = sites == name
+        for i, alpha in enumerate(grid):
+            fitted = central(x[~mine], y[~mine], alpha=alpha)
+            precision = fitted.precision_.dense()
+            for k, level in enumerate(labels(2)):
+                covariance = np.linalg.inv(precision[k]) * np.outer(fitted.scale_, fitted.scale_)
+                density = multivariate_normal(fitted.means_[k], covariance)
+                wanted[i] -= density.logpdf(x[mine & (y == level)]).sum()
+    np.testing.assert_allclose(result.candidate_loss, wanted / len(x), rtol=1e-7)
+    assert result.chosen == int(np.argmin(wanted))
+    assert "density of each site's rows" in result.summary()
+
+
+def test_densities_ask_the_sites_nothing() -> None:
+    tables = draw([100, 100], 4)
+    run = FederatedSparseQDA(n_alphas=5).run(federation_over(tables, "strict"), seed=0)
+    assert run.result.choice == "likelihood"
+    assert "judge" not in {line.step for line in run.transcript}
+    assert np.isnan(run.result.cv_errors).all() and np.isfinite(run.result.candidate_loss).all()
+
+
+def test_consent_lets_sites_count_errors() -> None:
+    """Rounded to five rows, and the same for models that few rows tell apart."""
+    tables = draw([150, 160, 170], 5)
+    run = FederatedSparseQDA(n_alphas=8).run(federation_over(tables, "consortium"), seed=0)
+    result = run.result
+    assert result.choice == "sites" and result.judges == ("s0", "s1", "s2")
+    assert (result.cv_wrong % 5 == 0).all()
+    exact = FederatedSparseQDA(n_alphas=8, holdout=0.2).run(
+        federation_over(tables, "consortium"), seed=0
+    )
+    np.testing.assert_array_equal(exact.result.cv_wrong, result.cv_wrong)
+    assert "coarsely" in result.summary()
 
 
 def test_held_out_rows_judge_the_end() -> None:
@@ -449,10 +501,18 @@ def test_studies_that_do_not_go_together() -> None:
 
 
 def test_nobody_can_choose() -> None:
-    tables = draw([40, 40], 3)
+    tables = draw([60, 60, 60], 3)
     with pytest.raises(QuorumError, match="give alpha"):
-        FederatedSparseQDA().run(federation_over(tables, "strict"), seed=0)
-    run = FederatedSparseQDA(alpha=0.2).run(federation_over(tables, "strict"), seed=0)
+        FederatedSparseQDA(choose="sites").run(federation_over(tables, "strict"), seed=0)
+    with pytest.raises(QuorumError, match="give alpha"):
+        FederatedSparseQDA(choose="holdout").run(federation_over(tables, "strict"), seed=0)
+    apart = {
+        "s0": tables["s0"][tables["s0"]["y"] == "c0"],
+        "s1": tables["s1"][tables["s1"]["y"] == "c1"],
+    }
+    with pytest.raises(QuorumError, match="no site can be left out"):
+        FederatedSparseQDA().run(federation_over(apart, "strict"), seed=0)
+    run = FederatedSparseQDA(alpha=0.2).run(federation_over(apart, "strict"), seed=0)
     assert run.result.fixed and "Alpha was given." in run.result.summary()
 
 
