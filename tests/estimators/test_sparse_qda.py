@@ -401,9 +401,12 @@ def test_blocks_that_are_too_large(table: Any) -> None:
         SparseQDA(alpha=0.01, max_block=3).fit(x, y)
     with pytest.warns(UserWarning, match="more than max_block = 3 features"):
         fit = SparseQDA(max_block=3, n_alphas=10).fit(x, y)
-    assert 1 < len(fit.path_) < 10
-    assert fit.path_.largest_block.max() <= 3
-    assert fit.alpha_ in fit.path_.alphas
+    assert 1 < len(fit.path_) <= 10
+    assert fit.path_.largest_block.max() == 3
+    assert fit.path_.alphas[-1] > 0.01 * fit.path_.alphas[0]
+    with pytest.warns(UserWarning, match="more than max_block = 3 features"):
+        given = SparseQDA(alphas=[0.5, 0.3, 0.01], max_block=3).fit(x, y)
+    assert given.path_.alphas.tolist() == [0.5, 0.3]
     with pytest.raises(ParameterError, match="at every penalty of the grid"):
         SparseQDA(alphas=[0.01, 0.005], max_block=3).fit(x, y)
 

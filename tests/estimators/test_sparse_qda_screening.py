@@ -50,6 +50,19 @@ def test_screened_moments_give_the_same_fit() -> None:
     assert len(quick.blocks) and len(quick.blocks[0]) < 12
 
 
+@pytest.mark.parametrize("max_size", [1, 2, 5, 11, 12])
+def test_critical_penalty(max_size: int) -> None:
+    x, y = blocks_table([30, 40], 12, seed=9)
+    moments = prepare_rows(x, y, 2).moments
+    forest = LinkForest.of(moments, 0.0)
+    critical = forest.critical(max_size)
+    assert np.bincount(components(moments, critical * (1 + 1e-12))).max() <= max_size
+    if max_size < 12:
+        assert np.bincount(components(moments, critical * (1 - 1e-12))).max() > max_size
+    else:
+        assert critical == 0.0
+
+
 def test_no_links() -> None:
     x, y = blocks_table([30, 40], 4, seed=9)
     forest = LinkForest.of(prepare_rows(x, y, 2).moments, 1e9)

@@ -61,8 +61,8 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
         Divide columns by their pooled standard deviation within the classes, so that the penalty
         does not depend on their units.
     max_block : int or None
-        Largest number of features that may be linked together. A grid ends before the first penalty
-        that links more; a single penalty is refused.
+        Largest number of features that may be linked together. A grid ends before penalties that
+        link more; a single penalty that does is refused.
     tol : float
         Duality gap over ``p sum_k n_k`` at which a fit ends.
     max_iter : int, optional
@@ -390,8 +390,8 @@ def _remarks(
         remarks.append((sentence, UserWarning))
     if found.cut is not None:
         sentence = (
-            f"from alpha {found.cut:.3g} downwards more than max_block = {settings.max_block} "
-            "features are linked: these penalties were left out"
+            f"below alpha = {found.cut:.3g} more than max_block = {settings.max_block} features "
+            "are linked, in the whole table or in a fold: no smaller penalty was tried"
         )
         remarks.append((sentence, UserWarning))
     if len(found.missing):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -258,7 +258,10 @@ def floored(moments: ClassMoments, units: QDAUnits) -> ClassMoments:
 
 
 def grid_of(prepared: PreparedMoments, settings: QDASettings) -> FloatArray:
-    """Penalties for a row, falling: those of the settings, or from the first without any link."""
+    """Penalties for a row, falling: those of the settings, or from the first without any link.
+
+    An automatic grid ends where more than `max_block` features would be linked.
+    """
     from consilience.numerics.joint_precision import largest_penalty
 
     if not isinstance(settings.alpha, str):
@@ -269,11 +272,21 @@ def grid_of(prepared: PreparedMoments, settings: QDASettings) -> FloatArray:
     sizes = np.sqrt(((prepared.n[:, None] * prepared.moments.diagonal) ** 2).sum(axis=0))
     if largest * prepared.total <= ROUNDING * sizes.max():  # no two features are correlated
         return np.array([largest])
-    smallest = settings.smallest
-    if isinstance(smallest, str):  # with fewer rows the dense end is slow, and rarely the best
-        smallest = 0.001 if prepared.full_rank else 0.01
     # One rounding error more, so that the first penalty has no link.
-    return largest * (1 + 1e-15) * np.geomspace(1.0, smallest, settings.n_alphas)
+    first = largest * (1 + 1e-15)
+    last = first * smallest_share(prepared, settings)
+    if settings.max_block is not None and prepared.moments.n_features > settings.max_block:
+        forest = LinkForest.of(prepared.moments, last * prepared.total)
+        last = max(last, forest.critical(settings.max_block) * (1 + 1e-12) / prepared.total)
+    return np.geomspace(first, min(last, first), settings.n_alphas)
+
+
+def smallest_share(prepared: PreparedMoments, settings: QDASettings) -> float:
+    """Last penalty of an automatic grid over its first."""
+    if isinstance(settings.smallest, str):
+        # With fewer rows the dense end is slow, and rarely the best.
+        return 0.001 if prepared.full_rank else 0.01
+    return float(settings.smallest)
 
 
 def precision_path(
@@ -429,7 +442,7 @@ class SparseQDAFit:
     relative_to : float
         Penalty whose P(T) is 1: 0 where that fit exists, or the smallest of the path.
     cut : float or None
-        First penalty that was left out because its largest block would be too large.
+        Last penalty of the path, where it ended because of `max_block`.
     missing : (m,) array of int
         Classes that some fold had no two rows of.
     fold_gap : float
@@ -498,7 +511,11 @@ def fit_sparse_qda(
                 settings=settings,
             )
             answers = ordered_map(judge, folds, n_jobs=settings.n_jobs)
-        return follow(prepared, alphas, answers, settings)
+        found = follow(prepared, alphas, answers, settings)
+        automatic = settings.alphas is None and len(alphas) > 1
+        if automatic and alphas[-1] > 1.001 * alphas[0] * smallest_share(prepared, settings):
+            return replace(found, cut=float(found.path.alphas[-1]))
+        return found
 
 
 def follow(
@@ -570,7 +587,7 @@ def follow(
         path=path,
         chosen=best,
         relative_to=relative_to,
-        cut=float(alphas[len(found)]) if len(found) < len(alphas) else None,
+        cut=float(alphas[len(found) - 1]) if len(found) < len(alphas) else None,
         missing=np.unique(np.concatenate([*missing, np.zeros(0, dtype=np.int64)])),
         fold_gap=max((answer.gap for answer in answers), default=0.0),
     )

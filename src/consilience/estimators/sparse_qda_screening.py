@@ -79,6 +79,23 @@ class LinkForest:
         """Features of the largest component."""
         return int(np.bincount(self.labels(lam)).max())
 
+    def critical(self, max_size: int) -> float:
+        """Smallest penalty of the forest's links with no larger component; 0 where all have none.
+
+        Parameters
+        ----------
+        max_size : int
+        """
+        values = np.concatenate([[0.0], np.unique(self.norms)])
+        low, high = 0, len(values) - 1  # at the largest value nothing is linked
+        while low < high:
+            middle = (low + high) // 2
+            if self.largest(float(values[middle])) > max_size:
+                low = middle + 1
+            else:
+                high = middle
+        return float(values[high])
+
 
 def _spanning(p: int, pairs: IntArray, norms: FloatArray) -> tuple[IntArray, FloatArray]:
     """Maximum spanning forest of some links."""
