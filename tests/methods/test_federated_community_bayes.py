@@ -19,9 +19,11 @@ from consilience.datasets.simulate_wide import community_classes
 from consilience.estimators.community_bayes import CommunityBayesClassifier
 from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
 from consilience.methods.federated_community_bayes import pooling
+from consilience.methods.federated_community_bayes.curvature import row_factors
 from consilience.methods.federated_community_bayes.messages import packed, unpacked
 from consilience.methods.federated_community_bayes.ranks import class_ranks, thin_pairs
 from consilience.methods.federated_community_bayes.result import FederatedCommunityBayesResult
+from consilience.methods.federated_community_bayes.survey import Tree
 from consilience.numerics import multinomial
 from consilience.numerics.rank_correlation import skeptic, spearman
 from consilience.wire.disclosure import Limits
@@ -237,6 +239,40 @@ def test_the_one_shot_fit_comes_near_the_pooled_one_with_the_rows_of_a_site() ->
     assert far.mean() / near.mean() > 16 / 2.5
     assert 4 / 2.5 < alone_far.mean() / alone_near.mean() < 4 * 2.5
     assert near.mean() < 0.1 * alone_near.mean()
+
+
+def test_no_row_rules_a_cell_of_a_curvature_that_is_told() -> None:
+    """Its weight is taken down as far as the rule asks, that of others not at all."""
+    rng = np.random.default_rng(0)
+    rows, weights = rng.normal(size=(40, 4)), np.abs(rng.normal(size=(40, 2)))
+    rows[3, 1] = 1e3
+    rows[:, 2] = np.arange(40) == 7  # one row has all of these cells
+    factors = row_factors(rows, weights, 0.5)
+    assert factors[7] == 0.0 and 0 < factors[3] < 1e-3
+    assert (np.delete(factors, [3, 7]) > 0.2).all()
+    for w in weights.T:
+        terms = np.abs(rows[:, :, None] * rows[:, None, :]) * (w * factors)[:, None, None]
+        total = terms.sum(axis=0)
+        assert (terms.max(axis=0)[total > 0] <= 0.5 * total[total > 0]).all()
+    np.testing.assert_array_equal(row_factors(rng.normal(size=(90, 3)), np.ones((90, 1)), 0.5), 1.0)
+
+
+def test_the_base_is_told_first_and_candidates_with_all_their_fits_on_most_rows_compete() -> None:
+    counts = np.array([30, 30])
+    tree = Tree(
+        np.zeros((0, 4)),
+        np.zeros((2, 2)),
+        {1: (0,), 2: (1, 2)},
+        (np.array([0, 1]), np.array([0]), np.array([1])),
+    )
+    phi = np.zeros((1, 2))
+    whole, part = (pooling.Combined(phi, f * counts, (0,)) for f in (1.0, 0.3))
+    none = pooling.Combined(None, 0.0 * counts, ())
+    assert set(tree.among([whole, whole, whole], (1, 2), 60)) == {1, 2}
+    assert set(tree.among([whole, part, whole], (1, 2), 60)) == {1}
+    assert set(tree.among([none, part, whole], (1, 2), 60)) == {2}
+    with pytest.raises(QuorumError, match="has no fit"):
+        tree.among([none, none, whole], (1, 2), 60)
 
 
 def test_a_site_with_some_classes_speaks_of_the_odds_between_them() -> None:

@@ -369,9 +369,9 @@ def _places_left(policy: str, monkeypatch: pytest.MonkeyPatch) -> float:
         _, rows = _with_an_extreme(place)
         y = CODES[rows.part == at_rows.CHOOSING]
         values, _ = judging.figures_of(rows, at_rows.CHOOSING, STEEP, y, protected=protected)
-        moves = np.abs(values - values.mean(axis=0)).max(axis=0) / len(y)
         # Half a step of rounding, and a shift of half a step that it does not know.
-        width = judging._step_above(moves) if protected else np.full(len(told), 1e-9)
+        steps = judging.steps_of(len(told), len(y), at_rows.CHOOSING)
+        width = steps if protected else np.full(len(told), 1e-9)
         known = np.isfinite(told)
         left.append(bool((np.abs(values.mean(axis=0) - told) <= width * (1 + 1e-6))[known].all()))
     assert left[-1]

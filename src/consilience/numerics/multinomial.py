@@ -78,6 +78,24 @@ def row_weights(probabilities: FloatArray, q: FloatArray) -> FloatArray:
     )
 
 
+def weighted_products(design: FloatArray, weights: FloatArray) -> FloatArray:
+    """Sums ``w_i x x'`` with a matrix of weights for each row, (P, P).
+
+    Parameters
+    ----------
+    design : (n, w) array
+    weights : (n, m - 1, m - 1) array
+    """
+    m, width = weights.shape[1], design.shape[1]
+    found = np.empty((m, width, m, width))
+    for a in range(m):
+        for b in range(a, m):
+            block = (design * weights[:, a, b, None]).T @ design
+            found[a, :, b], found[b, :, a] = block, block.T
+    square = found.reshape(m * width, m * width)
+    return np.asarray((square + square.T) / 2)
+
+
 def pieces(design: FloatArray, codes: IntArray, phi: FloatArray, q: FloatArray) -> Pieces:
     """Loss, gradient and curvature of some rows.
 
@@ -94,18 +112,10 @@ def pieces(design: FloatArray, codes: IntArray, phi: FloatArray, q: FloatArray) 
     log_p = log_probabilities(design, phi, q)
     p = np.exp(log_p)
     residual = p @ q - q[codes]
-    weights = row_weights(p, q)
-    m, width = phi.shape
-    curvature = np.empty((m, width, m, width))
-    for a in range(m):
-        for b in range(a, m):
-            block = (design * weights[:, a, b, None]).T @ design
-            curvature[a, :, b], curvature[b, :, a] = block, block.T
-    square = curvature.reshape(m * width, m * width)
     return Pieces(
         loss=float(-log_p[np.arange(len(codes)), codes].sum()),
         gradient=np.asarray((residual.T @ design).ravel()),
-        curvature=np.asarray((square + square.T) / 2),
+        curvature=weighted_products(design, row_weights(p, q)),
     )
 
 

@@ -58,7 +58,7 @@ all fits together at most half as many numbers as the training rows have cells, 
 It chooses columns and the penalty, never coefficients. A fit of rows that are nearly separate rests
 on the few at the boundary: its effective rows are few, and it stays. Choosing rows answer for at
 most 20 models of the coordinator's, once in a run, by log losses alone, bounded, of models no
-larger than 10 in the mean square, each rounded to what any row does to it, at a place that only the
+larger than 10 in the mean square, each rounded to what any row could do to it, at a place only the
 site knows; test rows answer for three, so and by shares of wrong predictions to within
 `min_records` rows. So a run tells the coordinator 23 smooth means to the precision of a row, and of
 three planes of its choice beyond which about how many tens of test rows lie. Runs add up: their
@@ -245,7 +245,7 @@ class FederatedCommunityBayes(Method):
             self.fit == "auto" and set(ctx.presets.values()) <= {"simulation"}
         )
         fitted, rounds = yield from (self._exact if exact else self._one_shot)(ctx, survey, tree)
-        chosen = Chosen.of(tree.among(fitted), fitted, survey, p, wanted)
+        chosen = Chosen.of(tree.among(fitted, wanted, survey.total), fitted, survey, p, wanted)
         if len(chosen.candidates) > 1:
             chosen = yield from self._best(ctx, survey, chosen)
         message = conclude_message(s, survey, chosen)

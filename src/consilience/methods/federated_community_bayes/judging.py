@@ -2,7 +2,7 @@
 
 Every judged model is a question of somebody else's choice about the rows. Where records are
 protected, a steep model, whose loss would count the rows beyond a plane, is judged as if it were
-flatter; losses are bounded; and a mean is rounded to no less than what any row does to it, at a
+flatter; losses are bounded; and a mean is rounded to no less than what any row could do to it, at a
 place that only the site knows. A plane beyond all rows but one leaves the losses of all others
 spread out, so that the one does not show to somebody who does not know them.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
 from consilience.methods.federated_community_bayes.messages import Judged
-from consilience.methods.federated_community_bayes.rows import LEFT_OUT, Rows
+from consilience.methods.federated_community_bayes.rows import CHOOSING, LEFT_OUT, Rows
 from consilience.numerics import multinomial
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import Limits, Released, aggregate, bundle, rounded, weighted_means
@@ -26,7 +26,10 @@ IntArray = NDArray[np.int64]
 
 STEEPEST = 10.0
 """Root mean square of the contrasts of a model over the site's rows."""
-LARGEST_LOSS = float(np.log(1e4))
+LARGEST_LOSS = float(np.log(100.0))
+"""Where records are protected, a class counts as no less likely than 1 in 100."""
+LARGEST_GAIN = 1.0
+"""Where records are protected, no choosing row is more for or against a candidate than this."""
 
 
 def judged_models(
@@ -62,8 +65,7 @@ def judged_models(
     values, wrong = figures_of(rows, part, models, y, protected=limits.min_records > 1)
     least, shifts = None, np.zeros(len(models))
     if limits.min_records > 1:
-        moves = np.abs(values - values.mean(axis=0)).max(axis=0) / len(y)
-        least, shifts = _step_above(moves), _shifts(models, rows.seed, part)
+        least, shifts = steps_of(len(models), len(y), part), _shifts(models, rows.seed, part)
         values = values + least * shifts
     means = weighted_means(values, limits=limits, entities=np.arange(len(y)), least=least)
     told = wrong if counts else []
@@ -108,7 +110,18 @@ def figures_of(
         loss = -log_p[np.arange(len(y)), y]
         losses.append(np.minimum(loss, LARGEST_LOSS) if protected else loss)
         wrong.append(float(np.mean(scores.argmax(axis=1) != y)))
-    return np.column_stack([losses[0], *(losses[0] - other for other in losses[1:])]), wrong
+    gains = [losses[0] - other for other in losses[1:]]
+    if protected and part == CHOOSING:
+        gains = [np.clip(gain, -LARGEST_GAIN, LARGEST_GAIN) for gain in gains]
+    return np.column_stack([losses[0], *gains]), wrong
+
+
+def steps_of(n_models: int, n_rows: int, part: int) -> FloatArray:
+    """Steps of rounding where records are protected: no less than what any row could do, (a,)."""
+    reach = np.full(n_models, LARGEST_LOSS)
+    if part == CHOOSING:
+        reach[1:] = 2.0 * LARGEST_GAIN
+    return _step_above(reach / n_rows)
 
 
 def _flattened(eta: FloatArray) -> FloatArray:

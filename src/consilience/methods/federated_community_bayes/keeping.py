@@ -1,4 +1,4 @@
-"""The classifier as a predictor, in the units of the table."""
+"""The classifier as a predictor for rows in the units of the table."""
 
 from __future__ import annotations
 
@@ -36,16 +36,13 @@ def predictor_of(
     scaling : (3, p) array or None
         Fill values, centres and scales of the preparation.
     """
-    p = sum(len(columns) for columns in communities)
-    centre, scale = (np.zeros(p), np.ones(p)) if scaling is None else (scaling[1], scaling[2])
     coefs, intercepts = [], []
-    for columns, (coefficients, intercept) in zip(communities, rows, strict=True):
+    for coefficients, intercept in rows:
         if len(coefficients) == 1:
             coefficients = np.vstack([0.0 * coefficients, coefficients])
             intercept = np.append(0.0, intercept)
-        own = coefficients / scale[columns]
-        coefs.append(own)
-        intercepts.append(intercept - own @ centre[columns])
+        coefs.append(coefficients)
+        intercepts.append(intercept)
     return CommunityBayesPredictor(
         communities=communities,
         coefs=coefs,
@@ -53,4 +50,5 @@ def predictor_of(
         priors=priors,
         classes=np.array([str(level) for level in classes]),
         feature_names=feature_names,
+        scaling=scaling,
     )

@@ -242,13 +242,21 @@ def _test_figures(survey: Survey, concluded: Mapping[str, Judged], n: int) -> di
         "n_held": held,
         "errors": counts,
         "error_rows": int(held[known].sum()),
-        "log_loss": np.array([figures[0], *(figures[0] - g for g in figures[1:])]),
+        "log_loss": _over_sites(loss, held),
         "log_loss_se": np.array([errors[0], *np.full(n - 1, np.nan)]),
         "log_loss_gain": gain,
         "log_loss_gain_se": gain_se,
         "site_errors": wrong,
         "site_log_loss": loss,
     }
+
+
+def _over_sites(values: FloatArray, rows: IntArray) -> FloatArray:
+    """Averages (j,) of figures (B, j) by rows, each over the sites that tell it."""
+    weight = np.where(np.isfinite(values), rows[:, None], 0.0)
+    total = weight.sum(axis=0)
+    summed = (weight * np.nan_to_num(values)).sum(axis=0)
+    return np.asarray(np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan))
 
 
 def _remarks(
@@ -274,11 +282,13 @@ def _remarks(
     dropped = [n for n in tree.nodes if n not in chosen.candidates and n != 1]
     if dropped:
         some = ", ".join(str(n) for n in dropped)
-        found.append(f"Not every community of {some} communities has a fit that may leave a site.")
+        found.append(
+            f"Not every community of {some} communities has a fit that may leave enough sites."
+        )
     if chosen.base is None:
         found.append(
-            "One community of all columns has no fit that may leave a site, so nothing tells what "
-            "communities gain."
+            "One community of all columns has no fit that may leave enough sites, so nothing tells "
+            "what communities gain."
         )
     few = chosen.rows[chosen.index] < survey.total
     if few.any():

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
+from consilience.methods.federated_community_bayes.curvature import row_factors
 from consilience.methods.federated_community_bayes.judging import judged_models
 from consilience.methods.federated_community_bayes.keeping import predictor_of
 from consilience.methods.federated_community_bayes.messages import (
@@ -98,8 +99,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     thin = thin_pairs(x, site.limits)
     found = [_nothing() for _ in communities]
     left = NUMBERS_PER_CELL * x.size if site.limits.min_records > 1 else np.inf
-    for c in sorted(range(len(communities)), key=lambda c: (len(communities[c]), c)):
-        columns = communities[c]
+    for c, columns in enumerate(communities):
         numbers = n_numbers(len(columns), len(present))
         if len(present) < 2 or numbers > left or thin[np.ix_(columns, columns)].any():
             continue
@@ -135,13 +135,14 @@ def _fitted(
     except DataError:
         return None
     q, design = multinomial.contrasts(m), multinomial.design_of(x)
-    curvature = multinomial.pieces(design, codes, phi, q).curvature
     each = multinomial.row_weights(np.exp(multinomial.log_probabilities(design, phi, q)), q)
     upper = np.triu_indices(m - 1)
+    if limits.min_records > 1 and limits.max_share < 1:
+        factors = row_factors(design, each[:, upper[0], upper[1]], limits.max_share)
+        each = each * factors[:, None, None]
     weights = np.column_stack([np.trace(each, axis1=1, axis2=2), each[:, upper[0], upper[1]]])
-    made = local_fit(
-        packed(phi, curvature=curvature), rows=design, weights=weights, n_parameters=size
-    )
+    value = packed(phi, curvature=multinomial.weighted_products(design, each))
+    made = local_fit(value, rows=design, weights=weights, n_parameters=size)
     safe = made.evidence is not None and fit_fault(made.evidence, limits) is None
     return made if safe and np.isfinite(made.value).all() else None
 

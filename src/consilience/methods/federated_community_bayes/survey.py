@@ -119,19 +119,30 @@ class Tree:
     nodes: dict[int, tuple[int, ...]]
     communities: tuple[IntArray, ...]
 
-    def among(self, fitted: Sequence[Combined]) -> dict[int, tuple[tuple[int, IntArray], ...]]:
+    def among(
+        self, fitted: Sequence[Combined], wanted: Sequence[int], total: int
+    ) -> dict[int, tuple[tuple[int, IntArray], ...]]:
         """Candidates of which every community has a fit: place and columns of each.
+
+        Those of which some community rests on less than half of the training rows are taken only
+        where there are no others.
 
         Raises
         ------
         QuorumError
             There is none.
         """
-        found = {
+        complete = {
             n: tuple((c, self.communities[c]) for c in places)
             for n, places in self.nodes.items()
             if all(fitted[c].phi is not None for c in places)
         }
+        broad = {
+            n: parts
+            for n, parts in complete.items()
+            if all(fitted[c].rows.sum() >= total / 2 for c, _ in parts)
+        }
+        found = broad if set(broad) & set(wanted) else complete
         if not found:
             raise QuorumError(
                 "of every number of communities some community has no fit that may leave a site: "
@@ -166,7 +177,10 @@ def tree_of(
     similar = similarity(pooled.correlations[survey.classes], weights)
     merges = linkage_tree(similar, linkage)
     nodes = {n: cut_nodes(merges, n) for n in wanted}
-    listed = sorted({node for cut in nodes.values() for node in cut})
+    # In the order in which sites tell them, as far as they may: the base without communities, then
+    # the other numbers from the smallest communities on.
+    order = [*(n for n in nodes if n == 1), *sorted((n for n in nodes if n > 1), reverse=True)]
+    listed = list(dict.fromkeys(node for n in order for node in nodes[n]))
     place = {node: i for i, node in enumerate(listed)}
     return Tree(
         merges,
