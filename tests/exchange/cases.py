@@ -217,8 +217,8 @@ CASES: dict[str, Case] = {
     ),
     "federated-sparse-qda": Case(FederatedSparseQDA(n_alphas=3), labelled, long=True),
     "federated-sparse-qda by blocks": Case(
-        FederatedSparseQDA(alphas=(0.9, 0.5, 0.2), screening=True, ties="densest"),
-        labelled,
+        FederatedSparseQDA(alphas=(0.9, 0.5, 0.2), screening=True, choose="holdout"),
+        labelled_by_partners,
         long=True,
     ),
     # Sites protect their records; both ways to begin, and sums of those who were there before.

@@ -121,7 +121,7 @@ class FederatedSparseQDA(Method):
         By the density of each site's rows under models of the others, which follows from the
         moments; by their errors at sites that count them (three sites or more, of policies that
         allow values for each record); or by errors on held-out rows there. "auto" takes errors
-        where all sites count them.
+        where no site protects records, as they are rounded elsewhere.
     ties : {"sparsest", "densest", "middle"}
         Which penalty among those with the same number of errors.
     screening : bool or "auto"
@@ -383,12 +383,13 @@ class FederatedSparseQDA(Method):
         return fit, ("likelihood", found.judges, found.loss[:n])
 
     def _way(self, left: Survey) -> str:
-        """Who chooses: errors where all sites count them, else the moments."""
+        """Who chooses: errors where all sites tell them exactly, else the moments."""
         if self.choose == "sites" and len(left.sites) < 3:
             raise QuorumError("fewer than three sites are left to choose alpha: give alpha")
         if self.choose != "auto":
             return self.choose
-        if not all(left.judges[name] for name in left.sites):
+        # Rounded errors choose worse than densities do.
+        if any(left.protected[name] for name in left.sites):
             return "likelihood"
         if len(left.sites) >= 3:
             return "sites"
