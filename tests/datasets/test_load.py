@@ -1,9 +1,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from consilience.datasets.load import DEMOS, load_demo, load_demo_columns, load_demo_sites
+from consilience.datasets.load import (
+    DEMOS,
+    load_demo,
+    load_demo_columns,
+    load_demo_sites,
+    load_demo_tumours,
+)
 from consilience.exceptions import ParameterError
 
 SHAPES = {
@@ -81,3 +88,16 @@ def test_demo_columns_are_the_same_each_time() -> None:
         load_demo_columns().values(), load_demo_columns().values(), strict=True
     ):
         assert first.equals(second)
+
+
+def test_tumours_at_clinics_are_those_of_one() -> None:
+    (whole,) = load_demo_tumours(1).values()
+    assert list(whole.columns[-1:]) == ["diagnosis"] and whole.shape == (569, 21)
+    clinics = load_demo_tumours()
+    assert [len(t) for t in clinics.values()] == [190, 189, 190]
+    together = pd.concat(clinics.values())
+    assert together.sort_values(list(whole)).to_numpy().tolist() == (
+        whole.sort_values(list(whole)).to_numpy().tolist()
+    )
+    with pytest.raises(ParameterError, match="from 1 to 3"):
+        load_demo_tumours(4)

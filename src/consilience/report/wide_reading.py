@@ -200,9 +200,25 @@ def candidates_of(fitted: Any) -> Candidates:
             np.asarray(path.n_links, dtype=float),
             "cross-validation",
         )
-    if hasattr(fitted, "candidates"):
+    if hasattr(fitted, "cv_results_"):
+        return _of_communities(fitted)
+    if hasattr(fitted, "cv_errors"):
         return _of_result(fitted)
     raise ParameterError.of("fitted", "a fit that compared candidates", type(fitted).__name__)
+
+
+def _of_communities(fitted: Any) -> Candidates:
+    """Read what a classifier compared, under the chosen parameters of its base."""
+    table = fitted.cv_results_
+    kept = [i for i, params in enumerate(table["params"]) if params == fitted.best_params_]
+    values, error, spread, loss = (
+        np.asarray(table[name], dtype=float)[kept]
+        for name in ("n_communities", "error", "error_se", "log_loss")
+    )
+    chosen = np.flatnonzero(values == fitted.n_communities_)
+    where = int(chosen[0]) if len(chosen) else -1
+    among = "cross-validation"
+    return Candidates("communities", values, error, spread, where, np.empty(0), among, loss)
 
 
 DENSITY = "likelihood"
