@@ -26,7 +26,8 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from consilience import SparseQDA
-from consilience.estimators.sparse_qda_fit import prepare_moments, prepare_rows
+from consilience.estimators.sparse_qda import fitted_sparse_qda
+from consilience.estimators.sparse_qda_fit import QDASettings, follow, prepare_moments, prepare_rows
 from consilience.exceptions import DataError, ParameterError
 from tests.estimators.sparse_qda_data import (
     GAP,
@@ -65,7 +66,7 @@ def fitted(table: Any) -> SparseQDA:
         ([40, 40], 5, False),
         ([200, 12, 60], 6, True),  # unbalanced
         ([5, 6], 8, True),  # fewer rows than features
-        ([20] * 20, 4, False),  # twenty classes
+        ([20] * 20, 3, False),  # twenty classes
     ],
 )
 @pytest.mark.parametrize("share", [0.7, 0.2])
@@ -486,6 +487,24 @@ def test_probabilities(table: Any) -> None:
     )
     far = fit.predict_log_proba(1e6 + x[:5])
     assert np.isfinite(far).all()
+
+
+def test_estimator_of_a_fit_made_elsewhere(table: Any) -> None:
+    """Moments alone give the estimator that the rows give."""
+    x, y = table
+    rows = SparseQDA(alpha=0.05).fit(x, y)
+    settings = QDASettings(alpha=0.05)
+    prepared = prepare_moments(*moments_by_class(x, y))
+    found = follow(prepared, np.array([0.05]), [], settings)
+    made = fitted_sparse_qda(found, [0, 1], [0.5, 0.5], [f"x{j}" for j in range(6)], alpha=0.05)
+    np.testing.assert_allclose(
+        made.predict_log_proba(pd.DataFrame(x, columns=made.feature_names_in_)),
+        rows.predict_log_proba(x),
+        atol=1e-8,
+    )
+    assert made.get_params() == rows.get_params()
+    assert made.alpha_ == rows.alpha_ and made.lam_ == rows.lam_
+    np.testing.assert_array_equal(made.interactions_.pairs, rows.interactions_.pairs)
 
 
 def test_moments_of_rows_and_of_matrices_agree(table: Any) -> None:
