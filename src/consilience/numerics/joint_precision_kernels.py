@@ -239,7 +239,8 @@ def bound(s, n, lam, t, w, v, lower):
 def solve_small(s, n, lam, t, tol, max_iter, log_det):
     """Proximal Newton for a block of few features; overwrites ``t`` and ``log_det``.
 
-    Returns the objective, the best dual value and the number of iterations.
+    Returns the objective, the best dual value and the number of iterations. There is always one
+    step, so that features that were not linked at the start become so, however little.
     """
     classes, q = t.shape[0], t.shape[1]
     start, neighbours = np.empty(q + 1, np.int64), np.empty(q * q, np.int64)
@@ -265,7 +266,7 @@ def solve_small(s, n, lam, t, tol, max_iter, log_det):
                     g[k, i, j] = n[k] * (s[k, i, j] - w[k, i, j])
                     d[k, i, j] = 0.0
         dual = max(dual, bound(s, n, lam, t, w, v, lower))
-        if objective - dual <= tol * scale:
+        if iteration > 1 and objective - dual <= tol * scale:
             return objective, dual, iteration
         sweeps(g, w, t, n, lam, start, neighbours, 100, 2, 1e-4, d)
         slope = -lam * pair_penalty(t)

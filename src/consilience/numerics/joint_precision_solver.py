@@ -1,19 +1,39 @@
-"""One block of joint precision matrices: proximal Newton, Newton on the support, certificate."""
+"""One block of joint precision matrices: proximal Newton, Newton on the support, certificate.
+
+An iteration takes one proximal Newton step by coordinate descent, which finds the support (all of
+it while few pairs are linked, else its border), and Newton steps on that support, by conjugate
+gradients preconditioned with ``D -> T D T / n_k``. Coordinate descent alone stalls on real data at
+small penalties, Newton alone does not know the support. Where both are slow, a burst of alternating
+directions (ADMM) goes first.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri
 
+from consilience.exceptions import DataError
 from consilience.numerics.joint_precision_moments import Floats, pair_norms
 
 Mask = NDArray[np.bool_]
 
 DIRECT = 320
 """Free numbers up to which the Newton equations are solved by elimination."""
+
+DENSE, NEAR = 0.15, 1.5
+"""Share of linked pairs from which coordinate descent leaves groups to Newton's method whose
+``|a t - g|`` (lam where they vanish) is above this many lam."""
+
+SLOW, FAR = 0.05, 0.05
+"""A block is hard where an iteration leaves more than this share of its gap, or where it starts
+with more than this relative gap: then coordinate descent takes all pairs and Newton's steps are
+repeated. Where an iteration of a hard block is slow, alternating directions go first."""
+
+BURST = 60
+"""Steps of the first burst of alternating directions; later ones are up to four times as long."""
 
 SMALL, SMALL_STEPS = 16, 30
 """Features of a block that is solved in one compiled loop, and iterations before that gives up."""
@@ -174,35 +194,42 @@ def search(problem: Problem, point: Point, d: Floats, slope: float, keep: Mask) 
     return None
 
 
-def coordinate_step(
-    problem: Problem, point: Point, g: Floats, *, n_sweeps: int, n_inner: int
-) -> tuple[Point, float]:
-    """One proximal Newton step on the support and the pairs that violate their condition."""
+def free_pairs(problem: Problem, point: Point, g: Floats, *, whole: bool) -> Mask:
+    """Pairs whose groups a proximal Newton step may change, with the diagonal.
+
+    Those that violate their condition, and the support. Where the support is dense, of it only the
+    groups that are near zero: Newton's method on the support moves the others better.
+    """
+    linked = point.norms > 0
+    q = len(linked)
+    free = ~linked & (pair_norms(g) > problem.lam)
+    if not whole and np.count_nonzero(linked) - q > DENSE * q * (q - 1):
+        w = inverse_of(point)
+        diagonal = np.diagonal(w, axis1=1, axis2=2)
+        curve = w * w + diagonal[:, :, None] * diagonal[:, None, :]
+        curve *= problem.n[:, None, None]
+        free |= linked & (pair_norms(curve * point.t - g) <= NEAR * problem.lam)
+    else:
+        free |= linked
+    np.fill_diagonal(free, True)
+    return free
+
+
+def coordinate_step(problem: Problem, point: Point, g: Floats, *, whole: bool) -> Point:
+    """One proximal Newton step on the pairs that are free, by two sweeps of coordinate descent."""
     from consilience.numerics.joint_precision_kernels import sweeps
 
-    free = (point.norms > 0) | (pair_norms(g) > problem.lam)
-    np.fill_diagonal(free, True)
+    free = free_pairs(problem, point, g, whole=whole)
     rows, columns = np.nonzero(free)
     start = np.searchsorted(rows, np.arange(len(free) + 1))
     d = np.zeros_like(g)
-    sweeps(
-        g,
-        inverse_of(point),
-        point.t,
-        problem.n,
-        problem.lam,
-        start,
-        columns,
-        n_sweeps,
-        n_inner,
-        0.0,
-        d,
-    )
+    w = inverse_of(point)
+    sweeps(g, w, point.t, problem.n, problem.lam, start, columns, 2, 2, 0.0, d)
     moved = penalty(pair_norms(point.t + d)) - penalty(point.norms)
     slope = float(np.einsum("kij,kij->", g, d)) + problem.lam * moved
-    nothing = np.zeros_like(free)
-    found = search(problem, point, d, slope, nothing) if slope < 0 else None
-    return (point, 0.0) if found is None else (found, slope)
+    if not slope < 0:
+        return point
+    return search(problem, point, d, slope, np.zeros_like(free)) or point
 
 
 @dataclass(eq=False)
@@ -247,15 +274,20 @@ class Support:
         """``T R T / n_k`` on the support, with stiff directions damped on both sides."""
         t = self.point.t
         r = self._damped(r, shrink)
-        out = np.matmul(np.matmul(t, r), t) / self.problem.n[:, None, None]
+        out = np.matmul(np.matmul(t, r), t)
+        out /= self.problem.n[:, None, None]
         return self._damped(out * self.mask, shrink)
 
     def _damped(self, r: Floats, shrink: Floats) -> Floats:
         along = self.unit * np.einsum("kij,kij->ij", self.unit, r)
         return np.where(self.stiff > 0, along + shrink * (r - along), r)
 
-    def solve(self, tolerance: float, max_iter: int) -> tuple[Floats, int]:
-        """Newton direction by conjugate gradients."""
+    def solve(self, precision: float, enough: float, max_iter: int) -> tuple[Floats, int]:
+        """Newton direction by conjugate gradients.
+
+        Stops where the squared error, in the norm of the preconditioner, is this share of what it
+        was, or enough (which counts from a hundredth on); also returns the number of steps.
+        """
         shrink = self.damping()
         d = np.zeros_like(self.residual)
         r = self.residual.copy()
@@ -263,7 +295,7 @@ class Support:
         direction = z.copy()
         rz = first = float(np.vdot(r, z))
         for i in range(max_iter):
-            if rz <= tolerance * tolerance * first or rz <= 0:
+            if rz <= max(precision * first, min(1e-2 * first, enough)) or rz <= 0:
                 return d, i
             h = self.hessian(direction)
             length = rz / float(np.vdot(direction, h))
@@ -307,20 +339,52 @@ class Support:
         return d
 
 
-def newton_step(problem: Problem, point: Point, g: Floats) -> tuple[Point, float, int]:
-    """One Newton step on the support: the new point, the squared decrement, inner steps."""
+def newton_step(
+    problem: Problem, point: Point, g: Floats, enough: float, precision: float = 1e-4
+) -> tuple[Point, float]:
+    """One Newton step on the support: the new point and the squared decrement."""
     support = Support.of(problem, point, g)
     free = len(problem.n) * (np.count_nonzero(support.mask) + len(support.mask)) // 2
     d = support.eliminate() if free <= DIRECT else None
-    inner = 0
     if d is None:
-        d, inner = support.solve(1e-2, 200)
+        d, _ = support.solve(precision, enough, 200)
     d = 0.5 * (d + d.transpose(0, 2, 1))
     decrement = float(np.vdot(support.residual, d))
     keep = support.mask.copy()
     np.fill_diagonal(keep, False)
     found = search(problem, point, d, -decrement, keep) if decrement > 0 else None
-    return (point, 0.0, inner) if found is None else (found, decrement, inner)
+    return (point, 0.0) if found is None else (found, decrement)
+
+
+def admm_burst(problem: Problem, point: Point, steps: int) -> Point:
+    """Alternating directions from a point and its gradient, on features of unit pooled variance.
+
+    The way out where many groups near zero keep Newton's method from finding the support; returns
+    the point itself unless the value falls. ``rho`` starts at the mean of n_k and follows the
+    residuals.
+    """
+    n = problem.n[:, None, None]
+    sd = np.sqrt(problem.n @ np.diagonal(problem.s, axis1=1, axis2=2) / problem.n.sum())
+    units = np.outer(sd, sd)
+    s, lam = problem.s / units, problem.lam / units
+    np.fill_diagonal(lam, 0.0)
+    rho = float(problem.n.mean())
+    z = point.t * units
+    u = n * (inverse_of(point) / units - s) / rho
+    for _ in range(steps):
+        values, vectors = np.linalg.eigh(rho * (z - u) - n * s)
+        values = (values + np.sqrt(values * values + 4 * rho * problem.n[:, None])) / (2 * rho)
+        t = np.matmul(vectors * values[:, None, :], vectors.transpose(0, 2, 1))
+        shifted = t + u
+        norms = pair_norms(shifted)
+        last, z = z, shifted * np.maximum(0.0, 1 - lam / rho / np.where(norms > 0, norms, 1.0))
+        u = shifted - z
+        primal, dual = np.linalg.norm(t - z), rho * np.linalg.norm(z - last)
+        change = 2.0 if primal * rho > 10 * dual else 0.5 if dual > 10 * primal * rho else 1.0
+        rho, u = rho * change, u / change
+    z = z / units
+    found = evaluate(problem, 0.5 * (z + z.transpose(0, 2, 1)))
+    return found if found is not None and found.objective < point.objective else point
 
 
 def solve_compiled(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
@@ -335,36 +399,74 @@ def solve_compiled(problem: Problem, t: Floats, *, tol: float, max_iter: int) ->
 
 
 def solve_block(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
-    """Minimise from ``t`` until the gap is at most ``tol q sum_k n_k``."""
-    if problem.s.shape[1] <= SMALL:
-        found = solve_compiled(problem, t, tol=tol, max_iter=min(max_iter, SMALL_STEPS))
-        if found.gap <= tol * problem.scale or max_iter <= SMALL_STEPS:
-            return found
-        t = found.t
+    """Minimise from ``t`` until the gap is at most ``tol q sum_k n_k``.
+
+    Below ``tol = 1e-12`` the gap is mostly rounding, and Newton steps follow that it cannot judge.
+    """
     point = evaluate(problem, t)
     if point is None:
         diagonal = np.diagonal(problem.s, axis1=1, axis2=2)
         point = evaluate(problem, np.stack([np.diag(1.0 / row) for row in diagonal]))
     if point is None:
-        raise FloatingPointError("a variance is not positive")
-    used = {"coordinate": 0, "newton": 0}
-    best = -np.inf
-    stuck = 0
-    n_iter = 0
+        raise DataError("a variance is not positive")
+    if problem.s.shape[1] <= SMALL:
+        found = solve_compiled(problem, point.t, tol=tol, max_iter=min(max_iter, SMALL_STEPS))
+        if found.gap > tol * problem.scale and max_iter > SMALL_STEPS:
+            found = solve_general(problem, found.t, tol=tol, max_iter=max_iter)
+    else:
+        found = solve_general(problem, point.t, tol=tol, max_iter=max_iter)
+    return polish(problem, found) if tol < 1e-12 and found.gap <= tol * problem.scale else found
+
+
+def polish(problem: Problem, solution: Solution) -> Solution:
+    """Two exact Newton steps on the support that was found."""
+    point = evaluate(problem, solution.t)
+    if point is None:
+        return solution
+    for _ in range(2):
+        point, _ = newton_step(problem, point, gradient(problem, point), 0.0, 1e-20)
+    dual = max(solution.dual, dual_value(problem, point))
+    used = {**solution.solvers, "newton": solution.solvers.get("newton", 0) + 2}
+    return replace(
+        solution,
+        t=point.t,
+        log_det=point.log_det,
+        objective=point.objective,
+        dual=dual,
+        solvers=used,
+    )
+
+
+def solve_general(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
+    """Coordinate descent, Newton on the support and alternating directions in turn."""
+    point = evaluate(problem, t)
+    if point is None:
+        raise DataError("the start is not positive definite")
+    used = {"coordinate": 0, "newton": 0, "admm": 0}
+    best, stuck, n_iter = -np.inf, 0, 0
+    target = tol * problem.scale
+    enough = 0.05 * target
+    gap, hard = np.inf, False
     while n_iter < max_iter:
         n_iter += 1
         best = max(best, dual_value(problem, point))
-        if point.objective - best <= tol * problem.scale or stuck > 2:
+        gap, last = point.objective - best, gap
+        if n_iter > 1 and (gap <= target or stuck > 2):
             break
+        if hard and gap > SLOW * last:
+            used["admm"] += 1
+            point = admm_burst(problem, point, BURST * min(used["admm"], 4))
+        hard = hard or gap > (SLOW * last if n_iter > 2 else FAR * problem.scale)
         before = point
-        point, _ = coordinate_step(problem, point, gradient(problem, point), n_sweeps=2, n_inner=2)
-        used["coordinate"] += 1
-        last = np.inf
-        for _ in range(3):
-            point, decrement, _ = newton_step(problem, point, gradient(problem, point))
+        if n_iter == 1:  # what is linked already moves together with the penalty
+            point, _ = newton_step(problem, point, gradient(problem, point), enough)
             used["newton"] += 1
-            if decrement < 1e-16 * problem.scale or decrement > last:
+        point = coordinate_step(problem, point, gradient(problem, point), whole=hard)
+        used["coordinate"] += 1
+        for _ in range(3):
+            point, decrement = newton_step(problem, point, gradient(problem, point), enough)
+            used["newton"] += 1
+            if decrement < (target if hard else 1e-2 * problem.scale):
                 break
-            last = decrement
         stuck = stuck + 1 if point is before else 0
     return Solution(point.t, point.log_det, point.objective, best, n_iter, used)
