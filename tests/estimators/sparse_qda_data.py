@@ -20,7 +20,7 @@ def blocks_table(
     rows, labels = [], []
     for k, n in enumerate(sizes):
         x = rng.normal(size=(n, p))
-        x[:, 1:block] += 0.8 * k * x[:, :1]
+        x[:, 1:block] += 0.8 * k / max(1, len(sizes) - 1) * x[:, :1]
         rows.append(x + shift * rng.normal(size=p))
         labels += [k] * n
     return np.concatenate(rows), np.array(labels)
