@@ -526,3 +526,17 @@ def test_missing_values_are_refused_by_the_preparation() -> None:
             ),
             seed=0,
         )
+
+
+@pytest.mark.slow
+def test_a_thousand_columns() -> None:
+    """Nothing of the size of a matrix of all columns crosses, and the linked columns are found."""
+    tables = draw([300, 300, 300], 1000, seed=1, shift=0.05, rho=0.9)
+    run = FederatedSparseQDA(n_alphas=4).run(federation_over(tables, "strict"), seed=0)
+    result = run.result
+    assert [block.tolist() for block in result.blocks] == [[0, 1, 2, 3]]
+    assert {tuple(pair) for pair in result.pairs.tolist()} == {
+        (i, j) for i in range(4) for j in range(i + 1, 4)
+    }
+    sent = sum(line.bytes for line in run.transcript if line.direction == "from-site")
+    assert 10_000 < sent < 1000**2

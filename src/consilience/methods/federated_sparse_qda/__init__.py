@@ -110,7 +110,7 @@ class FederatedSparseQDA(Method):
     ----------
     alpha : float, optional
         Penalty for a row, from 0 (quadratic discriminant analysis) to 1 (no two columns interact);
-        chosen by errors unless given.
+        chosen unless given, see `choose`.
     alphas : sequence of float
         Grid to choose from; otherwise `n_alphas` from the first without any link to `smallest`.
     n_alphas : int
