@@ -11,9 +11,9 @@ from consilience.sites.study import Study
 from consilience.testing.fakes import members, with_fixed_secrets
 
 
-def run_workspace(root: Path, **parameters: object) -> Run:
-    """Run the study of a workspace; parameters replace those of the file."""
-    study = Study.load(root / "study.toml")
+def run_workspace(root: Path, file: str = "study.toml", **parameters: object) -> Run:
+    """Run a study of a workspace; parameters replace those of the file."""
+    study = Study.load(root / file)
     federation = Federation.from_study(study, read_site_files(study))
     for i, site in enumerate(members(federation).values()):
         with_fixed_secrets(site, i)
