@@ -386,6 +386,39 @@ def test_twenty_planes_place_a_row_only_where_nothing_is_protected(
     assert _places_left("strict", monkeypatch) > 0.5
 
 
+def _class_of_a_person(policy: Any, p: int, seed: int) -> bool:
+    """Who knows a person's columns asks for models that are large there, and guesses the class."""
+    rng = np.random.default_rng(seed)
+    n = 200
+    codes = np.arange(n) % 2
+    part = at_rows._parts(codes, settings(choosing=0.4), Limits(), SEED)
+    person = int(rng.choice(np.flatnonzero(part == at_rows.CHOOSING)))
+    x = rng.normal(size=(n, p))
+    table = pd.DataFrame(x, columns=[f"x{j}" for j in range(p)]).assign(y=np.array(LEVELS)[codes])
+    own = x[person] / (x[person] @ x[person])
+    models = [np.zeros((1, p + 1))]
+    for size in (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0):
+        models += [np.concatenate([[0.0], sign * size * own])[None, :] for sign in (1.0, -1.0)]
+    s = settings(choosing=0.4)
+    told = np.asarray(hostile(table, policy, judge(s, *models), s=s)[1].losses.value)[1:]
+    return int(np.nansum(told[::2]) > np.nansum(told[1::2])) == codes[person]
+
+
+def test_the_class_of_a_known_person_is_not_told_by_models_with_more_coefficients_than_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """80 choosing rows: 800 columns single a person out where nothing is protected."""
+    monkeypatch.setattr(at_rows, "drawing_seed", lambda *_: SEED)
+    found = [_class_of_a_person("simulation", 800, seed) for seed in range(12)]
+    assert np.mean(found) > 0.9
+    s = settings(choosing=0.4)
+    wide = table_of(200, p=40)
+    told = hostile(wide, "strict", judge(s, np.zeros((1, 41))), s=s)[1]
+    assert np.isnan(told.losses.value).all()
+    narrow = hostile(table_of(200, p=39), "strict", judge(s, np.zeros((1, 40))), s=s)[1]
+    assert np.isfinite(narrow.losses.value).all()
+
+
 def test_errors_of_candidates_are_told_with_consent_only() -> None:
     s = settings(choosing=0.3)
     model = np.array([[0.0, 1.0, 0.0, 0.0]])

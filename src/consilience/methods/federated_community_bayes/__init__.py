@@ -59,11 +59,12 @@ It chooses columns and the penalty, never coefficients. A fit of rows that are n
 on the few at the boundary: its effective rows are few, and it stays. Choosing rows answer for at
 most 20 models of the coordinator's, once in a run, by log losses alone, bounded, of models no
 larger than 10 in the mean square, each rounded to what any row could do to it, at a place only the
-site knows; test rows answer for three, so and by shares of wrong predictions to within
-`min_records` rows. So a run tells the coordinator 23 smooth means to the precision of a row, and of
-three planes of its choice beyond which about how many tens of test rows lie. Runs add up: their
-number is bounded by the policy (`max_runs`, approved studies); rows are split by a digest of the
-rows, the same way in every run with these shares, which are tenths, and anew with others.
+site knows, and only if the rows are at least twice the coefficients; test rows answer for three, so
+and by shares of wrong predictions to within `min_records` rows. So a run tells the coordinator 23
+smooth means to the precision of a row, and of three planes of its choice beyond which about how
+many tens of test rows lie. Runs add up: their number is bounded by the policy (`max_runs`, approved
+studies); rows are split by a digest of the rows, the same way in every run with these shares, which
+are tenths, and anew with others.
 
 Leakage, exact: in every round the coordinator chooses coefficients. At steep ones loss, gradient
 and curvature are sums over the rows near a plane, and differences of two rounds are single rows. No

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
-from consilience.methods.federated_community_bayes.messages import Judged
+from consilience.methods.federated_community_bayes.messages import Judged, n_parameters
 from consilience.methods.federated_community_bayes.rows import CHOOSING, LEFT_OUT, Rows
 from consilience.numerics import multinomial
 from consilience.numerics.random import stream
@@ -33,7 +33,14 @@ LARGEST_GAIN = 1.0
 
 
 def judged_models(
-    rows: Rows, part: int, models: FloatArray, classes: IntArray, limits: Limits, *, counts: bool
+    rows: Rows,
+    part: int,
+    models: FloatArray,
+    classes: IntArray,
+    limits: Limits,
+    *,
+    counts: bool,
+    consent: bool,
 ) -> Judged:
     """Judge models on one part of the rows.
 
@@ -48,6 +55,10 @@ def judged_models(
     limits : Limits
     counts : bool
         Whether shares of wrong predictions are told.
+    consent : bool
+        Whether the policy lets values of single records leave. Otherwise nothing is told of fewer
+        rows than twice the coefficients of a model: with more of them somebody who knows the
+        columns of a person finds a model that is large there alone, and asks for the class.
 
     Returns
     -------
@@ -59,7 +70,8 @@ def judged_models(
         raise ProtocolError("judged models are none of the study's columns and classes")
     held = rows.part == part
     y = np.searchsorted(classes, rows.codes[held])
-    if not held.any():
+    few = len(y) < 2 * n_parameters(rows.x.shape[1], m)
+    if not len(y) or (few and limits.min_records > 1 and not consent):
         gaps = aggregate(np.full((0, len(models)), np.nan)).withhold(np.ones(len(models), bool))
         return Judged(losses=gaps, errors=gaps, wrong=_shares([], np.zeros(len(models)), 0, limits))
     values, wrong = figures_of(rows, part, models, y, protected=limits.min_records > 1)

@@ -290,6 +290,12 @@ def _remarks(
             "One community of all columns has no fit that may leave enough sites, so nothing tells "
             "what communities gain."
         )
+    if len(chosen.candidates) > 1 and np.isnan(chosen.gain).all():
+        found.append(
+            "No site may tell how candidates do on its choosing rows (fewer than twice the "
+            "coefficients of all columns), so the fewest communities are kept: raise choosing, or "
+            "give n_communities."
+        )
     few = chosen.rows[chosen.index] < survey.total
     if few.any():
         n_few = int(few.sum())

@@ -198,9 +198,16 @@ def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tu
         sentence = "more numbers of communities than a site judges"
         raise DisclosureError(sentence, public=sentence)
     classes = _classes(message.classes.value, rows.of(TRAINING)[1])
-    # Whether a row lies beyond a line is a question about that row; a mean log loss is not.
-    counts = site.per_record
-    reply = judged_models(rows, CHOOSING, message.models.value, classes, site.limits, counts=counts)
+    reply = judged_models(
+        rows,
+        CHOOSING,
+        message.models.value,
+        classes,
+        site.limits,
+        # Whether a row lies beyond a line is a question about that row; a mean log loss is not.
+        counts=site.per_record,
+        consent=site.per_record,
+    )
     return reply, state
 
 
@@ -213,7 +220,15 @@ def conclude(
     classes = _classes(message.classes.value, rows.of(TRAINING)[1])
     if len(message.models.value) > 3:
         raise ProtocolError("three models are judged at the end")
-    reply = judged_models(rows, TEST, message.models.value, classes, site.limits, counts=True)
+    reply = judged_models(
+        rows,
+        TEST,
+        message.models.value,
+        classes,
+        site.limits,
+        counts=True,
+        consent=site.per_record,
+    )
     predictor = predictor_of(
         _communities(message.communities.value, rows.x.shape[1]),
         [multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value],
