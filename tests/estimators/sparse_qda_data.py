@@ -1,15 +1,10 @@
-"""Tables for tests of sparse quadratic discriminants, and the method from the textbook, dense."""
+"""Tables for tests of sparse quadratic discriminants, moments and scores by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-
-from tests.reference.joint_precision import proximal_gradient
-
-GAP = 1e-10
-"""Relative gap at which the textbook ends."""
 
 
 def blocks_table(
@@ -54,8 +49,3 @@ def scores(
 def pooled_scale(n: np.ndarray, covariances: np.ndarray) -> np.ndarray:
     """Pooled standard deviations within the classes, divisor n."""
     return np.sqrt(np.diag(np.tensordot(n / n.sum(), covariances, 1)))
-
-
-def textbook(n: np.ndarray, covariances: np.ndarray, alpha: float, scale: np.ndarray) -> np.ndarray:
-    """Precision matrices of columns over `scale`."""
-    return proximal_gradient(covariances / np.outer(scale, scale), n, alpha * n.sum(), tol=GAP)
