@@ -40,7 +40,8 @@ Source: Le and Hastie, *Sparse quadratic discriminant analysis and community Bay
 estimation* (Statistics and Its Interface 4, 2011). Departures:
 
 * Ranks are those within a site. Shifts between sites, which pooled ranks would take for
-  correlation, do not show; between few sites of few rows they are noisier.
+  correlation, do not show; where sites are alike and have twice as many rows as columns, hardly
+  anything is lost (docs/proofs/community-fits.md).
 * The number of communities is chosen on rows that sites hold out, by log loss, not by folds: one
   round, and no fit of nearly the same rows.
 * A site that lacks classes speaks of the odds between those it has. Where sites differ in what they
