@@ -43,7 +43,7 @@ LINES: dict[str, tuple[dict[str, Any], int]] = {
         for example, transforms in TRANSFORMS.items()
         for name, design in DESIGNS.items()
     },
-    "example 1, 4 blocks, means of length 1": ({**DESIGNS["4 blocks"], "norm": SHORT}, 20),
+    "example 1, 4 blocks, means of length 1": ({**DESIGNS["4 blocks"], "norm": SHORT}, 10),
 }
 """Design and data sets."""
 BASES = {"almost no penalty": ALMOST_NONE, "ridge 1": 1.0}

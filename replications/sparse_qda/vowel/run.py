@@ -112,7 +112,12 @@ def main() -> None:
         with threadpool_limits(1):
             found = fours()
         classes = "; ".join(" ".join(map(str, four)) for four in found)
-        row = {"model": "QDA and naive Bayes", "replicates": len(SETS), "folds": "", "classes": classes}
+        row = {
+            "model": "QDA and naive Bayes",
+            "replicates": len(SETS),
+            "folds": "",
+            "classes": classes,
+        }
         table.add(FOURS, [{**row, "sets": len(found)}])
 
 
