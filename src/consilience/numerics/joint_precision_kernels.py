@@ -55,6 +55,65 @@ def group_prox(a, b, lam, z):
 
 
 @compiled
+def model_row(d, w, start, neighbours, i, own, m, v, c):
+    """Entries ``(W D W)_ij`` for the first ``m`` of ``own`` into ``c``; ``v`` is scratch."""
+    q = w.shape[1]
+    for k in range(w.shape[0]):
+        for row in range(q):
+            total = 0.0
+            lo, hi = start[row], start[row + 1]
+            if hi - lo == q:
+                for col in range(q):
+                    total += d[k, row, col] * w[k, i, col]
+            else:
+                for e in range(lo, hi):
+                    total += d[k, row, neighbours[e]] * w[k, i, neighbours[e]]
+            v[row] = total
+        for s in range(m):
+            total = 0.0
+            for col in range(q):
+                total += v[col] * w[k, own[s], col]
+            c[k, s] = total
+
+
+@compiled
+def move_variance(g, w, n, i, s, own, m, c, d):
+    """Exact step of the diagonal element ``i``, at place ``s`` of its row; its relative size."""
+    largest = 0.0
+    for k in range(g.shape[0]):
+        curve = n[k] * w[k, i, i] * w[k, i, i]
+        step = -(g[k, i, i] + n[k] * c[k, s]) / curve
+        d[k, i, i] += step
+        largest = max(largest, abs(step) * w[k, i, i])
+        for r in range(m):
+            c[k, r] += step * w[k, i, i] * w[k, i, own[r]]
+    return largest
+
+
+@compiled
+def move_pair(g, w, t, n, lam, i, s, own, m, c, d, a, b, z):
+    """Exact step of the group of ``i`` and ``own[s]``, and its relative size."""
+    j = own[s]
+    largest = 0.0
+    for k in range(g.shape[0]):
+        a[k] = n[k] * (w[k, i, j] ** 2 + w[k, i, i] * w[k, j, j])
+        b[k] = a[k] * (t[k, i, j] + d[k, i, j]) - g[k, i, j] - n[k] * c[k, s]
+    group_prox(a, b, lam, z)
+    for k in range(g.shape[0]):
+        step = z[k] - t[k, i, j] - d[k, i, j]
+        if step == 0.0:
+            continue
+        # Exactly -T where the group vanishes, so that T + D is exactly zero.
+        d[k, i, j] = z[k] - t[k, i, j]
+        d[k, j, i] = d[k, i, j]
+        largest = max(largest, abs(step) * np.sqrt(w[k, i, i] * w[k, j, j]))
+        w_ii, w_ij = step * w[k, i, i], step * w[k, i, j]
+        for r in range(m):
+            c[k, r] += w_ii * w[k, j, own[r]] + w_ij * w[k, i, own[r]]
+    return largest
+
+
+@compiled
 def sweeps(g, w, t, n, lam, start, neighbours, n_sweeps, n_inner, tolerance, d):
     """Coordinate descent for ``<G, D> + sum_k n_k tr(W D W D) / 2 + lam P(T + D)`` on free pairs.
 
@@ -64,12 +123,10 @@ def sweeps(g, w, t, n, lam, start, neighbours, n_sweeps, n_inner, tolerance, d):
     ``tolerance`` times what the first one did.
     """
     classes, q = g.shape[0], g.shape[1]
-    v = np.zeros((classes, q))
-    c = np.zeros((classes, q))
+    v, c = np.zeros(q), np.zeros((classes, q))
     own = np.zeros(q, np.int64)
-    a, b, z, delta = np.zeros(classes), np.zeros(classes), np.zeros(classes), np.zeros(classes)
-    first = 0.0
-    empty = True
+    a, b, z = np.zeros(classes), np.zeros(classes), np.zeros(classes)
+    first, empty = 0.0, True
     for sweep in range(n_sweeps):
         change = 0.0
         for i in range(q):
@@ -78,57 +135,18 @@ def sweeps(g, w, t, n, lam, start, neighbours, n_sweeps, n_inner, tolerance, d):
                 if neighbours[e] >= i:
                     own[m] = neighbours[e]
                     m += 1
-            for k in range(classes):
-                if empty:
-                    c[k, :m] = 0.0
-                    continue
-                for row in range(q):
-                    total = 0.0
-                    lo, hi = start[row], start[row + 1]
-                    if hi - lo == q:
-                        for col in range(q):
-                            total += d[k, row, col] * w[k, i, col]
-                    else:
-                        for e in range(lo, hi):
-                            total += d[k, row, neighbours[e]] * w[k, i, neighbours[e]]
-                    v[k, row] = total
-                for s in range(m):
-                    total = 0.0
-                    for col in range(q):
-                        total += v[k, col] * w[k, own[s], col]
-                    c[k, s] = total
+            if empty:
+                c[:, :m] = 0.0
+            else:
+                model_row(d, w, start, neighbours, i, own, m, v, c)
             for _ in range(n_inner):
                 moved = 0.0
                 for s in range(m):
-                    j = own[s]
-                    largest = 0.0
-                    if j == i:
-                        for k in range(classes):
-                            curve = n[k] * w[k, i, i] * w[k, i, i]
-                            delta[k] = -(g[k, i, i] + n[k] * c[k, s]) / curve
-                            d[k, i, i] += delta[k]
-                            largest = max(largest, abs(delta[k]) * w[k, i, i])
-                            for r in range(m):
-                                c[k, r] += delta[k] * w[k, i, i] * w[k, i, own[r]]
+                    if own[s] == i:
+                        size = move_variance(g, w, n, i, s, own, m, c, d)
                     else:
-                        for k in range(classes):
-                            now = t[k, i, j] + d[k, i, j]
-                            a[k] = n[k] * (w[k, i, j] ** 2 + w[k, i, i] * w[k, j, j])
-                            b[k] = a[k] * now - g[k, i, j] - n[k] * c[k, s]
-                        group_prox(a, b, lam, z)
-                        for k in range(classes):
-                            step = z[k] - t[k, i, j] - d[k, i, j]
-                            if step == 0.0:
-                                continue
-                            # Exactly -T where the group vanishes, so that T + D is exactly zero.
-                            d[k, i, j] = z[k] - t[k, i, j]
-                            d[k, j, i] = d[k, i, j]
-                            size = abs(step) * np.sqrt(w[k, i, i] * w[k, j, j])
-                            largest = max(largest, size)
-                            w_ii, w_ij = step * w[k, i, i], step * w[k, i, j]
-                            for r in range(m):
-                                c[k, r] += w_ii * w[k, j, own[r]] + w_ij * w[k, i, own[r]]
-                    moved = max(moved, largest)
+                        size = move_pair(g, w, t, n, lam, i, s, own, m, c, d, a, b, z)
+                    moved = max(moved, size)
                 change = max(change, moved)
                 if moved < 1e-14:
                     break
@@ -236,6 +254,23 @@ def bound(s, n, lam, t, w, v, lower):
 
 
 @compiled
+def backtrack(s, n, lam, t, d, objective, slope, rounding, new, factors, log_det):
+    """Shorten the step until the value falls enough: the value at ``new``, or infinity."""
+    step = 1.0
+    allowed = rounding if -slope < 1e3 * rounding else 0.0
+    for _ in range(40):
+        for k in range(t.shape[0]):
+            for i in range(t.shape[1]):
+                for j in range(t.shape[1]):
+                    new[k, i, j] = t[k, i, j] + step * d[k, i, j]
+        found = value(s, n, lam, new, factors, log_det)
+        if found <= objective + 1e-4 * step * slope + allowed:
+            return found
+        step *= 0.5
+    return np.inf
+
+
+@compiled
 def solve_small(s, n, lam, t, tol, max_iter, log_det):
     """Proximal Newton for a block of few features; overwrites ``t`` and ``log_det``.
 
@@ -277,19 +312,8 @@ def solve_small(s, n, lam, t, tol, max_iter, log_det):
                     new[k, i, j] = t[k, i, j] + d[k, i, j]
         slope += lam * pair_penalty(new)
         rounding = 1e-13 * (abs(objective) + scale)
-        step, accepted = 1.0, False
-        for _ in range(40):
-            for k in range(classes):
-                for i in range(q):
-                    for j in range(q):
-                        new[k, i, j] = t[k, i, j] + step * d[k, i, j]
-            found = value(s, n, lam, new, factors, log_det)
-            allowed = rounding if -slope < 1e3 * rounding else 0.0
-            if found <= objective + 1e-4 * step * slope + allowed:
-                accepted = True
-                break
-            step *= 0.5
-        if not accepted:
+        found = backtrack(s, n, lam, t, d, objective, slope, rounding, new, factors, log_det)
+        if not np.isfinite(found):
             objective = value(s, n, lam, t, factors, log_det)
             return objective, dual, iteration
         for k in range(classes):
