@@ -69,7 +69,13 @@ PROOFS = (
     ),
     Proof("flower engine", ("tests/flower/test_exchange.py",), ("test_same_bytes", "COMPARED")),
 )
-TWINS = {"latent-class-regression": "LatentClassRegressor"}
+TWINS = {
+    "community-bayes": "CommunityBayesClassifier",
+    "federated-community-bayes": "CommunityBayesClassifier",
+    "federated-sparse-qda": "SparseQDA",
+    "latent-class-regression": "LatentClassRegressor",
+    "sparse-qda": "SparseQDA",
+}
 """Estimators of the same for one table, where their name does not begin with that of the method."""
 NOT_PLANNED = {("mean-and-sd", "estimator"): "not planned"}
 CASES = ROOT / "tests" / "faults" / "cases.py"
@@ -95,8 +101,9 @@ def conformance() -> Iterator[str]:
 
 def _cell(proof: Proof, name: str, kind: str) -> str:
     # A method's twin for one table has its name with the kind of estimator.
-    twin = TWINS.get(name, kind)
-    mentions = re.compile(rf"\b{kind}(?:Regressor|Classifier)?\b|\b{twin}\b|\b{re.escape(name)}\b")
+    twin = TWINS.get(name, kind) if proof.column == "estimator" else kind
+    own = rf"(?<![\w-]){re.escape(name)}\b"
+    mentions = re.compile(rf"\b{kind}(?:Regressor|Classifier)?\b|\b{twin}\b|{own}")
     paths = [path for pattern in proof.files for path in sorted(ROOT.glob(pattern))]
     # A file that names the method itself comes before one that only loops over a list with it.
     for text_of in (_own_text, _text):
@@ -339,6 +346,7 @@ def _tables(n: int, *, entities: bool) -> dict[str, Any]:
         found[site] = {**{f"x{j}": x[:, j] for j in range(3)}, "y": y}
         if entities:
             found[site]["entity"] = np.array([f"e{j // 4}" for j in range(rows)])
+        found[site]["kind"] = np.where(np.arange(rows) % 4 < 2, "one", "other")
     return found
 
 
@@ -359,6 +367,24 @@ def _studies() -> dict[str, tuple[tuple[str, Passes], ...]]:
             ("is in the classes", lambda run: _has_sums(run.result, "small")),
             ("holds out events", lambda run: _measures(run.result, "small")),
         ),
+        "federated-sparse-qda": (
+            ("is in the model", lambda run: _is_used(run.result, "small")),
+            ("holds out rows", lambda run: _told(run.result, "small", run.result.site_held)),
+        ),
+        "federated-community-bayes": (
+            ("tells its ranks", lambda run: _told(run.result, "small", run.result.ranks_told)),
+            ("holds out rows", lambda run: _told(run.result, "small", run.result.n_held)),
+        ),
+        "sparse-qda": (
+            ("is fitted", lambda run: True),
+            ("holds out rows", lambda run: run.result.n_held > 0),
+            ("tells its pairs", lambda run: not run.result.model_stays),
+        ),
+        "community-bayes": (
+            ("is fitted", lambda run: True),
+            ("holds out rows", lambda run: run.result.n_held > 0),
+            ("tells its communities", lambda run: not run.result.model_stays),
+        ),
         "assistance-test": (("in common: a test", lambda run: bool(run.result.tests)),),
         "assisted-glm": (("in common: a fit", lambda run: run.result.rounds > 0),),
     }
@@ -374,6 +400,17 @@ def _has_sums(result: Any, site: str) -> bool:
         return False
     at = result.sites.index(site)
     return bool((result.released[:, at] + result.repeated[:, at] > 0).all())
+
+
+def _is_used(result: Any, site: str) -> bool:
+    return site in result.sites and bool(result.used[result.sites.index(site)].all())
+
+
+def _told(result: Any, site: str, told: Any) -> bool:
+    """Whether a site is in the result, and all that it should tell is told."""
+    if site not in result.sites or len(told) != len(result.sites):
+        return False
+    return bool((told[result.sites.index(site)] > 0).all())
 
 
 def _measures(result: Any, site: str) -> bool:
@@ -423,13 +460,17 @@ def _run(name: str, preset: str, n: int) -> Any:
         AssistanceTest,
         AssistedGLM,
         Columns,
+        CommunityBayesStudy,
         EnsembleClustering,
+        FederatedCommunityBayes,
+        FederatedSparseQDA,
         Federation,
         LatentClassRegression,
         MeanAndSD,
         MetaClustering,
         Preparation,
         ReferenceAveraging,
+        SparseQDAStudy,
     )
 
     linear = MetaClustering(candidates=("linear",), gain_folds=0, stability_runs=0)
@@ -447,6 +488,14 @@ def _run(name: str, preset: str, n: int) -> Any:
             "y",
         ),
         "latent-class-regression": (LatentClassRegression(n_classes=1), "none", "y"),
+        "federated-sparse-qda": (FederatedSparseQDA(alpha=0.5), "pooled", "kind"),
+        "federated-community-bayes": (
+            FederatedCommunityBayes(n_communities=2, choosing=0.0),
+            "pooled",
+            "kind",
+        ),
+        "sparse-qda": (SparseQDAStudy(alpha=0.5), "none", "kind"),
+        "community-bayes": (CommunityBayesStudy(n_communities=2), "none", "kind"),
     }
     over_columns = {
         "assistance-test": AssistanceTest(family="normal", n_directions=1),
@@ -456,12 +505,16 @@ def _run(name: str, preset: str, n: int) -> Any:
         return measured_assisted.run_with(over_columns[name], preset, n)
     method, standardize, target = methods[name]
     entities = name == "latent-class-regression"
+    tables = _tables(n, entities=entities)
+    if method.several:
+        tables = {"small": tables["small"]}
     federation = Federation.local(
-        _tables(n, entities=entities),
+        tables,
         columns=Columns(
             features=("x0", "x1", "x2"),
             target=target,
             entity="entity" if entities else None,
+            levels={"kind": ("one", "other")} if target == "kind" else {},
         ),
         preparation=Preparation(standardize=standardize),  # type: ignore[arg-type]
         policy=preset,
@@ -559,9 +612,10 @@ more rows: a site passes when its *smallest* cell does. `strict` and `consortium
 `min_records`. Meta clustering: linear models of a linear response; the other candidates are in
 [its guide](docs/guide/meta-clustering.md#candidates). Reference averaging: a ridge, a fifth of the
 rows held out. Latent class regression: one class, entities of four events; with K classes about K
-times as many. Over columns the number is that of the common rows: two columns at the initiator,
-whose policy also has `share_response = true`, and two at its partner; a linear model, one direction
-for the test.
+times as many. Sparse QDA and community Bayes: two classes of equal size, a fifth of the rows held
+out; the studies of one table have that table alone. Over columns the number is that of the common
+rows: two columns at the initiator, whose policy also has `share_response = true`, and two at its
+partner; a linear model, one direction for the test.
 """
 META = """\
 ## Meta clustering: measured against wanted
