@@ -1,4 +1,4 @@
-"""Write the tables of spam: one of all letters, and those of four mailboxes.
+"""Write the tables of spam: one of all letters, and those of three mailboxes.
 
 The source has all letters in one table. Somebody who reads letters for a mailbox would count words
 of its own; this script stands in for that and is no part of a study.
@@ -27,8 +27,8 @@ SIGNS = ("semicolon", "parenthesis", "bracket", "exclamation", "dollar", "hash")
 CAPITALS = ("capitals_average", "capitals_longest", "capitals_total")
 FEATURES = (*WORDS, *SIGNS, *CAPITALS)
 KINDS = ("mail", "spam")
-N_TRAINED = 2000
-BOXES = ("box-1", "box-2", "box-3", "box-4")
+N_TRAINED = 3000
+BOXES = ("box-1", "box-2", "box-3")
 
 
 def read_letters(folder: Path) -> pd.DataFrame:
@@ -53,11 +53,11 @@ def split(
     Returns
     -------
     known : DataFrame
-        2,000 letters.
+        3,000 letters.
     boxes : dict of str to DataFrame
-        A quarter of them each, at random.
+        A third of them each, at random.
     new : DataFrame
-        The 2,601 others.
+        The 1,601 others.
     """
     order = np.random.default_rng(seed).permutation(len(letters))
     known = letters.iloc[order[:N_TRAINED]]
