@@ -154,40 +154,6 @@ def test_it_starts_anew_with_the_others_when_a_site_is_lost() -> None:
     np.testing.assert_allclose(sums.phi[0], multinomial.fit(x, y, 2, 1.0), atol=1e-10)
 
 
-# --------------------------------------------------------------------------- kernel
-
-
-@pytest.mark.parametrize("m", [2, 3, 5])
-@pytest.mark.parametrize("c", [0.01, 1.0, 1e4])
-def test_the_kernel_minimises_what_sklearn_states(m: int, c: float) -> None:
-    rng = np.random.default_rng(m)
-    x = rng.normal(size=(300, 5))
-    y = np.argmax(x[:, :1] * np.arange(m) + rng.gumbel(size=(300, m)), axis=1)
-    coef, intercept = multinomial.as_rows(multinomial.fit(x, y, m, 1 / c))
-    base = LogisticRegression(C=c, tol=1e-14, max_iter=1000, solver="newton-cholesky").fit(x, y)
-    np.testing.assert_allclose(coef, base.coef_, atol=1e-8)
-    np.testing.assert_allclose(intercept, base.intercept_, atol=1e-8)
-
-
-@pytest.mark.parametrize("m", [2, 4])
-def test_gradient_and_curvature_are_differences_of_the_loss(m: int) -> None:
-    rng = np.random.default_rng(0)
-    x, y = multinomial.design_of(rng.normal(size=(40, 3))), rng.integers(0, m, size=40)
-    q, phi = multinomial.contrasts(m), rng.normal(size=(m - 1, 4))
-    found = multinomial.pieces(x, y, phi, q)
-    step = 1e-5
-    for i in range(phi.size):
-        move = np.zeros(phi.size)
-        move[i] = step
-        up, down = (
-            multinomial.pieces(x, y, phi + sign * move.reshape(phi.shape), q) for sign in (1, -1)
-        )
-        assert found.gradient[i] == pytest.approx((up.loss - down.loss) / (2 * step), abs=1e-6)
-        np.testing.assert_allclose(
-            found.curvature[i], (up.gradient - down.gradient) / (2 * step), atol=1e-6
-        )
-
-
 def test_packed_fits_come_out_as_they_went_in() -> None:
     rng = np.random.default_rng(0)
     root = rng.normal(size=(6, 4))
