@@ -228,7 +228,7 @@ def fit_path(
         blocks: list[Indices] = []
         parts: list[Floats] = []
         for block, part in zip(widest, whole, strict=True):
-            inside = MatrixMoments(moments.n, part[:, 0], part)
+            inside = MatrixMoments(moments.n, np.zeros(part.shape[:2]), part)
             for piece in _blocks(components(inside, lam)):
                 blocks.append(block[piece])
                 parts.append(part if len(piece) == len(block) else inside.block(piece))

@@ -22,6 +22,8 @@ Indices = NDArray[np.intp]
 TILE = 512
 """Features of one side of a tile."""
 
+ROUNDING = 1e-12
+
 
 class ClassMoments(Protocol):
     """Numbers of rows and covariance matrices of K classes, by blocks and tiles."""
@@ -180,11 +182,13 @@ def components(moments: ClassMoments, lam: float) -> Indices:
     Notes
     -----
     Memory is one tile, its links, and one label for each feature. Labels follow the smallest
-    feature of each component.
+    feature of each component. Norms within rounding of lam count as equal to it, so that the
+    largest penalty gives single features however its tiles were added up.
     """
+    bound = lam * (1 + ROUNDING)
     labels = np.arange(moments.n_features)
     for rows, columns in _tiles(moments.n_features):
-        linked = moments.norms(rows, columns) > lam
+        linked = moments.norms(rows, columns) > bound
         if rows == columns:
             linked = np.triu(linked, 1)
         i, j = np.nonzero(linked)
