@@ -6,10 +6,12 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from scipy.cluster.hierarchy import dendrogram, linkage
 
+from consilience import CommunityBayesClassifier, SparseQDA
 from consilience import report as room
 from consilience.exceptions import ParameterError
 from consilience.report import figures_wide, figures_wide_choice, network_layout, wide_reading
@@ -227,6 +229,47 @@ def test_contributions_add_up_to_the_log_odds() -> None:
     assert "log odds of a against c" in svg
     first, second = np.array(found.levels)[np.argsort(-total)[:2]]
     assert f"of {first} against {second}" in letters(drawn(room.plot_contributions(found)))
+
+
+# --- estimators -----------------------------------------------------------------------------
+
+
+def test_figures_of_a_fitted_sparse_qda() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 5)), np.repeat(["calm", "wild"], 100)
+    x[100:, 1] += 2.0 * x[100:, 0]
+    fit = SparseQDA(n_alphas=4).fit(pd.DataFrame(x, columns=list("abcde")), y)
+    found = wide_reading.network_of(fit)
+    assert found.names == tuple("abcde") and found.levels == ("calm", "wild")
+    assert found.pairs[0].tolist() == [0, 1]
+    assert {"a", "b", "wild"} <= set(letters(drawn(room.plot_interactions(fit))).split())
+    path = wide_reading.candidates_of(fit)
+    assert path.values[path.chosen] == fit.alpha_
+    np.testing.assert_array_equal(path.errors, fit.path_.cv_error)
+    assert f"chosen: {fit.alpha_:.3g}" in letters(drawn(room.plot_candidates(fit)))
+    assert wide_reading.network_of(SparseQDA(alpha=0.1).fit(x, y)).names[0] == "x0"
+
+
+def test_figures_of_a_fitted_community_bayes() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(120, 6)), np.repeat([0, 1], 60)
+    x[:, :3] += rng.normal(size=(120, 1)) + y[:, None]
+    fit = CommunityBayesClassifier(candidates=(1, 3, 5), cv=3).fit(x, y)
+    path = wide_reading.candidates_of(fit)
+    assert path.values.tolist() == [1, 3, 5] and path.values[path.chosen] == fit.n_communities_
+    assert np.isfinite(path.loss).all() and not path.links.size
+    svg = letters(drawn(room.plot_candidates(fit)))
+    assert "log loss" in svg and f"chosen: {fit.n_communities_}" in svg
+    assert f"cut: {fit.n_communities_} communit" in letters(drawn(room.plot_dendrogram(fit)))
+    said = wide_reading.contributions_of(fit, x[7])
+    _, values = figures_wide_choice.gaps(said, 1, 0)
+    log_odds = np.diff(fit.predict_log_proba(x[[7]])[0])[0]
+    assert values.sum() == pytest.approx(log_odds)
+    assert "log odds of 1 against 0" in letters(
+        drawn(room.plot_contributions(fit, x[7], versus=(1, 0)))
+    )
+    with pytest.raises(ParameterError, match="row"):
+        room.plot_contributions(fit, pd.DataFrame(x[:2]))
 
 
 # --- names ----------------------------------------------------------------------------------

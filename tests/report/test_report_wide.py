@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
+from consilience import report as room
 from consilience.report import wide_evidence
 from consilience.report.sections import Block, Headline, MethodReport, report_of
+from tests.methods import one_table
 from tests.report import wide_fixture
 from tests.report.told import drawn, spoken
 from tests.report.wide_fixture import CASES, run_of
@@ -90,7 +93,7 @@ def test_what_stands_beside_is_said_by_the_probabilities() -> None:
     more = " ".join(headline(CASES["qda"]()).more)
     assert "clearly better than those of naive Bayes, QDA and LDA with shrinkage" in more
     more = " ".join(headline(CASES["qda-worse"]()).more)
-    assert "naive Bayes gives better probabilities" in more
+    assert "Better probabilities come from naive Bayes." in more
     assert "Beside QDA and LDA with shrinkage there is no clear difference" in more
     useless = blocks(CASES["qda-useless"]())["Held-out rows"]
     assert "largest class gets 50.0 % wrong" in useless.warning
@@ -246,6 +249,24 @@ def test_a_choice_by_densities_is_said_to_be_one() -> None:
     assert "minus log density" in told.folded[0].head and "wrong" not in told.folded[0].head
     assert "minus log density" in drawn(told.picture.figure) if told.picture else False
     assert "density" not in spoken(blocks(CASES["qda-sites"]())["How the penalty was chosen"])
+
+
+@pytest.mark.parametrize("policy", ["strict", "simulation"])
+@pytest.mark.parametrize("name", METHODS)
+def test_report_of_a_real_run(name: str, policy: str, tmp_path: Path) -> None:
+    from consilience.methods.base import get_method
+
+    settings = {"alpha": 0.1} if "sparse" in name else {"n_communities": 2}
+    given = one_table.table(400, p=5, apart=2.0)
+    several = 3 if name.startswith("federated") else 1
+    sites = one_table.federation(given, policy=policy, sites=several)
+    run = get_method(name).from_parameters(settings).run(sites, seed=0)
+    page = room.write(run, tmp_path).read_text(encoding="utf-8")
+    own = LINKS if "sparse" in name else "The communities"
+    for heading in ("Question", "Answer in a sentence", "Evidence", "What left each site"):
+        assert f"<h2>{heading}</h2>" in page
+    for block in ("Held-out rows", own, "The rows"):
+        assert f"<h3>{block}</h3>" in page
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -18,7 +18,7 @@ IntArray = NDArray[np.int64]
 
 _ROUNDS = 150
 _SETTLED = 1e-4
-_APART = 0.75
+_APART = 0.9
 _MOST_GROWN = 4.0
 _GOLDEN = np.pi * (3.0 - np.sqrt(5.0))
 MARGIN = (0.55, 0.35)

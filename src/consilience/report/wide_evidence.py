@@ -156,7 +156,7 @@ def beside_words(rules: Rules, skip: Sequence[str] = ()) -> list[str]:
     if same:
         words.append(f"Beside {listed(same)} there is no clear difference of probabilities.")
     if worse:
-        words.append(f"{listed(worse)} give{'s' if len(worse) == 1 else ''} better probabilities.")
+        words.append(f"Better probabilities come from {listed(worse)}.")
     return words
 
 
