@@ -30,8 +30,8 @@ candidate numbers are fitted at once, since they are nodes of one tree. *One-sho
 is replaced by its parabola at the minimum of its loss and the penalty, and the sum of parabolas and
 penalty is minimised; this differs from the pooled fit by terms of the order of one over a site's
 rows. *Exact*: Newton's method on the sums of the sites, equal to the pooled fit of the training
-rows to 1e-8 (protected sites leave rare classes out, and put means in columns of few values). Combined, ``sum_l log p(k | x_l) + (1 - L) log pi_k`` is one linear model, which is
-what sites judge.
+rows to 1e-8 (protected sites leave rare classes out, and put means in columns of few values).
+Combined, ``sum_l log p(k | x_l) + (1 - L) log pi_k`` is one linear model: sites judge that.
 
 Phases: opening, agree_levels, standardise (before all methods).
 
