@@ -34,7 +34,7 @@ N, P = 100_000, 600
 PENALTIES = tuple(np.geomspace(0.012, 0.0005, 8).tolist())
 ROUNDS, SHOWN = 20, (1, 2, 5, 10, 20)
 SCHEDULES = {weights.name: weights for weights in (FIXED[1.0], ADAPTIVE)}
-LINES = {"50 sites": (50, 10), "10 sites": (10, 4)}
+LINES = {"50 sites": (50, 8), "10 sites": (10, 4)}
 """Sites and replicates."""
 
 
