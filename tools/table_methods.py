@@ -4,8 +4,10 @@
 put to the test, reads ``replications/*/*`` and ``benchmarks/results``, and runs small federations
 to find the smallest site with which each method passes under each preset (some seconds).
 
-A cell of the conformance table names the first test file that fulfils its rule in `PROOFS`; an
-empty cell is open work. The search is by words: it finds that a test exists, not that it is good.
+A cell of the conformance table names a test file that fulfils its rule in `PROOFS`: one that is
+called after the method and uses its class, else one that uses its class, or says its name, or loops
+over a list with it. An empty cell is open work. The search is by words: it finds that a test
+exists, not that it is good.
 """
 
 from __future__ import annotations
@@ -100,19 +102,43 @@ def conformance() -> Iterator[str]:
 
 
 def _cell(proof: Proof, name: str, kind: str) -> str:
+    paths = [path for pattern in proof.files for path in sorted(ROOT.glob(pattern))]
+    ranked = [(rank, path) for path in paths if (rank := _rank(proof, name, kind, path))]
+    if not ranked:
+        return ""
+    path = min(ranked, key=lambda found: found[0])[1]
+    return f"[{path.stem.removeprefix('test_')}]({path.relative_to(ROOT).as_posix()})"
+
+
+def _rank(proof: Proof, name: str, kind: str, path: Path) -> int:
+    """Return how nearly a file is about a method, 1 most; 0 where it is no proof."""
     # A method's twin for one table has its name with the kind of estimator.
     twin = TWINS.get(name, kind) if proof.column == "estimator" else kind
-    own = rf"(?<![\w-]){re.escape(name)}\b"
-    mentions = re.compile(rf"\b{kind}(?:Regressor|Classifier)?\b|\b{twin}\b|{own}")
-    paths = [path for pattern in proof.files for path in sorted(ROOT.glob(pattern))]
-    # A file that names the method itself comes before one that only loops over a list with it.
-    for text_of in (_own_text, _text):
-        for path in paths:
-            text = text_of(path)
-            if mentions.search(text) and all(re.search(word, text) for word in proof.words):
-                place = path.relative_to(ROOT).as_posix()
-                return f"[{path.stem.removeprefix('test_')}]({place})"
-    return ""
+    by_class = re.compile(rf"\b{kind}(?:Regressor|Classifier)?\b|\b{twin}\b")
+    by_name = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+
+    def proves(text: str) -> bool:
+        # The name of a file may be all that says what it puts to the test.
+        return all(re.search(word, f"{path.stem}\n{text}") for word in proof.words)
+
+    own = _own_text(path)
+    if proves(own) and by_class.search(own):
+        return 1 if _method_of(path) == name else 2
+    # The name alone may be that of a rule in a result, or stand in what an error says.
+    if proves(own) and by_name.search(own):
+        return 3
+    # Last, files that only loop over a list with the method in it.
+    text = _text(path)
+    return 4 if proves(text) and (by_class.search(text) or by_name.search(text)) else 0
+
+
+def _method_of(path: Path) -> str:
+    """Return the method that a file is called after: the longest name, none within another."""
+    from consilience.methods import BUILT_IN
+
+    called = path.stem.replace("_", "-")
+    names = [name for name in BUILT_IN if re.search(rf"(?<![^-]){re.escape(name)}(?![^-])", called)]
+    return max(names, key=len, default="")
 
 
 @cache

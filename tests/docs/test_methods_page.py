@@ -9,7 +9,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from consilience.methods import BUILT_IN
+from consilience.methods.base import get_method
 from tools import measured_assisted, measured_bounds, table_methods
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +52,53 @@ def test_conformance_claims_no_more_than_the_tests() -> None:
     for row in written:
         for claimed, found in zip(row[1:], now[row[0].strip("`")][1:], strict=True):
             assert not claimed or found, f"{row[0]}: {claimed} is not found any more"
+
+
+def proof(column: str) -> table_methods.Proof:
+    return next(proof for proof in table_methods.PROOFS if proof.column == column)
+
+
+@pytest.mark.parametrize(
+    ("method", "column", "place"),
+    [
+        ("sparse-qda", "local engine", "methods/test_sparse_qda_study.py"),
+        ("federated-sparse-qda", "local engine", "methods/test_federated_sparse_qda.py"),
+        ("community-bayes", "local engine", "methods/test_community_bayes_study.py"),
+        ("federated-community-bayes", "local engine", "methods/test_federated_community_bayes.py"),
+        ("assisted-glm", "local engine", "methods/test_assisted_glm.py"),
+        ("federated-sparse-qda", "attacks", "security/test_sparse_qda_attacks.py"),
+        ("reference-averaging", "attacks", "security/test_reference_attacks.py"),
+    ],
+)
+def test_proofs_are_of_the_method_itself(method: str, column: str, place: str) -> None:
+    cell = table_methods._cell(proof(column), method, get_method(method).__name__)
+    assert f"(tests/{place})" in cell
+
+
+def test_a_method_is_not_found_in_the_names_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files in the order of the search; each is the best proof until the next one is there."""
+    monkeypatch.setattr(table_methods, "ROOT", tmp_path)
+    folder = tmp_path / "tests" / "methods"
+    folder.mkdir(parents=True)
+
+    def found() -> str:
+        return table_methods._cell(proof("local engine"), "sparse-qda", "SparseQDAStudy")
+
+    def write(name: str, text: str) -> None:
+        (folder / name).write_text(text, encoding="utf-8")
+
+    write("test_federated_sparse_qda.py", "FederatedSparseQDA().run(x)  # federated-sparse-qda")
+    write("test_m.py", "SparseQDAStudyResult; run('sparse-qda-2')")
+    assert found() == ""
+    write("test_k.py", "run('sparse-qda')")
+    assert found() == "[k](tests/methods/test_k.py)"
+    write("test_s.py", "SparseQDAStudy().run(x)")
+    assert found() == "[s](tests/methods/test_s.py)"
+    write("test_sparse_qda_study.py", "SparseQDAStudy().run(x)")
+    write("test_a_federated_sparse_qda.py", "SparseQDAStudy().run(x)")
+    assert found() == "[sparse_qda_study](tests/methods/test_sparse_qda_study.py)"
 
 
 def test_smallest_sites_are_listed_by_preset() -> None:
