@@ -7,6 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from consilience.estimators.sparse_qda_fit import (
+    PreparedMoments,
+    QDASettings,
+    precision_path,
+)
+from consilience.estimators.sparse_qda_units import units_of
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import joint_precision_moments
 from consilience.numerics.joint_precision import (
@@ -14,7 +20,6 @@ from consilience.numerics.joint_precision import (
     MatrixMoments,
     RowMoments,
     components,
-    fit_path,
     fit_precisions,
     largest_penalty,
 )
@@ -162,9 +167,19 @@ def test_gap_along_the_path(name: str) -> None:
     make, smallest = DESIGNS[name]
     moments = make()
     lams = largest_penalty(moments) * np.geomspace(1, smallest, 12)
-    path = fit_path(moments, lams)
+    path = path_of(moments, lams)
     check_path(moments, path)
     assert path[-1].n_links > path[3].n_links > 0
+
+
+def path_of(
+    moments: RowMoments, lams: np.ndarray, *, max_block: int | None = None, stop: bool = False
+) -> list[JointPrecision]:
+    """The path that users run, in the units of the moments."""
+    units = units_of(moments.n, moments.means, moments.diagonal, standardize=False)
+    prepared = PreparedMoments(moments.n, moments.means, units, moments)
+    settings = QDASettings(max_block=max_block)
+    return list(precision_path(prepared, lams / prepared.total, settings, stop=stop))
 
 
 def check_path(moments: RowMoments, path: list[JointPrecision]) -> None:
@@ -207,7 +222,7 @@ def test_gap_along_paths_that_are_hard(name: str, data_dir: Callable[[str], Path
         codes = np.repeat([0, 1], 1500)
     moments = RowMoments.of(x, codes, int(codes.max()) + 1)
     lams = largest_penalty(moments) * np.geomspace(1, 0.01, 20)
-    path = fit_path(moments, lams)
+    path = path_of(moments, lams)
     check_path(moments, path)
     cold = fit_precisions(moments, lams[-1], tol=1e-11)
     assert abs(cold.objective - path[-1].objective) <= path[-1].gap + 1e-10 * abs(cold.objective)
@@ -283,7 +298,8 @@ def test_a_block_that_is_too_large_is_refused_before_it_is_made() -> None:
     with pytest.raises(ParameterError, match=sentence):
         fit_precisions(moments, lam, max_block=19)
     with pytest.raises(ParameterError, match=sentence):
-        fit_path(moments, [50 * lam, lam], max_block=19)
+        path_of(moments, np.array([50 * lam, lam]), max_block=19)
+    assert len(path_of(moments, np.array([50 * lam, lam]), max_block=19, stop=True)) == 1
     assert len(fit_precisions(moments, lam, max_block=20).blocks[0]) == 20
 
 
@@ -292,10 +308,6 @@ def test_wrong_input_is_refused() -> None:
     for lam in (-1.0, np.nan, np.inf):
         with pytest.raises(ParameterError, match="lam"):
             fit_precisions(moments, lam)
-    with pytest.raises(ParameterError, match="lams"):
-        fit_path(moments, [1.0, 2.0])
-    with pytest.raises(ParameterError, match="lams"):
-        fit_path(moments, [])
     with pytest.raises(ParameterError, match="tol"):
         fit_precisions(moments, 1.0, tol=0)
     with pytest.raises(ParameterError, match="max_iter"):

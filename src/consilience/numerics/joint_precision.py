@@ -9,9 +9,7 @@ and a feasible point of the dual says how far the result can be from the minimum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -42,7 +40,6 @@ __all__ = [
     "MatrixMoments",
     "RowMoments",
     "components",
-    "fit_path",
     "fit_precisions",
     "largest_penalty",
 ]
@@ -184,59 +181,6 @@ def fit_precisions(
     _check_size(moments, lam, blocks, max_block)
     parts = [moments.block(block) for block in blocks]
     return _fit(moments, lam, blocks, parts, start, tol, max_iter, n_jobs)
-
-
-def fit_path(
-    moments: ClassMoments,
-    lams: Sequence[float] | Floats,
-    *,
-    start: JointPrecision | None = None,
-    tol: float = 1e-8,
-    max_iter: int = 200,
-    max_block: int | None = None,
-    n_jobs: int | None = 1,
-) -> list[JointPrecision]:
-    """Fit at decreasing penalties, each from the one before.
-
-    Parameters
-    ----------
-    moments : ClassMoments
-    lams : sequence of float
-        Penalties, decreasing.
-    start, tol, max_iter, max_block, n_jobs :
-        As in :func:`fit_precisions`.
-
-    Raises
-    ------
-    ParameterError, DataError
-        As :func:`fit_precisions`; also where penalties do not decrease.
-
-    Notes
-    -----
-    Components only grow as the penalty falls: those of the smallest penalty are found once from
-    the rows, the others within them.
-    """
-    values = [float(lam) for lam in lams]
-    if not values or any(a < b for a, b in pairwise(values)):
-        raise ParameterError.of("lams", "a decreasing sequence", values)
-    _check(moments, values[-1], tol, max_iter)
-    widest = _blocks(components(moments, values[-1]))
-    _check_size(moments, values[-1], widest, max_block)
-    whole = [moments.block(block) for block in widest]
-    out: list[JointPrecision] = []
-    for lam in values:
-        blocks: list[Indices] = []
-        parts: list[Floats] = []
-        for block, part in zip(widest, whole, strict=True):
-            inside = MatrixMoments(moments.n, np.zeros(part.shape[:2]), part)
-            for piece in _blocks(components(inside, lam)):
-                blocks.append(block[piece])
-                parts.append(part if len(piece) == len(block) else inside.block(piece))
-        order = sorted(range(len(blocks)), key=lambda i: int(blocks[i][0]))
-        blocks, parts = [blocks[i] for i in order], [parts[i] for i in order]
-        start = _fit(moments, lam, blocks, parts, start, tol, max_iter, n_jobs)
-        out.append(start)
-    return out
 
 
 def _check(moments: ClassMoments, lam: float, tol: float, max_iter: int) -> None:
