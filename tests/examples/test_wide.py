@@ -140,6 +140,11 @@ def test_spam_in_one_table_and_in_three_mailboxes(places: dict[str, Path]) -> No
     assert wrong["federated-community-bayes, this run"] < 1.25 * wrong["logistic regression"]
     few = [wrong[f"200 letters, {rule}"] for rule in ("communities, no penalty", "regression")]
     assert max(few) < 0.8 * wrong["200 letters, regression, no penalty"]
+    page = " ".join((EXAMPLES / "spam" / "README.md").read_text(encoding="utf-8").split())
+    assert "What comes out is eight communities" in page
+    assert over.result.n_communities == 8
+    assert "takes 56 words together and leaves one alone" in page
+    assert sorted(len(community) for community in run.result.communities) == [1, 56]
 
 
 @pytest.mark.slow
@@ -159,3 +164,7 @@ def test_digits_in_one_table_and_at_three_offices(places: dict[str, Path]) -> No
         assert wrong[name] == pytest.approx(value, abs=3), name
     for name in ("sparse-qda, this run", "federated-sparse-qda, this run"):
         assert wrong[name] < 0.5 * wrong["naive Bayes"]
+    page = " ".join((EXAMPLES / "digits" / "README.md").read_text(encoding="utf-8").split())
+    assert "cross-validation keeps nine links of ten" in page
+    pairs = len(run.result.feature_names) * (len(run.result.feature_names) - 1) // 2
+    assert 0.85 < run.result.n_links[run.result.chosen] / pairs < 0.95
