@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
 
 from consilience.exceptions import DataError
@@ -20,6 +21,18 @@ def test_the_kernel_minimises_what_sklearn_states(m: int, c: float) -> None:
     base = LogisticRegression(C=c, tol=1e-14, max_iter=1000, solver="newton-cholesky").fit(x, y)
     np.testing.assert_allclose(coef, base.coef_, atol=1e-8)
     np.testing.assert_allclose(intercept, base.intercept_, atol=1e-8)
+
+
+@pytest.mark.parametrize("m", [2, 3, 11])
+@pytest.mark.parametrize("size", [0.1, 800.0])
+def test_log_softmax_row_by_row(m: int, size: float) -> None:
+    scores = size * np.random.default_rng(m).normal(size=(37, m))
+    scores[::5, 1] = -np.inf
+    found = multinomial.log_softmax(scores)
+    wanted = scores - logsumexp(scores, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-13 * size)
+    alone = np.vstack([multinomial.log_softmax(row[None]) for row in scores])
+    np.testing.assert_array_equal(alone, found)
 
 
 @pytest.mark.parametrize("m", [2, 4])

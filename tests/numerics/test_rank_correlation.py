@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError
 from consilience.numerics.random import stream
-from consilience.numerics.rank_correlation import pooled_spearman, skeptic, spearman
+from consilience.numerics.rank_correlation import skeptic, spearman
 from tests.reference.community_bayes import spearman_slowly
 
 
@@ -49,19 +49,6 @@ def test_skeptic_finds_the_latent_correlation():
     # standard error at 20,000 rows about .004
     assert found[0, 1] == pytest.approx(0.7, abs=0.016)
     assert skeptic(np.array([[1.0, -1.0], [-1.0, 1.0]]))[0, 1] == pytest.approx(-1.0)
-
-
-def test_tables_are_pooled_by_their_rows():
-    rng = stream(5)
-    tables = [rng.standard_normal((n, 3)) for n in (10, 40, 7)]
-    parts = np.stack([spearman(x) for x in tables])
-    found = pooled_spearman(parts, [10, 40, 0])
-    np.testing.assert_allclose(found, 0.2 * parts[0] + 0.8 * parts[1], atol=1e-15)
-    with pytest.raises(ParameterError, match="one number of rows"):
-        pooled_spearman(parts, [10, 40])
-    for wrong in ([0, 0, 0], [5, -1, 0], [np.nan, 1, 1]):
-        with pytest.raises(ParameterError, match="not all 0"):
-            pooled_spearman(parts, wrong)
 
 
 @pytest.mark.parametrize("x", [[[1.0, np.nan]], [1.0, 2.0], np.empty((0, 2)), [[np.inf]]])

@@ -22,12 +22,13 @@ from consilience.estimators.community_bayes_fit import (
     evidence,
     fit_base,
     log_priors,
-    normalised,
     settings_of,
 )
 from consilience.estimators.community_bayes_separation import separated, warn_of_separation
+from consilience.estimators.folds import folds_of
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.communities import Linkage, cut, linkage_tree
+from consilience.numerics.multinomial import log_softmax
 from consilience.numerics.parallel import one_thread, ordered_map
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
         As in scikit-learn, where a whole number means stratified folds in the order of the rows
         (as many as the rows of the smallest class, if these are fewer, and never fewer than 2), or
         stratified folds of whole groups where `fit` is given groups. Rows that belong together (of
-        one person, say) need that.
+        one person, say) need that. Pairs hold row numbers or boolean masks.
     one_standard_error : bool
         Take the fewest communities whose loss is within one standard error of the least.
     scoring : {"error", "log_loss"}
@@ -193,7 +194,8 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise DataError("the target holds one class only: give rows of two classes or more")
         codes = codes.astype(np.int64)
-        base, settings = self._base(), self._checked()
+        base = self._base()
+        settings = self._checked(base)
         with one_thread():
             self.similarity_ = class_similarity(X, codes, len(self.classes_))
             self.tree_ = linkage_tree(self.similarity_, self.linkage)
@@ -226,12 +228,12 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
             )
         return base
 
-    def _checked(self) -> list[dict[str, Any]]:
+    def _checked(self, base: Any) -> list[dict[str, Any]]:
         if self.linkage not in get_args(Linkage):
             raise ParameterError.of("linkage", f"one of {get_args(Linkage)}", self.linkage)
         if self.scoring not in get_args(Scoring):
             raise ParameterError.of("scoring", f"one of {get_args(Scoring)}", self.scoring)
-        return list(settings_of(self.param_grid))
+        return settings_of(self.param_grid, base)
 
     def _choose(
         self, x: FloatArray, codes: IntArray, base: Any, settings: list[dict[str, Any]], groups: Any
@@ -255,7 +257,7 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
             codes,
             len(self.classes_),
             base,
-            folds=folds_of(self.cv, x, codes, groups),
+            folds=folds_of(self.cv, x, codes, groups, every_class=True),
             candidates=numbers,
             linkage=self.linkage,
             params=settings,
@@ -316,7 +318,7 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
         ----------
         X : (n, p) array or data frame
         """
-        return normalised(self._scores(X))
+        return log_softmax(self._scores(X))
 
     def predict_proba(self, X: Any) -> FloatArray:
         """Posteriors, (n, K).
@@ -402,38 +404,3 @@ def default_base() -> Any:
     from sklearn.preprocessing import StandardScaler
 
     return make_pipeline(StandardScaler(), LogisticRegression(C=DEFAULT_C, tol=1e-6, max_iter=1000))
-
-
-def folds_of(
-    cv: Any, x: FloatArray, codes: IntArray, groups: Any
-) -> list[tuple[IntArray, IntArray]]:
-    """Folds as arrays of row numbers.
-
-    Parameters
-    ----------
-    cv : int, splitter or iterable
-    x : (n, p) array
-    codes : (n,) array of int
-    groups : (n,) array or None
-
-    Raises
-    ------
-    ParameterError
-        Fewer than two folds.
-    """
-    from sklearn.model_selection import check_cv
-
-    if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
-        if cv < 2:
-            raise ParameterError.of("cv", "at least 2 folds, or a splitter", cv)
-        if groups is not None:
-            from sklearn.model_selection import StratifiedGroupKFold
-
-            cv = StratifiedGroupKFold(max(2, min(int(cv), len(np.unique(groups)))))
-        else:
-            cv = max(2, min(int(cv), int(np.bincount(codes).min())))
-    splitter = check_cv(cv, codes, classifier=True)
-    return [
-        (np.asarray(train, dtype=np.int64), np.asarray(test, dtype=np.int64))
-        for train, test in splitter.split(x, codes, groups)
-    ]

@@ -7,7 +7,7 @@ class, so that ``log p(k | x) = sum_l log p(k | x_l) + (1 - L) log pi_k`` up to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -22,6 +22,7 @@ from consilience.numerics.communities import (
     members,
     similarity,
 )
+from consilience.numerics.multinomial import log_softmax
 from consilience.numerics.parallel import Workers, one_thread
 from consilience.numerics.rank_correlation import skeptic, spearman
 
@@ -84,14 +85,6 @@ def evidence(logs: FloatArray, prior: FloatArray) -> FloatArray:
     """
     there = np.isfinite(prior)
     return np.where(there, logs - np.where(there, prior, 0.0), 0.0)
-
-
-def normalised(scores: FloatArray) -> FloatArray:
-    """Log-probabilities from scores: each row less its log-sum-exp."""
-    top = scores.max(axis=1, keepdims=True)
-    return np.asarray(
-        scores - top - np.log(np.exp(scores - top).sum(axis=1, keepdims=True)), dtype=np.float64
-    )
 
 
 def fit_base(base: Any, params: dict[str, Any], x: FloatArray, codes: IntArray) -> Any:
@@ -241,7 +234,7 @@ def cross_validate(
     base : classifier
         Not fitted, with `predict_proba`.
     folds : sequence of (train, test) arrays of int
-        One (a validation set) or more.
+        One (a validation set) or more, from :func:`folds_of` of this room.
     candidates : sequence of int
         Numbers of communities, ascending.
     linkage : {"average", "complete", "single"}
@@ -256,21 +249,15 @@ def cross_validate(
 
     Raises
     ------
-    ParameterError
-        There is no fold.
     DataError
-        A fold trains on one class only, or holds out no rows.
+        A fold trains on one class only.
     """
-    if not folds:
-        raise ParameterError.of("cv", "one fold or more", len(folds))
-    for place, (train, test) in enumerate(folds):
+    for place, (train, _) in enumerate(folds):
         if len(np.unique(codes[train])) < 2:
             raise DataError(
                 f"fold {place + 1} of the cross-validation trains on rows of one class only: "
                 "use folds that leave two classes or more"
             )
-        if not len(test):
-            raise DataError(f"fold {place + 1} of the cross-validation holds out no rows")
     tasks = [_Task(train, test, one) for one in params for train, test in folds]
     shared = (x, codes, n_classes, base, tuple(candidates), linkage)
     with Workers(n_jobs) as workers:
@@ -327,7 +314,7 @@ def nodes_of_cuts(tree: FloatArray, candidates: Sequence[int]) -> dict[int, list
 
 def _losses(scores: FloatArray, right: IntArray) -> tuple[int, float]:
     """Wrong predictions, and the sum of -log p of the right classes."""
-    logs = normalised(scores)[np.arange(len(right)), right]
+    logs = log_softmax(scores)[np.arange(len(right)), right]
     wrong = int((scores.argmax(axis=1) != right).sum())
     return wrong, float(-np.maximum(logs, np.log(_LEAST_LOSS)).sum())
 
@@ -345,9 +332,11 @@ def candidate_numbers(candidates: Sequence[int] | None, n_features: int) -> tupl
     """
     if candidates is None:
         return tuple(range(1, min(n_features, LARGEST_DEFAULT) + 1))
-    found = sorted({check_number("candidates", one, n_features) for one in candidates})
-    if not found:
-        raise ParameterError.of("candidates", "one number of communities or more", candidates)
+    given = list(candidates) if isinstance(candidates, Iterable) else []
+    if not given:
+        allowed = "a sequence of one number of communities or more"
+        raise ParameterError.of("candidates", allowed, candidates)
+    found = sorted({check_number("candidates", one, n_features) for one in given})
     return tuple(found)
 
 
@@ -365,14 +354,29 @@ def check_number(name: str, value: Any, n_features: int) -> int:
     return int(value)
 
 
-def settings_of(param_grid: Any) -> Iterator[dict[str, Any]]:
-    """Settings of the base: those of a grid as scikit-learn writes it, or none."""
+def settings_of(param_grid: Any, base: Any) -> list[dict[str, Any]]:
+    """Settings of the base: those of a grid as scikit-learn writes it, or one that changes nothing.
+
+    Raises
+    ------
+    ParameterError
+        No grid, or names that the base does not have.
+    """
     if param_grid is None:
-        yield {}
-        return
+        return [{}]
+    from sklearn.base import clone
     from sklearn.model_selection import ParameterGrid
 
     try:
-        yield from ParameterGrid(param_grid)
+        found = list(ParameterGrid(param_grid))
     except (TypeError, ValueError) as error:
         raise ParameterError(f"param_grid is not a grid of parameters: {error}") from None
+    for one in found:
+        try:
+            clone(base).set_params(**one)
+        except (AttributeError, TypeError, ValueError):  # their words list every parameter there is
+            unknown = [str(name) for name in one if name not in base.get_params()]
+            names = ", ".join(unknown or map(str, one))
+            allowed = f"a grid of parameters of {type(base).__name__}, see its get_params()"
+            raise ParameterError.of("param_grid", allowed, names) from None
+    return found

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.estimators.latent_class_ids import as_ids, ids_from_arrays, ids_to_arrays
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.multinomial import log_softmax
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -126,7 +127,7 @@ class CommunityBayesPredictor:
             eta = self.intercepts[place] + np.zeros((len(rows), 1))
             for column, weights in zip(part.tolist(), coef.T, strict=True):
                 eta = eta + rows[:, column, None] * weights  # a row's sum does not see other rows
-            found[:, place] = _log_softmax(eta)
+            found[:, place] = log_softmax(eta)
         return found - np.log(self.priors_)
 
     def predict_log_proba(self, X: ArrayLike) -> FloatArray:
@@ -136,7 +137,7 @@ class CommunityBayesPredictor:
         ----------
         X : (n, p) array or data frame
         """
-        return _log_softmax(self._scores(X))
+        return log_softmax(self._scores(X))
 
     def predict_proba(self, X: ArrayLike) -> FloatArray:
         """Posteriors, (n, K).
@@ -302,11 +303,6 @@ def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
         if scaler.with_mean:
             intercept = intercept - coef @ scaler.mean_
     return coef, intercept
-
-
-def _log_softmax(scores: FloatArray) -> FloatArray:
-    top = scores.max(axis=1, keepdims=True)
-    return np.asarray(scores - top - np.log(np.exp(scores - top).sum(axis=1, keepdims=True)))
 
 
 def _labels(labels: NDArray[Any]) -> NDArray[Any]:

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import check_cv
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from consilience.estimators.folds import Fold, folds_of
 from consilience.estimators.sparse_qda_fit import (
-    Fold,
     QDASettings,
     SparseQDAFit,
     fit_sparse_qda,
@@ -50,9 +49,10 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
         than there are features, or 0.01.
     alphas : array of float, optional
         Grid to choose from, in place of the former two; 0 is quadratic discriminant analysis.
-    cv : int, splitter or iterable
-        Folds, as in scikit-learn; a number means stratified folds in the order of the rows.
-        Where rows come in groups (speakers, patients), take a grouped splitter and `groups`.
+    cv : int, splitter or iterable of (train, test)
+        Folds, as in scikit-learn; a number means stratified folds in the order of the rows (as many
+        as the rows of the largest class, if these are fewer), or stratified folds of whole groups
+        where `fit` is given groups (speakers, patients). Pairs hold row numbers or boolean masks.
     ties : {"sparsest", "densest", "middle"}
         Which penalty among those with the same number of errors, which is common.
     priors : (K,) array, optional
@@ -171,7 +171,7 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
         y : (n,) array
             Classes, of each two rows or more.
         groups : (n,) array, optional
-            For a grouped `cv`.
+            Rows of one group are held out together.
 
         Returns
         -------
@@ -254,16 +254,9 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
         return np.asarray(priors / priors.sum())
 
     def _folds(self, x: FloatArray, codes: IntArray, groups: Any) -> list[Fold]:
-        cv = self.cv
-        if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
-            if cv < 2:
-                raise ParameterError.of("cv", "a number of at least 2, or a splitter", cv)
-            cv = int(min(cv, np.bincount(codes).max()))  # more would have folds without rows
-        splitter = check_cv(cv, codes, classifier=True)
         with warnings.catch_warnings():  # of classes with fewer rows than folds, see _remarks
             warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-            folds = list(splitter.split(x, codes, groups))
-        return [(train, test) for train, test in folds if len(test)]
+            return folds_of(self.cv, x, codes, groups)
 
     def _names(self, n_features: int) -> list[str]:
         names = getattr(self, "feature_names_in_", None)

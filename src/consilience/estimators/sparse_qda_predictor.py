@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.estimators.latent_class_ids import as_ids, ids_from_arrays, ids_to_arrays
 from consilience.exceptions import DataError
+from consilience.numerics.multinomial import log_softmax
 
 if TYPE_CHECKING:
     from consilience.estimators.sparse_qda_units import QDAUnits
@@ -228,10 +229,7 @@ class SparseQDAPredictor:
 
     def predict_log_proba(self, X: ArrayLike) -> FloatArray:
         """Logarithms of the classes' probabilities, (n, K)."""
-        from scipy.special import logsumexp
-
-        scores = self.scores(X)
-        return np.asarray(scores - logsumexp(scores, axis=1, keepdims=True))
+        return log_softmax(self.scores(X))
 
     def predict_proba(self, X: ArrayLike) -> FloatArray:
         """Probability of each class, (n, K)."""

@@ -16,7 +16,6 @@ from consilience.exceptions import DataError, ParameterError
 
 __all__ = [
     "Linkage",
-    "communities_of",
     "cut",
     "cut_nodes",
     "linkage_tree",
@@ -201,22 +200,3 @@ def cut(tree: FloatArray, n_communities: int) -> tuple[IntArray, ...]:
         L is out of its range.
     """
     return tuple(members(tree, node) for node in cut_nodes(tree, n_communities))
-
-
-def communities_of(tree: FloatArray) -> tuple[IntArray, ...]:
-    """Every community of any cut: the ``2p - 1`` nodes of the tree, in their order.
-
-    Parameters
-    ----------
-    tree : (p - 1, 4) array
-
-    Returns
-    -------
-    tuple of 2p - 1 arrays of int
-        Features, ascending.
-    """
-    p = n_features_of(tree)
-    found: list[IntArray] = [np.array([j], dtype=np.int64) for j in range(p)]
-    for a, b in tree[:, :2].astype(np.int64).tolist():
-        found.append(np.sort(np.concatenate([found[a], found[b]])))
-    return tuple(found)

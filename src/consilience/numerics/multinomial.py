@@ -65,9 +65,24 @@ def scores(design: FloatArray, phi: FloatArray, q: FloatArray) -> FloatArray:
 
 def log_probabilities(design: FloatArray, phi: FloatArray, q: FloatArray) -> FloatArray:
     """Log probabilities of the classes, (n, m)."""
-    eta = scores(design, phi, q)
-    eta = eta - eta.max(axis=1, keepdims=True)
-    return np.asarray(eta - np.log(np.exp(eta).sum(axis=1, keepdims=True)))
+    return log_softmax(scores(design, phi, q))
+
+
+def log_softmax(scores: FloatArray) -> FloatArray:
+    """Log probabilities from scores: each row less its log-sum-exp.
+
+    Parameters
+    ----------
+    scores : (n, m) array
+        Up to a constant in each row; -inf for what cannot be, but not in all of a row.
+
+    Returns
+    -------
+    (n, m) array
+        A row's numbers do not depend on the other rows.
+    """
+    eta = scores - scores.max(axis=1, keepdims=True)
+    return np.asarray(eta - np.log(np.exp(eta).sum(axis=1, keepdims=True)), dtype=np.float64)
 
 
 def row_weights(probabilities: FloatArray, q: FloatArray) -> FloatArray:

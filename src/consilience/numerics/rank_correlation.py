@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError
 
-__all__ = ["pooled_spearman", "skeptic", "spearman"]
+__all__ = ["skeptic", "spearman"]
 
 FloatArray = NDArray[np.float64]
 
@@ -48,39 +48,6 @@ def spearman(x: ArrayLike) -> FloatArray:
     np.clip(found, -1.0, 1.0, out=found)
     np.fill_diagonal(found, (norms > 0).astype(float))
     return np.asarray(found)
-
-
-def pooled_spearman(correlations: ArrayLike, n: ArrayLike) -> FloatArray:
-    """Average of several tables' Spearman correlations, weighted by their rows.
-
-    Ranks within a table do not see how tables differ from one another: this is near Spearman's
-    correlation of all rows where tables are alike, and robust to shifts between them where not.
-
-    Parameters
-    ----------
-    correlations : (B, p, p) array
-    n : (B,) array
-        Rows of each table, not all 0.
-
-    Returns
-    -------
-    (p, p) array
-
-    Raises
-    ------
-    ParameterError
-        No rows, or another number of tables.
-    """
-    tables = np.asarray(correlations, dtype=np.float64)
-    weights = np.asarray(n, dtype=np.float64)
-    if tables.ndim != 3 or weights.shape != (len(tables),):
-        raise ParameterError.of("n", "one number of rows for each table", weights.shape)
-    if not (weights >= 0).all() or not weights.sum() > 0:
-        raise ParameterError("n must hold numbers of rows, 0 or more and not all 0")
-    total = np.zeros(tables.shape[1:])
-    for table, weight in zip(tables, weights, strict=True):
-        total += weight * table
-    return np.asarray(total / weights.sum())
 
 
 def skeptic(rho: ArrayLike) -> FloatArray:

@@ -51,7 +51,7 @@ from consilience.methods.one_table.messages import Fitted
 from consilience.methods.one_table.result import OneTableResult
 from consilience.methods.one_table.rows import Rows
 from consilience.methods.one_table.study import LocalFit, LogProba, OneTableStudy, fit_step
-from consilience.methods.one_table.words import counted, folds_of, whole_number
+from consilience.methods.one_table.words import counted, whole_number
 
 if TYPE_CHECKING:
     from consilience.estimators.sparse_qda import SparseQDA
@@ -248,8 +248,7 @@ class SparseQDAStudy(OneTableStudy):
         x, y, groups = rows.table
         with warnings.catch_warnings():  # the estimator's remarks are kept, for the site's own log
             warnings.simplefilter("ignore")
-            cv = folds_of(self.cv, groups)
-            fitted = self._estimator(rows, alpha=self.alpha, cv=cv).fit(x, y, groups=groups)
+            fitted = self._estimator(rows, alpha=self.alpha, cv=self.cv).fit(x, y, groups=groups)
             rules = {NAME: fitted.predict_log_proba, **self._others(rows)}
         path = fitted.path_
         return LocalFit(

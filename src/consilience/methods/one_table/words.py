@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from consilience.exceptions import ParameterError
 
 
@@ -26,12 +23,3 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
     if not fits or (most is not None and value > most):
         allowed = f"a whole number of at least {least}"
         raise ParameterError.of(name, allowed + (f" and at most {most}" if most else ""), value)
-
-
-def folds_of(n_folds: int, groups: NDArray[np.int64] | None) -> Any:
-    """What an estimator's `cv` takes: a number, or a splitter that keeps groups together."""
-    if groups is None:
-        return n_folds
-    from sklearn.model_selection import StratifiedGroupKFold
-
-    return StratifiedGroupKFold(min(n_folds, len(np.unique(groups))))
