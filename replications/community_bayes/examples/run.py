@@ -32,8 +32,8 @@ DESIGNS: dict[str, dict[str, Any]] = {
     **{f"{q} blocks": {"structure": "block", "n_blocks": q} for q in (2, 4, 8)},
 }
 TRANSFORMS = {"example 1": None, "example 2": ("none", "power", "cdf")}
-SHORT = 1.0
-"""Length of the means that is too small for the source's table, beside 1.5."""
+SHORT, LONGER = 1.0, 1.6
+"""Lengths of the means beside 1.5: too small for the source's table, and nearer to its levels."""
 LINES: dict[str, tuple[dict[str, Any], int]] = {
     **{
         f"{example}, {name}": (
@@ -44,6 +44,10 @@ LINES: dict[str, tuple[dict[str, Any], int]] = {
         for name, design in DESIGNS.items()
     },
     "example 1, 4 blocks, means of length 1": ({**DESIGNS["4 blocks"], "norm": SHORT}, 10),
+    **{
+        f"example 1, {name}, means of length 1.6": ({**DESIGNS[name], "norm": LONGER}, 40)
+        for name in ("decreasing", "4 blocks")
+    },
 }
 """Design and data sets."""
 BASES = {"almost no penalty": ALMOST_NONE, "ridge 1": 1.0}
