@@ -419,6 +419,33 @@ def test_blocks_that_are_too_large(table: Any) -> None:
         SparseQDA(alphas=[0.01, 0.005], max_block=3).fit(x, y)
 
 
+def test_folds_of_noise_that_link_too_many() -> None:
+    """Half the rows of noise link more than all do: the penalty without links is kept."""
+    x = np.random.default_rng(8).normal(size=(60, 1000))
+    with pytest.warns(UserWarning, match="more than max_block = 100 features"):
+        fit = SparseQDA(max_block=100, n_alphas=8, cv=2).fit(x, np.arange(60) % 2)
+    assert len(fit.path_) == 1 and fit.precision_.n_links == 0
+    assert fit.path_.cv_wrong.shape == (0, 1)  # nothing was judged
+    assert fit.alpha_ == fit.path_.alphas[0] > 0
+
+
+def test_no_penalty_where_only_a_fold_is_too_small() -> None:
+    """Seven rows a class for six features: five or six of them have no inverse."""
+    x, y = blocks_table([7, 7], 6, seed=9)
+    with pytest.warns(UserWarning, match="alpha = 0 was not tried") as told:
+        fit = SparseQDA(alphas=[0.5, 0.1, 0.0]).fit(x, y)
+    assert not any("max_block" in str(one.message) for one in told)
+    assert fit.path_.alphas.tolist() == [0.5, 0.1]
+    assert fit.path_.cv_wrong.shape == (5, 2) and fit.alpha_ in (0.5, 0.1)
+    assert fit.relative_to_ == 0.0  # the whole table has that fit
+    with pytest.raises(DataError, match="alpha = 0"):
+        SparseQDA(alphas=[0.5, 0.1, 0.0]).fit(np.column_stack([x, x[:, 0]]), y)
+    with pytest.warns(UserWarning) as cut:  # of both reasons the first to come counts
+        small = SparseQDA(alphas=[5.0, 0.1, 0.0], max_block=3).fit(x, y)
+    assert small.path_.largest_block.max() <= 3
+    assert [("max_block" in str(one.message)) for one in cut] == [True]
+
+
 def test_slow_convergence_is_told(table: Any) -> None:
     x, y = blocks_table([10, 10], 12, seed=5)
     with pytest.warns(ConvergenceWarning, match="relative duality gap"):

@@ -180,16 +180,17 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
         Raises
         ------
         ParameterError
-            A setting is out of its range.
+            A setting is out of its range, or more than `max_block` features are linked at the
+            penalty, or at every one of `alphas`.
         DataError
-            The table cannot be used, or too many features are linked at the penalty.
+            The table cannot be used, or has no fit without a penalty where that is asked for.
 
         Warns
         -----
         ConvergenceWarning
             A duality gap stayed above `tol`.
         UserWarning
-            Columns are constant, a grid was cut short, or folds lack a class.
+            Columns are constant, a grid was cut short, or folds lack a class or rows.
         """
         settings = self._settings()
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
@@ -385,6 +386,12 @@ def _remarks(
         sentence = (
             f"below alpha = {found.cut:.3g} more than max_block = {settings.max_block} features "
             "are linked, in the whole table or in a fold: no smaller penalty was tried"
+        )
+        remarks.append((sentence, UserWarning))
+    if found.singular:
+        sentence = (
+            "alpha = 0 was not tried: the covariance matrix of a class has an inverse in the whole "
+            "table, but none on the fewer rows of a fold"
         )
         remarks.append((sentence, UserWarning))
     if len(found.missing):

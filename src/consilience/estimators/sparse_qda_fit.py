@@ -362,12 +362,15 @@ class FoldAnswer:
         Classes without two rows to learn from: their rows are wrong at every penalty.
     gap : float
         Largest relative gap.
+    singular : bool
+        Whether the path ended before a penalty of 0, because a class has no inverse here.
     """
 
     wrong: IntArray
     n_rows: int
     missing: IntArray
     gap: float
+    singular: bool = False
 
 
 def judge_fold(
@@ -409,13 +412,19 @@ def judge_fold(
         wrong = np.full(len(alphas), int((codes[test] != there[counts[there].argmax()]).sum()))
         return FoldAnswer(wrong, len(test), missing, 0.0)
     shares = None if priors is None else priors[there]
-    errors, gap, rows = [], 0.0, x[test]
+    errors: list[int] = []
+    gap, rows, singular = 0.0, x[test], False
     with one_thread():
-        for precision in precision_path(prepared, alphas, settings, stop=True):
-            labels = prepared.predictor(precision, there, shares).predict(rows)
-            errors.append(int((labels != codes[test]).sum()))
-            gap = max(gap, precision.relative_gap)
-    return FoldAnswer(np.array(errors, dtype=np.int64), len(test), missing, gap)
+        try:
+            for precision in precision_path(prepared, alphas, settings, stop=True):
+                labels = prepared.predictor(precision, there, shares).predict(rows)
+                errors.append(int((labels != codes[test]).sum()))
+                gap = max(gap, precision.relative_gap)
+        except DataError:
+            if len(errors) == len(alphas) or alphas[len(errors)] > 0:
+                raise
+            singular = True  # too few rows in this part only; of the whole table `follow` asks
+    return FoldAnswer(np.array(errors, dtype=np.int64), len(test), missing, gap, singular)
 
 
 def choose(wrong: IntArray, ties: str) -> int:
@@ -447,6 +456,8 @@ class SparseQDAFit:
         Classes that some fold had no two rows of.
     fold_gap : float
         Largest relative gap in the folds.
+    singular : bool
+        Whether the path leaves out a penalty of 0, which the whole table allows, because of a fold.
     """
 
     prepared: PreparedMoments
@@ -457,6 +468,7 @@ class SparseQDAFit:
     cut: float | None
     missing: IntArray
     fold_gap: float
+    singular: bool = False
 
 
 def fit_sparse_qda(
@@ -491,8 +503,11 @@ def fit_sparse_qda(
     Raises
     ------
     DataError
-        Every column is constant, a covariance matrix is singular where the penalty is 0, or the
-        largest block of a single penalty has more than `settings.max_block` features.
+        Every column is constant, or a covariance matrix of the whole table is singular where the
+        penalty is 0.
+    ParameterError
+        A single penalty, or every one of a given grid, links more than `settings.max_block`
+        features.
     """
     from consilience.numerics.parallel import one_thread, ordered_map
 
@@ -511,8 +526,11 @@ def fit_sparse_qda(
                 settings=settings,
             )
             answers = ordered_map(judge, folds, n_jobs=settings.n_jobs)
-        found = follow(prepared, alphas, answers, settings)
         automatic = settings.alphas is None and len(alphas) > 1
+        if automatic and not all(len(answer.wrong) for answer in answers):
+            # Noise of a fold's fewer rows links too many: nothing is judged, so nothing linked.
+            return replace(follow(prepared, alphas[:1], [], settings), cut=float(alphas[0]))
+        found = follow(prepared, alphas, answers, settings)
         if automatic and alphas[-1] > 1.001 * alphas[0] * smallest_share(prepared, settings):
             return replace(found, cut=float(found.path.alphas[-1]))
         return found
@@ -566,6 +584,9 @@ def follow(
     if kept is None:  # the whole table has larger blocks than the folds
         best = choose(wrong[:, : len(rows)].sum(axis=0), settings.ties)
         kept = next(precision_path(prepared, alphas[best : best + 1], settings, n_jobs=jobs))
+    without = len(rows) == len(alphas) - 1 and any(answer.singular for answer in answers)
+    if without:  # an error where the whole table has no such fit either
+        next(precision_path(prepared, alphas[-1:], settings, n_jobs=jobs))
     found = np.array(rows, dtype=np.float64)
     norm = full_norm(prepared, settings)
     relative_to = float(alphas[len(found) - 1]) if norm is None else 0.0
@@ -587,9 +608,10 @@ def follow(
         path=path,
         chosen=best,
         relative_to=relative_to,
-        cut=float(alphas[len(found) - 1]) if len(found) < len(alphas) else None,
+        cut=float(alphas[len(found) - 1]) if len(found) < len(alphas) and not without else None,
         missing=np.unique(np.concatenate([*missing, np.zeros(0, dtype=np.int64)])),
         fold_gap=max((answer.gap for answer in answers), default=0.0),
+        singular=without,
     )
 
 
