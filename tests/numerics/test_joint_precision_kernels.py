@@ -12,7 +12,9 @@ from consilience.numerics.joint_precision_solver import (
     dual_value,
     evaluate,
     gradient,
+    is_small,
     solve_block,
+    solve_compiled,
     solve_general,
 )
 from consilience.numerics.random import stream
@@ -162,3 +164,41 @@ def test_alternating_directions_help_where_newton_is_slow() -> None:
     found = solve_general(problem, start, tol=1e-8, max_iter=100)
     assert found.gap <= 1e-8 * problem.scale
     assert found.solvers["admm"] > 0
+
+
+def dense_block(q: int) -> Problem:
+    """Mixtures of 48 rows a class, at a penalty that links nearly all pairs."""
+    rng = stream(6, "dense", q)
+    x = rng.standard_normal((4, 48, q)) @ (np.eye(q) + 0.4 * rng.standard_normal((4, q, q)))
+    x -= x.mean(axis=1, keepdims=True)
+    return Problem(np.einsum("kni,knj->kij", x, x) / 48, np.full(4, 48.0), 0.5)
+
+
+@pytest.mark.parametrize("q", [6, 10, 16])
+def test_small_blocks_with_many_links_are_not_left_to_coordinate_descent(q: int) -> None:
+    """The compiled loop took all of a path of such blocks, ten times as long."""
+    problem = dense_block(q)
+    start = np.stack([np.diag(1 / np.diag(m)) for m in problem.s])
+    cold = solve_block(problem, start, tol=1e-8, max_iter=100)
+    assert cold.gap <= 1e-8 * problem.scale
+    assert "small" not in cold.solvers and cold.solvers["newton"] > 0  # handed over
+    point = evaluate(problem, cold.t)
+    assert point is not None and np.count_nonzero(point.norms) > 0.9 * q * q
+    assert not is_small(point)
+    warm = solve_block(Problem(problem.s, problem.n, 0.35), cold.t, tol=1e-8, max_iter=100)
+    assert warm.gap <= 1e-8 * problem.scale and "small" not in warm.solvers
+
+
+def test_small_blocks_with_few_links_stay_in_the_compiled_loop() -> None:
+    problem = dense_block(10)
+    norms = np.linalg.norm(problem.n[:, None, None] * problem.s, axis=0)
+    sparse = Problem(problem.s, problem.n, 0.8 * np.triu(norms, 1).max())
+    start = np.stack([np.diag(1 / np.diag(m)) for m in sparse.s])
+    found = solve_block(sparse, start, tol=1e-8, max_iter=100)
+    assert list(found.solvers) == ["small"] and found.gap <= 1e-8 * sparse.scale
+    general = solve_general(sparse, start, tol=1e-8, max_iter=100)
+    assert found.objective == pytest.approx(general.objective, abs=1e-8 * sparse.scale)
+    early = solve_compiled(problem, start, tol=1e-8, max_iter=5)  # what is handed over
+    assert early.gap > 1e-8 * problem.scale
+    best = solve_general(problem, early.t, tol=1e-8, max_iter=100)
+    assert early.dual <= best.objective <= early.objective

@@ -303,7 +303,7 @@ def solve_small(s, n, lam, t, tol, max_iter, log_det):
         dual = max(dual, bound(s, n, lam, t, w, v, lower))
         if iteration > 1 and objective - dual <= tol * scale:
             return objective, dual, iteration
-        sweeps(g, w, t, n, lam, start, neighbours, 100, 2, 1e-4, d)
+        sweeps(g, w, t, n, lam, start, neighbours, 20, 2, 1e-4, d)
         slope = -lam * pair_penalty(t)
         for k in range(classes):
             for i in range(q):

@@ -35,8 +35,10 @@ repeated. Where an iteration of a hard block is slow, alternating directions go 
 BURST = 60
 """Steps of the first burst of alternating directions; later ones are up to four times as long."""
 
-SMALL, SMALL_STEPS = 16, 30
-"""Features of a block that is solved in one compiled loop, and iterations before that gives up."""
+SMALL, SMALL_STEPS, SMALL_LINKED = 16, 5, 0.25
+"""Features of a block that one compiled loop tries first, its iterations before it hands over, and
+the share of pairs that may be linked at the start. It saves the overhead of many small blocks with
+few links, but with many links its coordinate descent is slow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,6 +400,13 @@ def solve_compiled(problem: Problem, t: Floats, *, tol: float, max_iter: int) ->
     return Solution(t, log_det, objective, dual, n_iter, {"small": n_iter})
 
 
+def is_small(point: Point) -> bool:
+    """Whether the compiled loop goes first: few features, and few links or hardly any pair."""
+    q = len(point.norms)
+    linked = np.count_nonzero(point.norms) - q
+    return bool(q <= 4 or (q <= SMALL and linked <= SMALL_LINKED * q * (q - 1)))
+
+
 def solve_block(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
     """Minimise from ``t`` until the gap is at most ``tol q sum_k n_k``.
 
@@ -409,7 +418,7 @@ def solve_block(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> So
         point = evaluate(problem, np.stack([np.diag(1.0 / row) for row in diagonal]))
     if point is None:
         raise DataError("a variance is not positive")
-    if problem.s.shape[1] <= SMALL:
+    if is_small(point):
         found = solve_compiled(problem, point.t, tol=tol, max_iter=min(max_iter, SMALL_STEPS))
         if found.gap > tol * problem.scale and max_iter > SMALL_STEPS:
             found = solve_general(problem, found.t, tol=tol, max_iter=max_iter)
