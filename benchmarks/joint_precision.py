@@ -2,7 +2,8 @@
 
 ``PYTHONPATH=. python benchmarks/joint_precision.py PEER`` writes results/joint_precision.json;
 PEER is the python of an environment that has gglasso and threadpoolctl (``uv venv peer``, ``uv pip
-install --python peer/bin/python gglasso threadpoolctl``); without it only our side runs.
+install --python peer/bin/python gglasso threadpoolctl``); without it only our side runs. Names of
+cases after PEER run these only, and put them into the results that are there.
 
 Both sides minimise the same function (gglasso's lambda1, which must be positive, is 1e-9), start
 from the solution of the penalty before (the first from the diagonal), run on one thread in turn,
@@ -38,16 +39,25 @@ CASES = {
     "chain, p = 100, 60 rows, path": ("chain", 100, 60, 2, list(np.geomspace(0.95, 0.02, 20))),
     "chain, p = 200, path": ("chain", 200, 300, 2, list(np.geomspace(0.95, 0.01, 20))),
     "block, p = 100, path": ("block", 100, 1500, 2, list(np.geomspace(0.95, 0.01, 20))),
+    "dense, p = 10, path": ("dense", 10, 48, 4, list(np.geomspace(0.95, 0.01, 20))),
 }
 
 
 def simulate(design: str, p: int, n: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and classes: bands of varied strength, or one block of four features in class 2."""
+    """Rows and classes: bands of varied strength, a block of four in class 2, or mixtures.
+
+    The mixtures ("dense"), few features that are all linked at most penalties, have the size of
+    four vowels.
+    """
     from consilience.numerics.random import stream
 
     rng = stream(0, "benchmark", design, p, n)
     rows = []
     for k in range(classes):
+        if design == "dense":
+            mixing = np.eye(p) + 0.4 * rng.standard_normal((p, p))
+            rows.append(rng.standard_normal((n, p)) @ mixing)
+            continue
         precision = np.eye(p)
         if design == "block":
             precision[:4, :4] = 0.8 * k + (1 - 0.8 * k) * np.eye(4)
@@ -69,9 +79,10 @@ def ours(case: tuple[str, int, int, int, list[float]]) -> dict[str, Any]:
     design, p, n, classes, ratios = case
     x, codes = simulate(design, p, n, classes)
     lam_max = largest_penalty(RowMoments.of(x, codes, classes))
-    for compiling in (12, 40):
+    for compiling, ratio in ((min(p, 12), 0.9), (min(p, 40), 0.1)):
         few = RowMoments.of(x[:, :compiling], codes, classes)
-        fit_precisions(few, 0.1 * largest_penalty(few))
+        last = fit_precisions(few, ratio * largest_penalty(few))
+        fit_precisions(few, 0.05 * largest_penalty(few), start=last)
     seconds, gaps, links, last = [], [], [], None
     for ratio in ratios:
         started = time.process_time()
@@ -209,17 +220,20 @@ def summary(mine: dict[str, Any], theirs: Any) -> dict[str, Any]:
     return out
 
 
-def main(python: str | None) -> None:
+def main(python: str | None, names: list[str]) -> None:
     from benchmarks.ensemble_patterns import machine
 
     result: dict[str, Any] = {"machine": machine(), "gap": GAP, "cases": {}, "alone": []}
-    for name, case in CASES.items():
+    if names:
+        result = json.loads(RESULTS.read_text())
+    for name in names or CASES:
+        case = CASES[name]
         mine = ours(case)
         theirs = ask_peer(python, case, mine["lam_max"]) if python else None
         result["cases"][name] = summary(mine, theirs)
         short = ("our_total", "our_largest_gap", "gglasso_total", "ratio_total", "ratio_smallest")
         print(name, {key: result["cases"][name].get(key) for key in short}, flush=True)
-    for p, n in SOLO:
+    for p, n in () if names else SOLO:
         result["alone"].append(alone(p, n))
         print(result["alone"][-1], flush=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
@@ -230,4 +244,4 @@ if __name__ == "__main__":
         if sys.argv[1:2] == ["--peer"]:
             peer(Path(sys.argv[2]))
         else:
-            main(sys.argv[1] if len(sys.argv) > 1 else None)
+            main(sys.argv[1] if len(sys.argv) > 1 else None, sys.argv[2:])
