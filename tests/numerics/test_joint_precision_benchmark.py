@@ -27,6 +27,7 @@ def test_never_slower_than_gglasso_along_a_path_of_100_features_or_more(
     large = [case for name, case in paths.items() if not name.startswith("dense, p = 10")]
     assert len(large) >= 4
     assert min(case["ratio_smallest"] for case in large) >= 1
+    assert len(paths) > len(large) and min(case["ratio_total"] for case in paths.values()) >= 1
     assert max(case["our_largest_gap"] for case in paths.values()) <= stored["gap"]
     assert all(len(case["our_seconds"]) == 20 for case in paths.values())
 
