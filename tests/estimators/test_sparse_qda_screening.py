@@ -56,9 +56,9 @@ def test_critical_penalty(max_size: int) -> None:
     moments = prepare_rows(x, y, 2).moments
     forest = LinkForest.of(moments, 0.0)
     critical = forest.critical(max_size)
-    assert np.bincount(components(moments, critical * (1 + 1e-12))).max() <= max_size
+    assert np.bincount(components(moments, critical * (1 + 1e-9))).max() <= max_size
     if max_size < 12:
-        assert np.bincount(components(moments, critical * (1 - 1e-12))).max() > max_size
+        assert np.bincount(components(moments, critical * (1 - 1e-9))).max() > max_size
     else:
         assert critical == 0.0
 

@@ -284,12 +284,12 @@ def test_names_do_not_lead_elsewhere(tmp_path: Path) -> None:
 
 
 def federation(case: Case, hold: Hold, *, refuse: bool = False) -> Federation:
-    """Two sites of this process, with a steward who decides as soon as something waits."""
+    """The case's sites in this process, with a steward who decides as soon as something waits."""
     policy = Policy(
         preset="consortium", share_response=True, max_revealed_rank="full", max_runs=None
     )
     sites = []
-    for name in SITES:
+    for name in case.sites:
         one = Site(name, loader(name), policy=policy, partner_key=PARTNER_KEY, hold=hold)
         if hold != "none":
             _decide_at_once(one, refuse)
