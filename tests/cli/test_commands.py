@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from consilience.cli.console import clean
-from consilience.cli.demo import DEMOS
+from consilience.cli.demo import DEMOS, demo_files
 from consilience.cli.methods import ladder, parameter_docs
 from consilience.engines.federation import load_run
 from consilience.engines.folder import watch
@@ -316,6 +316,19 @@ def test_demo_runs_twice_and_its_files_run(
     assert set(load_run(run).presets.values()) == {preset}
     assert call("check", f"consilience-demo/{method}.toml").exit_code == 0
     assert call("run", f"consilience-demo/{method}.toml").exit_code == 0
+
+
+@pytest.mark.parametrize("method", sorted(DEMOS))
+def test_what_a_demo_points_to_can_stand_beside_it(method: str) -> None:
+    """A demonstration that is named "to go on" finds no file of this one in its way."""
+    for _, command in DEMOS[method].to_go_on:
+        words = command.split()
+        if words[:2] != ["consilience", "demo"]:
+            continue
+        mine, others = demo_files(method), demo_files(words[2])
+        apart = "--folder" in words and words[words.index("--folder") + 1] != "FOLDER"
+        clash = [name for name in mine if name in others and mine[name] != others[name]]
+        assert apart or not clash, (command, clash)
 
 
 def test_show_puts_first_what_a_reader_looks_for(

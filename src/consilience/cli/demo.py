@@ -164,17 +164,22 @@ n_classes = 4
         tables="tumours",
         to_go_on=(
             ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
-            ("one table", "consilience demo sparse-qda"),
+            ("one table", "consilience demo sparse-qda --folder FOLDER-one"),
         ),
     ),
     "federated-community-bayes": Demo(
         "Three clinics tell malignant tumours from others by groups of measurements. Do groups "
         "help?",
+        """\
+# A site judges models on at least twice as many rows as they have coefficients, 42 here.
+choosing = 0.3
+holdout = 0.3
+""",
         standardize="pooled",
         tables="tumours",
         to_go_on=(
             ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
-            ("one table", "consilience demo community-bayes"),
+            ("one table", "consilience demo community-bayes --folder FOLDER-one"),
         ),
     ),
     "sparse-qda": Demo(
@@ -184,7 +189,7 @@ n_classes = 4
         to_go_on=(
             ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
             ("pairs", "FOLDER/homes/aspen/outputs/RUN/interactions.csv"),
-            ("sites", "consilience demo federated-sparse-qda"),
+            ("sites", "consilience demo federated-sparse-qda --folder FOLDER-sites"),
         ),
     ),
     "community-bayes": Demo(
@@ -193,7 +198,7 @@ n_classes = 4
         to_go_on=(
             ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
             ("groups", "FOLDER/homes/aspen/outputs/RUN/communities.csv"),
-            ("sites", "consilience demo federated-community-bayes"),
+            ("sites", "consilience demo federated-community-bayes --folder FOLDER-sites"),
         ),
     ),
     "mean-and-sd": Demo("What is the average wine of three merchants?"),

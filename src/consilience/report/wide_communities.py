@@ -40,6 +40,9 @@ def number_words(result: Any) -> str:
     if n < 1:
         return "How many communities of columns there are is not told."
     how = "The number was given." if result.fixed else "The number was chosen."
+    losses = getattr(result, "candidate_loss", None)
+    if not result.fixed and losses is not None and np.isnan(losses).all():
+        how = "Nothing chose the number."
     if n == 1:
         return f"All {p:,} columns are one community: the base alone. {how}"
     if n == p:
