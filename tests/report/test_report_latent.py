@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from consilience.report import figures_latent, figures_latent_sites, latent_site
 from consilience.report.methods import latent_class_regression as words
 from consilience.report.sections import Block, Headline
 from tests.report.latent_fixture import CASES, result_of, run_of
-from tests.report.told import drawn, letters, spoken
+from tests.report.told import check_told, drawn, letters, spoken
 
 REPORT = words.LatentClassRegressionReport()
 PLOTS = (
@@ -46,25 +45,7 @@ def blocks(result: Any) -> dict[str, Block]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str) -> None:
-    result = CASES[case]()
-    run = run_of(result, average_rounds=10)
-    said = headline(result)
-    assert said.text.endswith(".")
-    assert len(said.text) < 330
-    for sentence in (*said.more, said.text, *REPORT.handling(run), *REPORT.limits(run)):
-        assert "nan" not in sentence.lower().split()
-    for block in REPORT.evidence(run):
-        text = spoken(block)
-        assert not re.search(r"\bnan\b", text.lower()), block.title
-        assert "inf" not in text.lower().split(), block.title
-        if block.picture:
-            assert block.picture.alt
-            assert "<svg" in drawn(block.picture.figure)
-        for table in (*block.tables, *block.folded):
-            assert all(len(row) == len(table.head) for row in table.rows)
-            assert len(set(table.head)) == len(table.head)
-    assert REPORT.facts(run)
-    assert len(REPORT.limits(run)) >= 7
+    check_told(REPORT, run_of(CASES[case](), average_rounds=10), limits=7)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from consilience.numerics.site_comparison import LONE_THRESHOLD, detectable, pow
 from consilience.report import figures_meta, figures_meta_gain, html, meta_evidence
 from consilience.report.methods import meta_clustering as words
 from consilience.report.sections import Block, Headline
-from tests.report.told import drawn, letters, spoken
+from tests.report.told import check_told, drawn, letters, spoken
 
 REPORT = words.MetaClusteringReport()
 PLOTS = (
@@ -227,24 +227,7 @@ def blocks(result: MetaClusteringResult) -> dict[str, Block]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str) -> None:
-    result = CASES[case]()
-    run = run_of(result)
-    said = headline(result)
-    assert said.text.endswith(".")
-    assert len(said.text) < 300
-    for block in REPORT.evidence(run):
-        text = spoken(block)
-        assert "nan" not in re.sub(r"[a-z]*nan[a-z]+", "", text.lower()), block.title
-        assert "inf" not in text.lower().split(), block.title
-        if block.picture:
-            assert block.picture.alt
-            assert "<svg" in drawn(block.picture.figure)
-        for table in (*block.tables, *block.folded):
-            assert all(len(row) == len(table.head) for row in table.rows)
-            assert len(set(table.head)) == len(table.head)
-    assert REPORT.facts(run)
-    assert len(REPORT.limits(run)) >= 7
-    assert REPORT.handling(run) is not None
+    check_told(REPORT, run_of(CASES[case]()), limits=7, longest=300)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from consilience.report import html
-from consilience.report.sections import Block, Table
+from consilience.report.sections import Block, MethodReport, Table
 
 
 def spoken(block: Block) -> str:
@@ -28,3 +29,26 @@ def drawn(figure: Figure) -> str:
 def letters(svg: str) -> str:
     """The words of a drawing."""
     return " ".join(re.findall(r"<text[^>]*>([^<]*)<", svg))
+
+
+def check_told(report: MethodReport, run: Any, *, limits: int, longest: int = 330) -> None:
+    """Every outcome can be told: whole sentences, no gap shown as a number, tables that fit."""
+    said = report.headline(run)
+    assert said.text.endswith(".")
+    assert len(said.text) < longest
+    for sentence in (*said.more, said.text, *report.handling(run), *report.limits(run)):
+        words = set(re.split(r"[\s(),;%]+", sentence.lower()))
+        assert not {"nan", "inf", "-0"} & words, sentence
+        assert sentence.endswith((".", ")."))
+    for block in report.evidence(run):
+        text = spoken(block)
+        assert not re.search(r"\bnan\b", text.lower()), block.title
+        assert "inf" not in text.lower().split(), block.title
+        if block.picture:
+            assert block.picture.alt
+            assert "<svg" in drawn(block.picture.figure)
+        for table in (*block.tables, *block.folded):
+            assert all(len(row) == len(table.head) for row in table.rows)
+            assert len(set(table.head)) == len(table.head)
+    assert report.facts(run)
+    assert len(report.limits(run)) >= limits
