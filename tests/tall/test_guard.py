@@ -27,7 +27,8 @@ def test_forests_fall_back_to_averaging() -> None:
     plain = ReferenceAveragingRegressor(
         forest, n_splits=3, max_rounds=0, guard=False, random_state=0
     ).fit(x, y)
-    np.testing.assert_array_equal(fitted.predict(x), plain.predict(x))
+    # Where joblib gives a forest several threads it adds its trees up in the order they come.
+    np.testing.assert_allclose(fitted.predict(x), plain.predict(x), rtol=1e-12)
 
 
 def test_a_wrong_convention_is_seen_by_the_probe() -> None:
