@@ -1,0 +1,284 @@
+"""The observed entries of a matrix, from a table with gaps, a sparse matrix or triplets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.exceptions import DataError, ParameterError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+_INFINITE = (
+    "there are infinite entries: replace them by numbers, or by blanks where they are missing"
+)
+_NOTHING = "no entry of the matrix is observed: there is nothing to learn from"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Entries:
+    """Observed entries of an (n, p) matrix, sorted by row, then column, each once.
+
+    Build one with :meth:`of` or :meth:`from_triplets`, which check; the constructor trusts its
+    caller. The arrays are shared, never changed.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        n and p.
+    rows, columns : (m,) array of int
+        Places of the observed entries.
+    values : (m,) array
+    """
+
+    shape: tuple[int, int]
+    rows: IntArray
+    columns: IntArray
+    values: FloatArray
+
+    def __repr__(self) -> str:
+        n, p = self.shape
+        return f"Entries({self.n_observed} observed of {n} x {p})"
+
+    @property
+    def n_observed(self) -> int:
+        """Number m of observed entries."""
+        return len(self.values)
+
+    @property
+    def density(self) -> float:
+        """Share of the entries that is observed."""
+        return self.n_observed / max(1, self.shape[0] * self.shape[1])
+
+    @property
+    def complete(self) -> bool:
+        """Whether every entry is observed."""
+        return self.n_observed == self.shape[0] * self.shape[1]
+
+    @cached_property
+    def indptr(self) -> IntArray:
+        """Where each row begins, (n + 1,): row i is ``indptr[i]:indptr[i + 1]``."""
+        return _pointer(self.row_counts)
+
+    @cached_property
+    def row_counts(self) -> IntArray:
+        """Observed entries of each row, (n,)."""
+        return np.bincount(self.rows, minlength=self.shape[0]).astype(np.int64)
+
+    @cached_property
+    def column_counts(self) -> IntArray:
+        """Observed entries of each column, (p,)."""
+        return np.bincount(self.columns, minlength=self.shape[1]).astype(np.int64)
+
+    @cached_property
+    def _by_columns(self) -> tuple[IntArray, IntArray]:
+        order = np.argsort(self.columns, kind="stable").astype(np.int64)
+        return order, _pointer(self.column_counts)
+
+    def by_columns(self) -> tuple[IntArray, IntArray]:
+        """Order of the entries by column, then row.
+
+        Returns
+        -------
+        order : (m,) array of int
+            ``values[order]`` goes through the columns.
+        indptr : (p + 1,) array of int
+            Column j is ``order[indptr[j]:indptr[j + 1]]``.
+        """
+        return self._by_columns
+
+    def dense(self) -> FloatArray:
+        """The matrix, (n, p), with NaN where nothing is observed."""
+        full = np.full(self.shape, np.nan)
+        full[self.rows, self.columns] = self.values
+        return full
+
+    def mask(self) -> BoolArray:
+        """Which entries are observed, (n, p)."""
+        seen = np.zeros(self.shape, dtype=np.bool_)
+        seen[self.rows, self.columns] = True
+        return seen
+
+    def take(self, chosen: BoolArray) -> Entries:
+        """Some of the entries, in a matrix of the same shape.
+
+        Parameters
+        ----------
+        chosen : (m,) array of bool
+        """
+        return Entries(self.shape, self.rows[chosen], self.columns[chosen], self.values[chosen])
+
+    def with_values(self, values: FloatArray) -> Entries:
+        """Other values at the same places.
+
+        Parameters
+        ----------
+        values : (m,) array
+        """
+        return Entries(self.shape, self.rows, self.columns, values)
+
+    def csr(self) -> Any:
+        """A ``scipy.sparse.csr_array`` that stores the observed entries, zeros too."""
+        from scipy.sparse import csr_array
+
+        return csr_array((self.values, self.columns, self.indptr), shape=self.shape)
+
+    @classmethod
+    def of(cls, X: Any) -> Entries:
+        """Observed entries of a matrix.
+
+        Parameters
+        ----------
+        X : (n, p) array, data frame, masked array, scipy sparse matrix or Entries
+            NaN and masked entries are missing; of a sparse matrix the stored entries are observed,
+            stored zeros too, stored NaN not.
+
+        Raises
+        ------
+        DataError
+            Not a matrix of real numbers, an infinite entry, duplicated places in a sparse matrix,
+            or nothing observed.
+        """
+        if isinstance(X, Entries):
+            return X
+        if hasattr(X, "tocoo"):
+            stored = X.tocoo()
+            if len(stored.shape) != 2:
+                raise DataError(f"a matrix is needed, but the table has {len(stored.shape)} axes")
+            return cls.from_triplets(stored.row, stored.col, stored.data, stored.shape)
+        full = _dense(X)
+        if np.isinf(full).any():
+            raise DataError(_INFINITE)
+        rows, columns = np.nonzero(~np.isnan(full))
+        if not len(rows):
+            raise DataError(_NOTHING)
+        n, p = full.shape
+        values = np.ascontiguousarray(full[rows, columns])
+        return cls((n, p), rows.astype(np.int64), columns.astype(np.int64), values)
+
+    @classmethod
+    def from_triplets(
+        cls,
+        rows: ArrayLike,
+        columns: ArrayLike,
+        values: ArrayLike,
+        shape: tuple[int, int] | None = None,
+        *,
+        duplicates: str = "refuse",
+    ) -> Entries:
+        """Observed entries from places and values, in any order.
+
+        Parameters
+        ----------
+        rows, columns : (m,) array of int
+            Counted from 0.
+        values : (m,) array
+            NaN means missing.
+        shape : (int, int), optional
+            By default the smallest that holds every place.
+        duplicates : {"refuse", "mean"}
+            What to do with a place that is given more than once.
+
+        Raises
+        ------
+        DataError
+            Unequal lengths, places outside the shape, a value that is not a finite number, nothing
+            observed, or duplicates where these are refused.
+        ParameterError
+            Another word for `duplicates`.
+        """
+        if duplicates not in ("refuse", "mean"):
+            raise ParameterError.of("duplicates", '"refuse" or "mean"', duplicates)
+        i, j, x = _places(rows, "rows"), _places(columns, "columns"), _numbers(values)
+        if x.ndim != 1 or not len(i) == len(j) == len(x):
+            raise DataError(
+                "rows, columns and values of triplets must be three lists of one length"
+            )
+        if np.isinf(x).any():
+            raise DataError(_INFINITE)
+        n, p = _shape(i, j, shape)
+        seen = ~np.isnan(x)
+        if not seen.any():
+            raise DataError(_NOTHING)
+        i, j, x = i[seen], j[seen], x[seen]
+        order = np.lexsort((j, i))
+        i, j, x = i[order], j[order], x[order]
+        first = np.concatenate(([True], (np.diff(i) != 0) | (np.diff(j) != 0)))
+        extra = len(x) - int(first.sum())
+        if extra and duplicates == "refuse":
+            raise DataError(
+                f"{extra} of {len(x)} triplets repeat the place of another one: drop them, or "
+                'average them with duplicates = "mean"'
+            )
+        if extra:
+            starts = np.flatnonzero(first)
+            x = np.add.reduceat(x, starts) / np.diff(np.append(starts, len(x)))
+            i, j = i[starts], j[starts]
+        return cls((n, p), i, j, x)
+
+
+def _pointer(counts: IntArray) -> IntArray:
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def _dense(X: Any) -> FloatArray:
+    if isinstance(X, np.ma.MaskedArray):
+        full = _numbers(X.data)
+        full = np.where(np.ma.getmaskarray(X), np.nan, full)
+    elif hasattr(X, "to_numpy") and hasattr(X, "columns"):
+        full = _frame(X)
+    else:
+        full = _numbers(X)
+    if full.ndim != 2:
+        raise DataError(
+            f"a matrix is needed, with rows and columns, but the table has {full.ndim} axes"
+        )
+    return full
+
+
+def _frame(X: Any) -> FloatArray:
+    try:
+        return np.asarray(X.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
+    except TypeError:  # a frame of another library: its blanks are NaN already
+        return _numbers(X.to_numpy())
+    except ValueError:
+        raise DataError(_NOT_NUMBERS) from None
+
+
+_NOT_NUMBERS = "the entries must be real numbers, with NaN where one is missing"
+
+
+def _numbers(values: Any) -> FloatArray:
+    """Values as floats, without copying those that are."""
+    found = np.asarray(values)
+    if np.iscomplexobj(found):
+        raise DataError(_NOT_NUMBERS)
+    try:
+        return np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(_NOT_NUMBERS) from None
+
+
+def _places(places: ArrayLike, name: str) -> IntArray:
+    found = np.asarray(places)
+    whole = found.dtype.kind in "iu" or (
+        found.dtype.kind == "f" and bool((np.isfinite(found) & (found == np.floor(found))).all())
+    )
+    if found.ndim != 1 or not (whole or not len(found)):
+        raise DataError(f"{name} of triplets must be a list of whole numbers, counted from 0")
+    return found.astype(np.int64)
+
+
+def _shape(i: IntArray, j: IntArray, shape: tuple[int, int] | None) -> tuple[int, int]:
+    if not len(i):
+        raise DataError(_NOTHING)
+    n, p = (int(i.max()) + 1, int(j.max()) + 1) if shape is None else (int(shape[0]), int(shape[1]))
+    if i.min() < 0 or j.min() < 0 or i.max() >= n or j.max() >= p:
+        raise DataError(f"triplets name places outside the {n} x {p} matrix")
+    return n, p

@@ -1,0 +1,278 @@
+"""Matrices of a rank that are near the observed entries: fill, truncate, repeat.
+
+Lowers ``1/2 |P_O(X - M)|_F^2`` over matrices of rank k at most, where P_O keeps the observed
+entries. Fill the missing entries from the present M, the first time with zeros, truncate the
+singular value decomposition of the filled matrix to k values, repeat.
+
+Nothing bounds the missing entries, so that the minimum itself may predict far worse than zeros
+where the rank is above what the entries can bear, or where they are few for some rows: stopping
+early is part of the method, and so is the start. The default tolerance is that of the source's
+software (a relative change of 1e-5 in squares). Each rank starts from zero; ``warm=True`` starts
+from the rank before, which needs fewer truncations, but hands on what ran away.
+
+Source: Mazumder, Hastie and Tibshirani, *Spectral regularization algorithms for learning large
+incomplete matrices*, JMLR 11 (2010), section 5 (hard thresholds), and Ya Le's Stanford thesis,
+chapter 3. Departures: the matrix that is filled is extrapolated by Nesterov's momentum, which
+starts again wherever the criterion rises; large matrices are never filled, but multiplied as a
+sparse residual plus factors, with power iterations in place of decompositions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ParameterError
+from consilience.numerics.entries import Entries
+from consilience.numerics.low_rank import LowRankFit, flip_signs, thin_svd
+from consilience.numerics.random import stream
+from consilience.numerics.ranks import check_ranks
+
+FloatArray = NDArray[np.float64]
+
+TOL = 3e-3  # in squares 1e-5
+MAX_ITER = 500
+_SMALL_SIDE = 400  # up to here a Gram matrix is decomposed
+_DENSE_SIDE = 1500  # up to here for matrices that are mostly observed
+_POWERS = 8  # power iterations for a new direction
+_ZERO = 1e-12  # singular values below this share of the largest are rounding errors
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A matrix ``a b'``, and its values at the observed entries.
+
+    Parameters
+    ----------
+    a : (n, k) array
+    b : (p, k) array
+    at : (m,) array
+    """
+
+    a: FloatArray
+    b: FloatArray
+    at: FloatArray
+
+    @property
+    def square(self) -> float:
+        """Sum of squares of all entries."""
+        return float(((self.a.T @ self.a) * (self.b.T @ self.b)).sum())
+
+
+class _Engine(Protocol):
+    """How a matrix is filled and truncated."""
+
+    def truncated(self, now: Product, before: Product, ahead: float, rank: int) -> Product:
+        """Truncation of the matrix filled from ``now + ahead (now - before)``."""
+
+    def distance(self, new: Product, now: Product, before: Product, ahead: float) -> float:
+        """Frobenius distance of a matrix from the one that filled."""
+
+
+def hard_path(
+    entries: Entries,
+    ranks: Sequence[int],
+    *,
+    tol: float = TOL,
+    max_iter: int = MAX_ITER,
+    warm: bool = False,
+    start: LowRankFit | None = None,
+    solver: str = "auto",
+) -> Iterator[LowRankFit]:
+    """Fits of increasing rank.
+
+    Parameters
+    ----------
+    entries : Entries
+        Centred, if that is wanted.
+    ranks : sequence of int
+        Increasing, from 0 to min(n, p).
+    tol : float
+        A fit ends where truncating moves the matrix that filled by at most this share of its norm.
+    max_iter : int
+        Truncations for each rank.
+    warm : bool
+        Whether a rank starts from the one before it, or from zero.
+    start : LowRankFit, optional
+        Where the first rank of a warm path starts.
+    solver : {"auto", "dense", "factored"}
+        "dense" decomposes the smaller Gram matrix of the filled matrix, "factored" never fills it;
+        "auto" goes by the shorter side and the share observed.
+
+    Yields
+    ------
+    LowRankFit
+        Of a lower rank than asked for where further singular values are zero.
+
+    Raises
+    ------
+    ParameterError
+        A setting is out of its range.
+    """
+    checked = check_ranks(ranks, *entries.shape, increasing=True)
+    if not (np.isfinite(tol) and tol > 0):
+        raise ParameterError.of("tol", "a number above 0", tol)
+    if max_iter < 1:
+        raise ParameterError.of("max_iter", "a whole number from 1", max_iter)
+    if solver not in ("auto", "dense", "factored"):
+        raise ParameterError.of("solver", '"auto", "dense" or "factored"', solver)
+    if entries.complete and solver != "factored":
+        return _complete_path(entries, checked)
+    return _path(entries, checked, tol, max_iter, warm, start, solver)
+
+
+def _complete_path(entries: Entries, ranks: list[int]) -> Iterator[LowRankFit]:
+    """Truncations of one decomposition."""
+    x = entries.values.reshape(entries.shape)
+    u, s, v = thin_svd(x, max(ranks, default=0))
+    kept = int((s > _ZERO * s[0]).sum()) if len(s) else 0
+    for rank in ranks:
+        k = min(rank, kept)
+        left = 0.5 * max(float((x**2).sum() - (s[:k] ** 2).sum()), 0.0)
+        yield LowRankFit(u[:, :k], s[:k], v[:, :k], left, n_iter=1, n_svd=int(rank == ranks[0]))
+
+
+def _path(
+    entries: Entries,
+    ranks: list[int],
+    tol: float,
+    max_iter: int,
+    warm: bool,
+    start: LowRankFit | None,
+    solver: str,
+) -> Iterator[LowRankFit]:
+    n, p = entries.shape
+    engine = _Dense(entries) if _is_dense(entries, solver) else _Factored(entries)
+    now = zero = Product(np.zeros((n, 0)), np.zeros((p, 0)), np.zeros(entries.n_observed))
+    if warm and start is not None:
+        now = Product(start.scores(), start.v, start.at(entries.rows, entries.columns))
+    for rank in ranks:
+        now = now if warm else zero
+        if rank == 0:
+            yield fit_of(now.a[:, :0], now.b[:, :0], _half_square(entries.values))
+            continue
+        now, n_iter, converged = _descend(entries, engine, now, rank, tol, max_iter)
+        objective = _half_square(entries.values - now.at)
+        yield fit_of(now.a, now.b, objective, n_iter=n_iter, n_svd=n_iter, converged=converged)
+
+
+def _descend(
+    entries: Entries, engine: _Engine, now: Product, rank: int, tol: float, max_iter: int
+) -> tuple[Product, int, bool]:
+    """Truncations of one rank until they stand still."""
+    before, pace, value = now, 1.0, np.inf
+    for n_iter in range(1, max_iter + 1):
+        faster = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * pace**2))
+        ahead = (pace - 1.0) / faster
+        new = engine.truncated(now, before, ahead, rank)
+        found = _half_square(entries.values - new.at)
+        if found > value and ahead > 0:
+            pace, before = 1.0, now
+            continue
+        step = engine.distance(new, now, before, ahead)
+        pace, before, now, value = faster, now, new, found
+        if step <= tol * np.sqrt(new.square):
+            return now, n_iter, True
+    return now, max_iter, False
+
+
+def _is_dense(entries: Entries, solver: str) -> bool:
+    if solver != "auto":
+        return solver == "dense"
+    side = min(entries.shape)
+    return side <= _SMALL_SIDE or (side <= _DENSE_SIDE and entries.density > 0.3)
+
+
+def _half_square(values: FloatArray) -> float:
+    return 0.5 * float(values @ values)
+
+
+def fit_of(a: FloatArray, b: FloatArray, objective: float, **found: Any) -> LowRankFit:
+    """The matrix ``a b'`` by its singular vectors.
+
+    Parameters
+    ----------
+    a : (n, k) array
+    b : (p, k) array
+    objective : float
+    **found
+        Other fields of `LowRankFit`.
+    """
+    if a.shape[1] == 0:
+        return LowRankFit(a, np.zeros(0), b, objective, **found)
+    qa, ra = np.linalg.qr(a)
+    qb, rb = np.linalg.qr(b)
+    u, s, vt = np.linalg.svd(ra @ rb.T)
+    kept = s > _ZERO * s[0]
+    u, s, v = flip_signs(qa @ u[:, : len(s)][:, kept], s[kept], qb @ vt[: len(s)][kept].T)
+    return LowRankFit(u, s, v, objective, **found)
+
+
+# ------------------------------------------------------------------ engines
+
+
+class _Dense:
+    """Fills the matrix and decomposes its smaller Gram matrix."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+        self.seen = entries.mask()
+        self.values = np.zeros(entries.shape)
+        self.values[entries.rows, entries.columns] = entries.values
+        self.filler = np.zeros(entries.shape)
+
+    def truncated(self, now: Product, before: Product, ahead: float, rank: int) -> Product:
+        self.filler = (now.a * (1.0 + ahead)) @ now.b.T
+        if ahead > 0:
+            self.filler -= (before.a * ahead) @ before.b.T
+        filled = np.where(self.seen, self.values, self.filler)
+        tall = filled.shape[0] >= filled.shape[1]
+        own = _leading(filled.T @ filled if tall else filled @ filled.T, rank)
+        a, b = (filled @ own, own) if tall else (own, filled.T @ own)
+        self.found = a @ b.T
+        return Product(a, b, self.found[self.entries.rows, self.entries.columns])
+
+    def distance(self, new: Product, now: Product, before: Product, ahead: float) -> float:
+        return float(np.linalg.norm(self.found - self.filler))
+
+
+def _leading(gram: FloatArray, rank: int) -> FloatArray:
+    from scipy.linalg import eigh
+
+    side = len(gram)
+    return np.asarray(eigh(gram, subset_by_index=[side - rank, side - 1])[1][:, ::-1])
+
+
+class _Factored:
+    """Multiplies with a sparse residual plus factors; warm power iterations."""
+
+    def __init__(self, entries: Entries) -> None:
+        from scipy.sparse import csr_array
+
+        self.entries = entries
+        self.residual = csr_array(entries.csr(), copy=True)
+        self.rng = stream(0, "hard-impute")
+
+    def truncated(self, now: Product, before: Product, ahead: float, rank: int) -> Product:
+        left = np.hstack([now.a * (1.0 + ahead), before.a * -ahead])
+        right = np.hstack([now.b, before.b])
+        self.residual.data = self.entries.values - (1.0 + ahead) * now.at + ahead * before.at
+        across = self.residual.T
+        extra = max(rank - now.b.shape[1], 0)
+        v = np.hstack([now.b[:, :rank], self.rng.standard_normal((len(now.b), extra))])
+        v = np.linalg.qr(v)[0]
+        for _ in range(_POWERS if extra else 1):
+            u = np.linalg.qr(self.residual @ v + left @ (right.T @ v))[0]
+            v = np.linalg.qr(across @ u + right @ (left.T @ u))[0]
+        a = self.residual @ v + left @ (right.T @ v)
+        found = LowRankFit(a, np.ones(rank), v, 0.0)
+        return Product(a, v, found.at(self.entries.rows, self.entries.columns))
+
+    def distance(self, new: Product, now: Product, before: Product, ahead: float) -> float:
+        left = np.hstack([new.a, now.a * -(1.0 + ahead), before.a * ahead])
+        right = np.hstack([new.b, now.b, before.b])
+        return float(np.linalg.norm(np.linalg.qr(left)[1] @ np.linalg.qr(right)[1].T))

@@ -1,0 +1,335 @@
+"""Soft-impute for large sparse matrices: alternating ridge regressions, never a dense residual.
+
+A matrix ``A B'`` of enough columns has ``alpha (|A|^2 + |B|^2) / 2`` at least ``alpha |A B'|_*``,
+with equality for balanced factors: rows of A and of B are ridge regressions by turns (Hastie,
+Mazumder, Lee and Zadeh 2015, section 2). Anderson's mixing of the last factors B makes the turns
+converge in tens of sweeps. Columns come in by a soft-impute step on the residual plus low rank form
+(their section 3), so that the factors are as narrow as the solution.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.numerics import soft_impute_kernels as kernels
+from consilience.numerics.entries import Entries
+from consilience.numerics.low_rank import LowRankFit, flip_signs
+from consilience.numerics.soft_impute_dual import dual_value, relative_gap
+
+FloatArray = NDArray[np.float64]
+
+_WINDOW = 8  # factors that are mixed
+_CHECK = 5  # sweeps between certificates
+_LANCZOS = 150
+_ROUGH = 1e-5  # accuracy of a search for directions
+_STILL = 1e-3  # relative change of a penalty that counts as none
+
+
+class SparseRest:
+    """The residual, zero where nothing is observed, as a sparse matrix.
+
+    Parameters
+    ----------
+    entries : Entries
+    """
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+        self.matrix = entries.csr()
+        self.matrix.data = entries.values.copy()
+        self.loss = self.cross = float(entries.values @ entries.values)
+
+    def set(self, a: FloatArray, b: FloatArray) -> None:
+        """Take the residual of ``a b'``."""
+        e = self.entries
+        a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+        self.loss, self.cross = kernels.residuals(
+            e.rows, e.columns, e.values, a, b, self.matrix.data
+        )
+
+    def norm(self, accuracy: float = 1e-8) -> float:
+        """Largest singular value by Lanczos's method, the length of the Ritz residual added."""
+        return self.outside(None, None, accuracy=accuracy)[0]
+
+    def outside(
+        self,
+        u: FloatArray | None,
+        v: FloatArray | None,
+        *,
+        accuracy: float,
+        above: float = np.inf,
+        further: int = 0,
+    ) -> tuple[float, FloatArray, FloatArray, FloatArray]:
+        """Leading singular values of what is left when some directions are projected out.
+
+        Parameters
+        ----------
+        u, v : (n, k) and (p, k) arrays, optional
+            Orthonormal columns that are projected out.
+        accuracy : float
+            Relative, of the square of the largest singular value.
+        above : float
+            Vectors are wanted for singular values above this.
+        further : int
+            Singular values after the largest that are wanted, roughly.
+
+        Returns
+        -------
+        norm : float
+            Largest singular value, the length of the Ritz residual added.
+        s : (t,) array
+            Ritz values, decreasing.
+        left, right : (n, q) and (p, q) arrays
+            Vectors of those above.
+        """
+        n = self.matrix.shape[0]
+        steps = min(max(_LANCZOS, 2 * further + 1), n)
+        basis, diagonal, off = np.empty((steps, n)), np.zeros(steps), np.zeros(steps)
+        tiny = np.finfo(float).tiny
+        q = _without(np.random.default_rng(0).normal(size=n), u)
+        q /= max(float(np.linalg.norm(q)), tiny)
+        for k in range(steps):
+            basis[k] = q
+            w = _without(self.matrix @ _without(self.matrix.T @ q, v), u)
+            diagonal[k] = q @ w
+            for _ in range(2):
+                w -= basis[: k + 1].T @ (basis[: k + 1] @ w)
+            off[k] = np.linalg.norm(w)
+            last = off[k] <= 1e-14 * diagonal.max() + tiny or k + 1 == steps
+            if last or (k + 1) % _CHECK == 0:
+                top, vector = _top(diagonal[: k + 1], off[:k])
+                rest = float(off[k] * abs(vector[-1]))
+                if last or (k >= 2 * further and rest <= accuracy * top):
+                    break
+            q = w / off[k]
+        s, vectors = np.sqrt(np.maximum([top], 0.0)), vector[:, None]
+        if np.isfinite(above) or further:
+            values, vectors = np.linalg.eigh(_tridiagonal(diagonal[: k + 1], off[:k]))
+            s, vectors = np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1]
+        left = basis[: k + 1].T @ vectors[:, s > above]
+        right = _without(self.matrix.T @ left, v) / s[s > above]
+        return float(np.sqrt(max(0.0, top) + rest)), s, left, right
+
+
+def _tridiagonal(diagonal: FloatArray, off: FloatArray) -> FloatArray:
+    return np.asarray(np.diag(diagonal) + np.diag(off, 1) + np.diag(off, -1))
+
+
+def _top(diagonal: FloatArray, off: FloatArray) -> tuple[float, FloatArray]:
+    """Largest eigenvalue of a tridiagonal matrix with its vector."""
+    from scipy.linalg import eigh_tridiagonal
+
+    k = len(diagonal) - 1
+    if not k:
+        return float(diagonal[0]), np.ones(1)
+    values, vectors = eigh_tridiagonal(diagonal, off, select="i", select_range=(k, k))
+    return float(values[0]), np.asarray(vectors[:, 0])
+
+
+def _without(x: FloatArray, basis: FloatArray | None) -> FloatArray:
+    if basis is None or not basis.shape[1]:
+        return np.asarray(x)
+    return np.asarray(x - basis @ (basis.T @ x))
+
+
+class _Mixing:
+    """Anderson's mixing of the fixed-point iteration of B."""
+
+    def __init__(self) -> None:
+        self.points: list[FloatArray] = []
+        self.steps: list[FloatArray] = []
+
+    def next(self, b: FloatArray, plain: FloatArray) -> FloatArray:
+        """Next point from the present one and where the iteration takes it."""
+        self.points = [*self.points[-_WINDOW:], b.ravel()]
+        self.steps = [*self.steps[-_WINDOW:], (plain - b).ravel()]
+        if len(self.points) < 2:
+            return plain
+        steps, points = np.diff(self.steps, axis=0), np.diff(self.points, axis=0)
+        gram = steps @ steps.T
+        gram[np.diag_indices_from(gram)] += 1e-10 * np.trace(gram) + np.finfo(float).tiny
+        weights = np.linalg.solve(gram, steps @ self.steps[-1])
+        return np.asarray(plain - (weights @ (points + steps)).reshape(b.shape))
+
+
+class _Bracket:
+    """Penalties between which the fixed point lies at which a singular value would enter."""
+
+    def __init__(self) -> None:
+        self.low, self.high = 0.0, np.inf
+
+    def next(self, lam: float, edge: float) -> float:
+        """Next penalty, from the present one and where a singular value would enter from here."""
+        if abs(edge - lam) <= _STILL * lam:
+            return lam
+        if edge > lam:
+            self.low = max(self.low, lam)
+        else:
+            self.high = min(self.high, lam)
+        if self.high - self.low <= _STILL * self.high:
+            return self.high
+        if self.low < edge < self.high:
+            return edge
+        return float(np.sqrt(self.low * self.high))
+
+
+class SparseSolver:
+    """State of a warm path: singular vectors and values, residuals at the observed entries.
+
+    Parameters
+    ----------
+    entries : Entries
+    start : LowRankFit, optional
+    """
+
+    def __init__(self, entries: Entries, start: LowRankFit | None = None) -> None:
+        n, p = entries.shape
+        self.entries = entries
+        order, self.pointer = entries.by_columns()
+        self.turned = entries.rows[order], entries.values[order]
+        self.u, self.s, self.v = np.zeros((n, 0)), np.zeros(0), np.zeros((p, 0))
+        if start is not None:
+            self.u, self.s, self.v = start.u, start.s, start.v
+        self.rest = SparseRest(entries)
+        self.rest.set(self.u * self.s, self.v)
+
+    def solve(
+        self,
+        alpha: float | None,
+        *,
+        tol: float,
+        max_iter: int,
+        rank: int | None = None,
+        floor: float = 0.0,
+    ) -> LowRankFit:
+        """Fit one penalty, or the smallest penalty with a rank, from where the last one ended.
+
+        Parameters
+        ----------
+        alpha : float or None
+            None: the penalty at which another singular value would enter after `rank`.
+        tol : float
+            Relative duality gap.
+        max_iter : int
+            Sweeps over the rows and the columns.
+        rank : int, optional
+            Largest rank.
+        floor : float
+            Smallest penalty where `alpha` is None.
+        """
+        sweeps, searches, bracket = 0, 0, _Bracket()
+        lam = self._edge(rank, floor) if alpha is None else alpha
+        while True:
+            cut = self._enter(lam, rank) and alpha is not None
+            spent, dual, still = self._turns(
+                lam, tol, max(1, max_iter - sweeps), may_grow=alpha is not None and not cut
+            )
+            sweeps, searches = sweeps + spent, searches + 2
+            objective = self._polish(lam)
+            norm = self.rest.norm(min(1e-8, 0.01 * tol))
+            dual = max(dual, dual_value(self.rest.loss, self.rest.cross, lam, norm))
+            gap = relative_gap(objective, dual)
+            done = gap <= tol or (cut and still)
+            following = lam if alpha is not None else bracket.next(lam, self._edge(rank, floor))
+            done = done and abs(following - lam) <= _STILL * lam
+            if done or sweeps >= max_iter:
+                break
+            lam = following
+        found = flip_signs(self.u, self.s, self.v)
+        capped = cut and gap > tol
+        return LowRankFit(
+            *found, objective, max(1, sweeps), sweeps + searches, done, gap, lam, capped
+        )
+
+    # ------------------------------------------------------------------ parts
+
+    def _enter(self, lam: float, rank: int | None) -> bool:
+        """A soft-impute step to the directions that a penalty lets in; whether a rank cut some."""
+        self._polish(lam)
+        _, s, left, right = self.rest.outside(self.u, self.v, accuracy=_ROUGH, above=lam)
+        s = s[s > lam]
+        most = min(self.entries.shape) if rank is None else rank
+        free = max(0, most - len(self.s))
+        cut = rank is not None and len(s) > free
+        self.u = np.hstack([self.u, left[:, :free]])
+        self.v = np.hstack([self.v, right[:, :free]])
+        self.s = np.concatenate([self.s, s[:free] - lam])
+        self.rest.set(self.u * self.s, self.v)
+        return cut
+
+    def _times(self, q: FloatArray) -> FloatArray:
+        return np.asarray(self.rest.matrix @ q + (self.u * self.s) @ (self.v.T @ q))
+
+    def _turns(
+        self, lam: float, tol: float, max_iter: int, *, may_grow: bool
+    ) -> tuple[int, float, bool]:
+        """Ridge regressions by turns until the gap is small or a direction is missing.
+
+        Returns
+        -------
+        sweeps : int
+        dual : float
+            Best lower bound of the criterion that was met.
+        still : bool
+            The criterion changes no more.
+        """
+        e, rest = self.entries, self.rest
+        b = np.ascontiguousarray(self.v * np.sqrt(self.s))
+        a, kept = np.zeros((e.shape[0], len(self.s))), b
+        mixing, plain = _Mixing(), b
+        best, last, dual, still = np.inf, np.inf, -np.inf, False
+        sweeps = 0
+        while sweeps < max_iter and len(self.s):
+            sweeps += 1
+            trial = np.empty_like(a)
+            kernels.ridge_rows(e.indptr, e.columns, e.values, b, lam, trial)
+            rest.set(trial, b)
+            objective = 0.5 * rest.loss + 0.5 * lam * float((trial**2).sum() + (b**2).sum())
+            if objective > best and b is not plain:
+                mixing, b = _Mixing(), plain
+                continue
+            a, kept, best = trial, b, objective
+            if sweeps % _CHECK == 0:
+                norm = rest.norm(min(1e-8, 0.01 * tol))
+                dual = max(dual, dual_value(rest.loss, rest.cross, lam, norm))
+                still = last - best <= tol * best
+                last = best
+                if best - dual <= tol * best or (still and not may_grow):
+                    break
+                if may_grow and norm > lam * (1.0 + tol) and self._lacking(a, b, lam):
+                    break
+            plain = np.empty_like(b)
+            kernels.ridge_rows(self.pointer, *self.turned, a, lam, plain)
+            b = mixing.next(b, plain)
+        self._take(a, kept)
+        return sweeps, dual, still
+
+    def _lacking(self, a: FloatArray, b: FloatArray, lam: float) -> bool:
+        """Whether a direction outside the factors would lower the criterion."""
+        left, right = np.linalg.qr(a)[0], np.linalg.qr(b)[0]
+        return self.rest.outside(left, right, accuracy=_ROUGH)[0] > lam * (1.0 + _STILL)
+
+    def _take(self, a: FloatArray, b: FloatArray) -> None:
+        """Singular vectors and values of ``a b'``, and its residual."""
+        (qa, ra), (qb, rb) = np.linalg.qr(a), np.linalg.qr(b)
+        left, self.s, right = np.linalg.svd(ra @ rb.T)
+        self.u, self.v = qa @ left, qb @ right.T
+        self.rest.set(self.u * self.s, self.v)
+
+    def _polish(self, lam: float) -> float:
+        """A soft-impute step within the columns, which makes superfluous ones exactly zero."""
+        if len(self.s):
+            u, s, vt = np.linalg.svd(self._times(self.v), full_matrices=False)
+            k = int((s > lam).sum())
+            self.u, self.s, self.v = u[:, :k], s[:k] - lam, (self.v @ vt.T)[:, :k]
+            self.rest.set(self.u * self.s, self.v)
+        return float(0.5 * self.rest.loss + lam * self.s.sum())
+
+    def _edge(self, rank: int | None, floor: float) -> float:
+        """Penalty at which a further singular value would enter."""
+        if rank is None or rank >= min(self.entries.shape):
+            return floor
+        after = rank - len(self.s)
+        s = self.rest.outside(self.u, self.v, accuracy=0.1 * _STILL, further=after)[1]
+        return max(floor, float(s[after]) if after < len(s) else 0.0)
