@@ -7,6 +7,7 @@ import pytest
 from consilience.datasets.load import (
     DEMOS,
     load_demo,
+    load_demo_cellar,
     load_demo_columns,
     load_demo_sites,
     load_demo_tumours,
@@ -101,3 +102,16 @@ def test_tumours_at_clinics_are_those_of_one() -> None:
     )
     with pytest.raises(ParameterError, match="from 1 to 3"):
         load_demo_tumours(4)
+
+
+def test_cellar_is_the_wines_with_gaps_at_random() -> None:
+    (cellar,) = load_demo_cellar().values()
+    wines = load_demo("wine")
+    assert list(cellar) == list(wines) and cellar.shape == wines.shape
+    gaps = cellar.isna().to_numpy()
+    assert not gaps[:, -1].any() and 0.08 < gaps[:, :-1].mean() < 0.12
+    kept = cellar.fillna(wines)
+    assert kept.equals(wines)
+    assert load_demo_cellar(0.0)["cellar"].equals(wines)
+    with pytest.raises(ParameterError, match="gaps"):
+        load_demo_cellar(0.9)

@@ -58,6 +58,7 @@ def partition(labels: np.ndarray) -> list[list[int]]:
     return [np.flatnonzero(labels == c).tolist() for c in range(labels.max() + 1)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sizes", [(60,), (40, 90), (12, 7, 30), (30, 9)])
 @pytest.mark.parametrize("ratio", [0.7, 0.3, 0.1])
 def test_equals_the_textbook(sizes: tuple[int, ...], ratio: float) -> None:
@@ -201,6 +202,7 @@ def check_path(moments: RowMoments, path: list[JointPrecision]) -> None:
         before = now
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["vowel", "digits", "block"])
 def test_gap_along_paths_that_are_hard(name: str, data_dir: Callable[[str], Path]) -> None:
     """Real data on which block coordinate descent stalls, and 100 features that are not linked."""

@@ -286,6 +286,7 @@ def members(merges: mc.Merges) -> list[tuple[list[int], list[int]]]:
     return pairs
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("missing", [0.0, 0.3, 0.8])
 @pytest.mark.parametrize("n_sites", [1, 2, 3, 5, 9, 24])
 def test_merges_and_labels_equal_the_textbook(n_sites, missing):

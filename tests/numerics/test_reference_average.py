@@ -372,6 +372,7 @@ def test_rounds_of_ridge_reach_the_closed_form(n_sites, p, seed, rho, lam):
     np.testing.assert_allclose(found[1:], wanted, atol=1e-8 * max(1.0, np.abs(wanted).max()))
 
 
+@pytest.mark.medium
 @given(**SITES, **STRENGTHS)
 @settings(max_examples=10, deadline=None)
 def test_asynchronous_rounds_of_ridge_reach_it_too(n_sites, p, seed, rho, lam):
@@ -436,6 +437,7 @@ def away_after(rhos, seed):
     return np.linalg.norm(found[-1][1:] - end) / np.linalg.norm(found[0][1:] - end)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", range(3))
 def test_adaptive_rounds_come_close_to_the_global_fit(seed):
     adaptive = [
@@ -444,6 +446,7 @@ def test_adaptive_rounds_come_close_to_the_global_fit(seed):
     assert away_after(adaptive, seed) < 0.06
 
 
+@pytest.mark.medium
 def test_fixed_rounds_and_steep_weights_stay_away():
     """Negative controls: neither one fixed weight nor weights that grow too fast get there."""
     assert away_after([1.0] * 1000, 0) > 0.2

@@ -156,6 +156,30 @@ def load_demo_tumours(n_clinics: int = 3, random_state: int = 0) -> dict[str, pd
     return partition(tumours[shown], names=names[:n_clinics], random_state=random_state)
 
 
+def load_demo_cellar(gaps: float = 0.1, random_state: int = 0) -> dict[str, pd.DataFrame]:
+    """Load the wines in one table, with cells that are missing at random.
+
+    Parameters
+    ----------
+    gaps : float
+        Share of the measurements that are missing, in [0, 0.5].
+    random_state : int
+
+    Raises
+    ------
+    ParameterError
+        Another share.
+    """
+    import numpy as np
+
+    if not 0 <= gaps <= 0.5:
+        raise ParameterError.of("gaps", "in [0, 0.5]", gaps)
+    wines = load_demo("wine")
+    measured = wines.drop(columns="cultivar")
+    missing = np.random.default_rng(random_state).random(measured.shape) < gaps
+    return {"cellar": measured.mask(missing).assign(cultivar=wines["cultivar"])}
+
+
 CLINIC_COLUMNS = (
     "mean_texture",
     "mean_smoothness",

@@ -1,0 +1,374 @@
+"""What mixtures of discrete data share: many short starts, shares in log space, order, criteria.
+
+A kernel is one function ``step(parameters) -> EMStep``: the objective of the parameters that it was
+given (log likelihood plus the log density of the pseudo-counts) and the parameters that follow. The
+search knows nothing else about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.exceptions import ParameterError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+P = TypeVar("P")
+
+
+class Classes(Protocol):
+    """Parameters of a mixture, class by class."""
+
+    @property
+    def proportions(self) -> FloatArray:
+        """Shares of the classes, (K,)."""
+
+    @property
+    def class_parameters(self) -> FloatArray:
+        """Parameters of each class as one vector, (K, c)."""
+
+    def take(self, classes: Any) -> Self:
+        """These classes only, in this order, their shares scaled to sum to 1."""
+
+
+C = TypeVar("C", bound=Classes)
+
+START_ROWS = 20
+"""Rows that a class starts from."""
+START_COUNT = 0.1
+"""Least pseudo-count of a start, so that no class begins with a probability of zero."""
+# EM leaves the last bits of a slow climb undone, so that ends at one peak are not quite equal.
+_SAME_PEAK = 1e-5
+_SAME_PEAK_AT_LEAST = 0.05
+EMPTY = 1e-9
+"""Share of a class that is left empty."""
+
+
+class EMStep(NamedTuple, Generic[P]):
+    """One iteration of EM.
+
+    Attributes
+    ----------
+    objective : float
+        Log likelihood and log density of the pseudo-counts at the parameters that were given.
+    log_likelihood : float
+        At the parameters that were given.
+    next : P
+        Parameters after the M-step; their objective is at least as large.
+    """
+
+    objective: float
+    log_likelihood: float
+    next: P
+
+
+@dataclass(frozen=True)
+class Climb(Generic[P]):
+    """EM from one start.
+
+    Attributes
+    ----------
+    parameters : P
+        The best ones, at which `objective` and `log_likelihood` are computed.
+    objective, log_likelihood : float
+    trace : (T,) array
+        Objective at the start and after each iteration; it never falls but for rounding.
+    n_iter : int
+        Iterations.
+    converged : bool
+        Whether the last iteration raised the objective by at most `tol` of its size.
+    """
+
+    parameters: P
+    objective: float
+    log_likelihood: float
+    trace: FloatArray
+    n_iter: int
+    converged: bool
+
+
+@dataclass(frozen=True)
+class Search(Generic[P]):
+    """The best of many starts.
+
+    Attributes
+    ----------
+    best : Climb
+        Its classes by falling share.
+    start_spread : (F,) array
+        Log likelihoods of the starts that were followed to their end, falling by objective: where
+        they differ the likelihood has several peaks.
+    n_dropped : int
+        Classes that were left empty and are dropped.
+    """
+
+    best: Climb[P]
+    start_spread: FloatArray
+    n_dropped: int = 0
+
+
+def climb(
+    step: Callable[[P], EMStep[P]],
+    start: P,
+    *,
+    max_iter: int,
+    tol: float,
+) -> Climb[P]:
+    """Follow EM from one start.
+
+    Parameters
+    ----------
+    step : callable
+        One iteration, see :class:`EMStep`.
+    start : P
+        First parameters.
+    max_iter : int
+        Iterations at most.
+    tol : float
+        It ends where an iteration raises the objective by at most this share of its size.
+    """
+    current, done = start, step(start)
+    trace = [done.objective]
+    converged = False
+    while len(trace) <= max_iter and not converged:
+        proposed = done.next
+        after = step(proposed)
+        converged = after.objective - trace[-1] <= tol * abs(after.objective)
+        current, done = proposed, after
+        trace.append(after.objective)
+    return Climb(
+        current, done.objective, done.log_likelihood, np.asarray(trace), len(trace) - 1, converged
+    )
+
+
+def best_of_starts(
+    step: Callable[[C], EMStep[C]],
+    start: Callable[[int], C],
+    *,
+    n_init: int,
+    n_init_iter: int,
+    n_final: int,
+    tol: float,
+    max_iter: int,
+) -> Search[C]:
+    """Follow many starts a few iterations, the best of them to the end, and keep the best.
+
+    Classes that the best one leaves empty are dropped, and it is followed again without them.
+
+    Parameters
+    ----------
+    step : callable
+        One iteration, see :class:`EMStep`.
+    start : callable
+        First parameters of each start by its number.
+    n_init, n_init_iter : int
+        Starts, and iterations of each.
+    n_final : int
+        Starts that are followed to the end.
+    tol : float
+        See :func:`climb`.
+    max_iter : int
+        Iterations of a start in all.
+
+    Returns
+    -------
+    Search
+        Of equally good starts the earlier one.
+
+    Raises
+    ------
+    ParameterError
+        A setting is out of its range.
+    """
+    check_search(n_init, n_init_iter, n_final, tol, max_iter)
+    first = min(n_init_iter, max_iter)
+    short = [climb(step, start(i), max_iter=first, tol=tol) for i in range(n_init)]
+    short.sort(key=lambda begun: -begun.objective)
+    ends = [_followed(step, begun, max_iter, tol) for begun in short[:n_final]]
+    ends.sort(key=lambda end: -end.objective)
+    best = ends[0]
+    kept = np.flatnonzero(best.parameters.proportions > EMPTY)
+    n_dropped = len(best.parameters.proportions) - len(kept)
+    if n_dropped:
+        best = climb(step, best.parameters.take(kept), max_iter=max_iter, tol=tol)
+    return Search(ordered(best), np.array([end.log_likelihood for end in ends]), n_dropped)
+
+
+def _followed(
+    step: Callable[[P], EMStep[P]], begun: Climb[P], max_iter: int, tol: float
+) -> Climb[P]:
+    """Go on from where a short start ended."""
+    if begun.converged:
+        return begun
+    rest = climb(step, begun.parameters, max_iter=max_iter - begun.n_iter, tol=tol)
+    trace = np.concatenate([begun.trace, rest.trace[1:]])
+    return replace(rest, trace=trace, n_iter=len(trace) - 1)
+
+
+def ordered(found: Climb[C]) -> Climb[C]:
+    """The same with its classes in order, see :func:`class_order`."""
+    parameters = found.parameters
+    order = class_order(parameters.proportions, parameters.class_parameters)
+    return replace(found, parameters=parameters.take(order))
+
+
+def check_search(n_init: int, n_init_iter: int, n_final: int, tol: float, max_iter: int) -> None:
+    """Refuse settings of a search that are out of their range.
+
+    Raises
+    ------
+    ParameterError
+    """
+    for name, value, least in (
+        ("n_init", n_init, 1),
+        ("n_init_iter", n_init_iter, 0),
+        ("n_final", n_final, 1),
+        ("max_iter", max_iter, 1),
+    ):
+        check_count(name, value, least)
+    if not (isinstance(tol, int | float | np.floating) and tol >= 0):
+        raise ParameterError.of("tol", "at least 0", tol)
+
+
+def check_pseudo_count(value: object) -> None:
+    """Refuse what is no finite number of at least 0.
+
+    Raises
+    ------
+    ParameterError
+    """
+    number = isinstance(value, int | float | np.integer | np.floating)
+    if isinstance(value, bool) or not number or not 0 <= value < np.inf:  # type: ignore[operator]
+        raise ParameterError.of("pseudo_count", "at least 0 and finite", value)
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Refuse what is no integer of at least `least`.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ParameterError.of(name, f"an integer of at least {least}", value)
+
+
+def draw_members(
+    weights: ArrayLike, n_classes: int, rng: np.random.Generator, *, size: int = START_ROWS
+) -> IntArray:
+    """Rows from which each class starts.
+
+    Symmetric random responsibilities, the usual start, leave all classes nearly equal.
+
+    Parameters
+    ----------
+    weights : (P,) array
+        Weight of each distinct row, not all zero.
+    n_classes : int
+        K.
+    rng : numpy.random.Generator
+    size : int
+        Rows of a class; fewer where there are fewer distinct rows for each class.
+
+    Returns
+    -------
+    members : (K, m) array of int
+        Drawn with replacement, with probability proportional to weight.
+    """
+    w = np.asarray(weights, dtype=np.float64)
+    rows = np.flatnonzero(w)
+    ends = np.cumsum(w[rows])
+    m = int(np.clip(len(rows) // n_classes, 1, size))
+    drawn = np.searchsorted(ends, rng.random((n_classes, m)) * ends[-1], side="right")
+    # Rounding may put a draw past the last row.
+    return np.asarray(rows[np.minimum(drawn, len(rows) - 1)], dtype=np.int64)
+
+
+def class_order(proportions: ArrayLike, class_parameters: ArrayLike) -> IntArray:
+    """Order of classes: the largest first, equal ones by their parameters.
+
+    Parameters
+    ----------
+    proportions : (K,) array
+    class_parameters : (K, c) array
+
+    Returns
+    -------
+    order : (K,) array of int
+    """
+    shares = np.asarray(proportions, dtype=np.float64)
+    parameters = np.asarray(class_parameters, dtype=np.float64)
+    return np.asarray(np.lexsort((*parameters.T[::-1], -shares)), dtype=np.int64)
+
+
+def log_shares(joint: ArrayLike, log_proportions: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Log posterior probabilities of the classes, and log density of each row.
+
+    Parameters
+    ----------
+    joint : (n, K) array
+        Log share of a class plus log probability of a row in it; minus infinity is allowed.
+    log_proportions : (K,) array
+        What a row that no class allows gets as its posterior.
+
+    Returns
+    -------
+    log_posterior : (n, K) array
+    log_density : (n,) array
+    """
+    terms = np.asarray(joint, dtype=np.float64)
+    peak = terms.max(axis=1)
+    possible = np.isfinite(peak)
+    safe = np.where(possible, peak, 0.0)
+    with np.errstate(divide="ignore"):
+        density = safe + np.log(np.exp(terms - safe[:, None]).sum(axis=1))
+    shares = np.where(
+        possible[:, None],
+        terms - np.where(possible, density, 0.0)[:, None],
+        np.asarray(log_proportions)[None, :],
+    )
+    return shares, np.where(possible, density, -np.inf)
+
+
+def information(log_likelihood: float, n_parameters: int, n: float) -> tuple[float, float]:
+    """AIC and BIC of a fit; smaller is better.
+
+    Parameters
+    ----------
+    log_likelihood : float
+        Without pseudo-counts.
+    n_parameters : int
+        Free parameters.
+    n : float
+        Sum of the weights.
+    """
+    twice = -2.0 * log_likelihood
+    return twice + 2.0 * n_parameters, twice + n_parameters * float(np.log(n))
+
+
+def same_peak(log_likelihood: float) -> float:
+    """How far ends of EM may be apart in log likelihood to be taken for the same peak."""
+    return float(max(_SAME_PEAK * abs(log_likelihood), _SAME_PEAK_AT_LEAST))
+
+
+def start_remarks(start_spread: ArrayLike) -> tuple[str, ...]:
+    """A sentence where the starts that were followed ended on different peaks.
+
+    Parameters
+    ----------
+    start_spread : (F,) array
+        Log likelihoods, the kept start first.
+    """
+    values = np.asarray(start_spread, dtype=np.float64)
+    near = int((np.abs(values - values[0]) <= same_peak(values[0])).sum())
+    if near == values.size:
+        return ()
+    return (
+        f"{near} of the {values.size} best starts ended at the kept likelihood: there are several "
+        "peaks, and classes may change with random_state",
+    )
