@@ -165,6 +165,7 @@ def survivors(bad: list[Any], reasons: list[str], **limits: Any) -> None:
             np.testing.assert_allclose(found, want, rtol=1e-13)
 
 
+@pytest.mark.medium
 def test_models_that_crash_and_hang() -> None:
     survivors(
         [boosted(outside), boosted(hanging)],
@@ -298,6 +299,7 @@ def test_one_server_and_no_child_is_left_behind() -> None:
     assert children_of(pid) == []
 
 
+@pytest.mark.medium
 def test_a_server_that_died_is_started_again() -> None:
     tree = portable(DecisionTreeRegressor(max_depth=3))
     wanted = ask([tree])[0]
@@ -307,6 +309,7 @@ def test_a_server_that_died_is_started_again() -> None:
     assert server_pid() != pid
 
 
+@pytest.mark.medium
 def test_a_server_that_dies_over_a_question_is_started_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -334,6 +337,7 @@ def test_a_server_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fm._SERVER._process is None
 
 
+@pytest.mark.medium
 def test_from_several_threads() -> None:
     models = [portable(model) for model in honest()]
     wanted = ask(models)
@@ -358,6 +362,7 @@ def from_worker(models: list[Any]) -> tuple[int, int, float]:
     return os.getpid(), server_pid(), float(sum(part.sum() for part in found))
 
 
+@pytest.mark.medium
 def test_in_a_forked_process() -> None:
     models = [portable(RandomForestRegressor(5, random_state=0)), portable(Ridge())]
     _, own, total = from_worker(models)
@@ -401,6 +406,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.medium
 @needs_proc
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_server_ends_with_its_process(killed: bool) -> None:

@@ -25,6 +25,7 @@ from tests.estimators.latent_class_data import simulated
 QUICK = {"n_sweeps": 20, "n_settle": 8, "n_average": 8, "n_restarts": 2, "random_state": 0}
 
 
+@pytest.mark.medium
 @parametrize_with_checks([LatentClassRegressor()])
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     with warnings.catch_warnings():

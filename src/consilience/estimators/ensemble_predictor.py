@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.estimators.cluster_models import Arrays, ClusterModel, model_from_arrays
+from consilience.estimators.coded_predictor import CodedPredictor
 from consilience.exceptions import DataError
 from consilience.numerics.ensemble import assign
 
@@ -132,14 +133,16 @@ class EnsemblePredictor:
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> EnsemblePredictor:
-        """Rebuild a predictor from `to_arrays` of it.
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> EnsemblePredictor | CodedPredictor:
+        """Rebuild a predictor from `to_arrays` of it, or of one of coded rows.
 
         Raises
         ------
         DataError
             If the arrays are not those of a predictor.
         """
+        if "n_levels" in arrays:
+            return CodedPredictor.from_arrays(arrays)
         parts: dict[str, dict[str, NDArray[Any]]] = {}
         for key, value in arrays.items():
             owner, dot, name = key.partition(".")

@@ -1,0 +1,1 @@
+"""Folds of entries, and searches over rank, penalty and number of clusters."""
