@@ -104,6 +104,7 @@ def test_site_files_elsewhere(space: Workspace) -> None:
     assert space.run("--sites", "there").exit_code == 0
 
 
+@pytest.mark.medium
 def test_a_study_that_follows_a_run(space: Workspace) -> None:
     space.write(method="ensemble-clustering", parameters="n_clusters = 2\nstability_pairs = 0")
     assert space.run().exit_code == 0
@@ -285,16 +286,20 @@ def test_docstrings_are_read() -> None:
 
 
 LONG_DEMOS = (
+    "cluster-count",
     "community-bayes",
     "federated-community-bayes",
     "federated-sparse-qda",
     "latent-class-regression",
+    "matrix-completion",
     "meta-clustering",
     "reference-averaging",
+    "sequences",
     "sparse-qda",
 )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "method",
     [
@@ -311,7 +316,7 @@ def test_demo_runs_twice_and_its_files_run(
         assert result.exit_code == 0, result.output
         assert len(list(tmp_path.glob("consilience-demo/runs/*/report.html"))) == n
     run = next(tmp_path.glob("consilience-demo/runs/*"))
-    presets = {"patients": "consortium", "clinic": "simulation"}
+    presets = {"patients": "consortium", "clinic": "simulation", "cellar": "simulation"}
     preset = presets.get(DEMOS[method].tables, "strict")
     assert set(load_run(run).presets.values()) == {preset}
     assert call("check", f"consilience-demo/{method}.toml").exit_code == 0
@@ -387,6 +392,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     assert "typer" in loaded
 
 
+@pytest.mark.medium
 def test_progress_on_a_terminal(space: Workspace) -> None:
     """The live display goes to the error stream; the answer to the other one, untouched."""
     parent, child = os.openpty()

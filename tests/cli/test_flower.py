@@ -115,6 +115,7 @@ def test_node_key_prints_the_line_for_the_server(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ refusals
 
 
+@pytest.mark.medium
 def test_commands_name_what_is_missing(space: Federated) -> None:
     site, study = "sites/lyon.toml", space.file
     for words, said in (
@@ -256,6 +257,7 @@ def test_a_clock_that_is_wrong_is_a_remark(
         assert any("synchronise the clocks" in said for said in one.said)
 
 
+@pytest.mark.medium
 def test_nothing_is_reported_home_and_nothing_installed(tmp_path: Path) -> None:
     """Whatever the surroundings say."""
     pytest.importorskip("flwr")

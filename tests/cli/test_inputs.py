@@ -523,6 +523,7 @@ def test_an_approved_study_with_reference_rows_runs(space: Workspace) -> None:
     assert "the steward has not approved the study" in sentence(checked)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("private", [False, True])
 def test_reference_rows_reach_sites_elsewhere_unless_they_are_theirs(
     tmp_path: Path, private: bool

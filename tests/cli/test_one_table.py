@@ -149,6 +149,7 @@ def test_predictions_stay_at_the_site(ran: Clinic) -> None:
             assert b"p000" not in path.read_bytes(), path
 
 
+@pytest.mark.medium
 def test_a_run_goes_on_and_ends_with_the_same_bytes(ran: Clinic) -> None:
     again = ran.root / "runs" / "two"
     assert call("run", ran.file, "--out", again, "--quiet").exit_code == 0

@@ -93,6 +93,7 @@ def parties(tmp_path: Path) -> Parties:
     return Parties(tmp_path)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", ["mean-and-sd, standardised", "ensemble-clustering"])
 def test_same_bytes_through_a_lossy_synchroniser(parties: Parties, name: str, seed: int) -> None:

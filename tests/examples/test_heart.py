@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from consilience import Run
+from consilience import EnsembleClustering, Run
 from consilience.engines.federation import Federation
 from consilience.engines.study_run import method_of, read_site_files
 from consilience.sites.study import Study
@@ -18,6 +18,19 @@ from consilience.testing.fakes import members, with_fixed_secrets
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "heart"
 KEPT = {"cleveland": 303, "hungarian": 293, "switzerland": 117, "va": 140}
+
+
+def hospitals(home: Path) -> tuple[Study, Federation]:
+    """The example's study, and its sites with homes elsewhere and fixed secrets."""
+    study = Study.load(EXAMPLE / "study.toml")
+    files = {
+        name: file.model_copy(update={"home": str(home / name)})
+        for name, file in read_site_files(study).items()
+    }
+    federation = Federation.from_study(study, files)
+    for i, site in enumerate(members(federation).values()):
+        with_fixed_secrets(site, i)
+    return study, federation
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +42,7 @@ def heart(
     folder = data_dir("heart")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONSILIENCE_DATA", str(folder.parent))
-        home = tmp_path_factory.mktemp("heart")
-        study = Study.load(EXAMPLE / "study.toml")
-        files = {
-            name: file.model_copy(update={"home": str(home / name)})
-            for name, file in read_site_files(study).items()
-        }
-        federation = Federation.from_study(study, files)
-        for i, site in enumerate(members(federation).values()):
-            with_fixed_secrets(site, i)
+        study, federation = hospitals(tmp_path_factory.mktemp("heart"))
         run = method_of(study).run(federation, seed=study.seed)
     parts = []
     for site in KEPT:
@@ -88,3 +93,18 @@ def test_the_null_is_printed_beside_it(heart: tuple[Run, pd.DataFrame]) -> None:
     assert "columns permuted" in run.result.summary()
     assert run.result.stability["null_reached"] >= 1
     assert "no clear evidence" in run.result.summary()
+
+
+@pytest.mark.slow
+def test_held_out_entries_take_two_classes(
+    data_dir: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The figures of the guide: errors of 1, 2 and 3 classes, and votes that go on rising."""
+    monkeypatch.setenv("CONSILIENCE_DATA", str(data_dir("heart").parent))
+    _, federation = hospitals(tmp_path)
+    method = EnsembleClustering(n_clusters="cv", max_clusters=12, stability_pairs=0)
+    result = method.run(federation, seed=1).result
+    assert result.n_clusters == 2 and not result.cv_at_edge
+    assert result.cv_one_standard_error == result.cv_chosen
+    np.testing.assert_allclose(result.cv_curve().mean[:3], [0.90, 0.83, 0.95], atol=0.01)
+    assert max(result.votes.values()) == 11

@@ -24,11 +24,14 @@ from consilience.methods.assisted_glm import AssistedGLM
 from consilience.methods.base import Columns, Method, Preparation, SiteData
 from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.federated_community_bayes import FederatedCommunityBayes
+from consilience.methods.federated_pca import FederatedPCA
 from consilience.methods.federated_sparse_qda import FederatedSparseQDA
 from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
+from consilience.methods.one_table.cluster_count import ClusterCountStudy
 from consilience.methods.one_table.community_bayes import CommunityBayesStudy
+from consilience.methods.one_table.matrix_completion import MatrixCompletionStudy
 from consilience.methods.one_table.sparse_qda import SparseQDAStudy
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.sites.policy import Policy
@@ -122,6 +125,13 @@ def one_table() -> Federation:
     return dataclasses.replace(federation, columns=columns)
 
 
+def with_gaps() -> Federation:
+    """One site whose table lacks a tenth of its cells."""
+    x = TABLES["birch"].copy()
+    x[np.random.default_rng(7).random(x.shape) < 0.1] = np.nan
+    return federation_of({"birch": x}, roles=ROLES, preparation=Preparation(missing="keep"))
+
+
 def labelled() -> Federation:
     """Rows of two declared classes, enough to hold some out; the second has links of its own."""
     names = ("no", "yes")
@@ -172,6 +182,63 @@ def over_columns() -> Federation:
     return federation
 
 
+def of_sequences() -> Federation:
+    """Sequences of two rhythms with gaps; secrets can be repeated."""
+    rng = np.random.default_rng(14)
+    roles = {}
+    for name, x in TABLES.items():
+        quick = np.arange(len(x)) % 2 == 1
+        moves = rng.random((len(x), 9)) < np.where(quick, 0.8, 0.15)[:, None]
+        states = (moves.cumsum(axis=1) + rng.integers(2, size=(len(x), 1))) % 2
+        states[rng.random(states.shape) < 0.1] = -1
+        roles[name] = {
+            **ROLES[name],
+            "sequence": states.astype(np.int64),
+            "sequence_names": tuple(f"t{j}" for j in range(9)),
+            "levels": {"t0": ("in", "out")},
+        }
+    tables = {name: np.empty((len(x), 0)) for name, x in TABLES.items()}
+    made = federation_of(tables, roles=roles, preparation=Preparation(missing="keep"))
+    columns = Columns(sequence=roles["ash"]["sequence_names"], levels={"t0": ("in", "out")})
+    for i, site in enumerate(members(made).values()):
+        with_fixed_secrets(site, i)
+    return dataclasses.replace(made, columns=columns)
+
+
+def of_categories() -> Federation:
+    """Answers of two kinds of people; secrets can be repeated."""
+    rng = np.random.default_rng(15)
+    names = tuple(f"q{j}" for j in range(4))
+    tables = {}
+    for name, x in TABLES.items():
+        often = np.where(np.arange(len(x)) % 2 == 1, 0.85, 0.15)
+        answers = np.where(rng.random((len(x), 4)) < often[:, None], "yes", "no")
+        tables[name] = {**dict(zip(names, answers.T, strict=True)), **ROLES[name]}
+    levels = {name: ("no", "yes") for name in names}
+    made = Federation.local(
+        tables,
+        columns=Columns(features=names, id="id", entity="entity", levels=levels),
+        preparation=Preparation(categorical="onehot"),
+    )
+    for i, site in enumerate(members(made).values()):
+        with_fixed_secrets(site, i)
+    return made
+
+
+def sites_with_gaps() -> Federation:
+    """Rows of which some cells are missing, on a common scale."""
+    rng = np.random.default_rng(12)
+    tables = {s: np.where(rng.random(x.shape) < 0.1, np.nan, x) for s, x in TABLES.items()}
+    rules = Preparation(missing="keep", standardize="pooled")
+    return federation_of(tables, roles=ROLES, preparation=rules)
+
+
+def pooled_components(rows: Mapping[str, SiteData]) -> dict[str, Any]:
+    x = np.concatenate([data.features for data in rows.values()])
+    values = np.linalg.eigvalsh(np.cov(x.T, bias=True))[::-1]
+    return {"n_by_site": [60, 75, 66], "mean": x.mean(axis=0), "variances": values}
+
+
 def pooled_mean_and_sd(rows: Mapping[str, SiteData]) -> dict[str, Any]:
     x = np.concatenate([data.features for data in rows.values()])
     return {"n": len(x), "mean": x.mean(axis=0), "sd": x.std(axis=0, ddof=1)}
@@ -206,6 +273,25 @@ CASES: dict[str, Case] = {
     "ensemble-clustering": Case(
         EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret, long=True
     ),
+    "ensemble-clustering by held-out entries": Case(
+        EnsembleClustering(n_clusters="cv", max_clusters=4, n_init=2, n_folds=3, stability_pairs=0),
+        secret,
+        long=True,
+    ),
+    "ensemble-clustering of sequences": Case(
+        EnsembleClustering(
+            model="markov-mixture", n_clusters=2, n_init=2, max_clusters=2, stability_pairs=0
+        ),
+        of_sequences,
+        long=True,
+    ),
+    "ensemble-clustering of categories": Case(
+        EnsembleClustering(
+            model="latent-class", n_clusters="vote", n_init=2, max_clusters=2, stability_pairs=0
+        ),
+        of_categories,
+        long=True,
+    ),
     # Few rows of few columns: what is chosen among is one community, two, or each column alone.
     "federated-community-bayes": Case(
         FederatedCommunityBayes(choosing=0.4, holdout=0.2), labelled, long=True
@@ -214,6 +300,10 @@ CASES: dict[str, Case] = {
         FederatedCommunityBayes(n_communities=2, fit="exact", holdout=0.0),
         labelled_by_partners,
         long=True,
+    ),
+    "federated-pca": Case(FederatedPCA(n_splits=2), plain, pooled_components),
+    "federated-pca with gaps": Case(
+        FederatedPCA(rule="one-standard-error"), sites_with_gaps, long=True
     ),
     "federated-sparse-qda": Case(FederatedSparseQDA(n_alphas=3), labelled, long=True),
     "federated-sparse-qda by blocks": Case(
@@ -257,6 +347,12 @@ CASES: dict[str, Case] = {
     ),
     "community-bayes": Case(CommunityBayesStudy(candidates=(1, 2), cv=3), one_table, long=True),
     "sparse-qda": Case(SparseQDAStudy(n_alphas=4, cv=3), one_table, long=True),
+    "cluster-count": Case(
+        ClusterCountStudy(n_clusters=(1, 2, 3), n_init=2, n_splits=3), with_gaps, long=True
+    ),
+    "matrix-completion": Case(
+        MatrixCompletionStudy(model="hard", grid=(0, 1, 2), n_splits=3), with_gaps, long=True
+    ),
     "reference-averaging": Case(
         ReferenceAveraging(estimator="ridge", penalties=(0.1, 10.0), max_rounds=2),
         predicting,

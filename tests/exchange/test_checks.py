@@ -152,10 +152,12 @@ def test_an_attack_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     assert escapes.run(MeanAndSD(), factory).verdict == "open"
 
 
+@pytest.mark.medium
 def test_everything_at_once() -> None:
     check_method.check_method(MeanAndSD(), factory)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("columns", [1, 3])
 def test_everything_at_once_on_columns_of_0_and_1(columns: int) -> None:
     """Among sums of 0/1 columns some difference equals a row by chance: that is no fault."""

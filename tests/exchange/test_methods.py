@@ -36,21 +36,25 @@ def test_messages_survive_the_codec(case: Case) -> None:
     check_method.check_codec(case.method, case.factory)
 
 
+@pytest.mark.medium
 @each_case
 def test_same_seed_same_transcript(case: Case) -> None:
     check_method.check_same_seed(case.method, case.factory)
 
 
+@pytest.mark.medium
 @each_case
 def test_order_workers_and_backend_do_not_matter(case: Case) -> None:
     check_method.check_order(case.method, case.factory, backends=BACKENDS)
 
 
+@pytest.mark.medium
 @each_question
 def test_absence_is_as_stated(case: Case) -> None:
     check_method.check_absence(case.method, case.factory, sites=["birch"])
 
 
+@pytest.mark.medium
 @each_question
 def test_resume_after_every_event(case: Case) -> None:
     check_method.check_resume(case.method, case.factory)

@@ -29,11 +29,14 @@ from consilience.methods.base import (
 )
 from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.federated_community_bayes import FederatedCommunityBayes
+from consilience.methods.federated_pca import FederatedPCA
 from consilience.methods.federated_sparse_qda import FederatedSparseQDA
 from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.methods.meta_clustering import MetaClustering
+from consilience.methods.one_table.cluster_count import ClusterCountStudy
 from consilience.methods.one_table.community_bayes import CommunityBayesStudy
+from consilience.methods.one_table.matrix_completion import MatrixCompletionStudy
 from consilience.methods.one_table.sparse_qda import SparseQDAStudy
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.methods.result import Result
@@ -41,6 +44,7 @@ from consilience.wire.message import Disclosure, message, sends
 
 SITES = ("ash", "birch-2")
 FEATURES = ("a", "b", "c")
+STEPS = tuple(f"t{j}" for j in range(12))
 ROLES = {"ash": "partner", "birch-2": "initiator"}
 PARTNER_KEY = bytes(range(32))
 Loader = Callable[..., SiteData]
@@ -109,16 +113,23 @@ class Case:
     """A study whose result must not depend on the engine, or on crashes.
 
     ``draws_secrets``: result bytes differ between runs; that they hold what was released first is
-    checked instead. ``seals``: what crosses has other bytes in each run, results have not, because
-    sites keep what they once drew for their data. ``sites``: those that take part.
+    checked instead. ``varies``: names of what else in the transcript hangs on secret draws.
+    ``seals``: what crosses has other bytes in each run, results have not, because sites keep what
+    they once drew for their data. ``sites``: those that take part.
     """
 
     method: Callable[[], Method]
     columns: Columns = field(default_factory=lambda: Columns(features=FEATURES))
     preparation: Preparation = field(default_factory=Preparation)
     draws_secrets: bool = False
+    varies: tuple[str, ...] = ()
     seals: bool = False
     sites: tuple[str, ...] = SITES
+
+    @property
+    def loose(self) -> tuple[str, ...]:
+        """Columns of the transcript that differ between undisturbed runs."""
+        return ("digest", *self.varies) if self.draws_secrets or self.seals else ()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -134,6 +145,20 @@ CASES: dict[str, Case] = {
     "ensemble-clustering": Case(
         # Without stability pairs nothing is drawn from the secret streams.
         lambda: EnsembleClustering(n_clusters=2, n_init=2, stability_pairs=0)
+    ),
+    "ensemble-clustering by held-out entries": Case(
+        lambda: EnsembleClustering(
+            n_clusters="cv", max_clusters=3, n_folds=2, n_init=2, stability_pairs=0
+        )
+    ),
+    "ensemble-clustering of sequences": Case(
+        lambda: EnsembleClustering(
+            model="markov-mixture", n_clusters=2, max_clusters=2, n_init=2, stability_pairs=0
+        ),
+        columns=Columns(sequence=STEPS, levels={STEPS[0]: ("in", "out")}),
+        draws_secrets=True,
+        # How many label tuples there are hangs on the resamples.
+        varies=("shape", "bytes", "verdict"),
     ),
     "meta-clustering": Case(
         # Linear models on all rows: nothing depends on the secret streams.
@@ -155,6 +180,16 @@ CASES: dict[str, Case] = {
         columns=Columns(features=FEATURES, target="y", levels={"y": ("no", "yes")}),
         sites=SITES[:1],
     ),
+    "cluster-count": Case(
+        lambda: ClusterCountStudy(n_clusters=(1, 2), n_init=2, n_splits=2),
+        preparation=Preparation(missing="keep"),
+        sites=SITES[:1],
+    ),
+    "matrix-completion": Case(
+        lambda: MatrixCompletionStudy(model="hard", grid=(0, 1), n_splits=2),
+        preparation=Preparation(missing="keep"),
+        sites=SITES[:1],
+    ),
     "sparse-qda": Case(
         lambda: SparseQDAStudy(alpha=0.1),
         columns=Columns(features=FEATURES, target="y", levels={"y": ("no", "yes")}),
@@ -164,6 +199,7 @@ CASES: dict[str, Case] = {
         lambda: FederatedCommunityBayes(n_communities=2),
         columns=Columns(features=FEATURES, target="y", levels={"y": ("no", "yes")}),
     ),
+    "federated-pca": Case(lambda: FederatedPCA(n_splits=2)),
     "federated-sparse-qda": Case(
         lambda: FederatedSparseQDA(alpha=0.1, screening=True),
         columns=Columns(features=FEATURES, target="y", levels={"y": ("no", "yes")}),
@@ -196,6 +232,12 @@ def loader(site: str) -> Loader:
         x[:, 2] = rng.random(n) < 0.5
         y = x @ np.array([1.0, -0.5, 0.25]) + rng.normal(size=n)
         given: dict[str, Any] = {"n_read": n, "content_hash": f"case-{site}", "target": y}
+        if columns.sequence:
+            quick = np.arange(n) % 2 == 0
+            moves = rng.random((n, len(STEPS))) < np.where(quick, 0.97, 0.05)[:, None]
+            states = (moves.cumsum(axis=1) + np.arange(n)[:, None] // 2) % 2
+            known = {"sequence": states, "sequence_names": STEPS, "levels": dict(columns.levels)}
+            return SiteData(np.empty((n, 0)), (), np.arange(n), **given | known)
         if columns.levels:
             second = x[:, 0] + rng.normal(size=n) > 2.0
             given |= {"target": np.where(second, "yes", "no"), "target_name": "y"}

@@ -29,6 +29,29 @@ pytestmark = pytest.mark.faults
 
 # ------------------------------------------------------------------ kill -9
 
+# A run for each boundary takes the square of a study's length. These cases have every kind of file
+# and message that a run writes; `test_matrix` kills every case at every boundary, in one run.
+AT_EVERY_BOUNDARY = {
+    "mean-and-sd",
+    "mean-and-sd, standardised",
+    "ensemble-clustering",
+    "secret-draws",
+    "assistance-test",
+}
+MOMENTS = 12
+
+
+def _some(case: str, moments: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """All moments, or of a case that is not among the above `MOMENTS` that are spread over it.
+
+    ``CONSILIENCE_EVERY_BOUNDARY=1 make test-faults`` takes all of every case.
+    """
+    every = case in AT_EVERY_BOUNDARY or os.environ.get("CONSILIENCE_EVERY_BOUNDARY") == "1"
+    if every or len(moments) <= MOMENTS:
+        return moments
+    last = len(moments) - 1
+    return [moments[round(i * last / (MOMENTS - 1))] for i in range(MOMENTS)]
+
 
 def _moments(boundaries: list[tuple[int, str]], action: str) -> list[tuple[int, str]]:
     """Boundaries at which an action leaves something else on disk than its neighbours do.
@@ -49,7 +72,7 @@ def _moments(boundaries: list[tuple[int, str]], action: str) -> list[tuple[int, 
 @pytest.mark.parametrize("case", CASES)
 def test_a_coordinator_killed_at_every_boundary(stage: Stage, case: str, action: str) -> None:
     clean = clean_run(case)
-    moments = _moments(stage.boundaries(f"trace-{clean}"), action)
+    moments = _some(case, _moments(stage.boundaries(f"trace-{clean}"), action))
     for at, name in moments:
         run = f"{clean}-{action}-{at}"
         code = stage.run(case, run, action=action, at=at)
@@ -74,7 +97,8 @@ def test_a_site_killed_at_every_boundary(stage: Stage, case: str, action: str) -
     # between) may or may not happen: only moments that every run comes to can be waited for.
     last = max(at for at, name in boundaries if name.endswith(".msg"))
     boundaries = [b for b in boundaries if b[0] <= last]
-    moments = [b for b in boundaries if action != "torn" or b[1].endswith(".jsonl")]
+    torn = [b for b in boundaries if b[1].endswith(".jsonl")]
+    moments = _some(case, torn if action == "torn" else boundaries)
     for at, name in moments:
         run = f"{clean}-site-{action}-{at}"
         doomed = stage.start_site(FIRST, action=action, at=at)
@@ -240,8 +264,7 @@ def test_disorder_in_the_folder_changes_nothing(stage: Stage, seed: int) -> None
     finally:
         stop.set()
         gremlin.join()
-    loose = CASES[case].draws_secrets or CASES[case].seals
-    clean, without = clean_run(case), ("digest",) if loose else ()
+    clean, without = clean_run(case), CASES[case].loose
     assert stage.transcript(run, without=without) == stage.transcript(clean, without=without)
     if CASES[case].draws_secrets:
         stage.check_first_release(run)

@@ -105,6 +105,7 @@ def test_one_class(value: float, tmp_path: Path) -> None:
     refused(them.federation(), method(), words, tmp_path / "run")
 
 
+@pytest.mark.medium
 def test_one_class_among_the_training_rows() -> None:
     """The only case is held out in about half of the tables."""
     them = parties(n=100, n_new=0)
@@ -375,6 +376,7 @@ def steps_and_rounds(them: Parties, how: AssistedGLM) -> dict[int, tuple[str, st
     return {r: (Request.from_bytes(d).step, s) for (r, s), d in engine.requests.items()}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "moment",
     ["contribute", *(pytest.param(x, marks=SLOW) for x in ("receive", "finish", "record"))],

@@ -235,6 +235,7 @@ def watched_run(
     return watched, run, places(watched, out, said)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("how", "policy"),
     [
@@ -321,6 +322,7 @@ def _files(home: Any) -> list[tuple[str, str]]:
     return [(run, name) for run in home.runs() for name in home.output_names(run)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("at", ["third-party", "site:a"])
 def test_the_initiator_as_coordinator_reads_no_name_of_a_partner(at: str, tmp_path: Path) -> None:
     """And a partner none of the initiator's, in whatever is sent to it."""
@@ -489,6 +491,7 @@ def test_a_partner_under_a_mask_never_has_the_response() -> None:
                 assert abs(np.corrcoef(finite, them.y[known])[0, 1]) < 0.9, step
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "how",
     [
@@ -604,6 +607,7 @@ def test_a_sketch_counts_with_the_training() -> None:
     assert known_of(federation, "b") == 4
 
 
+@pytest.mark.medium
 def test_the_same_run_again_reveals_nothing_more() -> None:
     them = parties("normal", n=150, sizes=(3, 4), seed=34)
     federation = them.federation(SIGNED)

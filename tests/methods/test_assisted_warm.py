@@ -55,6 +55,7 @@ def said(
     return found
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("settings", "sizes"),
     [

@@ -302,6 +302,7 @@ def test_stability_is_shown_beside_its_null() -> None:
     assert "more than with columns permuted" in run.result.summary()
 
 
+@pytest.mark.medium
 def test_noise_without_classes_is_called_no_evidence() -> None:
     rng = np.random.default_rng(0)
     tables = {s: pd.DataFrame(rng.normal(size=(150, 4)), columns=list("uvwx")) for s in "abc"}

@@ -209,6 +209,7 @@ def test_every_event_is_an_entity() -> None:
     assert run.result.n_entities.sum() == len(TABLE)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 def test_more_columns_than_an_entity_or_a_class_has_events(policy: str) -> None:
     frame = TABLE.copy()

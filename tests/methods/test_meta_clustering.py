@@ -216,6 +216,7 @@ def test_given_number_of_groups_is_cut_as_in_the_textbook() -> None:
 # --------------------------------------------------------------------------- units
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 @pytest.mark.parametrize(
     ("candidate", "groups"),
@@ -481,6 +482,7 @@ def test_predictor_is_kept_and_read_again() -> None:
         run.result.to_estimator(2)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("candidate", ["mlp", "random-forest(n_estimators=5)", "ridge"])
 def test_models_of_every_form_predict_from_the_result(candidate: str) -> None:
     tables = draw([0, 0], 100, p=3)

@@ -446,6 +446,7 @@ def test_no_rounds_are_plain_averaging() -> None:
         assert len(result.to_frame()) == 1
 
 
+@pytest.mark.medium
 def test_penalties_mean_what_they_mean_for_all_rows() -> None:
     """With many rounds the lasso of the pooled table, whatever the sizes of the sites."""
     tables = draw([40, 90, 150], p=5, shift=0.2, noise=2.0)
@@ -611,6 +612,7 @@ def test_the_summary_says_where_own_fits_are_better() -> None:
     assert "own fits lose less" not in better.summary()
 
 
+@pytest.mark.medium
 def test_reference_rows_of_many_columns_are_fewer() -> None:
     names = [f"x{j}" for j in range(600)]
     rng = np.random.default_rng(3)
@@ -725,6 +727,7 @@ def test_a_true_gain_of_a_classifier_is_kept(policy: str) -> None:
     assert log[0] < log[1] - 0.03
 
 
+@pytest.mark.medium
 def test_what_is_kept_is_the_fit_of_the_chosen_round() -> None:
     """Also where the rounds ended early, one after those that patience waited for."""
     settings: dict[str, Any] = {"n_reference": 60, "rho": 2.0}
@@ -977,6 +980,7 @@ def test_public_rows_with_missing_cells_are_filled_as_the_study_does() -> None:
     np.testing.assert_array_equal(run.result.coefficients, again.result.coefficients)
 
 
+@pytest.mark.medium
 def test_a_pipeline_is_frozen_on_the_reference_rows() -> None:
     """Squares and products on common scales; the same transformer at every site."""
     tables = curved([150, 160, 140])

@@ -228,6 +228,7 @@ def test_headline_does_not_overclaim(
     assert words in headline.text
 
 
+@pytest.mark.medium
 def test_headline_without_stability_and_with_split_votes(run: Run) -> None:
     silent = EnsembleClusteringReport().headline(with_result(run, stability={}))
     assert silent.tone == "caution"
@@ -378,6 +379,7 @@ def large(run: Run, n_sites: int, k: int, p: int) -> Any:
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("size", [(1, 1, 1), (3, 2, 4), (50, 10, 60), (70, 20, 2)])
 def test_figures_of_any_size_keep_their_labels_inside(run: Run, size: tuple[int, ...]) -> None:
     result = large(run, *size)

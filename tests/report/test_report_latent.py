@@ -43,6 +43,7 @@ def blocks(result: Any) -> dict[str, Block]:
 # --- every outcome --------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str) -> None:
     check_told(REPORT, run_of(CASES[case](), average_rounds=10), limits=7)
@@ -266,6 +267,7 @@ def test_entities_that_are_in_no_sum_are_counted() -> None:
     assert latent_sites.counted_words(silent) == ""
 
 
+@pytest.mark.medium
 def test_the_round_of_the_merge_is_marked() -> None:
     assert figures_latent.merge_round(result_of()) == 25.5
     assert figures_latent.merge_round(CASES["no-merge"]()) is None
@@ -288,6 +290,7 @@ def test_merges_that_cost_likelihood_say_how_many_classes_there_may_be() -> None
     assert "they may hold" not in spoken(blocks(result_of())["How the rounds went"])
 
 
+@pytest.mark.medium
 def test_held_out_totals_are_means_over_events() -> None:
     result = result_of(heldout_weight=np.array([100.0, 300.0, 100.0, 100.0]))
     (table,) = blocks(result)[HELD_OUT].tables
@@ -301,6 +304,7 @@ def test_held_out_totals_are_means_over_events() -> None:
     assert HELD_OUT not in blocks(CASES["not-held-out"]())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("plot", PLOTS)
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (4, 5), (16, 80), (40, 3)])
 def test_figures_of_any_size(plot: Any, k: int, n: int) -> None:
@@ -325,6 +329,7 @@ def visits() -> dict[str, Any]:
     }
 
 
+@pytest.mark.medium
 def test_figures_of_a_fitted_estimator(visits: dict[str, Any]) -> None:
     table = visits["aspen"]
     for intercept in (True, False):
@@ -344,6 +349,7 @@ def test_figures_of_a_fitted_estimator(visits: dict[str, Any]) -> None:
     assert "x0" in letters(drawn(room.plot_latent_coefficients(bare)))
 
 
+@pytest.mark.medium
 def test_report_of_a_real_run(visits: dict[str, Any], tmp_path: Path) -> None:
     federation = Federation.local(
         visits,

@@ -225,6 +225,7 @@ def blocks(result: MetaClusteringResult) -> dict[str, Block]:
 # --- every outcome --------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str) -> None:
     check_told(REPORT, run_of(CASES[case]()), limits=7, longest=300)
@@ -308,6 +309,7 @@ def test_no_evidence_and_too_few_rows_look_different() -> None:
     )
 
 
+@pytest.mark.medium
 def test_pairs_that_cannot_be_compared_are_shown_and_counted() -> None:
     result = result_of(8, 2, unknown=0.3)
     missing = int(np.isnan(figures_meta.pairs(result.z)).sum())
@@ -380,6 +382,7 @@ def test_sites_stand_by_group_and_then_as_they_merged() -> None:
     assert abs(place[first[0]] - place[first[1]]) == 1
 
 
+@pytest.mark.medium
 def test_gain_is_in_shares_and_says_what_it_rests_on() -> None:
     result = result_of()
     block = blocks(result)["What working together gains"]
@@ -455,6 +458,7 @@ def long_names(result: MetaClusteringResult) -> MetaClusteringResult:
     return dataclasses.replace(result, sites=sites)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("n_sites", [2, 8, 42, 43, 60, 200, 500])
 def test_figures_of_any_size_keep_their_labels_inside(n_sites: int) -> None:
     result = long_names(result_of(n_sites, min(n_sites, 3), unknown=0.1))
@@ -478,6 +482,7 @@ def test_maps_of_many_groups(n_groups: int) -> None:
         assert "<svg" in drawn(plot(result))
 
 
+@pytest.mark.medium
 def test_extreme_values_do_not_break_the_scales() -> None:
     result = result_of()
     z = np.where(result.z > 2, 1e6, result.z)
@@ -508,6 +513,7 @@ def test_colours_follow_the_page() -> None:
             assert colour not in svg
 
 
+@pytest.mark.medium
 def test_same_result_same_drawing() -> None:
     for n_sites in (8, 60):
         result = result_of(n_sites, 2, unknown=0.1)
@@ -543,6 +549,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.medium
 def test_report_of_a_real_run(directory: Path) -> None:
     run = load_run(directory)
     text = html.render(run)

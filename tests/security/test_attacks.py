@@ -43,6 +43,7 @@ def every_pair() -> Iterator[Any]:
             yield pytest.param(attack, case, id=f"{attack.name}-{name}", marks=marks)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("attack", "case"), list(every_pair()))
 def test_attack(attack: Attack, case: Case) -> None:
     outcome = attack.run(case.method, case.factory)

@@ -412,6 +412,7 @@ def test_differences_of_two_releases(policy: str, monkeypatch: pytest.MonkeyPatc
     assert (single > 0) is (policy == "simulation")
 
 
+@pytest.mark.medium
 def test_nothing_is_ever_a_gap_and_nothing_is_said_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -537,6 +538,7 @@ def test_a_column_of_few_does_not_show_its_events(policy: str, centre: float) ->
     assert few_seen is (policy == "simulation")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("step", ["begin", "round", "conclude"])
 def test_refusals_do_not_say_that_somebody_is_extreme(
     step: str, monkeypatch: pytest.MonkeyPatch

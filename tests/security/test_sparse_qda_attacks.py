@@ -236,6 +236,7 @@ def test_rounded_answers_tell_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.sum() >= 15 and (found[seen] == 1).mean() > 0.9
 
 
+@pytest.mark.medium
 def test_answers_that_are_repeated_tell_it_no_more_by_pairs() -> None:
     """With the rule a pair differs only where many rows moved before: the sign says nothing."""
     found = guesses("consortium")

@@ -64,6 +64,15 @@ def test_names_can_be_swapped() -> None:
     assert features({"a": [1], "b": [2]}, "a", "b", site=site).features.tolist() == [[2.0, 1.0]]
 
 
+def test_kept_cells_stay_empty_in_features_only() -> None:
+    data = loaded(HOLES, Columns(features=("a", "b")), missing="keep").data
+    assert data.n_rows == len(HOLES["a"])
+    assert np.isnan(data.features).any()
+    assert data.feature_names == ("a", "b")
+    public = "column y: missing values, which the study refuses"
+    refused(lambda: loaded(HOLES, Columns(features=("a",), target="y"), missing="keep"), public)
+
+
 def test_missing_codes_come_before_units() -> None:
     site = SiteColumns(units={"a": {"scale": 10}}, missing_codes={"*": "?", "a": [-1, "NA"]})  # type: ignore[dict-item]
     data = features({"a": ["-1", "-1.0", "?", "NA", "2"]}, site=site, missing="aggregated-mean")

@@ -20,6 +20,7 @@ from consilience.exceptions import DataError, ParameterError
 from tests.tall.tables import classes, frame, regression
 
 
+@pytest.mark.medium
 @parametrize_with_checks([ReferenceAveragingRegressor(), ReferenceAveragingClassifier()])
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     with warnings.catch_warnings():

@@ -10,6 +10,7 @@ import pytest
 from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.sites.gate import review
 from consilience.sites.policy import Policy
+from consilience.wire.block_facts import unsafe_pairs
 from consilience.wire.disclosure import Limits, Released, class_moments, linked
 from consilience.wire.message import Disclosure, message, sends
 
@@ -188,3 +189,57 @@ def test_many_columns_without_a_link_are_no_component() -> None:
     assert passes(linked(np.zeros(5000, int), cells=cells, n_cells=1))
     assert not passes(linked(np.full(5000, 7), cells=cells, n_cells=1))
     assert passes(linked(np.arange(5000), cells=cells, n_cells=1))
+
+
+# --------------------------------------------------------------------------- missing values
+
+
+def gappy(n: int, p: int, seen: int, column: int = 0) -> np.ndarray:
+    """Rows of bounded numbers, of which the last lack one."""
+    x = 2.0 + np.sin(np.arange(n)[:, None] * np.linspace(1.1, 2.7, p))
+    x[seen:, column] = np.nan
+    return x
+
+
+def test_sums_are_over_the_pairs_that_are_there() -> None:
+    x = gappy(60, 3, 40) + 5.0
+    got = made(x)
+    centred = x - np.nanmean(x, axis=0)
+    wanted = [np.nansum(centred[:, i] * centred[:, j]) for i in range(3) for j in range(i, 3)]
+    np.testing.assert_allclose(got.value[0], wanted, rtol=1e-12)
+    assert passes(got)
+
+
+@pytest.mark.parametrize(("seen", "p", "told"), [(10, 3, True), (9, 3, False), (11, 6, False)])
+def test_a_column_counts_the_rows_that_have_a_value(seen: int, p: int, told: bool) -> None:
+    x = gappy(60, p, seen)
+    assert np.isfinite(made(x).value).all() == told
+    assert np.isfinite(made(x, limits=NO_LIMITS).value).all()
+
+
+def test_pairs_of_few_rows_stop_a_block() -> None:
+    """Each column has 34 values and the two together eight."""
+    x = normal(60, 2)
+    x[34:, 0] = np.nan
+    x[:26, 1] = np.nan
+    assert np.isnan(made(x).value).all()
+    assert unsafe_pairs(x, min_records=10, max_share=0.5).tolist() == [[False, True], [True, False]]
+    assert not unsafe_pairs(x, min_records=8, max_share=0.5).any()
+
+
+def test_one_value_that_dominates_among_gaps() -> None:
+    x = gappy(60, 2, 20)
+    x[3, 0] = 1e3
+    assert np.isnan(made(x).value).all()
+    assert unsafe_pairs(x, min_records=10, max_share=0.5)[0, 0]
+
+
+def test_columns_without_values_and_pairs_without_rows() -> None:
+    x = gappy(60, 2, 0)
+    assert np.isnan(made(x).value).all()
+    assert unsafe_pairs(x, min_records=1, max_share=1.0).all()
+    x = normal(60, 2)
+    x[:30, 0], x[30:, 1] = np.nan, np.nan
+    unsafe = unsafe_pairs(x, min_records=1, max_share=1.0)
+    assert unsafe.tolist() == [[False, True], [True, False]]
+    assert unsafe_pairs(np.empty((0, 2)), min_records=1, max_share=1.0).all()

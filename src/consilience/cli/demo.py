@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from consilience.cli import console
+from consilience.cli.demo_texts import OVER_COLUMNS, SITE, SITES_OVER_COLUMNS, STUDY
 from consilience.cli.run import Plan, execute, tell
 from consilience.cli.runs import RUNS
 
@@ -26,18 +27,25 @@ class Demo:
     parameters : str
         The lines of ``[parameters]``.
     standardize : str
+    missing : str
+        What happens to missing cells.
     tables : str
-        "wines", "clinics", "ranges", "wards", "tumours" (at three clinics), "clinic" (all tumours
-        at one) or "patients"; of the last the sites hold different columns.
+        "wines", "cellar" (all wines, with gaps), "clinics", "ranges", "wards", "tumours" (at three
+        clinics), "clinic" (all tumours at one), "paths" (treatment by month) or "patients"; of the
+        last the sites hold different columns.
     to_go_on : tuple of (str, str)
         What else to try: a word, and a command or a place. FOLDER is the folder.
+    method : str
+        Where it is not the name of the demonstration.
     """
 
     about: str
     parameters: str = ""
     standardize: str = "none"
+    missing: str = "refuse"
     tables: str = "wines"
     to_go_on: tuple[tuple[str, str], ...] = ()
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,9 +65,11 @@ class Tables:
     unused : tuple of str
         Other columns without a role.
     levels : tuple of str
-        Of the target, where it is a class.
+        Of the target, where it is a class, or of the states of a sequence.
     preset : str
         Of the sites' policies.
+    sequence : bool
+        Whether the other columns are states by time.
     """
 
     last: str
@@ -69,6 +79,7 @@ class Tables:
     unused: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     preset: str = "strict"
+    sequence: bool = False
 
 
 CLINICS = ("aspen", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple")
@@ -78,6 +89,13 @@ TABLES = {
         "cultivar",
         "# The tables also hold the cultivar of each wine. No role names it, so the study does not "
         "use it.",
+    ),
+    "cellar": Tables(
+        "cultivar",
+        "# A tenth of the measurements was left out, at random. The table also holds the cultivar "
+        "of each\n# wine. No role names it, so the study does not use it. Whoever asks has the "
+        "table, so the policy is\n# that for one person who holds all data.",
+        preset="simulation",
     ),
     "clinics": Tables(
         "progression",
@@ -113,6 +131,17 @@ TABLES = {
         levels=("benign", "malignant"),
         preset="simulation",
     ),
+    "paths": Tables(
+        "admitted",
+        "# Simulated: the treatment of each patient, month by month; cells are empty where nothing "
+        "was\n# recorded. The tables also hold the path of each patient, which decides what comes "
+        "next, and whether\n# there was an admission afterwards. No role names the path, so the "
+        "study does not use it.",
+        target=True,
+        unused=("path",),
+        levels=("pause", "diet", "tablets", "insulin"),
+        sequence=True,
+    ),
 }
 
 
@@ -121,6 +150,23 @@ DEMOS: dict[str, Demo] = {
         "Which kinds of wine occur at three merchants who do not pool their tables?",
         "n_clusters = 3\n",
         "pooled",
+    ),
+    "sequences": Demo(
+        "Which paths do treatments take at three hospitals, and who is admitted afterwards? "
+        "(Simulated records.)",
+        """\
+model = "markov-mixture"
+n_clusters = 3
+n_resamples = 1
+""",
+        missing="keep",
+        tables="paths",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/aspen.toml"),
+            ("compare", "the column path in FOLDER/data/aspen.csv: what nobody told the study"),
+            ("vote", 'the same study with n_clusters = "vote"'),
+        ),
+        method="ensemble-clustering",
     ),
     "meta-clustering": Demo(
         "Six clinics score the progression of diabetes. Do they all mean the same by it?",
@@ -201,6 +247,41 @@ holdout = 0.3
             ("sites", "consilience demo federated-community-bayes --folder FOLDER-sites"),
         ),
     ),
+    "federated-pca": Demo(
+        "How many components do the measurements of wines at three merchants share?",
+        standardize="pooled",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/north.toml"),
+            ("one table", "consilience demo matrix-completion --folder FOLDER-one"),
+        ),
+    ),
+    "matrix-completion": Demo(
+        "A laboratory left out a tenth of the measurements of 178 wines. What would they have "
+        "been?",
+        'model = "soft-unshrunk"\n',
+        standardize="site",
+        missing="keep",
+        tables="cellar",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/cellar.toml"),
+            ("clusters", "consilience demo cluster-count --folder FOLDER-clusters"),
+            ("sites", "consilience demo federated-pca --folder FOLDER-sites"),
+        ),
+    ),
+    "cluster-count": Demo(
+        "How many kinds of wine are there in one cellar, of whose measurements a tenth is missing?",
+        standardize="site",
+        missing="keep",
+        tables="cellar",
+        to_go_on=(
+            ("outputs", "consilience site outputs FOLDER/sites/cellar.toml"),
+            (
+                "compare",
+                "the column cultivar in FOLDER/data/cellar.csv: what the study did not use",
+            ),
+            ("merchants", "consilience demo ensemble-clustering --folder FOLDER-sites"),
+        ),
+    ),
     "mean-and-sd": Demo("What is the average wine of three merchants?"),
     "assistance-test": Demo(
         "Would a laboratory's columns help a clinic to tell malignant tumours from others?",
@@ -228,137 +309,7 @@ response = "share"
     ),
 }
 
-STUDY = """\
-# {about}
-# All parties share this file. Run it again with: consilience run {file}
-
-name = "demo-{method}"
-method = "{method}"
-partition = "rows"
-seed = 20240229
-
-[parameters]
-{parameters}
-[data]
-{remark}
-features = [
-{features}
-]
-{roles}
-[preparation]
-missing = "refuse"
-standardize = "{standardize}"
-
-[sites]
-names = [{sites}]
-"""
-
-SITE = """\
-# Stays at the site: where its table is, and what may leave.
-
-name = "{site}"
-home = "../homes/{site}"
-
-[source]
-path = "../data/{site}.csv"
-
-[policy]
-preset = "{preset}"
-data_id = "demo-{site}"
-"""
-
-
-OVER_COLUMNS = """\
-# {about}
-# All parties share this file. Run it again with: consilience run {file}
-
-name = "demo-{method}"
-method = "{method}"
-partition = "columns"
-seed = 20240229
-
-[parameters]
-{parameters}
-[data]
-# Rows are matched by this id. Each site names its own columns in its own file, and nobody else's.
-id = "patient"
-
-[preparation]
-missing = "refuse"
-standardize = "site"
-
-[sites]
-names = [{sites}]
-roles = {{ clinic = "initiator" }}
-"""
-
 PARTNER_KEY = "keys/partner.key"
-
-SITES_OVER_COLUMNS = {
-    "clinic": """\
-# Stays at the clinic: where its table is, and what may leave.
-# It holds the response, so it is the one that asks. Patients without a diagnosis are predicted.
-
-name = "clinic"
-home = "../homes/clinic"
-
-[source]
-path = "../data/clinic.csv"
-
-[columns]
-features = [
-{features}
-]
-target = "malignant"
-
-[partners]
-# The same file at both sites: ids are matched by hashes under it.
-key = "../keys/partner.key"
-
-[policy]
-preset = "consortium"
-data_id = "demo-clinic"
-# The laboratory may see the diagnoses of the patients that both have.
-share_response = true
-# The coordinator is this party, and gets its coefficients by name.
-share_names = true
-# Every fit tells the laboratory some combinations of these columns. Without this line all but one
-# may come to be known: enough for one fit, and a second one with other settings ends at once.
-max_revealed_rank = "full"
-""",
-    "laboratory": """\
-# Stays at the laboratory: where its table is, and what may leave.
-
-name = "laboratory"
-home = "../homes/laboratory"
-
-[source]
-path = "../data/laboratory.csv"
-
-[columns]
-features = [
-{features}
-]
-# Limits that hold by what is measured, agreed before anybody looked. Noise has a price only with
-# them; a value beyond them is cut.
-bounds = {{ worst_compactness = [0.0, 1.2], worst_concavity = [0.0, 1.5], \
-worst_concave_points = [0.0, 0.3] }}
-
-[partners]
-key = "../keys/partner.key"
-
-[policy]
-preset = "consortium"
-data_id = "demo-laboratory"
-# Noisy sketches may leave, at this price in all: three different ones at 8. The same one again, for
-# whichever question, costs nothing.
-noised = true
-max_epsilon = 24.0
-# All combinations of the columns may come to be known: standard errors and intervals need it.
-# Without this line all but one may, and the training stops short of the best fit.
-max_revealed_rank = "full"
-""",
-}
 
 
 def demo(
@@ -375,9 +326,11 @@ def demo(
     The data come with scikit-learn: 178 wines of three cultivars at three merchants, of whom
     each has half of one cultivar and a quarter of the others; for meta-clustering 442 patients
     at six clinics, for reference-averaging the same patients at eight, under the policy
-    "strict". For latent-class-regression the visits of patients at four hospitals are simulated.
-    For federated-sparse-qda and federated-community-bayes 569 patients are at three clinics, for
-    sparse-qda and community-bayes at one.
+    "strict". For latent-class-regression the visits of patients at four hospitals are simulated,
+    for sequences the treatment of patients at three, month by month.
+    For matrix-completion and cluster-count all wines are in one table, with a tenth of the cells
+    missing. For federated-sparse-qda and federated-community-bayes 569 patients are at three
+    clinics, for sparse-qda and community-bayes at one.
     For assistance-test and assisted-glm a clinic and a laboratory hold different columns of 569
     patients, under the policy "consortium" with the consents that the study needs. A file that is
     already there and holds something else is never replaced.
@@ -421,17 +374,21 @@ def demo_files(method: str) -> dict[str, str]:
     about = TABLES[chosen.tables]
     tables = _tables(chosen.tables)
     others = {about.last, *about.unused, *(column for _, column in about.roles)}
-    features = [name for name in next(iter(tables.values())).columns if name not in others]
+    columns = [name for name in next(iter(tables.values())).columns if name not in others]
     roles = [*about.roles, *([("target", about.last)] if about.target else [])]
     files = {
         f"{method}.toml": STUDY.format(
             about=chosen.about,
             file=f"{method}.toml",
-            method=method,
+            name=method,
+            method=chosen.method or method,
             parameters=chosen.parameters,
             remark=about.remark,
-            roles="".join(f'{role} = "{column}"\n' for role, column in roles) + _levels(about),
-            features="\n".join(f'  "{name}",' for name in features),
+            roles="".join(f'{role} = "{column}"\n' for role, column in roles)
+            + _levels(about, columns[0] if about.sequence else about.last),
+            role="sequence" if about.sequence else "features",
+            columns="\n".join(f'  "{name}",' for name in columns),
+            missing=chosen.missing,
             standardize=chosen.standardize,
             sites=", ".join(f'"{site}"' for site in tables),
         )
@@ -442,18 +399,19 @@ def demo_files(method: str) -> dict[str, str]:
     return files
 
 
-def _levels(about: Tables) -> str:
-    """Line that declares the classes of the target, if it has any."""
+def _levels(about: Tables, column: str) -> str:
+    """Line that declares the classes of the target or the states of a sequence, if any."""
     if not about.levels:
         return ""
     listed = ", ".join(f'"{level}"' for level in about.levels)
-    return f"levels = {{ {about.last} = [{listed}] }}\n"
+    return f"levels = {{ {column} = [{listed}] }}\n"
 
 
 def _tables(name: str) -> dict[str, Any]:
     """Tables of a demonstration over rows, by site."""
     from consilience.datasets.load import (
         load_demo,
+        load_demo_cellar,
         load_demo_clinics,
         load_demo_sites,
         load_demo_tumours,
@@ -463,10 +421,16 @@ def _tables(name: str) -> dict[str, Any]:
         from consilience.datasets.simulate_wards import simulate_wards
 
         return dict(simulate_wards(1))
+    if name == "paths":
+        from consilience.datasets.simulate_treatments import simulate_treatments
+
+        return dict(simulate_treatments(1))
     if name in ("tumours", "clinic"):
         return dict(load_demo_tumours(3 if name == "tumours" else 1))
     if name == "wines":
         return load_demo_sites()
+    if name == "cellar":
+        return load_demo_cellar()
     if name == "clinics":
         return load_demo_clinics()
     patients = load_demo("diabetes").sort_values("log_triglycerides", kind="stable")

@@ -43,6 +43,10 @@ def methods(
         ("method", "for several sites", "question"),
         ((one, kind.several, kind.title) for one, kind in found.items() if kind.several),
     )
+    with_gaps = [one for one, kind in found.items() if kind.accepts_missing]
+    if with_gaps:
+        console.heading('With missing cells: [preparation] missing = "keep"')
+        console.say(", ".join(with_gaps), indent=2)
 
 
 def _show(kind: type[Method]) -> None:
@@ -50,6 +54,8 @@ def _show(kind: type[Method]) -> None:
     console.say(kind.title)
     if kind.several:
         console.say(f"Takes the table of one site. For several sites: {kind.several}.")
+    if kind.accepts_missing:
+        console.say('Works with missing cells: [preparation] missing = "keep".')
     console.heading("Parameters, for [parameters] of a study file")
     docs = parameter_docs(inspect.getdoc(kind) or "")
     shown = dataclasses.fields(kind)  # type: ignore[arg-type]

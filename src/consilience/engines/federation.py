@@ -27,6 +27,7 @@ from consilience.methods.base import (
     Preparation,
     get_method,
 )
+from consilience.methods.phases.prepare import check_missing
 from consilience.methods.result import Result
 from consilience.numerics.random import stream
 from consilience.sites.outputs import SiteOutput
@@ -274,6 +275,7 @@ class Federation:
         method.validate()
         check_partition(type(method), self.partition)
         check_number(type(method), len(self.engine.sites))
+        check_missing(type(method), self.preparation)
         if self.partition == "columns":
             check_place(self.at, self.roles)
             if self.preparation.indicators:
@@ -293,7 +295,9 @@ class Federation:
                     driver.retry_refused()
                 self.engine.open_run(store.info.run)
                 result = driver.run()
-                scaling = None if ctx.scaling is None else ctx.scaling.tolist()
+                scaling = None
+                if ctx.scaling is not None:
+                    scaling = np.where(np.isnan(ctx.scaling), None, ctx.scaling).tolist()  # type: ignore[call-overload]
                 facts = {"notes": ctx.notes, "scaling": scaling, "presets": ctx.presets}
                 store.write_result(result, facts)
                 self.engine.close_run(store.info.run)

@@ -15,6 +15,7 @@ from consilience.engines.local import LocalEngine
 from consilience.engines.signed import IN_STUDY
 from consilience.exceptions import ConsilienceError, RunError, StudyError
 from consilience.methods.base import Method, get_method
+from consilience.methods.phases.prepare import check_missing
 from consilience.sites.loaders import file_site
 from consilience.sites.reference import read_reference
 from consilience.sites.study import SiteFile, Study
@@ -152,14 +153,16 @@ def method_of(study: Study, *, rows: bool = True) -> Method:
     Raises
     ------
     StudyError
-        No such method, a wrong parameter, a method for another partition or number of sites, or
-        reference rows that it does not use.
+        No such method, a wrong parameter, a method for another partition or number of sites, one
+        that cannot work with the missing cells which the study keeps, or reference rows that it
+        does not use.
     DataError
         The reference rows do not fit the study.
     """
     kind = get_method(study.method)
     check_partition(kind, study.partition)
     check_number(kind, len(study.sites.names))
+    check_missing(kind, study.preparation)
     if study.reference is None:
         return kind.from_parameters(study.parameters)
     if REFERENCE not in {f.name for f in dataclasses.fields(kind)}:  # type: ignore[arg-type]

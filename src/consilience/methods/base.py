@@ -105,7 +105,8 @@ class Preparation:
 
     Parameters
     ----------
-    missing : {"refuse", "complete-rows", "aggregated-mean", "indicator"}
+    missing : {"refuse", "complete-rows", "aggregated-mean", "indicator", "keep"}
+        "keep" leaves cells empty, for methods that work with such rows.
     categorical : {"refuse", "treatment", "onehot"}
         Coding of columns with declared levels; "treatment" drops the first level.
     indicators : mapping of str to sequence
@@ -114,14 +115,14 @@ class Preparation:
         By pooled moments (a phase of the exchange), by the site's own, or not at all.
     """
 
-    missing: Literal["refuse", "complete-rows", "aggregated-mean", "indicator"] = "refuse"
+    missing: Literal["refuse", "complete-rows", "aggregated-mean", "indicator", "keep"] = "refuse"
     categorical: Literal["refuse", "treatment", "onehot"] = "refuse"
     indicators: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     standardize: Literal["none", "pooled", "site"] = "none"
 
     def __post_init__(self) -> None:
         allowed = {
-            "missing": ("refuse", "complete-rows", "aggregated-mean", "indicator"),
+            "missing": ("refuse", "complete-rows", "aggregated-mean", "indicator", "keep"),
             "categorical": ("refuse", "treatment", "onehot"),
             "standardize": ("none", "pooled", "site"),
         }
@@ -596,6 +597,8 @@ class Method(ABC):
         Class with ``to_arrays`` and ``from_arrays`` that sites keep.
     several : str
         Of a method that takes the table of one site: name of the method for several sites.
+    accepts_missing : bool
+        Whether its steps work with empty cells of the features, which a study then may keep.
     """
 
     name: ClassVar[str]
@@ -610,6 +613,7 @@ class Method(ABC):
     follows: ClassVar[tuple[str, ...]] = ()
     predictor: ClassVar[Any] = None
     several: ClassVar[str] = ""
+    accepts_missing: ClassVar[bool] = False
 
     def validate(self) -> None:  # noqa: B027  a method without parameters has nothing to check
         """Check parameters; raise `ParameterError`."""

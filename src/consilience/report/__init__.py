@@ -48,6 +48,19 @@ from consilience.report.figures_reference import (
     plot_reference_probes,
     plot_reference_rounds,
 )
+from consilience.report.figures_selection import (
+    plot_entry_curve,
+    plot_leave_one_out,
+    plot_loadings,
+    plot_singular_values,
+)
+from consilience.report.figures_sequences import (
+    plot_item_profiles,
+    plot_sequence_index,
+    plot_site_differences,
+    plot_state_distribution,
+    plot_transitions,
+)
 from consilience.report.figures_wide import plot_dendrogram, plot_interactions
 from consilience.report.figures_wide_choice import plot_candidates, plot_contributions
 from consilience.report.html import write
@@ -67,14 +80,18 @@ __all__ = [
     "plot_disclosure",
     "plot_dissimilarity",
     "plot_eigenvalues",
+    "plot_entry_curve",
     "plot_gain",
     "plot_held_out_loss",
     "plot_interactions",
+    "plot_item_profiles",
     "plot_latent_coefficients",
     "plot_latent_held_out",
     "plot_latent_members",
     "plot_latent_releases",
     "plot_latent_traces",
+    "plot_leave_one_out",
+    "plot_loadings",
     "plot_merges",
     "plot_pairwise_tests",
     "plot_reference_comparison",
@@ -83,10 +100,15 @@ __all__ = [
     "plot_reference_penalties",
     "plot_reference_probes",
     "plot_reference_rounds",
+    "plot_sequence_index",
+    "plot_singular_values",
+    "plot_site_differences",
     "plot_spectrum",
     "plot_stability",
+    "plot_state_distribution",
     "plot_target_by_class",
     "plot_together",
+    "plot_transitions",
     "plot_votes",
     "plot_weights",
     "write",

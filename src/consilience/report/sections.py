@@ -26,6 +26,8 @@ from consilience.report.drawing import short
 
 Tone = Literal["plain", "good", "caution"]
 DASH = "\N{EN DASH}"
+MOST_NAMES = 80
+"""Columns up to which all are named in the question."""
 _NUMBER = re.compile(r"(< )?[+\-\u2212]?[\d,]*\.?\d+(e[+\-]?\d+)?\s?(%|B|kB)?|\u2013|")
 
 
@@ -233,6 +235,7 @@ PREPARED = {
         "missing",
         "indicator",
     ): "Missing values are filled by the mean over all sites and marked by a column of their own.",
+    ("missing", "keep"): "Missing values stay missing: the method works with such rows.",
     ("categorical", "treatment"): "Categories are coded 0/1 against the first level.",
     ("categorical", "onehot"): "Categories are coded 0/1, one column for each level.",
     ("standardize", "none"): "Columns stay in their own units.",
@@ -254,7 +257,7 @@ def question(run: Run, method: type[Method]) -> tuple[Block, ...]:
         text.append(f"Roles: {'; '.join(given)}.")
     columns = run.info.settings.get("columns") or {}
     rows = [
-        (words, _plain(columns[role]), _levels(columns, role))
+        (words, _named(columns[role]), _levels(columns, role))
         for role, words in ROLES.items()
         if columns.get(role)
     ]
@@ -267,7 +270,11 @@ def question(run: Run, method: type[Method]) -> tuple[Block, ...]:
             "of the id. Each site chose its own columns; nobody else is told their names."
         )
     preparation = run.info.settings.get("preparation") or {}
-    prepared = [words for (key, value), words in PREPARED.items() if preparation.get(key) == value]
+    prepared = [
+        words
+        for (key, value), words in PREPARED.items()
+        if preparation.get(key) == value and (key != "standardize" or columns.get("features"))
+    ]
     prepared += [
         f"{column} is used as {listed([f'{column} = {v}' for v in values])}, coded 0/1."
         for column, values in sorted((preparation.get("indicators") or {}).items())
@@ -279,6 +286,14 @@ def question(run: Run, method: type[Method]) -> tuple[Block, ...]:
     if run.info.parameters:
         blocks.append(Block("How the method was set", folded=(_settings_table(run, method),)))
     return tuple(blocks)
+
+
+def _named(columns: Any) -> str:
+    """Names of columns; of very many (pixels, words) the first and how many more."""
+    if isinstance(columns, list | tuple):
+        names = [str(name) for name in columns]
+        return listed(names, 24) if len(names) > MOST_NAMES else ", ".join(names)
+    return _plain(columns)
 
 
 def _levels(columns: dict[str, Any], role: str) -> str:

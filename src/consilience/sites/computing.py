@@ -305,14 +305,16 @@ def _asked_once(
     ------
     DisclosureError
         Another message of this step was answered before, in this line of questions or in another,
-        or the same one after other answers, on which the reply to it may depend.
+        or the same one after other answers or on rows in other units, on which the reply to it may
+        depend.
     """
     if not step.once:
         return {}
     name = f"once {step.name}"
     if isinstance(step.once, str):
         name = " ".join((name, *context.senders.get(step.once, ())))
-    sealed = digest(request.message, *pack_parts(prior.state))
+    units = [message for _, message in prior.transforms]
+    sealed = digest(request.message, *pack_parts(prior.state), *units)
     if known.get(name, {"message": sealed})["message"] != sealed:
         sentence = f"step {step.name!r} is answered once in a run: start another run"
         raise DisclosureError(sentence, public=sentence)

@@ -174,8 +174,9 @@ def load_with_report(
     -------
     Loaded
         Under "aggregated-mean" and "indicator", missing features are NaN until a phase fills
-        them. Rows with values outside declared levels are kept: their codes are NaN, their target
-        is empty, their state is -1, and the column is among ``data.foreign_levels``.
+        them; under "keep" they stay NaN. Rows with values outside declared levels are kept: their
+        codes are NaN, their target is empty, their state is -1, and the column is among
+        ``data.foreign_levels``.
 
     Raises
     ------

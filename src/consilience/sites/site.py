@@ -35,6 +35,7 @@ from consilience.exceptions import (
 )
 from consilience.methods.base import SiteData, Step, get_method
 from consilience.methods.phases import opening
+from consilience.methods.phases.prepare import check_missing
 from consilience.numerics.parallel import one_thread
 from consilience.privacy.accounting import Budget
 from consilience.privacy.revealed_rank import RevealedRank
@@ -455,6 +456,7 @@ class Site:
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
         if not isinstance(message, opening.Open):
             raise WireError("a run was opened with another message")
+        check_missing(get_method(request.method), message.settings()[1])
         data = self._load(message, request.run)
         known = self.home.ledger(TABLES)
         if known.get(request.run, "") != data.content_hash:

@@ -111,7 +111,7 @@ class Data(_Strict):
 class PreparationTable(_Strict):
     """``[preparation]``: rules that hold at every site."""
 
-    missing: Literal["refuse", "complete-rows", "aggregated-mean", "indicator"] = "refuse"
+    missing: Literal["refuse", "complete-rows", "aggregated-mean", "indicator", "keep"] = "refuse"
     categorical: Literal["refuse", "treatment", "onehot"] = "refuse"
     indicators: dict[Name, tuple[Level, ...]] = {}
     standardize: Literal["none", "pooled", "site"] = "none"

@@ -17,6 +17,8 @@ class_moments      AGGREGATE       the same within each class and block of colum
 linked             AGGREGATE       records in each class, columns of the largest component
 rounded            AGGREGATE       records behind the statistic, size of the rounding step
 model              MODEL           records, records in each class, number of parameters
+chances            MODEL or        records in each class, records behind each sum that went into it,
+                   AGGREGATE       largest share of one record
 estimator          MODEL           type, records, parameters or records per leaf
 per_record         PER_RECORD      number of records
 projection         PER_RECORD or   directions, names of the columns, triangular factor of the
@@ -45,6 +47,9 @@ from consilience.wire.block_facts import block_facts, has_numbers, numbers_in
 from consilience.wire.cell_facts import cell_facts, class_facts, product_facts, sums_by_class
 from consilience.wire.centred import Projectable, projectable
 from consilience.wire.centred import column_factor as column_factor
+from consilience.wire.chance_facts import chance_facts
+from consilience.wire.evidence import Evidence as Evidence
+from consilience.wire.evidence import Limits as Limits
 from consilience.wire.faults import class_moments_fault as class_moments_fault
 from consilience.wire.faults import estimator_fault as estimator_fault
 from consilience.wire.message import Disclosure
@@ -54,66 +59,6 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _KEY = object()
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The numbers of a site's policy on which rules by kind rest.
-
-    Attributes
-    ----------
-    min_records : int
-        Records that every released cell must rest on.
-    max_share : float
-        Largest share of one record in the sum of absolute contributions to a cell.
-    min_entities : int
-        Entities behind a class sum, where entities are known.
-    """
-
-    min_records: int = 10
-    max_share: float = 0.5
-    min_entities: int = 3
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What the gate may know about a released value. Never encoded."""
-
-    rule: str
-    n_records: int = 0
-    records: IntArray | None = None
-    share: FloatArray | None = None
-    entities: IntArray | None = None
-    n_columns: int = 0
-    n_parameters: int = 0
-    steps: FloatArray | None = None
-    epsilon: float = 0.0
-    mechanism: str = ""
-    type_name: str = ""
-    series: str = ""
-    members: IntArray | None = None
-    member_entities: NDArray[Any] | None = None
-    parts: tuple[Evidence, ...] = ()
-    directions: FloatArray | None = dataclasses.field(default=None, repr=False)
-    columns: tuple[str, ...] = ()
-    factor: FloatArray | None = dataclasses.field(default=None, repr=False)
-    rows: FloatArray | None = dataclasses.field(default=None, repr=False)
-    recipient: str = ""
-
-    def small(self, limits: Limits) -> NDArray[np.bool_]:
-        """Cells that rest on some records, but on too few records or entities."""
-        if self.records is None:
-            return np.zeros((), dtype=bool)
-        small = (self.records > 0) & (self.records < limits.min_records)
-        if self.entities is not None:
-            small |= (self.entities > 0) & (self.entities < limits.min_entities)
-        return np.asarray(small)
-
-    def dominated(self, limits: Limits) -> NDArray[np.bool_]:
-        """Cells in which one record carries too large a share."""
-        if self.share is None:
-            return np.zeros((), dtype=bool)
-        return np.asarray(~(self.share <= limits.max_share))
 
 
 class Released:
@@ -427,7 +372,8 @@ def class_moments(
     Parameters
     ----------
     rows : (n, p) array
-        Finite numbers.
+        Finite numbers, or NaN where a value is missing: sums are then over the pairs of values that
+        are there, and so is what they rest on.
     cells : (n,) int array
         Class of each row; -1 leaves it out.
     n_cells : int
@@ -539,6 +485,45 @@ def model(
         n_parameters = numbers_in(parameters)
     evidence = Evidence(kind, int(n_records), records, n_parameters=int(n_parameters))
     return Released(parameters, Disclosure.MODEL, evidence, _KEY)
+
+
+def chances(
+    values: Any,
+    *,
+    cells: IntArray,
+    sums: tuple[IntArray, IntArray, FloatArray, FloatArray],
+    disclosure: Disclosure = Disclosure.MODEL,
+) -> Released:
+    """Release shares of events within classes, made of sums over records.
+
+    Parameters
+    ----------
+    values : nest of dicts and tuples of arrays
+        Chances of states, steps or levels by class.
+    cells : (n,) int array
+        Class of each record; -1 was left out.
+    sums : tuple of (m,) arrays
+        Record, sum (0, 1, ...), weight of the record in the class and what it adds: of everything
+        that went into `values`.
+    disclosure : Disclosure
+        AGGREGATE where records were put into classes beforehand.
+
+    Raises
+    ------
+    ProtocolError
+        Numbers without records in classes.
+    """
+    sizes = np.unique(cells[cells >= 0], return_counts=True)[1].astype(np.int64)
+    if not len(sizes) and has_numbers(values):
+        raise ProtocolError("chances are released with records in their classes")
+    records, share = chance_facts(*sums)
+    evidence = Evidence(
+        "sum",
+        int(sizes.sum()),
+        np.concatenate([sizes, records]),
+        np.concatenate([np.zeros(len(sizes)), share]),
+    )
+    return Released(values, disclosure, evidence, _KEY)
 
 
 def estimator(

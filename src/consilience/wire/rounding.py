@@ -32,12 +32,12 @@ def coarse(
     """
     error = np.sqrt(np.nan_to_num(variance))
     influence = error / np.sqrt(np.maximum(np.nan_to_num(effective), 1.0))
-    steps = _step_above(np.maximum(np.maximum(influence, error / 5), np.nan_to_num(largest)))
+    steps = step_above(np.maximum(np.maximum(influence, error / 5), np.nan_to_num(largest)))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         rounded_mean = np.where(steps > 0, np.round(mean / steps) * steps, mean)
-        square = _step_above(np.nan_to_num(largest) ** 2)
+        square = step_above(np.nan_to_num(largest) ** 2)
         fine = np.where(square > 0, np.ceil(variance / square) * square, _digits(variance, 2))
-    blunt = np.where(dominated, _step_above(np.nan_to_num(variance)), fine)
+    blunt = np.where(dominated, step_above(np.nan_to_num(variance)), fine)
     # A count of the rows on one side of a line would tell where a row lies.
     return rounded_mean, blunt, _on_grid(effective)
 
@@ -66,7 +66,7 @@ def largest_move(parts: FloatArray, total: FloatArray, least: FloatArray | None)
     return np.asarray(moved if least is None else np.maximum(moved, least))
 
 
-def _step_above(x: FloatArray) -> FloatArray:
+def step_above(x: FloatArray) -> FloatArray:
     """Smallest of 1, 2, 5 times a power of ten that is at least x; 0 for 0, 1 for infinity."""
     safe = np.where(np.isfinite(x) & (x > 0), x, 1.0)
     power = 10.0 ** np.floor(np.log10(safe))

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from consilience.exceptions import StudyError
-from consilience.methods.base import Preparation, SiteData
+from consilience.exceptions import ProtocolError, QuorumError, StudyError
+from consilience.methods.base import Preparation, SiteData, register
 from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.methods.phases import standardise
 from consilience.methods.phases.standardise import Scale, transform
 from consilience.testing.fakes import federation_of, scripted
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+from tests.methods.phases.test_moments import OnlyMoments
 
 RNG = np.random.default_rng(11)
 TABLES = {f"s{i}": RNG.normal(size=(30 + i, 2)) * [3, 0.5] + [10 * i, -4] for i in range(3)}
@@ -101,3 +103,75 @@ def test_scaling_is_kept_by_the_site() -> None:
     np.testing.assert_array_equal(done.features, np.zeros((4, 2)))
     np.testing.assert_array_equal(done.scaling, [[5, 6], [1, 1], [1, 1]])  # type: ignore[arg-type]
     assert dataclasses.replace(done, rows=np.arange(4)).scaling is not None
+
+
+# --------------------------------------------------------------------------- missing = "keep"
+
+
+@register
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WithGaps(OnlyMoments):
+    name: ClassVar[str] = "test-moments-with-gaps"
+    accepts_missing: ClassVar[bool] = True
+
+
+def keeping(standardize: Any) -> Preparation:
+    return Preparation(missing="keep", standardize=standardize)
+
+
+def with_gaps() -> dict[str, np.ndarray]:
+    """Twelve gaps in each column: fewer are too small a number to tell."""
+    tables = {site: x.copy() for site, x in TABLES.items()}
+    for i, x in enumerate(tables.values()):
+        x[: 12 + i, 0] = x[8:20, 1] = np.nan
+    return tables
+
+
+def test_kept_cells_stay_empty_and_scales_are_of_the_others() -> None:
+    tables = with_gaps()
+    pooled = np.concatenate(list(tables.values()))
+    federation = federation_of(tables, preparation=keeping("pooled"))
+    finished = WithGaps().run(federation, seed=0)
+    np.testing.assert_allclose(finished.result.mean, 0, atol=1e-13)
+    np.testing.assert_allclose(finished.result.variance, 1, rtol=1e-12)
+    assert np.isnan(finished.scaling[0]).all()
+    np.testing.assert_allclose(
+        finished.scaling[1:], [np.nanmean(pooled, axis=0), np.nanstd(pooled, axis=0)]
+    )
+    np.testing.assert_array_equal(finished.result.n, (~np.isnan(pooled)).sum(axis=0))
+
+
+def test_kept_cells_and_own_scales() -> None:
+    gaps = np.full(2, np.nan)
+    message = dataclasses.replace(scale(own=True), fill=relayed(gaps, Disclosure.AGGREGATE))
+    x = np.array([[np.nan, 2.0], [3.0, np.nan], [5.0, np.nan]])
+    done = transform(message, SiteData(x, ("a", "b"), np.arange(3)))
+    np.testing.assert_array_equal(done.features, [[np.nan, 0.0], [-1.0, np.nan], [1.0, np.nan]])
+    half = dataclasses.replace(message, fill=relayed(np.array([np.nan, 1]), Disclosure.AGGREGATE))
+    with pytest.raises(ProtocolError, match="in all columns, or in none"):
+        transform(half, SiteData(x, ("a", "b"), np.arange(3)))
+
+
+def test_a_method_that_needs_every_cell_refuses_to_keep_gaps() -> None:
+    federation = federation_of(TABLES, preparation=keeping("none"))
+    with pytest.raises(StudyError, match="needs a value in every cell"):
+        MeanAndSD().run(federation, seed=0)
+
+
+def test_a_site_refuses_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator without the check gets nothing; nor does one that fills against the rules."""
+    from consilience.engines import federation as engine
+    from consilience.methods.phases import prepare
+
+    for module in (engine, prepare):
+        monkeypatch.setattr(module, "check_missing", lambda *_: None)
+    with pytest.raises(QuorumError, match="needs a value in every cell"):
+        MeanAndSD().run(federation_of(TABLES, preparation=keeping("none")), seed=0)
+    original = standardise._scaling
+
+    def filling(ctx: Any) -> Any:
+        return np.nan_to_num((yield from original(ctx)))
+
+    monkeypatch.setattr(standardise, "_scaling", filling)
+    with pytest.raises(QuorumError, match="as the study's preparation says"):
+        WithGaps().run(federation_of(with_gaps(), preparation=keeping("pooled")), seed=0)

@@ -3,6 +3,9 @@
 ================================  ======================================================
 coordinator                       site
 ================================  ======================================================
+judge: JudgeRequest           ->  holds entries out by folds that it alone knows, predicts
+                                  them with 1 .. max_clusters classes (only for "cv")
+                              <-  Judged: squared errors by fold        AGGREGATE
 vote: VoteRequest             ->  BIC for 1 .. max_clusters (only if the number is open)
                               <-  Ballot: choice, scores                MODEL
 fit: FitRequest               ->  fits its own models, for the main ensemble and for
@@ -15,7 +18,13 @@ label: Map                    ->  labels every row from its *true* tuple;
   features T, centres (all)       keeps labels and predictor
                               <-  Profile: class means                  MODEL
                                   agreement of halves, rounded          AGGREGATE
+compare: CompareRequest       ->  counts states and steps (or levels) by final class and
+                                  by classes that it finds alone (coded rows only)
+                              <-  Compared: chances by class            AGGREGATE
 ================================  ======================================================
+
+Rows are numbers (k-means, Gaussian mixtures) or coded: sequences of states (mixtures of Markov
+chains) or categories (latent classes).
 
 Phases: vote, bootstrap_pairs (and opening, agree_levels, standardise before all methods).
 
@@ -31,24 +40,34 @@ section 2. Departures:
   with fewer than two classes contributes counts only.
 * Outlying rows are told by the models of the other sites, after the exchange.
 * ``weighting="centred"`` is the default, ``"spectral"`` is the source's.
+* ``n_clusters="cv"`` is not in the source (see ``judging``): the number with the smallest error of
+  held-out entries, added up over sites. It counts classes that sites tell apart by their own rows:
+  where each site holds few of them, it finds few.
 * Stability between runs on disjoint halves is shown beside the same figure with columns permuted.
   Halves (and resamples) are secret draws of a site: were they known, class means would be
   equations in the rows.
+* Models of coded rows are fitted to secret resamples, also where there is one a site. Their
+  parameters are made of sums of at least `min_records` rows (``docs/proofs/markov-models.md``).
+* The comparison of sites (source: Frobenius differences of empirical transition matrices) has
+  intervals by a parametric bootstrap, and classes that sites find alone beside it.
 
-Absence: a site that misses the vote or the fit is left out of it, down to the quorum; one that
-misses the count contributes its model only; one that misses the labels gets none. A note names it.
+Absence: a site that misses the judging, the vote or the fit is left out of it, down to the quorum;
+one that misses the count contributes its model only, one that misses the labels gets none, one that
+misses the comparison is left out of it. A note names it.
 
 Leakage: the coordinator knows each site's class means (or mixture parameters), how many of its rows
-have each frequent label tuple, the means of the final classes, and rounded agreements. It knows no
+have each frequent label tuple, the means of the final classes, rounded agreements and, for "cv",
+squared errors of held-out entries by secret fold and number of classes. It knows no
 label of any row, and no tuple of fewer than `min_records` rows. Class means, moments and final
 means are sums over groups of at least `min_records` rows (`site.profiled_classes`). Counts of
 different ensembles are judged one ensemble at a time: two ensembles whose classes nearly coincide
-tell how many rows, but not which, lie between them. Sites know each other's models.
+tell how many rows, but not which, lie between them. Of coded rows it knows chances of states and
+steps (or levels) by class instead of means, none of them of fewer than `min_records` rows, and
+likelihoods. Sites know each other's models.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -57,31 +76,41 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.estimators.cluster_models import model_from_arrays
+from consilience.estimators.coded_models import kind_of, local_model_from_arrays
 from consilience.estimators.ensemble_predictor import EnsemblePredictor
-from consilience.exceptions import ParameterError, QuorumError
+from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.methods.base import (
     Ask,
+    Columns,
     CoordinatorContext,
     Exchange,
     Method,
+    Preparation,
     Replies,
     register,
 )
+from consilience.methods.ensemble_clustering import comparing, judging
 from consilience.methods.ensemble_clustering import site as at_site
 from consilience.methods.ensemble_clustering.messages import (
+    CODED,
+    MAX_FOLDS,
+    MAX_JUDGED,
     MAX_PAIRS,
     MAX_RESAMPLES,
     AllModels,
     FitRequest,
     Map,
-    PatternCounts,
     Profile,
     Settings,
     VoteRequest,
 )
+from consilience.methods.ensemble_clustering.pooling import (
+    check_counts,
+    model_names,
+    pooled_means,
+    stability,
+)
 from consilience.methods.ensemble_clustering.result import EnsembleClusteringResult
-from consilience.methods.phases import bootstrap_pairs
 from consilience.methods.phases.vote import VoteCount, vote
 from consilience.numerics.ensemble import (
     Ensemble,
@@ -98,10 +127,10 @@ from consilience.wire.message import Disclosure
 FloatArray = NDArray[np.float64]
 Arrays = dict[str, Any]
 
-MODELS = ("kmeans", "gaussian-mixture")
+MODELS = ("kmeans", "gaussian-mixture", *CODED)
 WEIGHTINGS = ("centred", "spectral", "equal")
 COVARIANCES = ("diag", "full", "spherical", "tied")
-RULES = ("vote", "eigenvalues")
+RULES = ("vote", "eigenvalues", "cv")
 _NOTHING = (
     "no site found two classes that are large enough, or none could count its rows: ask for fewer "
     "classes, or let larger sites take part"
@@ -128,11 +157,14 @@ class EnsembleClustering(Method):
 
     Parameters
     ----------
-    n_clusters : int or {"vote", "eigenvalues"}
-        Number of classes K: given; the plurality of the sites' votes by BIC; or from the spectrum
-        of the ensemble distance.
-    model : {"kmeans", "gaussian-mixture"}
-        Local model.
+    n_clusters : int or {"vote", "eigenvalues", "cv"}
+        Number of classes K: given; the plurality of the sites' votes by BIC; from the spectrum
+        of the ensemble distance; or with the smallest error of held-out entries, over all sites.
+    model : {"kmeans", "gaussian-mixture", "markov-mixture", "latent-class"}
+        Local model. "markov-mixture" takes the study's sequence columns and no features;
+        "latent-class" takes features with declared levels, coded one-hot. Both work with missing
+        cells (``[preparation] missing = "keep"``), and each site votes even where `n_clusters` is
+        given.
     covariance_type : {"diag", "full", "spherical", "tied"}
         Of Gaussian mixtures.
     weighting : {"centred", "spectral", "equal"}
@@ -140,11 +172,13 @@ class EnsembleClustering(Method):
         apart, since distance matrices are never orthogonal; "centred" takes their means off first
         and did better wherever some models carry nothing (``replications``), unless most do.
     max_clusters : int
-        Largest number of classes that is considered when the number is open.
+        Largest number of classes that is considered when the number is open. A smallest error at
+        this number chooses nothing: a note says so.
     n_init : int
-        Restarts of k-means++, at the sites and in the final step.
-    n_resamples : int
-        Models per site; more than one are fitted on resampled rows (useful for few sites).
+        Restarts of k-means++, at the sites and in the final step; starts of EM.
+    n_resamples : int or None
+        Models per site; more than one are fitted on resampled rows (useful for few sites). None is
+        4 for models of coded rows, which are always fitted on resampled rows, and 1 for others.
     trim : float or None
         Leave out rows whose distance to the nearest class of the *other* sites' models exceeds the
         site's median by more than `trim` median absolute deviations; their class is -1. None trims
@@ -152,6 +186,9 @@ class EnsembleClustering(Method):
         since they get a mean of their own, and regular rows are lost: see ``replications``.)
     stability_pairs : int
         Pairs of runs on disjoint halves; 0 leaves stability out.
+    n_folds : int
+        Folds of entries that each site holds out for ``n_clusters="cv"``; a site with few rows
+        makes fewer.
     """
 
     n_clusters: int | str = "vote"
@@ -160,23 +197,34 @@ class EnsembleClustering(Method):
     weighting: str = "centred"
     max_clusters: int = 6
     n_init: int = 20
-    n_resamples: int = 1
+    n_resamples: int | None = None
     trim: float | None = None
     stability_pairs: int = 5
+    n_folds: int = 10
 
     name: ClassVar[str] = "ensemble-clustering"
     version: ClassVar[int] = 1
     title: ClassVar[str] = "Which subtypes exist across sites?"
-    steps = (at_site.vote, at_site.fit, at_site.count, at_site.label)
-    absence: ClassVar[str] = (
-        "A site that misses the vote or the fit is left out of it, down to the quorum; one that "
-        "misses the count contributes its model only; one that misses the labels gets none."
+    accepts_missing: ClassVar[bool] = True  # models of codes, see `admit`
+    steps = (
+        judging.judge,
+        at_site.vote,
+        at_site.fit,
+        at_site.count,
+        at_site.label,
+        comparing.compare,
     )
-    tolerates: ClassVar = {"count": "any", "label": "any"}
+    absence: ClassVar[str] = (
+        "A site that misses the judging, the vote or the fit is left out of it, down to the "
+        "quorum; one that misses the count contributes its model only; one that misses the labels "
+        "gets none, and one that misses the comparison is left out of it."
+    )
+    tolerates: ClassVar = {"count": "any", "label": "any", "compare": "any"}
     leakage: ClassVar[str] = (
         "The coordinator knows each site's local class parameters, how many of its rows have each "
-        "frequent label tuple, the means of the final classes and rounded agreements; no label of "
-        "any row."
+        "frequent label tuple, the means of the final classes, rounded agreements and, for "
+        'n_clusters = "cv", squared errors of held-out entries by fold; of sequences and '
+        "categories, chances by class instead of means; no label of any row."
     )
     Result = EnsembleClusteringResult
     predictor: ClassVar[Any] = EnsemblePredictor
@@ -186,7 +234,7 @@ class EnsembleClustering(Method):
         if self.n_clusters not in RULES and not _whole(self.n_clusters, 1):
             raise ParameterError.of(
                 "n_clusters",
-                "a whole number of at least 1, 'vote' or 'eigenvalues'",
+                "a whole number of at least 1, 'vote', 'eigenvalues' or 'cv'",
                 self.n_clusters,
             )
         for name, choices in (
@@ -197,35 +245,61 @@ class EnsembleClustering(Method):
             if getattr(self, name) not in choices:
                 raise ParameterError.of(name, f"one of {', '.join(choices)}", getattr(self, name))
         for name, least, most in (
-            ("max_clusters", 2, 100),
+            ("max_clusters", 2, MAX_JUDGED if self.n_clusters == "cv" else 100),
             ("n_init", 1, 10_000),
             ("n_resamples", 1, MAX_RESAMPLES),
             ("stability_pairs", 0, MAX_PAIRS),
+            ("n_folds", 2, MAX_FOLDS),
         ):
             value = getattr(self, name)
+            if name == "n_resamples" and value is None:
+                continue
             if not _whole(value, least) or value > most:
                 allowed = f"a whole number from {least} to {most}"
                 raise ParameterError.of(name, allowed, getattr(self, name))
         if self.trim is not None and not (_real(self.trim) and 0 < self.trim < np.inf):
             raise ParameterError.of("trim", "a positive number, or left out", self.trim)
+        if self.model in CODED and self.trim is not None:
+            raise ParameterError(
+                f"model {self.model!r} has no distances to trim by: leave trim out"
+            )
+        if self.model in CODED and self.n_clusters == "cv":
+            raise ParameterError(
+                f'n_clusters = "cv" holds out entries of numbers, which model {self.model!r} has '
+                'none of: choose "vote", "eigenvalues" or a number'
+            )
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that the study has the columns that the model takes."""
+        fault = _misfit(self.model, ctx.columns, ctx.preparation)
+        if fault:
+            raise StudyError(fault, public=fault)
 
     # ------------------------------------------------------------------ the exchange
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
-        """Vote, fit, count, label; or count and label alone in a run that follows another."""
+        """Judge, vote, fit, count, label; count and label alone in a run that follows another."""
         if isinstance(ctx.follows, EnsembleClusteringResult):
             return (yield from self._follow(ctx, ctx.follows))
         ballots: VoteCount | None = None
-        if isinstance(self.n_clusters, str):
+        judged: dict[str, Any] = {}
+        if self.n_clusters == "cv":
+            judged = yield from judging.judged_numbers(
+                ctx, n_folds=self.n_folds, max_clusters=self.max_clusters, n_init=self.n_init
+            )
+        if isinstance(self.n_clusters, str) or self.model in CODED:
+            # Where the number is given, what sites prefer by themselves stands beside it.
             request = VoteRequest(settings=self._settings(1).to_json())
             ballots = yield from vote(ctx, Ask("vote", request))
-        ensembles, owners = yield from self._fit(ctx, ballots)
+        chosen = int(judged["cv_candidates"][judged["cv_chosen"]]) if judged else 0
+        given = not isinstance(self.n_clusters, str)
+        ensembles, owners = yield from self._fit(ctx, None if given else ballots, chosen)
         tables, how = yield from self._count(ctx, ensembles, owners, self.stability_pairs)
         main = _build(ensembles[0], tables[0], self.weighting)
         if main is None:
             raise QuorumError(_NOTHING)
         suggested = n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
-        n_clusters = self._number(ballots, suggested)
+        n_clusters = chosen or self._number(None if given else ballots, suggested)
         compared = n_clusters if n_clusters > 1 else max(2, suggested)
         fitted = [self._cluster(ctx, main, tables[0], n_clusters)]
         if len(fitted[0].centres) < n_clusters:
@@ -235,27 +309,33 @@ class EnsembleClustering(Method):
             built = _build(models, counts, self.weighting)
             fitted.append(self._cluster(ctx, built, counts, compared))
         profiles = yield from _label(ctx, fitted, tuple(how))
-        stability = _stability(profiles, fitted, compared)
+        built_pairs = [f.ensemble is not None for f in fitted[1:]]
+        agreed = stability(profiles, built_pairs, fitted[0].tables, compared)
+        tables_told = yield from self._compare(ctx, fitted[0], profiles, local=True)
         held = ballots or VoteCount(0, {}, {}, float("nan"))
         return _result(
             ctx,
             fitted[0],
             main,
             profiles,
-            chosen_by="given" if ballots is None else str(self.n_clusters),
+            chosen_by="given" if given else str(self.n_clusters),
             votes=held.votes,
             vote_scores=held.scores,
             vote_share=held.share,
             n_clusters_by_eigenvalues=suggested,
             owners=owners[0],
-            model_names=_names(owners[0]),
+            model_names=model_names(owners[0]),
             counted=how,
-            stability=stability,
+            stability=agreed,
             models=ensembles[0],
+            **judged,
+            **tables_told,
         )
 
     def _follow(self, ctx: CoordinatorContext, earlier: EnsembleClusteringResult) -> Exchange:
         """Label rows by the classes of an earlier run: other rows, or sites that join late."""
+        if (kind_of(local_model_from_arrays(earlier.models[0])) or self.model) != self.model:
+            raise ParameterError("a run that follows another has its model: set the same one")
         ensembles = [earlier.models]
         tables, how = yield from self._count(ctx, ensembles, [earlier.owners], 0)
         built = _build(earlier.models, tables[0], self.weighting)
@@ -265,6 +345,7 @@ class EnsembleClustering(Method):
         # The map stays that of the earlier run: labels of both runs mean the same.
         kept = _Mapped(earlier.features, earlier.centres)
         profiles = yield from _label(ctx, [kept], tuple(how))
+        tables_told = yield from self._compare(ctx, fitted, profiles, local=False)
         return _result(
             ctx,
             fitted,
@@ -281,13 +362,17 @@ class EnsembleClustering(Method):
             counted=how,
             stability={},
             models=earlier.models,
+            **tables_told,
         )
 
     def _fit(
-        self, ctx: CoordinatorContext, ballots: VoteCount | None
+        self, ctx: CoordinatorContext, ballots: VoteCount | None, chosen: int
     ) -> Generator[Ask, Replies, tuple[list[tuple[Arrays, ...]], list[tuple[str, ...]]]]:
         """Ask for local models; returns models and their sites by ensemble."""
-        local = {site: self._local_number(ballots, site) for site in ctx.sites}
+        local = {
+            site: max(2, chosen) if chosen else self._local_number(ballots, site)
+            for site in ctx.sites
+        }
         messages = {
             site: FitRequest(settings=self._settings(k).to_json()) for site, k in local.items()
         }
@@ -322,11 +407,13 @@ class EnsembleClustering(Method):
             owners=tuple(owners),
         )
         replies = ctx.require((yield Ask("count", request)), at_least=1)
-        sizes = [tuple(model_from_arrays(m).n_classes for m in models) for models in ensembles]
+        sizes = [
+            tuple(local_model_from_arrays(m).n_classes for m in models) for models in ensembles
+        ]
         tables: list[dict[str, PatternTable]] = [{} for _ in ensembles]
         how: dict[str, str] = {}
         for site, reply in replies.items():
-            _check_counts(site, reply, sizes)
+            check_counts(site, reply, sizes)
             how[site] = reply.how
             for i, item in enumerate(reply.counts.value):
                 keys, counts = np.array(item["keys"]), np.array(item["counts"])
@@ -350,10 +437,27 @@ class EnsembleClustering(Method):
             n_clusters=n_clusters,
             max_clusters=self.max_clusters,
             n_init=self.n_init,
-            n_resamples=self.n_resamples,
+            n_resamples=self._n_resamples,
             trim=self.trim,
             pairs=self.stability_pairs if pairs is None else pairs,
         )
+
+    @property
+    def _n_resamples(self) -> int:
+        if self.n_resamples is not None:
+            return self.n_resamples
+        return 4 if self.model in CODED else 1
+
+    def _compare(
+        self, ctx: CoordinatorContext, fitted: _Fitted, profiles: dict[str, Profile], *, local: bool
+    ) -> Generator[Ask, Replies, dict[str, Any]]:
+        """Ask what the classes look like; models of numbers have told it with their means."""
+        if self.model not in CODED:
+            return {}
+        k = len(fitted.centres)
+        settings, to = self._settings(k), tuple(profiles)
+        facts = yield from comparing.compared_sites(ctx, settings, to, k, local=local)
+        return facts
 
     def _local_number(self, ballots: VoteCount | None, site: str) -> int:
         """Classes that a site fits: K, or its own vote where K is open or 1; two at least."""
@@ -414,63 +518,8 @@ def _build(
     if not models or not tables:
         return None
     merged = merge_tables([tables[site] for site in sorted(tables)])
-    parameters = [model_from_arrays(m).class_parameters for m in models]
+    parameters = [local_model_from_arrays(m).class_parameters for m in models]
     return build_ensemble(merged, parameters, weighting=weighting)  # type: ignore[arg-type]
-
-
-def _check_counts(site: str, reply: PatternCounts, sizes: list[tuple[int, ...]]) -> None:
-    """Refuse counts that do not fit the models that were sent."""
-    items = reply.counts.value
-    fine = len(items) == len(sizes)
-    for item, n_classes in zip(items, sizes, strict=False):
-        keys, counts = np.asarray(item["keys"]), np.asarray(item["counts"])
-        fine &= keys.ndim == 2 and keys.shape == (len(counts), len(n_classes))
-        fine &= keys.dtype.kind in "iu" and counts.dtype.kind in "iu"
-        fine = fine and bool((keys < np.asarray(n_classes)).all() and (keys >= 0).all())
-        fine = fine and bool((counts >= 0).all())
-    if not fine:
-        raise QuorumError(f"site {site} sent counts that do not fit the models: leave it out")
-
-
-def _stability(
-    profiles: dict[str, Profile], fitted: list[_Fitted], n_clusters: int
-) -> dict[str, Any]:
-    """Pool the agreements of the pairs whose four ensembles could all be built."""
-    built = [f.ensemble is not None for f in fitted[1:]]
-    usable = [i for i in range(len(built) // 4) if all(built[4 * i : 4 * i + 4])]
-    voiced = {s: p for s, p in profiles.items() if s in fitted[0].tables}
-    if not usable or not voiced:
-        return {}
-    sizes = np.array([fitted[0].tables[s].n_subjects for s in voiced], dtype=float)
-    said = {
-        name: np.array(
-            [[_entry(getattr(p, name).value, i) for p in voiced.values()] for i in usable]
-        )
-        for name in ("agreement", "null_agreement", "alone_agreement", "ported_agreement")
-    }
-    pooled = bootstrap_pairs.pool(said["agreement"], said["null_agreement"], sizes)
-    if pooled is None:
-        return {}
-    alone, ported = (
-        bootstrap_pairs.weighted(said[name], sizes)
-        for name in ("alone_agreement", "ported_agreement")
-    )
-    by_site = {}
-    for j, site in enumerate(voiced):
-        own = said["agreement"][:, j]
-        by_site[site] = float(np.nanmean(own)) if (~np.isnan(own)).any() else float("nan")
-    return {
-        **dataclasses.asdict(pooled),
-        "n_clusters": n_clusters,
-        "alone_mean": float(alone.mean()) if len(alone) else float("nan"),
-        "ported_mean": float(ported.mean()) if len(ported) else float("nan"),
-        "by_site": by_site,
-    }
-
-
-def _entry(values: tuple[float, ...], i: int) -> float:
-    """Agreement of a pair; NaN where the site said nothing."""
-    return float(values[i]) if i < len(values) else float("nan")
 
 
 def _result(
@@ -489,9 +538,9 @@ def _result(
     for site, table in fitted.tables.items():
         final = assign(table.patterns, table.n_classes, space, fitted.centres)
         by_site[site] = np.bincount(final, weights=table.counts, minlength=k).astype(np.int64)
-    scaled = _pooled({s: p.means.value for s, p in profiles.items()}, by_site)
+    scaled = pooled_means({s: p.means.value for s, p in profiles.items()}, by_site)
     targets = {s: p.target_means.value for s, p in profiles.items()}
-    target = _pooled({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
+    target = pooled_means({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
     means = scaled if ctx.scaling is None else scaled * ctx.scaling[2] + ctx.scaling[1]
     if "merged" in facts["counted"].values():
         ctx.note(
@@ -505,8 +554,7 @@ def _result(
         n_records=int(sum(t.n_subjects for t in fitted.tables.values())),
         class_sizes=np.sum(list(by_site.values()), axis=0).astype(np.int64),
         class_sizes_by_site=by_site,
-        class_means=means,
-        class_means_scaled=scaled,
+        **{"class_means": means, "class_means_scaled": scaled, **facts},
         target=ctx.columns.target or "",
         target_means=target,
         target_means_by_site=targets,
@@ -515,30 +563,7 @@ def _result(
         n_patterns=len(merge_tables([fitted.tables[s] for s in sorted(by_site)]).counts),
         features=space,
         centres=fitted.centres,
-        **facts,
     )
-
-
-def _pooled(means: dict[str, FloatArray], sizes: dict[str, NDArray[np.int64]]) -> FloatArray:
-    """Mean over sites weighted by class sizes; NaN where no site sent one."""
-    total: Any = 0.0
-    weight: Any = 0.0
-    for site in sorted(means):
-        if site in sizes:
-            present = ~np.isnan(means[site])
-            w = sizes[site][:, None] * present
-            total = total + np.where(present, means[site], 0.0) * w
-            weight = weight + w
-    return np.asarray(np.where(weight > 0, total / np.maximum(weight, 1), np.nan))
-
-
-def _names(owners: tuple[str, ...]) -> tuple[str, ...]:
-    """Name each model by its site, numbered where a site has several."""
-    names = []
-    for i, owner in enumerate(owners):
-        number = owners[:i].count(owner) + 1
-        names.append(owner if owners.count(owner) == 1 else f"{owner}/{number}")
-    return tuple(names)
 
 
 def _whole(value: object, least: int) -> bool:
@@ -547,3 +572,37 @@ def _whole(value: object, least: int) -> bool:
 
 def _real(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _misfit(kind: str, columns: Columns, preparation: Preparation) -> str:
+    """What the study says that the model cannot take, in one sentence."""
+    if kind not in CODED:
+        if preparation.missing == "keep":
+            return (
+                f"model {kind!r} needs a value in every cell and the study keeps missing ones: set "
+                '[preparation] missing to "complete-rows" or "aggregated-mean"'
+            )
+        return ""
+    if preparation.missing not in ("refuse", "complete-rows", "keep"):
+        return f'model {kind!r} fills no cells: set [preparation] missing to "keep" or "refuse"'
+    if preparation.standardize != "none":
+        return f'model {kind!r} has no scales: set [preparation] standardize to "none"'
+    if kind == "markov-mixture":
+        if not columns.sequence:
+            return (
+                "model 'markov-mixture' needs sequence columns: name them in [data] sequence, and "
+                "declare the states as levels of the first one"
+            )
+        if columns.features:
+            return "model 'markov-mixture' clusters sequence columns alone: leave features out"
+        return ""
+    numbers = [name for name in columns.features if name not in columns.levels]
+    if numbers or not columns.features:
+        which = f": {numbers[0]!r} has none" if numbers else ""
+        return f"model 'latent-class' needs features with declared levels{which}"
+    if preparation.categorical != "onehot" or preparation.indicators:
+        return (
+            "model 'latent-class' needs every level of a column: set [preparation] categorical to "
+            '"onehot", without indicators'
+        )
+    return ""

@@ -10,8 +10,12 @@ from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Disclosure, message, sends
 
+CODED = ("markov-mixture", "latent-class")
+"""Models of coded rows."""
 MAX_PAIRS = 100
 MAX_RESAMPLES = 20
+MAX_FOLDS = 20
+MAX_JUDGED = 30
 """Each view of the rows tells a little more of them, whoever asks and why."""
 
 
@@ -47,6 +51,35 @@ class VoteRequest:
     """Choose the number of classes that your rows prefer."""
 
     settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+
+
+@message("ensemble-clustering/judge-request", version=1)
+class JudgeRequest:
+    """Judge numbers of classes by entries of your rows that you hold out."""
+
+    n_folds: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="folds of entries")
+    max_clusters: int = sends(
+        Disclosure.PUBLIC, kind="int", audience="site", doc="largest number of classes"
+    )
+    n_init: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="starts of k-means")
+
+
+@message("ensemble-clustering/judged", version=1)
+class Judged:
+    """How well k-means with 1, 2, ... classes predicts held-out entries; which, nobody knows."""
+
+    errors: Released = sends(
+        Disclosure.AGGREGATE,
+        ("f", "c"),
+        gaps=True,
+        doc="sums of squared errors of held-out entries, by fold and number of classes",
+    )
+    entries: Released = sends(
+        Disclosure.AGGREGATE, ("f",), gaps=True, doc="held-out entries by fold"
+    )
+    se: Released = sends(
+        Disclosure.MODEL, ("c",), gaps=True, doc="standard errors of the errors per entry"
+    )
 
 
 @message("ensemble-clustering/fit-request", version=1)
@@ -146,4 +179,51 @@ class Profile:
         "by pair",
         gaps=True,
         doc="the same by one site's model alone, mean over all sites' models, rounded",
+    )
+
+
+@message("ensemble-clustering/compare-request", version=1)
+class CompareRequest:
+    """Say what the final classes look like at your site: chances of states and steps, or levels."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+    local: bool = sends(
+        Disclosure.PUBLIC,
+        kind="bool",
+        audience="site",
+        doc="whether to tell the same of classes that you find alone",
+    )
+
+
+@message("ensemble-clustering/compared", version=1)
+class Compared:
+    """Chances within the final classes; NaN for rows of the table that too few records are in."""
+
+    chances: Released = sends(
+        Disclosure.AGGREGATE, ("k", "c"), gaps=True, doc="chances within the final classes"
+    )
+    kinds: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "c"),
+        kind="int",
+        doc="what is shown in each cell, see numerics.told_tables",
+    )
+    numbers: Released = sends(
+        Disclosure.AGGREGATE, ("k", "r"), doc="what each row of chances rests on, coarsely"
+    )
+    local_chances: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "c"),
+        gaps=True,
+        doc="the same by classes that the site finds alone, matched to the final ones, over a "
+        "secret part of its rows",
+    )
+    local_kinds: Released = sends(
+        Disclosure.AGGREGATE, ("k", "c"), kind="int", doc="the same of these"
+    )
+    local_numbers: Released = sends(Disclosure.AGGREGATE, ("k", "r"), doc="the same of these")
+    start_spread: Released = sends(
+        Disclosure.MODEL,
+        ("m",),
+        doc="log likelihoods of the starts that the site followed to their end",
     )

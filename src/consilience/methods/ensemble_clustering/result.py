@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,13 @@ from consilience.methods.result import Result
 if TYPE_CHECKING:
     import pandas as pd
 
+    from consilience.estimators.held_out_entries import EntryCurve
+
 FloatArray = NDArray[np.float64]
+
+
+def _no_numbers() -> NDArray[np.int64]:
+    return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +33,7 @@ class EnsembleClusteringResult(Result):
     n_clusters : int
         K.
     chosen_by : str
-        "given", "vote" or "eigenvalues".
+        "given", "vote", "eigenvalues" or "cv".
     votes : dict of str to int
         Each site's vote by BIC (0: abstained); empty where no vote was held.
     vote_scores : dict of str to (max_clusters,) array
@@ -70,6 +76,54 @@ class EnsembleClusteringResult(Result):
         the sites, so these figures differ a little from run to run.
     models, features, centres, owners
         What a later run needs to label other rows: arrays of the models, T (q, r), centres (K, r).
+    cv_candidates : (A,) int array
+        Numbers of classes that held-out entries judged; this and what follows is empty, or -1,
+        where none were.
+    cv_fold_errors : (F, A) array
+        Sums of squared errors of held-out entries over the sites, by fold, or by several folds
+        together where sites may not tell of each.
+    cv_fold_entries : (F,) int array
+        Entries behind each fold.
+    cv_curve_se : (A,) array
+        Standard errors of the errors per entry.
+    cv_site_errors : dict of str to (A,) array
+        Sums by site over its folds.
+    cv_site_entries : dict of str to int
+    cv_minimiser, cv_one_standard_error, cv_chosen : int
+        Places in `cv_candidates`: of the smallest error, of the smallest number within one standard
+        error of it, and of what was used.
+    cv_at_edge : bool
+        Whether the error still falls at the largest number, so that it chooses nothing.
+    cv_rule : str
+    model : str
+        "markov-mixture" or "latent-class"; "" for models of numbers, and what follows is then
+        empty.
+    states : tuple of S str
+    n_times : int
+        Columns of the sequence.
+    category_levels : dict of str to tuple of str
+        Levels of each column, for latent classes; `class_means` are their chances.
+    class_initial : (K, S) array
+        Chances of the first state, over all sites; NaN where no site had enough sequences.
+    class_transition : (K, S, S) array
+        Chances of the next state (last axis) given the present one.
+    site_chances : dict of str to (K, C) array
+        At each site: first states, then steps row by row; or levels column by column. NaN where
+        the site had too few records. Cells that few records were in are with others of their row.
+    site_local_chances : dict of str to (K, C) array
+        The same in the classes that the site finds alone, matched to the final ones.
+    site_kinds : dict of str to (K, C) int array
+        What each cell of `site_chances` shows: 0 nothing, 1 its own share, 2 an equal part of the
+        share of cells that few records are in, 3 a guess that depends on no record, since few or
+        none are in the cell, 4 its own share with theirs.
+    site_numbers : dict of str to (K, R) array
+        What each row of `site_chances` rests on, coarsely: sequences, steps; or rows.
+    start_spread : dict of str to (m,) array
+        Log likelihoods of the starts that a site followed to their end; where they differ the
+        likelihood has several peaks.
+    differences : dict
+        Frobenius differences between sites by ``parts`` ("initial" and "transition", or "levels")
+        and ``pairs`` of sites, see ``numerics.site_differences``; empty for one site.
     """
 
     feature_names: tuple[str, ...]
@@ -98,6 +152,37 @@ class EnsembleClusteringResult(Result):
     models: tuple[dict[str, Any], ...]
     features: FloatArray
     centres: FloatArray
+    cv_candidates: NDArray[np.int64] = field(default_factory=_no_numbers)
+    cv_fold_errors: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    cv_fold_entries: NDArray[np.int64] = field(default_factory=_no_numbers)
+    cv_curve_se: FloatArray = field(default_factory=lambda: np.empty(0))
+    cv_site_errors: dict[str, FloatArray] = field(default_factory=dict)
+    cv_site_entries: dict[str, int] = field(default_factory=dict)
+    cv_minimiser: int = -1
+    cv_one_standard_error: int = -1
+    cv_chosen: int = -1
+    cv_at_edge: bool = False
+    cv_rule: str = ""
+    model: str = ""
+    states: tuple[str, ...] = ()
+    n_times: int = 0
+    category_levels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    class_initial: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    class_transition: FloatArray = field(default_factory=lambda: np.empty((0, 0, 0)))
+    site_chances: dict[str, FloatArray] = field(default_factory=dict)
+    site_local_chances: dict[str, FloatArray] = field(default_factory=dict)
+    site_kinds: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    site_numbers: dict[str, FloatArray] = field(default_factory=dict)
+    start_spread: dict[str, FloatArray] = field(default_factory=dict)
+    differences: dict[str, Any] = field(default_factory=dict)
+
+    def cv_curve(self) -> EntryCurve | None:
+        """Return the curve of errors per held-out entry; None where none were held out."""
+        if not len(self.cv_candidates):
+            return None
+        from consilience.methods.ensemble_clustering.judging import curve_of
+
+        return curve_of(self.cv_fold_errors, self.cv_fold_entries, self.cv_curve_se)
 
     def summary(self) -> str:
         """Answer in a few sentences: classes, sizes, stability beside its null."""
@@ -114,6 +199,8 @@ class EnsembleClusteringResult(Result):
             return "The number of classes was given."
         cast = {site: vote for site, vote in self.votes.items() if vote > 0}
         votes = ", ".join(f"{site} {vote}" for site, vote in cast.items())
+        if self.chosen_by == "cv":
+            return self._held_out_sentence(votes)
         trust = ""
         if len(set(cast.values())) > 1:
             trust = (
@@ -123,6 +210,22 @@ class EnsembleClusteringResult(Result):
             )
         rule = "the sites' vote" if self.chosen_by == "vote" else "the spectrum of the distance"
         return f"The number of classes was chosen by {rule}.{trust}"
+
+    def _held_out_sentence(self, votes: str) -> str:
+        """What held-out entries say of the number, and the other criteria beside it."""
+        largest = int(self.cv_candidates[-1])
+        if self.cv_at_edge:
+            said = (
+                f"Held-out entries choose no number of classes: their error still falls at "
+                f"{largest}, the largest that was tried. Raise max_clusters."
+            )
+        else:
+            sparing = int(self.cv_candidates[self.cv_one_standard_error])
+            said = "The number of classes was chosen by the error of held-out entries."
+            if sparing != self.n_clusters:
+                said += f" Within one standard error of the smallest error are {sparing} already."
+        beside = f"the spectrum suggests {self.n_clusters_by_eigenvalues}"
+        return f"{said} Beside it: votes by BIC are {votes or 'none'}, {beside}."
 
     def stability_sentence(self) -> str:
         """Stability beside the same figure with columns permuted."""
@@ -144,6 +247,18 @@ class EnsembleClusteringResult(Result):
             f"{chance}).{_single_sites(s)}"
         )
 
+    def state_distribution(self) -> FloatArray:
+        """Shares of the states by time in each class, (K, n_times, S).
+
+        They follow from `class_initial` and `class_transition`; what sites saw by time is not told.
+        """
+        if not self.class_initial.size:
+            return np.empty((0, self.n_times, 0))
+        shares = [self.class_initial]
+        for _ in range(self.n_times - 1):
+            shares.append((shares[-1][:, None, :] @ self.class_transition)[:, 0, :])
+        return np.stack(shares, axis=1)
+
     def to_frame(self) -> pd.DataFrame:
         """Return one line per class: size, share, means of the columns and of the target."""
         import pandas as pd
@@ -153,6 +268,9 @@ class EnsembleClusteringResult(Result):
         frame.insert(0, "size", self.class_sizes)
         if self.target:
             frame[f"mean {self.target}"] = self.target_means
+            if self.model:
+                for site, means in self.target_means_by_site.items():
+                    frame[f"mean {self.target} at {site}"] = means
         frame.index = pd.Index(class_names(self.n_clusters), name="class")
         return frame
 

@@ -10,23 +10,29 @@ means of many views would be equations in the rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.estimators.cluster_models import (
-    ClusterModel,
-    ModelKind,
-    bic,
-    fit_cluster_model,
-    model_from_arrays,
-    outlying_rows,
-)
+from consilience.estimators.cluster_models import ClusterModel, outlying_rows
+from consilience.estimators.coded_models import CodedModel, LocalModel
+from consilience.estimators.coded_predictor import CodedPredictor
 from consilience.estimators.ensemble_predictor import EnsemblePredictor
 from consilience.methods.base import SiteContext, SiteData, State, step
+from consilience.methods.ensemble_clustering.local import (
+    View,
+    category_blocks,
+    fit_view,
+    labels_of,
+    models_of,
+    released_models,
+    score,
+    table_of,
+    views,
+)
 from consilience.methods.ensemble_clustering.messages import (
+    CODED,
     AllModels,
     FitRequest,
     LocalModels,
@@ -36,12 +42,7 @@ from consilience.methods.ensemble_clustering.messages import (
     Settings,
     VoteRequest,
 )
-from consilience.methods.phases.bootstrap_pairs import (
-    halves,
-    permuted,
-    released_agreement,
-    rounding_step,
-)
+from consilience.methods.phases.bootstrap_pairs import released_agreement, rounding_step
 from consilience.methods.phases.vote import Ballot, ballot
 from consilience.numerics.ensemble import assign
 from consilience.numerics.label_patterns import summarise_site
@@ -58,28 +59,6 @@ from consilience.wire.disclosure import (
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-RESAMPLE_SHARE = 0.8
-
-
-@dataclass(frozen=True)
-class View:
-    """All rows as one ensemble sees them, and the part its models are fitted on."""
-
-    rows: FloatArray
-    part: IntArray
-
-
-def views(rows: FloatArray, pairs: int, seed: int) -> list[View]:
-    """Main view, then for each pair: half, other half, permuted half, permuted other half."""
-    everything = np.arange(len(rows), dtype=np.int64)
-    found = [View(rows, everything)]
-    for pair in range(pairs):
-        rng = stream(seed, "pair", pair)
-        first, second = halves(rng, len(rows))
-        shuffled = permuted(rng, rows)
-        found += [View(rows, first), View(rows, second)]
-        found += [View(shuffled, first), View(shuffled, second)]
-    return found
 
 
 @step("vote")
@@ -88,19 +67,10 @@ def vote(
 ) -> tuple[Ballot, State]:
     """Choose the number of classes with the smallest BIC."""
     s = Settings.from_json(message.settings)
+    table = table_of(data, s.model)
     scores = np.full(s.max_clusters, np.nan)
     for k in range(1, s.max_clusters + 1):
-        if not _votable(data.features, k, s, site):
-            continue
-        score = bic(
-            data.features,
-            k,
-            model=_kind(s),
-            rng=site.rng,
-            n_init=s.n_init,
-            covariance_type=s.covariance_type,  # type: ignore[arg-type]
-        )
-        scores[k - 1] = score if np.isfinite(score) else np.nan
+        scores[k - 1] = score(table, k, s, site)
     choice = 1 if np.isnan(scores).all() else int(np.nanargmin(scores)) + 1
     return ballot(choice, scores, data.n_rows, site.limits), state
 
@@ -111,75 +81,15 @@ def fit(
 ) -> tuple[LocalModels, State]:
     """Fit the site's models for every view."""
     s = Settings.from_json(message.settings)
+    table = table_of(data, s.model)
     seed = int(site.secret_rng.integers(2**63 - 1))
-    parts: list[tuple[dict[str, Any], ...]] = []
-    cells: list[IntArray] = []
-    for i, view in enumerate(views(data.features, s.pairs, seed)):
-        fitted = _fit_view(view.rows[view.part], s, site, stream(seed, "resample", i))
-        parts.append(tuple(m.to_arrays() for m, _ in fitted))
-        cells += [labels for _, labels in fitted]
-    released = bundle([_released(models, used) for models, used in _by_view(parts, cells)])
-    own = tuple(parts)
+    fitted = [
+        fit_view(table, view, s, site, stream(seed, "resample", i))
+        for i, view in enumerate(views(table.rows, s.pairs, seed))
+    ]
+    released = bundle([released_models(models, s.model) for models in fitted])
+    own = tuple(tuple(one.model.to_arrays() for one in models) for models in fitted)
     return LocalModels(models=released), {**state, "seed": seed, "own": own}
-
-
-def _votable(rows: FloatArray, k: int, s: Settings, site: SiteContext) -> bool:
-    """Whether k classes may be scored: each large enough, and no row dominates the spread."""
-    if k == 1:
-        squares = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1) if len(rows) else np.ones(1)
-        return bool(squares.max() <= site.limits.max_share * squares.sum())
-    fitted = fit_cluster_model(
-        rows,
-        model=_kind(s),
-        n_clusters=k,
-        rng=site.rng,
-        n_init=s.n_init,
-        min_records=site.limits.min_records,
-        covariance_type=s.covariance_type,  # type: ignore[arg-type]
-    ).model
-    return fitted is not None and fitted.n_classes == k
-
-
-def _fit_view(
-    rows: FloatArray, s: Settings, site: SiteContext, secret: np.random.Generator
-) -> list[tuple[ClusterModel, IntArray]]:
-    """Models of one view, each with the class of the rows it was fitted on."""
-    fitted = []
-    for _ in range(s.n_resamples):
-        chosen = rows
-        if s.n_resamples > 1:
-            size = max(1, round(RESAMPLE_SHARE * len(rows)))
-            chosen = rows[np.sort(secret.integers(len(rows), size=size))] if len(rows) else rows
-        result = fit_cluster_model(
-            chosen,
-            model=_kind(s),
-            n_clusters=s.n_clusters,
-            rng=site.rng,
-            n_init=s.n_init,
-            min_records=site.limits.min_records,
-            covariance_type=s.covariance_type,  # type: ignore[arg-type]
-        )
-        if result.model is not None:
-            fitted.append((result.model, result.labels))
-    return fitted
-
-
-def _by_view(
-    parts: list[tuple[dict[str, Any], ...]], cells: list[IntArray]
-) -> list[tuple[tuple[dict[str, Any], ...], list[IntArray]]]:
-    found, position = [], 0
-    for models in parts:
-        found.append((models, cells[position : position + len(models)]))
-        position += len(models)
-    return found
-
-
-def _released(models: tuple[dict[str, Any], ...], cells: list[IntArray]) -> Released:
-    """Release the models of one view, with the class sizes of each as evidence."""
-    offsets = np.cumsum([0, *(int(c.max(initial=-1)) + 1 for c in cells)])
-    shifted = [np.where(c >= 0, c + o, -1) for c, o in zip(cells, offsets, strict=False)]
-    joined = np.concatenate(shifted) if shifted else np.empty(0, dtype=np.int64)
-    return model(models, kind="centroids", n_records=len(joined), cells=joined)
 
 
 @step("count")
@@ -192,16 +102,16 @@ def count(
     released = []
     how = "none"
     outlying: tuple[NDArray[np.bool_], ...] = ()
-    ensembles = _models(message.models.value)
+    ensembles = models_of(message.models.value)
     for i, (view, models) in enumerate(
-        zip(views(data.features, s.pairs, seed), ensembles, strict=True)
+        zip(views(table_of(data, s.model).rows, s.pairs, seed), ensembles, strict=True)
     ):
         outside = _outliers(view, models, message.owners[i], s, site)
         outlying = (*outlying, outside)
         if not models:
             released.append(cell_counts(np.empty(0, np.int64), 0, keys=np.empty((0, 0), np.uint8)))
             continue
-        labels = _labels(models, view.rows)[~outside]
+        labels = labels_of(models, view.rows)[~outside]
         parameters = [m.class_parameters for m in models]
         summary = summarise_site(labels, parameters, site.limits.min_records)
         keys = summary.table.patterns
@@ -220,7 +130,7 @@ def count(
 
 def _outliers(
     view: View,
-    models: Sequence[ClusterModel],
+    models: Sequence[LocalModel],
     owners: Sequence[str],
     s: Settings,
     site: SiteContext,
@@ -229,7 +139,8 @@ def _outliers(
     if s.trim is None or not models:
         return np.zeros(len(view.rows), dtype=bool)
     others = [m for m, owner in zip(models, owners, strict=True) if owner != site.site]
-    return outlying_rows(view.rows, others or models, own=None, trim=s.trim)
+    known = cast(list[ClusterModel], others or list(models))  # the study trims no coded rows
+    return outlying_rows(view.rows, known, own=None, trim=s.trim)
 
 
 @step("label")
@@ -237,34 +148,40 @@ def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tupl
     """Label every row from its true tuple; tell what the classes look like."""
     s = Settings.from_json(state["settings"])
     found = []
-    ensembles = _models(state["models"])
+    ensembles = models_of(state["models"])
     maps = zip(message.features.value, message.centres.value, strict=True)
-    all_views = views(data.features, s.pairs, state["seed"])
+    all_views = views(table_of(data, s.model).rows, s.pairs, state["seed"])
     for view, models, (features, centres), outside in zip(
         all_views, ensembles, maps, state["outlying"], strict=True
     ):
         sizes = [m.n_classes for m in models]
-        final = assign(_labels(models, view.rows), sizes, features, centres)
+        final = assign(labels_of(models, view.rows), sizes, features, centres)
         found.append(np.where(outside, -1, final))
     labels = found[0]
     site.output("labels", labels)
     main_map = (message.features.value[0], message.centres.value[0])
-    site.output("predictor", _predictor(ensembles[0], main_map, data))
+    site.output("predictor", _predictor(ensembles[0], main_map, data, s.model))
     n_classes = len(message.centres.value[0])
-    shown = profiled_classes(_own_classes(ensembles[0], state, data, site), labels, site.limits)
+    coded = s.model in CODED
+    shown = profiled_classes(
+        _own_classes(ensembles[0], state, data, site, coded), labels, site.limits
+    )
     reply = Profile(
-        means=_class_means(data.features, shown, n_classes),
+        # Means of 0/1 columns are counts: levels are told later, by step `compare`.
+        means=_class_means(
+            np.full_like(data.features, np.nan) if coded else data.features, shown, n_classes
+        ),
         target_means=_target_means(data, shown, n_classes, site),
         agreement=_agreements(found[1::4], found[2::4], site),
         null_agreement=_agreements(found[3::4], found[4::4], site),
         alone_agreement=_alone(all_views, state["own"], site),
         ported_agreement=_ported(all_views, ensembles, state["owners"], site),
     )
-    return reply, {}
+    return reply, {"final": labels, "n_classes": n_classes} if coded else {}
 
 
 def _own_classes(
-    models: Sequence[ClusterModel], state: State, data: SiteData, site: SiteContext
+    models: Sequence[LocalModel], state: State, data: SiteData, site: SiteContext, coded: bool
 ) -> IntArray:
     """Class of each row in the model of this site whose class means have left it.
 
@@ -272,7 +189,7 @@ def _own_classes(
     with; neither is there in a run that fits no models.
     """
     own = state["own"]
-    if not own or len(own[0]) != 1:
+    if not own or len(own[0]) != 1 or coded:
         return np.zeros(data.n_rows, dtype=np.int64)
     mine = _first_of_each(models, state["owners"][0])[site.site]
     return mine.label(data.features)
@@ -332,7 +249,7 @@ def _alone(
     if not own:
         return bundle([])
     labels = [
-        _models([models[:1]])[0][0].label(view.rows)
+        models_of([models[:1]])[0][0].label(view.rows)
         if models
         else np.zeros(len(view.rows), dtype=np.int64)
         for view, models in zip(all_views, own, strict=True)
@@ -342,7 +259,7 @@ def _alone(
 
 def _ported(
     all_views: list[View],
-    ensembles: Sequence[Sequence[ClusterModel]],
+    ensembles: Sequence[Sequence[LocalModel]],
     owners: Sequence[Sequence[str]],
     site: SiteContext,
 ) -> Released:
@@ -367,32 +284,32 @@ def _records(released: Released) -> int:
     return 0 if released.evidence is None else released.evidence.n_records
 
 
-def _first_of_each(
-    models: Sequence[ClusterModel], owners: Sequence[str]
-) -> dict[str, ClusterModel]:
-    found: dict[str, ClusterModel] = {}
+def _first_of_each(models: Sequence[LocalModel], owners: Sequence[str]) -> dict[str, LocalModel]:
+    found: dict[str, LocalModel] = {}
     for model_, owner in zip(models, owners, strict=True):
         found.setdefault(owner, model_)
     return found
 
 
 def _predictor(
-    models: Sequence[ClusterModel], main_map: tuple[FloatArray, FloatArray], data: SiteData
-) -> EnsemblePredictor:
-    return EnsemblePredictor(
-        models, *main_map, feature_names=data.feature_names, scaling=data.scaling
+    models: Sequence[LocalModel],
+    main_map: tuple[FloatArray, FloatArray],
+    data: SiteData,
+    kind: str,
+) -> EnsemblePredictor | CodedPredictor:
+    if kind not in CODED:
+        return EnsemblePredictor(
+            cast(Sequence[ClusterModel], models),
+            *main_map,
+            feature_names=data.feature_names,
+            scaling=data.scaling,
+        )
+    if kind == "markov-mixture":
+        columns = data.sequence_names
+        levels: Sequence[Sequence[str]] = [data.levels[columns[0]]]
+    else:
+        blocks = category_blocks(data.feature_names, data.levels)
+        columns, levels = tuple(blocks), list(blocks.values())
+    return CodedPredictor(
+        cast(Sequence[CodedModel], models), *main_map, levels=levels, columns=columns
     )
-
-
-def _models(arrays: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[ClusterModel, ...]]:
-    return [tuple(model_from_arrays(item) for item in ensemble) for ensemble in arrays]
-
-
-def _labels(models: Sequence[ClusterModel], rows: FloatArray) -> IntArray:
-    """Class of every row under every model, (n, M)."""
-    columns = [m.label(rows) for m in models]
-    return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0), dtype=np.int64)
-
-
-def _kind(s: Settings) -> ModelKind:
-    return cast(ModelKind, s.model.replace("-", "_"))

@@ -11,8 +11,9 @@ fit: Fit                    ->  holds rows out, fits the others, judges the
                                   model tells (pairs, groups)         MODEL
 ==============================  ==================================================
 
-Each method of this kind is a module: ``sparse_qda``, ``community_bayes``. For several sites each
-has a method of its own.
+Each method of this kind is a module: ``sparse_qda``, ``community_bayes``. Methods that choose by
+held-out entries of a matrix with gaps are others: ``matrix_completion``, ``cluster_count``, over
+``entry_study``, which has their ladder. For several sites each has a method of its own.
 """
 
 from __future__ import annotations

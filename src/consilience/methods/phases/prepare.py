@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from consilience.methods.base import Ask, CoordinatorContext, Method, Replies, Step
+from consilience.exceptions import StudyError
+from consilience.methods.base import Ask, CoordinatorContext, Method, Preparation, Replies, Step
 from consilience.methods.phases import agree_levels as levels
 from consilience.methods.phases import align_ids as ids
 from consilience.methods.phases import moments, opening, standardise
@@ -36,8 +37,24 @@ def prepare(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
         yield from standardise.standardise(ctx)
 
 
+def check_missing(method: type[Method], preparation: Preparation) -> None:
+    """Check that empty cells are kept only for a method that works with them.
+
+    Raises
+    ------
+    StudyError
+    """
+    if preparation.missing == "keep" and not method.accepts_missing:
+        sentence = (
+            f"method {method.name!r} needs a value in every cell and the study keeps missing ones: "
+            'set [preparation] missing to "complete-rows" or "aggregated-mean"'
+        )
+        raise StudyError(sentence, public=sentence)
+
+
 def exchange(method: Method, ctx: CoordinatorContext) -> Generator[Ask, Replies, Result]:
     """Return the whole exchange of a method: preparation, then its own `coordinate`."""
+    check_missing(type(method), ctx.preparation)
     method.admit(ctx)
     yield from prepare(ctx)
     result: Result = yield from method.coordinate(ctx)

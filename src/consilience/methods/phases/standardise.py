@@ -13,6 +13,7 @@ standardise.apply: Scale    ->  later steps receive the transformed rows
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Generator
 
 import numpy as np
@@ -40,7 +41,11 @@ class Scale:
         Disclosure.PUBLIC, kind="bool", audience="site", doc="use the site's own mean and spread"
     )
     fill: Released = sends(
-        Disclosure.AGGREGATE, ("p",), audience="all", doc="pooled means for missing cells"
+        Disclosure.AGGREGATE,
+        ("p",),
+        audience="all",
+        gaps=True,
+        doc="pooled means for missing cells; all gaps where these stay missing",
     )
     centre: Released = sends(Disclosure.AGGREGATE, ("p",), audience="all", doc="pooled means")
     scale: Released = sends(Disclosure.AGGREGATE, ("p",), audience="all", doc="pooled spread")
@@ -55,29 +60,54 @@ _MOST = 1e30
 
 
 def transform(message: Scale, data: SiteData) -> SiteData:
-    """Fill, centre and scale.
+    """Fill, centre and scale; without numbers to fill with, missing cells stay missing.
 
     Raises
     ------
     ProtocolError
-        Units in which some rows might be no numbers any more: that a later step cannot go on with
-        them would tell that there is such a row.
+        Some columns have such a number and others have none. Units in which some rows might be no
+        numbers any more: that a later step cannot go on with them would tell that there is such a
+        row.
     """
     fill = message.fill.value
     centre, scale = message.centre.value, message.scale.value
-    within_reason = (np.abs([fill, centre]) <= _MOST).all()
+    kept = np.isnan(fill)
+    if kept.any() and not kept.all():
+        raise ProtocolError("missing cells are filled in all columns, or in none")
+    within_reason = (np.abs([np.where(kept, 0.0, fill), centre]) <= _MOST).all()
     if not within_reason or ((scale < 1 / _MOST) | (scale > _MOST)).any():
         raise ProtocolError(f"columns are moved and scaled by at most {_MOST:g}")
     x = np.where(np.isnan(data.features), fill, data.features)
     if message.own:
-        centre, scale = x.mean(axis=0), _spread(x.std(axis=0))
+        centre, scale = _own_units(x)
     scaled = data.with_features((x - centre) / scale)
     return dataclasses.replace(scaled, scaling=np.stack([fill, centre, scale]))
 
 
+def _own_units(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Centre and scale of each column over its values; 0 and 1 where it has none."""
+    known = ~np.isnan(x)
+    if known.all():
+        return x.mean(axis=0), _spread(x.std(axis=0))
+    n = np.maximum(known.sum(axis=0), 1)
+    centre = np.where(known, x, 0.0).sum(axis=0) / n
+    squares = np.where(known, (x - centre) ** 2, 0.0).sum(axis=0)
+    return centre, _spread(np.sqrt(squares / n))
+
+
 @step("standardise.apply", transform=transform)
 def apply(message: Scale, data: SiteData, state: State, site: SiteContext) -> tuple[Applied, State]:
-    """Confirm; the house applies the transform to what later steps receive."""
+    """Confirm; the house applies the transform to what later steps receive.
+
+    Raises
+    ------
+    ProtocolError
+        Missing cells would be filled, or kept, against the rules with which the run was opened.
+    """
+    rules = json.loads(site.preparation) if site.preparation else {}
+    if np.isnan(message.fill.value).any() != (rules.get("missing") == "keep"):
+        sentence = "missing cells are filled, or kept, as the study's preparation says"
+        raise ProtocolError(sentence, public=sentence)
     return Applied(), state
 
 
@@ -111,10 +141,13 @@ def _scaling(ctx: CoordinatorContext) -> Generator[Ask, Replies, np.ndarray]:
     p = len(ctx.feature_names)
     scaling = np.stack([np.zeros(p), np.zeros(p), np.ones(p)])
     fills = preparation.missing in ("aggregated-mean", "indicator")
+    if preparation.missing == "keep":
+        scaling[0] = np.nan
     if not fills and preparation.standardize != "pooled":
         return scaling
     pooled = yield from moments(ctx)
-    scaling[0] = pooled.mean
+    if preparation.missing != "keep":
+        scaling[0] = pooled.mean
     deviation = np.sqrt(pooled.variance)
     for name, spread in zip(ctx.feature_names, deviation, strict=True):
         if spread == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from consilience.engines.federation import Run
 from consilience.methods.ensemble_clustering.result import EnsembleClusteringResult
-from consilience.report import drawing, figures
+from consilience.report import drawing, figures, selection_evidence, sequence_evidence
 from consilience.report.sections import (
     Block,
     Headline,
@@ -21,8 +22,13 @@ from consilience.report.sections import (
     numbers,
     plural,
 )
+from consilience.report.selection_reading import curve_of
 
 FEW_PAIRS = 5
+ONE_CLASS = {
+    "vote": "by the votes of the sites",
+    "cv": "no larger number predicts held-out entries better",
+}
 COUNTED = {
     "exact": "every label tuple of the site was large enough to be counted as it is",
     "merged": "rare label tuples were counted with the nearest frequent one",
@@ -43,9 +49,15 @@ class EnsembleClusteringReport(MethodReport):
         """Say whether there is evidence of classes before saying what they are."""
         result = _result(run)
         text, tone = _verdict(result)
-        if _votes_differ(result):
+        if result.chosen_by not in ("cv", "given") and _votes_differ(result):
             text += " The sites' votes on the number of classes disagree."
             tone = "caution"
+        if result.cv_at_edge:
+            text += " Held-out entries chose no number of classes: their error still falls."
+            tone = "caution"
+        one = sequence_evidence.one_class_words(result)
+        if one and sequence_evidence.is_coded(result):
+            text, tone = f"{text} {one}", "caution" if result.n_clusters > 1 else tone
         return Headline(text, tone, (result.summary(),))  # type: ignore[arg-type]
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
@@ -61,15 +73,21 @@ class EnsembleClusteringReport(MethodReport):
     def evidence(self, run: Run) -> Sequence[Block]:
         """Classes, stability, local models, number of classes, how sites counted."""
         result = _result(run)
-        blocks = [_profiles(run, result), _shares(result)]
+        coded = sequence_evidence.is_coded(result)
+        blocks = sequence_evidence.profiles(result) if coded else [_profiles(run, result)]
+        blocks.append(_shares(result))
         if result.n_clusters > 1 and result.target and np.isfinite(result.target_means).any():
             blocks.append(_target(result))
-        blocks.append(_stability(result))
+        apart = sequence_evidence.differences(result) if result.n_clusters > 1 else None
+        blocks += [block for block in (apart, _stability(result)) if block]
+        if len(result.cv_candidates):
+            blocks.append(_held_out(result))
         if result.votes:
             blocks.append(_votes(result))
         weighting = str(run.info.parameters.get("weighting", ""))
+        climbs = sequence_evidence.start_spread(result)
         blocks += [_spectrum(result), _weights(result, weighting), _counting(result)]
-        return blocks
+        return [*blocks, climbs] if climbs else blocks
 
     def handling(self, run: Run) -> Sequence[str]:
         """How many sites merged, coarsened or kept their counts."""
@@ -92,14 +110,22 @@ class EnsembleClusteringReport(MethodReport):
             "A column that is recorded differently from site to site finds the sites, not the "
             "subjects: compare the shares of the classes by site.",
         ]
-        if run.info.parameters.get("model", "kmeans") == "kmeans":
+        if sequence_evidence.is_coded(result):
+            known += sequence_evidence.limits(result)
+        elif run.info.parameters.get("model", "kmeans") == "kmeans":
             known.append(
                 "k-means looks for round classes of similar spread in the scaled columns; long, "
                 "curved or very unequal classes are cut up."
             )
         if len(set(result.owners)) == 2 and len(result.weights) == 2:
             known.append("With two models the weights are always equal.")
-        if result.chosen_by == "vote":
+        if result.chosen_by == "cv":
+            known.append(
+                "Held-out entries tell classes apart where several columns go together within "
+                "them. Columns that go together for another reason (time, place, instruments) add "
+                "classes."
+            )
+        if result.votes and not sequence_evidence.is_coded(result):
             known.append(
                 "BIC supposes normal classes; where columns are skewed or coded 0/1 it asks for "
                 "too many classes, the more so the more rows a site has."
@@ -132,15 +158,15 @@ def _verdict(result: EnsembleClusteringResult) -> tuple[str, str]:
     s, k = result.stability, result.n_clusters
     rows = f"{result.n_records:,} rows at {plural(len(result.class_sizes_by_site), 'site')}"
     if k == 1:
-        why = "by the votes of the sites" if result.chosen_by == "vote" else "as the study asked"
+        why = ONE_CLASS.get(result.chosen_by, "as the study asked")
         return f"One class only: {why}, the {rows} were not divided.", "plain"
     made = f"{k} classes were formed from {rows}"
     if not s:
         return f"{made}; whether they would be found again was not examined.", "caution"
     if not beyond_chance(s):
         return (
-            f"{made}, but their stability is no clear evidence of classes: with columns permuted, "
-            f"{_reached(s)} as stable.",
+            f"{made}, but their stability is no clear evidence of classes: with "
+            f"{_permuted(result)}, {_reached(s)} as stable.",
             "caution",
         )
     found = (
@@ -162,6 +188,19 @@ def _reached(s: dict[str, Any]) -> str:
         return "the classes are"
     verb = "is" if s["null_reached"] == 1 else "are"
     return f"{s['null_reached']} of {plural(s['null_pairs'], 'comparison')} {verb}"
+
+
+def _permuting(result: EnsembleClusteringResult) -> str:
+    """What was done to take away what columns have in common."""
+    if sequence_evidence.is_coded(result):
+        return sequence_evidence.PERMUTED[result.model]
+    return "each column had been permuted by itself"
+
+
+def _permuted(result: EnsembleClusteringResult) -> str:
+    """The same, in two words."""
+    sequences = getattr(result, "model", "") == "markov-mixture"
+    return "states permuted within time points" if sequences else "columns permuted"
 
 
 # --------------------------------------------------------------------------- blocks
@@ -296,8 +335,8 @@ def _stability(result: EnsembleClusteringResult) -> Block:
     text = [
         f"Every site halved its rows at random, {plural(s['pairs'], 'time')}. The whole method ran "
         "on one half and on the other, and the two sets of classes were compared on all rows. The "
-        "same was done after each column had been permuted by itself, which leaves nothing for "
-        "columns to have in common: that is what chance alone reaches.",
+        f"same was done after {_permuting(result)}, which leaves nothing for them to have in "
+        "common: that is what chance alone reaches.",
         result.stability_sentence(),
     ]
     if s["n_clusters"] != result.n_clusters:
@@ -307,7 +346,9 @@ def _stability(result: EnsembleClusteringResult) -> Block:
         text.append("Working together did not make the classes more stable than going alone.")
     warning = ""
     if not beyond_chance(s):
-        warning = f"No clear evidence of classes: with columns permuted, {_reached(s)} as stable."
+        warning = (
+            f"No clear evidence of classes: with {_permuted(result)}, {_reached(s)} as stable."
+        )
     elif _comparisons(s) < FEW_PAIRS:
         warning = f"{plural(_comparisons(s), 'comparison')} only: ask for more stability_pairs."
     picture = Picture(
@@ -323,6 +364,29 @@ def _stability(result: EnsembleClusteringResult) -> Block:
     return Block(title, tuple(text), warning, picture, folded=(table,))
 
 
+def _won(result: EnsembleClusteringResult) -> str:
+    if result.chosen_by in ("cv", "given"):
+        return ""
+    return f"{result.vote_share:.0%} of the votes went to the winner."
+
+
+def _held_out(result: EnsembleClusteringResult) -> Block:
+    curve = curve_of(result.cv_curve())
+    text = (
+        "Each site held out entries of its own rows in scattered folds, made 1, 2, ... classes of "
+        "the rows by what was left, and predicted the entries by the means of their classes. "
+        "Squared errors were added up over the sites.",
+        "This counts classes that sites tell apart by their own rows: a class of which every site "
+        "has only a few rows is not counted.",
+    )
+    title = "How many classes do held-out entries tell apart?"
+    block = selection_evidence.choice(curve, result.cv_chosen, result.cv_rule, title, text)
+    sites = selection_evidence.by_site(
+        curve, result.cv_site_errors, result.cv_site_entries, result.cv_chosen
+    )
+    return dataclasses.replace(block, folded=(*block.folded, *([sites] if sites else ())))
+
+
 def _votes(result: EnsembleClusteringResult) -> Block:
     most = max(len(v) for v in result.vote_scores.values())
     head = ("site", "vote", *(f"BIC of {k}" for k in range(1, most + 1)))
@@ -333,15 +397,18 @@ def _votes(result: EnsembleClusteringResult) -> Block:
     cast = [vote for vote in result.votes.values() if vote > 0]
     text = [
         "Each site found, by the Bayesian information criterion (BIC, smaller is better), how many "
-        f"classes its own rows prefer, and had one vote. {result.vote_share:.0%} of the votes went "
-        f"to the winner."
+        f"classes its own rows prefer, and had one vote. {_won(result)}"
         if cast
         else "No site had enough rows to vote.",
     ]
+    if sequence_evidence.is_coded(result) and 1 in cast:
+        text.append(sequence_evidence.one_class_meaning(result))
     if len(result.votes) > len(cast):
         text.append(f"{plural(len(result.votes) - len(cast), 'site')} abstained: too few rows.")
     warning = ""
-    if _votes_differ(result):
+    if result.chosen_by in ("cv", "given"):
+        text.append("The votes are shown for comparison: they did not choose.")
+    elif _votes_differ(result):
         others = sorted({*cast, result.n_clusters_by_eigenvalues} - {result.n_clusters})
         warning = (
             "The votes disagree, so this number should not be trusted. Run the study with "
@@ -360,7 +427,7 @@ def _votes(result: EnsembleClusteringResult) -> Block:
         f"Bars of votes: {listed([f'{s} {v}' for s, v in sorted(result.votes.items())], 20)}.",
     )
     return Block(
-        "How many classes?",
+        "How many by votes?" if result.chosen_by in ("cv", "given") else "How many classes?",
         tuple(text),
         warning,
         picture if cast else None,

@@ -1,0 +1,144 @@
+"""Which groups of rows, and which columns, a site may tell moments of."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError
+from consilience.methods.base import SiteContext, SiteData
+from consilience.methods.federated_pca.messages import LEVELS
+from consilience.numerics.random import stream
+from consilience.wire.block_facts import unsafe_pairs
+from consilience.wire.disclosure import Limits, aggregate
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+TOO_FEW = (
+    "its policy lets moments leave of at least twice as many rows as columns, and it has fewer (a "
+    "column counts the rows that have a value): take fewer columns, or leave this site out"
+)
+TOO_NARROW = (
+    "fewer than two columns may leave it (in the others few rows differ, one row dominates, or "
+    "hardly a cell has a value): take other columns, or leave this site out"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """What a site tells moments of.
+
+    Attributes
+    ----------
+    of : (n,) int array
+        Group of each row.
+    number : int
+        Groups.
+    columns : (m,) int array
+        Columns that are told.
+    """
+
+    of: IntArray
+    number: int
+    columns: IntArray
+
+
+def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
+    """Find the most groups, up to `n_splits`, of which everything may leave.
+
+    Raises
+    ------
+    DataError
+        Not even the moments of all rows together may leave.
+    """
+    x, limits = data.features, site.limits
+    columns = _columns(x, limits)
+    if len(columns) < 2:
+        raise DataError(TOO_NARROW, public=TOO_NARROW)
+    leaves = leaves_of(data, site)
+    for number in (level for level in LEVELS if level <= n_splits):
+        of = merged(leaves, number)
+        members = [np.flatnonzero(of == group) for group in range(number)]
+        if all(_may_leave(x[np.ix_(rows, columns)], limits) for rows in members) and all(
+            _entities(data, rows, limits) for rows in members
+        ):
+            return Groups(of, number, columns)
+    raise DataError(TOO_FEW, public=TOO_FEW)
+
+
+def merged(leaves: IntArray, number: int) -> IntArray:
+    """Groups of the ten parts of the rows.
+
+    Those of each number are unions of those of every larger one: whatever a site tells in several
+    runs, no difference of it is of fewer rows than the smallest group that it told of.
+    """
+    by_pairs = leaves // 2
+    return {10: leaves, 5: by_pairs, 2: np.where(by_pairs < 3, 0, 1), 1: np.zeros_like(leaves)}[
+        number
+    ]
+
+
+def leaves_of(data: SiteData, site: SiteContext) -> IntArray:
+    """Part of each row, 0 to 9; rows of an entity are in one part.
+
+    Where records are protected the draw is from a digest of the table, so that it is the same in
+    every run, whatever columns and rows are asked for, and nobody else can tell it.
+    """
+    if data.entity is None:
+        of, n_units = np.asarray(data.rows), max(data.n_read, int(data.rows.max(initial=-1)) + 1)
+    else:
+        names, codes = np.unique(data.entity, return_inverse=True)
+        of, n_units = codes.ravel(), len(names)
+    order = stream(_seed(data, site), "groups").permutation(n_units)
+    part = np.empty(n_units, dtype=np.int64)
+    part[order] = np.arange(n_units) * LEVELS[0] // max(n_units, 1)
+    return part[of]
+
+
+def _seed(data: SiteData, site: SiteContext) -> int:
+    if site.limits.min_records <= 1:
+        return int(site.rng.integers(2**63 - 1))
+    sealed = hashlib.sha256(b"groups of federated pca")
+    table = data.content_hash.encode() or np.ascontiguousarray(data.features).tobytes()
+    sealed.update(table)
+    return int.from_bytes(sealed.digest()[:8], "little") >> 1
+
+
+def _columns(x: FloatArray, limits: Limits) -> IntArray:
+    """Columns whose moments over all rows may leave together; the worst give way one by one."""
+    columns = np.flatnonzero(~np.isnan(x).all(axis=0))
+    if not len(columns):
+        return columns
+    unsafe = _unsafe(x[:, columns], limits)
+    kept = ~np.diag(unsafe)
+    while True:
+        faults = (unsafe & kept[None, :]).sum(axis=1) * kept
+        if not faults.any():
+            return columns[kept]
+        kept[int(np.argmax(faults))] = False
+
+
+def _unsafe(x: FloatArray, limits: Limits) -> NDArray[np.bool_]:
+    """Pairs of columns whose products may not leave, and on the diagonal means either."""
+    unsafe = unsafe_pairs(x, min_records=limits.min_records, max_share=limits.max_share)
+    means = aggregate(x, mean=True).withhold_unsafe(limits)
+    return np.asarray(unsafe | np.diag(np.isnan(means.value)))
+
+
+def _may_leave(x: FloatArray, limits: Limits) -> bool:
+    """Whether the moments of a group may leave, as the gate will see it."""
+    n, m = x.shape
+    if not n:
+        return False
+    values = int((~np.isnan(x)).sum(axis=0).min())
+    if limits.min_records > 1 and values < max(limits.min_records, 2 * m):
+        return False
+    return not _unsafe(x, limits).any()
+
+
+def _entities(data: SiteData, rows: IntArray, limits: Limits) -> bool:
+    return data.entity is None or len(np.unique(data.entity[rows])) >= limits.min_entities

@@ -1,0 +1,400 @@
+"""Figures of held-out entries: the error by rank, penalty or number of clusters, and the models.
+
+Each `plot_*` takes a search, a curve, a fitted estimator or the result of a run and returns a
+Matplotlib figure, as in `figures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
+
+from consilience.exceptions import ParameterError
+from consilience.report import drawing
+from consilience.report.selection_reading import KINDS, Curve, curve_of, curves_of
+from consilience.report.wide_reading import feature_names
+
+FloatArray = NDArray[np.float64]
+
+COLOURS = (drawing.BLUE, "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c")
+MOST_CURVES = len(COLOURS)
+STEEP = 6.0
+"""Range of a curve over its standard error at the minimum from which the bottom is drawn again."""
+MOST_BARS = 60
+"""Components of which the variance is drawn."""
+MOST_ROWS, MOST_COLUMNS = 30, 12
+"""Columns and components of a map of loadings; of more, those that weigh most."""
+
+
+# --------------------------------------------------------------------------- the curve
+
+
+def plot_entry_curve(fitted: Any) -> Figure:
+    """Draw the error on held-out entries by candidate, with its standard error.
+
+    Parameters
+    ----------
+    fitted : RankCV, NuclearNormCV, ClusterCountCV, EntryCurve, or a result with such a curve
+        Or a mapping of names to several of them, over the same parameter.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Marks show the smallest error and the simplest candidate within a standard error of it. A
+        minimum at an end of the grid beyond which candidates exist is said to be one. Where the
+        curve is steep, its bottom is drawn again beside it.
+
+    Raises
+    ------
+    ParameterError
+        Nothing was held out; more than five curves, or curves of different parameters.
+    """
+    curves = curves_of(fitted)
+    if not 0 < len(curves) <= MOST_CURVES:
+        raise ParameterError.of("fitted", f"1 to {MOST_CURVES} curves", len(curves))
+    first = next(iter(curves.values()))
+    near = _bottom(first) if len(curves) == 1 else None
+    with drawing.style():
+        fig, axes = drawing.sheets(2 if near is not None else 1, 3.1)
+        for ax in axes:
+            for (name, curve), colour in zip(curves.items(), COLOURS, strict=False):
+                _curve(ax, curve, colour, name)
+            _candidate_axis(ax, first)
+            drawing.bare(ax, "y")
+        for curve in curves.values():
+            if curve.at_edge:
+                _edge(axes[0], curve)
+        axes[0].set_ylabel("squared error of a held-out entry")
+        if near is not None:
+            _look_at(axes[1], first, *near)
+        handles, labels = axes[0].get_legend_handles_labels()
+        if handles:
+            fig.legend(handles, labels, loc="outside upper left", ncols=2)
+    return fig
+
+
+def _curve(ax: Axes, curve: Curve, colour: str, name: str) -> None:
+    at, error, se = curve.values, curve.error, curve.se
+    words = drawing.label(name, 40)
+    many = bool(words)
+    for fold in curve.folds if not many else ():
+        ax.plot(at, fold, "-", color=drawing.MUTED, linewidth=0.6, alpha=0.35, zorder=1)
+    bars = np.isfinite(error) & np.isfinite(se)
+    ax.vlines(at[bars], (error - se)[bars], (error + se)[bars], color=colour, linewidth=1.4)
+    told = words or "error" + ", with its standard error" * bool(bars.any())
+    dot = 3.5 if len(at) <= 30 else 2.0
+    ax.plot(at, error, "o-", color=colour, markersize=dot, linewidth=1.3, label=told)
+    if not curve.known:
+        return
+    _mark(ax, curve, curve.minimum, "D", drawing.ORANGE, "" if many else _minimum_words(curve))
+    if curve.simplest >= 0 and not curve.at_edge and not many:
+        _within(ax, curve)
+
+
+def _edge(ax: Axes, curve: Curve) -> None:
+    left = curve.minimum == 0
+    ax.annotate(
+        "the grid ends here",
+        (float(curve.values[curve.minimum]), float(curve.error[curve.minimum])),
+        xytext=(10 if left else -10, 20),
+        textcoords="offset points",
+        ha="left" if left else "right",
+        va="bottom",
+        fontsize=8.5,
+        color=drawing.INK,
+        arrowprops={"arrowstyle": "-|>", "color": drawing.MUTED, "linewidth": 0.9},
+    )
+
+
+def _minimum_words(curve: Curve) -> str:
+    words = f"smallest: {drawing.label(curve.words(curve.minimum), 40)}"
+    return f"{words}, no choice" if curve.at_edge else words
+
+
+def _mark(ax: Axes, curve: Curve, place: int, sign: str, colour: str, words: str) -> None:
+    ax.plot(
+        [curve.values[place]],
+        [curve.error[place]],
+        sign,
+        color=colour,
+        markeredgecolor=drawing.INK,
+        markeredgewidth=0.7,
+        markersize=7,
+        zorder=4,
+        label=words or "_nolegend_",
+    )
+
+
+def _within(ax: Axes, curve: Curve) -> None:
+    """Mark the simplest candidate within a standard error, and the line that it stays under."""
+    limit = float(curve.error[curve.minimum] + curve.se[curve.minimum])
+    if np.isfinite(limit):
+        ax.axhline(limit, color=drawing.MUTED, linewidth=0.9, linestyle=":")
+    if curve.simplest != curve.minimum:
+        words = (
+            f"simplest within a standard error: {drawing.label(curve.words(curve.simplest), 40)}"
+        )
+        _mark(ax, curve, curve.simplest, "s", drawing.GREEN, words)
+
+
+def _candidate_axis(ax: Axes, curve: Curve) -> None:
+    ax.set_xlabel(KINDS.get(curve.kind, ("", curve.name))[1] or curve.name)
+    ax.tick_params(which="minor", length=0)
+    ax.yaxis.set_major_locator(MaxNLocator(5))
+    if curve.names:
+        labels = [drawing.label(name, 16) for name in curve.names]
+        ax.set_xticks(curve.values, labels)
+    elif curve.kind == "alpha" and (curve.values > 0).all() and len(curve.values) > 1:
+        ax.set_xscale("log")
+        narrow = curve.values.max() < 30 * curve.values.min()
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    elif curve.kind != "alpha":
+        ax.xaxis.set_major_locator(MaxNLocator(8 if len(curve.values) > 15 else 15, integer=True))
+
+
+def _bottom(curve: Curve) -> tuple[int, int] | None:
+    """Return the first and last candidate near the minimum, where the rest hides it."""
+    if not curve.known or curve.names or len(curve.values) < 6:
+        return None
+    known = np.isfinite(curve.error)
+    window = _window(curve)
+    if float(np.ptp(curve.error[known])) < STEEP * window:
+        return None
+    near = known & (curve.error <= curve.error[curve.minimum] + window)
+    low = high = curve.minimum
+    while low > 0 and near[low - 1]:
+        low -= 1
+    while high + 1 < len(near) and near[high + 1]:
+        high += 1
+    low, high = (
+        max(0, min(low, curve.minimum - 2)),
+        min(len(near) - 1, max(high, curve.minimum + 2)),
+    )
+    return (low, high) if high - low < len(near) - 1 else None
+
+
+def _window(curve: Curve) -> float:
+    """How far above the smallest error is still near."""
+    bar, at = float(np.nan_to_num(curve.se[curve.minimum])), curve.minimum
+    sides = (curve.error[: at + 1], curve.error[at:])
+    rises = [float(np.nanmax(side) - curve.error[at]) for side in sides]
+    # Of a curve that rises on both sides the flatter one is to be seen.
+    rise = min(rises) if min(rises) > 0 else max(rises)
+    return max(4.0 * bar, 0.04 * rise)
+
+
+def _look_at(ax: Axes, curve: Curve, low: int, high: int) -> None:
+    """Cut an axis to the candidates from `low` to `high`."""
+    shown = slice(low, high + 1)
+    inner = curve.error[shown]
+    # A neighbour far above the others would press the bottom flat: its line leaves the drawing.
+    inner = inner[inner <= curve.error[curve.minimum] + 3.0 * _window(curve)]
+    bars = np.nan_to_num(curve.se[curve.minimum])
+    bottom, top = float(np.nanmin(inner - bars)), float(np.nanmax(inner + bars))
+    room = 0.08 * (top - bottom) or 0.1 * abs(top) or 1.0
+    ax.set_ylim(bottom - room, top + room)
+    first, last = float(curve.values[low]), float(curve.values[high])
+    if ax.get_xscale() == "log":
+        ratio = (last / first) ** 0.06
+        ax.set_xlim(first / ratio, last * ratio)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    else:
+        side = 0.05 * (last - first)
+        ax.set_xlim(first - side, last + side)
+    ax.set_title("the bottom of the curve", loc="left", color=drawing.MUTED)
+
+
+# --------------------------------------------------------------------------- rules
+
+
+def plot_set_aside(names: Sequence[str], errors: FloatArray, se: FloatArray) -> Figure:
+    """Draw root mean squared errors of entries that took no part, by rule, with intervals.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The rule that was fitted first.
+    errors, se : (m,) arrays
+        Mean squared errors and their standard errors; NaN where they are not told.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    known = [j for j in range(len(names)) if np.isfinite(errors[j])]
+    with drawing.style():
+        fig, ax = drawing.sheet(0.3 * len(known) + 0.75)
+        for i, j in enumerate(known):
+            colour = drawing.BLUE if j == 0 else drawing.MUTED
+            half = drawing.Z95 * float(se[j])
+            if np.isfinite(half):
+                low, high = np.sqrt([max(errors[j] - half, 0.0), errors[j] + half])
+                ax.hlines(i, low, high, color=colour, linewidth=1.6)
+            ax.plot(np.sqrt(errors[j]), i, "o", color=colour, markersize=6)
+        ax.set_yticks(range(len(known)), [drawing.label(names[j], 34) for j in known])
+        ax.set_ylim(len(known) - 0.4, -0.6)
+        ax.set_xlim(left=0)
+        words = "root mean squared error of cells that took no part"
+        ax.set_xlabel(words + ", with 95 % intervals" * bool(np.isfinite(se[known]).any()))
+        drawing.bare(ax)
+    return fig
+
+
+# --------------------------------------------------------------------------- leave-one-out
+
+
+def plot_leave_one_out(found: Any, *, beside: Any = None, truth: float | None = None) -> Figure:
+    """Draw the one-step leave-one-out error by rank or penalty.
+
+    Parameters
+    ----------
+    found : LeaveOneOut, a RankCV with cv="one-step", or a mapping of names to several
+        As of both variants.
+    beside : a search over held-out entries or its curve, optional
+        Folds over the same candidates.
+    truth : float, optional
+        A candidate that is known to be right, as in simulations; drawn as a dashed line.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    named = found if isinstance(found, Mapping) else {"one-step leave-one-out": found}
+    curves = {str(name): curve_of(one) for name, one in named.items()}
+    if beside is not None:
+        curves["folds, with the standard error"] = curve_of(beside)
+    figure = plot_entry_curve(curves)
+    if truth is not None:
+        with drawing.style():
+            for ax in figure.axes:
+                ax.axvline(truth, color=drawing.MUTED, linewidth=1.0, linestyle="--", zorder=0)
+    return figure
+
+
+# --------------------------------------------------------------------------- the model
+
+
+def plot_singular_values(fitted: Any) -> Figure:
+    """Draw what each component of a low-rank model carries.
+
+    Parameters
+    ----------
+    fitted : a fitted factoriser (HardImpute, SoftImpute, ...), a search, or a result
+        With singular values, or with shares of the variance.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Shares of the variance with their sum where they are known, else singular values. Where
+        variances of components beyond the model are known, these are drawn in grey.
+
+    Raises
+    ------
+    ParameterError
+        There is neither in it.
+    """
+    model = getattr(fitted, "best_estimator_", fitted)
+    shares, kept = _shares(model)
+    values = shares if shares.size else _attribute(model, "singular_values")
+    if values is None or not values.size:
+        raise ParameterError.of("fitted", "a fit with singular values", type(fitted).__name__)
+    values = values[: max(MOST_BARS, kept)]
+    at, first = np.arange(1, len(values) + 1), slice(0, kept if shares.size else None)
+    with drawing.style():
+        fig, ax = drawing.sheet(2.5, min(drawing.WIDTH, 3.4 + 0.25 * len(values)))
+        ax.bar(at[first], values[first], width=0.7, color=drawing.BLUE, label="each component")
+        if shares.size:
+            if kept < len(values):
+                beyond = values[kept:]
+                words = "not in the model"
+                ax.bar(at[kept:], beyond, width=0.7, color=drawing.RULE, label=words)
+            total = np.cumsum(values)
+            ax.plot(at, total, "o-", color=drawing.ORANGE, markersize=4, label="sum")
+            ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
+            ax.set_ylabel("share of the variance")
+            fig.legend(loc="outside upper left", ncols=3)
+        else:
+            ax.set_ylabel("singular value")
+        ax.set_xlabel("component")
+        ax.set_ylim(bottom=0)
+        ax.set_xlim(0.4, len(values) + 0.6)
+        ax.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+        drawing.bare(ax, "y")
+    return fig
+
+
+def _shares(model: Any) -> tuple[FloatArray, int]:
+    """Return shares of the variance by component, and how many are in the model."""
+    shares = _attribute(model, "explained_variance_ratio")
+    kept = 0 if shares is None else len(shares)
+    # Of a result over sites also what lies beyond the model.
+    spectrum = None if hasattr(model, "fit") else _attribute(model, "variances")
+    if spectrum is not None and spectrum.sum() > 0:
+        return spectrum / spectrum.sum(), kept
+    return (np.empty(0) if shares is None else shares), kept
+
+
+def plot_loadings(fitted: Any) -> Figure:
+    """Draw the weight of every column in every component as a map of colours.
+
+    Parameters
+    ----------
+    fitted : a fitted factoriser, a search, or a result with components
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Of many columns those with the largest weights; the same of components, from the first on.
+
+    Raises
+    ------
+    ParameterError
+        There are no components in it.
+    """
+    model = getattr(fitted, "best_estimator_", fitted)
+    weights = _attribute(model, "components")
+    if weights is None or weights.ndim != 2 or not weights.size:
+        raise ParameterError.of("fitted", "a fit with components", type(fitted).__name__)
+    names, shown = shown_loadings(feature_names(model), weights)
+    top = float(np.abs(shown).max()) or 1.0
+    p, k = shown.shape
+    with drawing.style():
+        fig, ax = drawing.sheet(0.27 * p + 1.0, width=min(drawing.WIDTH, 4.2 + 0.5 * k))
+        mesh = ax.pcolormesh(
+            shown, cmap=drawing.DIVERGING, vmin=-top, vmax=top, edgecolor=drawing.PAPER
+        )
+        for i, j in np.ndindex(p, k):
+            text = f"{shown[i, j]:+z.2f}".replace("-", "\N{MINUS SIGN}")
+            colour = "#ffffff" if abs(shown[i, j]) > 0.78 * top else "#000000"
+            ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=8, color=colour)
+        ax.set_yticks(np.arange(p) + 0.5, [drawing.label(name, 34) for name in names])
+        ax.set_ylim(p, 0)
+        ax.set_xticks(np.arange(k) + 0.5, [str(j + 1) for j in range(k)])
+        ax.xaxis.tick_top()
+        drawing.bare(ax, "")
+        bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.7, aspect=34, pad=0.02)
+        bar.set_label("weight in the component: negative (blue) or positive (orange)")
+        bar.outline.set_visible(False)
+    return fig
+
+
+def shown_loadings(names: tuple[str, ...], weights: FloatArray) -> tuple[list[str], FloatArray]:
+    """Return the columns that weigh most in the first components, and their weights, (p, k)."""
+    first = weights[:MOST_COLUMNS].T
+    order = np.argsort(-np.abs(first).max(axis=1), kind="stable")[:MOST_ROWS]
+    kept = np.sort(order)
+    return [names[j] for j in kept], first[kept]
+
+
+def _attribute(model: Any, name: str) -> FloatArray | None:
+    """Return an attribute of an estimator (with its underscore) or of a result."""
+    found = getattr(model, f"{name}_", getattr(model, name, None))
+    return None if found is None or not np.size(found) else np.asarray(found, dtype=float)
