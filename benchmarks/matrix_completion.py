@@ -1,0 +1,408 @@
+"""Matrix completion: time and error beside a textbook and other imputers, one run, one thread.
+
+``PYTHONPATH=. python benchmarks/matrix_completion.py [PART ...]`` writes
+results/matrix_completion.json; parts (``large``, ``paths``, ``textbook``, ``imputers``) that are
+named replace those of an earlier run. ``FANCYIMPUTE_PYTHON`` may name the interpreter of an
+environment with fancyimpute, which needs an older scikit-learn; ``CONSILIENCE_DATA`` a folder with
+``matrix``. Without them these lines are left out.
+
+* ``large``: 943 x 1682 with 90,000 observed entries, whose rows and columns differ in how much is
+  observed: one fit with at most 30 components, a path of 8 penalties, five folds of 10 penalties.
+* ``paths``: singular value decompositions of a warm path over those of as many fits from zero, to
+  one certified gap.
+* ``textbook``: fill, LAPACK's decomposition, shrink, until the same certificate says as much.
+* ``imputers``: held-out error and CPU seconds, every method with settings chosen by the same folds
+  where it has any that matter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from benchmarks.ensemble_patterns import machine
+from consilience.datasets.simulate_matrices import simulate_low_rank
+from consilience.estimators.entry_paths import SoftPath
+from consilience.estimators.held_out_entries import held_out_errors
+from consilience.numerics.entries import Entries
+from consilience.numerics.entry_folds import entry_folds, held_out_part
+from consilience.numerics.random import stream
+from consilience.numerics.soft_impute import alpha_max, choose_solver, soft_path
+
+FloatArray = NDArray[np.float64]
+RESULTS = Path(__file__).parent / "results" / "matrix_completion.json"
+GAP, FOLD_GAP = 1e-6, 1e-4
+CAP = 30
+
+
+def timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    """Result and CPU seconds."""
+    began = time.process_time()
+    result = function()
+    return result, round(time.process_time() - began, 3)
+
+
+# --------------------------------------------------------------------------- a large sparse table
+
+
+def large(n: int = 943, p: int = 1682, m: int = 90_000) -> Entries:
+    """Whole ratings 1 to 5 from a low rank, where few rows and columns have most of them."""
+    rng = stream(0, "benchmark", "large")
+    weight = rng.gamma(0.7, size=n)[:, None] * rng.gamma(0.5, size=p)
+    seen = np.zeros(n * p, dtype=bool)
+    # the m largest of weight over an exponential: a draw without replacement
+    keys = weight.ravel() / rng.exponential(size=n * p)
+    seen[np.argpartition(keys, -m)[-m:]] = True
+    signal = rng.standard_normal((n, 8)) @ rng.standard_normal((8, p)) / np.sqrt(8.0)
+    ratings = 3.5 + 0.7 * signal + 0.9 * rng.standard_normal((n, p))
+    ratings = np.clip(np.round(ratings), 1, 5) - 3.5
+    x = np.where(seen.reshape(n, p), ratings, np.nan)
+    return Entries.of(x)
+
+
+def measure_large() -> dict[str, Any]:
+    """Seconds of a fit, a path and a search."""
+    entries = large()
+    top = alpha_max(entries)
+    list(soft_path(entries, [0.9 * top], max_rank=CAP))  # compiles
+    path = np.geomspace(0.8 * top, 0.12 * top, 8)
+    fits, path_seconds = timed(lambda: list(soft_path(entries, path, tol=GAP, max_rank=CAP)))
+    fit, seconds = timed(lambda: next(soft_path(entries, path[4:5], tol=GAP, max_rank=CAP)))
+    folds = entry_folds(entries, 5, stream(0, "folds"))
+    grid = np.geomspace(0.8 * top, 0.1 * top, 10).tolist()
+    search = SoftPath(parameters=grid, max_rank=CAP, tol=FOLD_GAP)
+    began = time.perf_counter()
+    curve = held_out_errors(entries, search, folds, n_jobs=2)
+    wall = time.perf_counter() - began
+    _, cpu = timed(lambda: held_out_errors(entries, search, folds))
+    return {
+        "observed": entries.n_observed,
+        "solver": choose_solver(entries),
+        "one_fit_seconds": seconds,
+        "one_fit_rank": fit.rank,
+        "one_fit_gap": fit.gap,
+        "path_seconds": path_seconds,
+        "path_ranks": [each.rank for each in fits],
+        "path_capped": [each.capped for each in fits],
+        "largest_gap": max(each.gap for each in fits if not each.capped),
+        "search_wall_seconds_two_workers": round(wall, 2),
+        "search_cpu_seconds": cpu,
+        "search_minimum_inside": not curve.at_edge,
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+# --------------------------------------------------------------------------- warm and cold
+
+
+def half_observed() -> Entries:
+    return Entries.of(simulate_low_rank(200, 100, rng=stream(0, "half"), observed=0.5).x)
+
+
+def jester() -> Entries | None:
+    """The ratings of jokes less their row and column means; None without the data."""
+    if not os.environ.get("CONSILIENCE_DATA"):
+        return None
+    from consilience.numerics.centring import centre_of
+    from replications.unsupervised_selection.real.run import ratings
+
+    entries = ratings()
+    return centre_of(entries, "rows-and-columns").removed(entries)
+
+
+def tables() -> Iterator[tuple[str, Entries]]:
+    """Tables of the comparisons with fits from zero and with the textbook."""
+    yield "200 x 100, half observed", half_observed()
+    yield (
+        "50 x 100, four fifths observed",
+        Entries.of(simulate_low_rank(rng=stream(0, "fold"), observed=0.8).x),
+    )
+    ratings = jester()
+    if ratings is not None:
+        yield "jokes, 5,000 x 100, 73 % observed", ratings
+    yield "943 x 1682, 90,000 observed", large()
+
+
+def measure_paths() -> list[dict[str, Any]]:
+    """Decompositions of warm paths over those of fits from zero."""
+    found = []
+    for name, entries in tables():
+        cap = CAP if entries.shape == (943, 1682) else None
+        grid = np.geomspace(0.8, 0.25 if cap else 0.08, 10 if cap else 20) * alpha_max(entries)
+        made = timed(lambda e=entries, g=grid, c=cap: list(soft_path(e, g, tol=GAP, max_rank=c)))
+        warm, warm_seconds = made
+        made = timed(
+            lambda e=entries, g=grid, c=cap: [
+                next(soft_path(e, [a], tol=GAP, max_rank=c)) for a in g
+            ]
+        )
+        cold, cold_seconds = made
+        counts = [sum(fit.n_svd for fit in fits) for fits in (warm, cold)]
+        found.append(
+            {
+                "table": name,
+                "penalties": len(grid),
+                "warm": counts[0],
+                "cold": counts[1],
+                "ratio": round(counts[0] / counts[1], 3),
+                "warm_seconds": warm_seconds,
+                "cold_seconds": cold_seconds,
+                "largest_gap": max(fit.gap for fit in (*warm, *cold) if not fit.capped),
+            }
+        )
+        print(found[-1], flush=True)
+    return found
+
+
+# --------------------------------------------------------------------------- a textbook version
+
+
+def textbook(x: FloatArray, alpha: float, gap: float, start: FloatArray) -> tuple[FloatArray, int]:
+    """Fill, decompose with LAPACK, shrink, until the relative duality gap is small enough."""
+    seen = ~np.isnan(x)
+    known = np.where(seen, x, 0.0)
+    half = 0.5 * (known**2).sum()
+    m, steps = start, 0
+    while True:
+        u, s, vt = np.linalg.svd(np.where(seen, x, m), full_matrices=False)
+        shrunk = np.maximum(s - alpha, 0.0)
+        m = (u * shrunk) @ vt
+        steps += 1
+        if steps % 10:  # the certificate needs a spectral norm: not at every step
+            continue
+        rest = np.where(seen, x - m, 0.0)
+        primal = 0.5 * (rest**2).sum() + alpha * shrunk.sum()
+        dual = rest * min(1.0, alpha / np.linalg.norm(rest, 2))
+        if primal - (half - 0.5 * ((known - dual) ** 2).sum()) <= gap * primal:
+            return m, steps
+
+
+def measure_textbook() -> list[dict[str, Any]]:
+    """CPU seconds of a path of five penalties (large: one) on both sides, to one certified gap."""
+    found = []
+    for name, entries in tables():
+        sparse = entries.shape == (943, 1682)
+        cap, gap = (CAP, 1e-3) if sparse else (None, GAP)
+        shares = np.array([0.5]) if sparse else np.geomspace(0.8, 0.15, 5)
+        grid = shares * alpha_max(entries)
+        list(soft_path(entries, grid[:1], tol=gap, max_rank=cap))  # compiles
+        ours, seconds = timed(
+            lambda e=entries, g=grid, t=gap, c=cap: list(soft_path(e, g, tol=t, max_rank=c))
+        )
+        x, m, steps = entries.dense(), np.zeros(entries.shape), 0
+        began, apart = time.process_time(), 0.0
+        for alpha, fit in zip(grid, ours, strict=True):
+            m, count = textbook(x, float(alpha), gap, m)
+            steps += count
+            apart = max(apart, float(np.linalg.norm(m - fit.dense()) / np.linalg.norm(m)))
+        slow = time.process_time() - began
+        found.append(
+            {
+                "table": name,
+                "gap": gap,
+                "penalties": len(grid),
+                "ours_seconds": seconds,
+                "textbook_seconds": round(slow, 3),
+                "ratio": round(slow / seconds, 1),
+                "ours_svds": sum(fit.n_svd for fit in ours),
+                "textbook_svds": steps,
+                "apart": apart,
+            }
+        )
+        print(found[-1], flush=True)
+    return found
+
+
+# --------------------------------------------------------------------------- other imputers
+
+RANKS = (1, 2, 3, 4, 5, 6, 8, 10)
+
+
+def weighted_nmf(
+    x: FloatArray, rank: int, *, rng: np.random.Generator, n_iter: int = 500
+) -> FloatArray:
+    """NMF of the observed entries alone: multiplicative updates with weights 0 and 1."""
+    seen = (~np.isnan(x)).astype(float)
+    known = np.where(seen > 0, x, 0.0)
+    size = np.sqrt(known.sum() / seen.sum() / rank)
+    w = size * rng.uniform(0.5, 1.5, size=(len(x), rank))
+    h = size * rng.uniform(0.5, 1.5, size=(rank, x.shape[1]))
+    for _ in range(n_iter):
+        w *= (known @ h.T) / np.maximum((seen * (w @ h)) @ h.T, 1e-12)
+        h *= (w.T @ known) / np.maximum(w.T @ (seen * (w @ h)), 1e-12)
+    return np.asarray(w @ h)
+
+
+class WeightedNMF:
+    """:func:`weighted_nmf` as an estimator, for the search over ranks."""
+
+    def __init__(self, n_components: int = 1) -> None:
+        self.n_components = n_components
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {"n_components": self.n_components}
+
+    def set_params(self, **given: Any) -> WeightedNMF:
+        self.n_components = given["n_components"]
+        return self
+
+    def fit(self, X: FloatArray, y: None = None) -> WeightedNMF:
+        rng = stream(0, "nmf", int(self.n_components))
+        self.fitted_ = weighted_nmf(np.asarray(X), int(self.n_components), rng=rng)
+        return self
+
+    def reconstruct(self) -> FloatArray:
+        return self.fitted_
+
+
+def imputers(x: FloatArray) -> dict[str, Callable[[], FloatArray]]:
+    """Name and completed table of every method."""
+    from sklearn.decomposition import NMF
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
+
+    from consilience import EMLift, NuclearNormCV, RankCV
+
+    def nuclear(unshrink: bool) -> FloatArray:
+        search = NuclearNormCV(10, unshrink=unshrink, random_state=0).fit(x)
+        return np.asarray(search.reconstruct())
+
+    def rank(model: Any, **more: Any) -> FloatArray:
+        search = RankCV(model, ranks=RANKS, random_state=0, **more).fit(x)
+        return np.asarray(search.best_estimator_.reconstruct())
+
+    found = {
+        "SoftImpute, penalty by folds": lambda: nuclear(False),
+        "SoftImpute+, penalty by folds": lambda: nuclear(True),
+        "HardImpute, rank by folds": lambda: rank("hard"),
+        "SOFT-IMPUTE+, rank by folds": lambda: rank("soft-unshrunk"),
+        "ProbabilisticPCA, rank by folds": lambda: rank("ppca"),
+        "IterativeImputer, Bayesian ridge": lambda: IterativeImputer(
+            random_state=0, max_iter=10
+        ).fit_transform(x),
+        "IterativeImputer, ten nearest columns": lambda: IterativeImputer(
+            random_state=0, max_iter=10, n_nearest_features=10
+        ).fit_transform(x),
+        "KNNImputer, 5 neighbours": lambda: KNNImputer(n_neighbors=5).fit_transform(x),
+        "column means": lambda: SimpleImputer().fit_transform(x),
+    }
+    if np.nanmin(x) >= 0:
+        found["NMF of observed entries, rank by folds"] = lambda: rank(
+            WeightedNMF(), parameter="n_components"
+        )
+        found["NMF in an EM lift, rank by folds"] = lambda: rank(
+            EMLift(NMF(random_state=0, max_iter=300), max_iter=30),
+            parameter="estimator__n_components",
+        )
+    python = os.environ.get("FANCYIMPUTE_PYTHON")
+    if python:
+        found["fancyimpute SoftImpute, its own penalty"] = lambda: fancy(python, x)
+    return found
+
+
+FANCY = """
+import sys, time, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from fancyimpute import SoftImpute
+x = np.load(sys.argv[1])
+SoftImpute(verbose=False, max_iters=2).fit_transform(x[:5])
+began = time.process_time()
+np.save(sys.argv[2], SoftImpute(verbose=False).fit_transform(x))
+print(time.process_time() - began)
+"""
+
+
+def fancy(python: str, x: FloatArray) -> FloatArray:
+    """fancyimpute's SoftImpute in a process of its own; its seconds in ``fancy.seconds``."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = (str(Path(folder) / name) for name in ("x.npy", "y.npy"))
+        np.save(before, x)
+        done = subprocess.run(
+            [python, "-c", FANCY, before, after], check=True, capture_output=True, text=True
+        )
+        FANCY_SECONDS.append(float(done.stdout.split()[-1]))
+        return np.asarray(np.load(after))
+
+
+FANCY_SECONDS: list[float] = []
+
+
+def imputer_tables() -> Iterator[tuple[str, FloatArray, FloatArray]]:
+    """Name, table with gaps, and the truth at the gaps (elsewhere NaN)."""
+    low = simulate_low_rank(300, 60, rng=stream(0, "imputers"), observed=0.6)
+    yield "300 x 60, rank 6, 60 % observed", low.x, np.where(np.isnan(low.x), low.signal, np.nan)
+    rng = stream(0, "parts")
+    parts = rng.gamma(0.5, size=(300, 5)) @ rng.gamma(0.5, size=(5, 60))
+    counts = rng.poisson(4.0 * parts).astype(float)
+    gone = rng.random(counts.shape) < 0.4
+    yield (
+        "counts of 5 parts, 300 x 60, 60 % observed",
+        np.where(gone, np.nan, counts),
+        np.where(gone, 4.0 * parts, np.nan),
+    )
+    if os.environ.get("CONSILIENCE_DATA"):
+        from replications.unsupervised_selection.real.run import ratings
+
+        every = ratings()
+        some = every.take(every.rows < 1000)
+        some = Entries((1000, every.shape[1]), some.rows, some.columns, some.values)
+        held = held_out_part(some, 0.1, stream(0, "jokes"))
+        train = some.take(~held)
+        truth = np.where(np.isnan(train.dense()), some.dense(), np.nan)
+        yield "jokes, 1,000 x 100", train.dense(), truth
+
+
+def measure_imputers() -> list[dict[str, Any]]:
+    """Held-out errors and CPU seconds."""
+    found = []
+    for name, x, truth in imputer_tables():
+        judged = ~np.isnan(truth)
+        for method, completed in imputers(x).items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                filled, seconds = timed(completed)
+            if method.startswith("fancyimpute"):
+                seconds = round(FANCY_SECONDS[-1], 3)
+            rmse = float(np.sqrt(((filled - truth)[judged] ** 2).mean()))
+            found.append(
+                {"table": name, "method": method, "rmse": round(rmse, 4), "seconds": seconds}
+            )
+            print(found[-1], flush=True)
+    return found
+
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "large": measure_large,
+    "paths": measure_paths,
+    "textbook": measure_textbook,
+    "imputers": measure_imputers,
+}
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(PARTS)
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    for part in wanted:
+        with threadpool_limits(1):
+            results[part] = PARTS[part]()
+        results["machine"] = machine()
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print(part, json.dumps(results[part], indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()
