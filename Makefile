@@ -25,7 +25,7 @@ WORKERS ?= 2
 FAST := not slow and not replication and not faults and not flower and not r and not postgresql
 STYLED := src tests tools $(wildcard replications benchmarks examples)
 
-.PHONY: help venv lock demo test test-slow test-faults test-flower test-postgresql test-replication fuzz check \
+.PHONY: help venv lock demo test test-quick test-slow test-faults test-flower test-postgresql test-replication fuzz check \
 	check-style format bench replicate docs-table stale clean distclean
 
 help: ## list the targets
@@ -65,6 +65,9 @@ demo: $(STAMP) ## run the demonstration and say where its report is
 test: $(STAMP) ## the test suite
 	$(PYTEST) -n $(WORKERS) -m "$(FAST)"
 
+test-quick: $(STAMP) ## the tests that take less than a second each
+	$(PYTEST) -n $(WORKERS) -m "$(FAST) and not medium"
+
 test-slow: $(STAMP) ## long statistical tests
 	$(PYTEST) -n $(WORKERS) -m "slow"
 
@@ -90,7 +93,7 @@ fuzz: $(STAMP) ## search for SECONDS (60) for bytes on which a reader fails; cor
 		|| echo "make fuzz: atheris is not built for this system"
 	PYTHONPATH=. $(BIN)/python -m tools.fuzz_decoder --seconds $(SECONDS)
 
-check: check-style test ## format, lint, types, import contracts, stale results, tests
+check: check-style test-quick ## format, lint, types, import contracts, stale results, quick tests
 
 check-style: $(STAMP)
 	$(BIN)/ruff format --check --quiet $(STYLED)

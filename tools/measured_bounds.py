@@ -22,11 +22,11 @@ ENOUGH, ENOUGH_FOLDS = 10, 5
 """Data sets, or parts of one table held out in turn, below which a bound does not count as met."""
 
 
-def lines(root: Path, paper: str) -> Iterator[str]:
-    """Yield the table of all replications of a paper."""
+def lines(root: Path, paper: str, tables: str = "*") -> Iterator[str]:
+    """Yield the table of the replications of a paper; `tables` is a pattern of their names."""
     yield "| table | case | figure | source | wanted | measured | standard error | data sets | |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    for listing in sorted(root.glob(f"replications/{paper}/*/expected.csv")):
+    for listing in sorted(root.glob(f"replications/{paper}/{tables}/expected.csv")):
         found = rows_of(listing.parent / "result.csv")
         place = listing.parent.relative_to(root).as_posix()
         for wanted in rows_of(listing):

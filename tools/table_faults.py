@@ -41,6 +41,8 @@ Numbers stand for the tests below the tables. An empty cell is not tested, or fa
 
 A boundary is any write that is there after a power cut: an ask, a reply, a record of a site, an
 entry of the journal or the transcript. Every boundary and every message of the study is meant.
+Tests 1 and 2 start a run for each boundary: for cases outside `AT_EVERY_BOUNDARY` they take twelve
+that are spread over the run, and all with `CONSILIENCE_EVERY_BOUNDARY=1 make test-faults`.
 """
 FLOWER_TOP = """\
 ## Flower engine, `make test-flower`

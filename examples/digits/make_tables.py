@@ -1,6 +1,7 @@
 """Write the tables of handwritten digits: one of all threes and eights, and those of three offices.
 
-The source has images of 16 x 16 pixels; these tables have means of squares of 2 x 2. An office that
+The source has images of 16 x 16 pixels; these tables have means of squares of 2 x 2. One more has
+the threes alone, with all 256 pixels. An office that
 reads letters would export its own; this script stands in for that and is no part of a study.
 
     python examples/digits/make_tables.py
@@ -21,6 +22,7 @@ DIGITS = {3: "three", 8: "eight"}
 SIZE = 8
 FEATURES = tuple(f"r{i}c{j}" for i in range(SIZE) for j in range(SIZE))
 """Row and column of the image, from the upper left."""
+PIXELS = tuple(f"r{i}c{j}" for i in range(2 * SIZE) for j in range(2 * SIZE))
 OFFICES = ("albany", "buffalo", "syracuse")
 
 
@@ -32,6 +34,13 @@ def read_digits(path: Path) -> pd.DataFrame:
     means = pixels.reshape(-1, SIZE, 2, SIZE, 2).mean(axis=(2, 4)).reshape(-1, SIZE * SIZE)
     table = pd.DataFrame(means.round(5), columns=list(FEATURES))
     return table.assign(digit=taken["digit"].map(DIGITS).to_numpy())
+
+
+def read_threes(path: Path) -> pd.DataFrame:
+    """Threes as they are: `PIXELS`, from -1 (paper) to 1 (ink)."""
+    source = pd.read_csv(path)
+    pixels = source[source["digit"] == 3].drop(columns="digit")
+    return pd.DataFrame(pixels.to_numpy(dtype=float), columns=list(PIXELS))
 
 
 def over_offices(digits: pd.DataFrame, seed: int = 20240229) -> dict[str, pd.DataFrame]:
@@ -53,7 +62,8 @@ def write_tables(folder: Path, out: Path) -> dict[str, int]:
     """
     out.mkdir(parents=True, exist_ok=True)
     known, new = (read_digits(folder / name) for name in SOURCES)
-    tables = {"digits": known, **over_offices(known), "new": new}
+    threes = read_threes(folder / SOURCES[0])
+    tables = {"digits": known, **over_offices(known), "new": new, "threes": threes}
     for name, table in tables.items():
         table.to_csv(out / f"{name}.csv", index=False)
     return {name: len(table) for name, table in tables.items()}
