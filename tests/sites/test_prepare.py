@@ -124,7 +124,7 @@ def test_text_in_a_numeric_column() -> None:
     table = {"a": ["1", CANARY, "3", CANARY], "b": [1, 2, 3, 4]}
     refused(
         lambda: features(table),
-        "column a: text where the study expects numbers",
+        "column a: text where the study expects numbers; a category needs declared levels",
         "2 cells",
         "rows 2, 4",
         "missing_codes",
@@ -306,7 +306,7 @@ def test_indicators_compare_text() -> None:
 def test_numeric_indicators_are_strict() -> None:
     refused(
         lambda: features({"c": ["4", CANARY]}, indicators={"c": (4,)}),
-        "column c: text where the study expects numbers",
+        "column c: text where the study expects numbers; a category needs declared levels",
     )
 
 
@@ -358,7 +358,7 @@ def test_target_with_and_without_levels() -> None:
     assert levels.tolist() == ["1", "0"]
     refused(
         lambda: loaded({"y": [CANARY]}, Columns(target="y")),
-        "column y: text where the study expects numbers",
+        "column y: text where the study expects numbers; a category needs declared levels",
         "declare levels",
     )
 

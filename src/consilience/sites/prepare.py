@@ -337,7 +337,7 @@ class _Loader:
                 f"holds text in {len(wrong)} cells where the study expects numbers"
                 f"{row_list(wrong + 1)}: correct them, list what stands for a missing value in "
                 "[columns] missing_codes, or declare levels",
-                "text where the study expects numbers",
+                "text where the study expects numbers; a category needs declared levels",
             )
         unit = self.site.units.get(name)
         if unit is not None:

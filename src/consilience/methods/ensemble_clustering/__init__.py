@@ -17,7 +17,9 @@ count: AllModels              ->  labels all its rows with every model
 label: Map                    ->  labels every row from its *true* tuple;
   features T, centres (all)       keeps labels and predictor
                               <-  Profile: class means                  MODEL
-                                  agreement of halves, rounded          AGGREGATE
+                                  means of the target, or shares of
+                                  its levels; agreement of halves,
+                                  rounded                               AGGREGATE
 compare: CompareRequest       ->  counts states and steps (or levels) by final class and
                                   by classes that it finds alone (coded rows only)
                               <-  Compared: chances by class            AGGREGATE
@@ -56,8 +58,9 @@ one that misses the count contributes its model only, one that misses the labels
 misses the comparison is left out of it. A note names it.
 
 Leakage: the coordinator knows each site's class means (or mixture parameters), how many of its rows
-have each frequent label tuple, the means of the final classes, rounded agreements and, for "cv",
-squared errors of held-out entries by secret fold and number of classes. It knows no
+have each frequent label tuple, the means of the final classes and of the target (or shares of its
+levels), rounded agreements and, for "cv", squared errors of held-out entries by secret fold and
+number of classes. It knows no
 label of any row, and no tuple of fewer than `min_records` rows. Class means, moments and final
 means are sums over groups of at least `min_records` rows (`site.profiled_classes`). Counts of
 different ensembles are judged one ensemble at a time: two ensembles whose classes nearly coincide
@@ -104,6 +107,7 @@ from consilience.methods.ensemble_clustering.messages import (
     Settings,
     VoteRequest,
 )
+from consilience.methods.ensemble_clustering.outcomes import pooled_levels
 from consilience.methods.ensemble_clustering.pooling import (
     check_counts,
     model_names,
@@ -558,6 +562,7 @@ def _result(
         target=ctx.columns.target or "",
         target_means=target,
         target_means_by_site=targets,
+        **pooled_levels(ctx.columns, profiles, by_site),
         weights=main.weights,
         agreement=main.agreement,
         n_patterns=len(merge_tables([fitted.tables[s] for s in sorted(by_site)]).counts),

@@ -40,7 +40,7 @@ from consilience.methods.ensemble_clustering.messages import (
     Settings,
 )
 from consilience.numerics.site_differences import SiteTables, pooled_chances, site_differences
-from consilience.numerics.told_tables import Sums, ToldTables, told_tables
+from consilience.numerics.told_tables import Entries, Sums, ToldTables, told_tables
 from consilience.wire.disclosure import Limits, chances, model
 from consilience.wire.message import Disclosure
 from consilience.wire.rounding import coarse, step_above
@@ -113,7 +113,7 @@ def _found_alone(
 
 
 @dataclass(frozen=True, eq=False)
-class _Told:
+class ClassTables:
     """Chances (K, C), kinds (K, C) and numbers (K, R), and what they rest on."""
 
     chances: FloatArray
@@ -123,27 +123,56 @@ class _Told:
     sums: Sums
 
 
-def _nothing(like: _Told) -> _Told:
+def _nothing(like: ClassTables) -> ClassTables:
     """Nothing to tell, in the same shape."""
     return replace(like, cells=np.full_like(like.cells, -1), sums=joined_sums([]))
 
 
-def _tables(table: Table, s: Settings, labels: IntArray, k: int, site: SiteContext) -> _Told:
-    """Tables of classes; a class of fewer than `min_records` rows is left out."""
-    limits = site.limits
+def _tables(table: Table, s: Settings, labels: IntArray, k: int, site: SiteContext) -> ClassTables:
+    """Tables of classes of coded rows."""
+    entries = entries_of(table.rows, s.model, table.sizes)
+    absorbing = absorbing_rows(s.model, table.sizes)
+    return class_tables(entries, labels, k, site.limits, absorbing=absorbing)
+
+
+def class_tables(
+    entries: Entries,
+    labels: IntArray,
+    k: int,
+    limits: Limits,
+    *,
+    absorbing: NDArray[np.bool_] | None = None,
+) -> ClassTables:
+    """Tables of classes that may be told; one of fewer than `min_records` rows is left out.
+
+    Parameters
+    ----------
+    entries : Entries
+        What records add to the cells of the table.
+    labels : (n,) int array
+        Class of each record; -1 in none.
+    k : int
+        Classes.
+    limits : Limits
+    absorbing : (R,) bool array, optional
+        See ``numerics.told_tables``.
+
+    Returns
+    -------
+    ClassTables
+    """
     sizes = np.bincount(labels[labels >= 0], minlength=k)
     cells = np.where((labels >= 0) & (sizes[labels] >= limits.min_records), labels, -1)
-    entries = entries_of(table.rows, s.model, table.sizes)
     told = told_tables(
         entries,
         (cells[:, None] == np.arange(k)).astype(float),
         min_records=limits.min_records,
         max_share=limits.max_share,
-        absorbing=absorbing_rows(s.model, table.sizes),
+        absorbing=absorbing,
         joining=False,
     )
     shares, numbers = _rounded(told, entries.row_of_cell, limits)
-    return _Told(shares, told.kinds, numbers, cells, told.sums)
+    return ClassTables(shares, told.kinds, numbers, cells, told.sums)
 
 
 def _rounded(told: ToldTables, rows: IntArray, limits: Limits) -> tuple[FloatArray, FloatArray]:

@@ -154,7 +154,22 @@ class Profile:
 
     means: Released = sends(Disclosure.MODEL, ("k", "p"), gaps=True, doc="class means")
     target_means: Released = sends(
-        Disclosure.AGGREGATE, ("k",), gaps=True, doc="class means of the target, where there is one"
+        Disclosure.AGGREGATE,
+        ("k",),
+        gaps=True,
+        doc="class means of the target, where it is a number",
+    )
+    target_shares: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "l"),
+        gaps=True,
+        doc="shares of the target's declared levels by class, rare ones together",
+    )
+    target_kinds: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "l"),
+        kind="int",
+        doc="what is shown in each of these cells, see numerics.told_tables",
     )
     agreement: Released = sends(
         Disclosure.AGGREGATE,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.methods.result import Result
+from consilience.numerics.told_tables import HIDDEN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,15 @@ class EnsembleClusteringResult(Result):
     target : str
         Name of the target column, or "".
     target_means : (K,) array
+        NaN where the target has declared levels.
     target_means_by_site : dict of str to (K,) array
+    target_levels : tuple of L str
+        Declared levels of the target; empty, as what follows, where it is a number.
+    target_shares : (K, L) array
+        Shares of the levels among the rows of each class whose outcome is known.
+    target_shares_by_site : dict of str to (K, L) array
+    target_kinds_by_site : dict of str to (K, L) int array
+        What each cell of these shows, as in `site_kinds`.
     model_names : tuple of str
         The M local models, "site" or "site/2".
     weights : (M,) array
@@ -163,6 +172,10 @@ class EnsembleClusteringResult(Result):
     cv_chosen: int = -1
     cv_at_edge: bool = False
     cv_rule: str = ""
+    target_levels: tuple[str, ...] = ()
+    target_shares: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    target_shares_by_site: dict[str, FloatArray] = field(default_factory=dict)
+    target_kinds_by_site: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     model: str = ""
     states: tuple[str, ...] = ()
     n_times: int = 0
@@ -259,14 +272,31 @@ class EnsembleClusteringResult(Result):
             shares.append((shares[-1][:, None, :] @ self.class_transition)[:, 0, :])
         return np.stack(shares, axis=1)
 
+    def target_shares_at(self, site: str) -> FloatArray:
+        """Shares of the target's levels at a site, (K, L); NaN where few rows have the level."""
+        shares, kinds = self.target_shares_by_site[site], self.target_kinds_by_site[site]
+        return np.asarray(np.where(kinds == HIDDEN, np.nan, shares), dtype=np.float64)
+
     def to_frame(self) -> pd.DataFrame:
-        """Return one line per class: size, share, means of the columns and of the target."""
+        """Return one line per class: size, share, means of the columns, and the target.
+
+        Of a target with declared levels these are shares of the levels; a level that few rows of a
+        class have is empty at a site.
+        """
         import pandas as pd
 
         frame = pd.DataFrame(self.class_means, columns=list(self.feature_names))
         frame.insert(0, "share", self.class_sizes / max(self.n_records, 1))
         frame.insert(0, "size", self.class_sizes)
-        if self.target:
+        if self.target_levels:
+            for j, level in enumerate(self.target_levels):
+                frame[f"share {self.target}={level}"] = self.target_shares[:, j]
+            if self.model:
+                for site in self.target_shares_by_site:
+                    for j, level in enumerate(self.target_levels):
+                        shares = self.target_shares_at(site)[:, j]
+                        frame[f"share {self.target}={level} at {site}"] = shares
+        elif self.target:
             frame[f"mean {self.target}"] = self.target_means
             if self.model:
                 for site, means in self.target_means_by_site.items():

@@ -42,6 +42,7 @@ from consilience.methods.ensemble_clustering.messages import (
     Settings,
     VoteRequest,
 )
+from consilience.methods.ensemble_clustering.outcomes import released_levels
 from consilience.methods.phases.bootstrap_pairs import released_agreement, rounding_step
 from consilience.methods.phases.vote import Ballot, ballot
 from consilience.numerics.ensemble import assign
@@ -166,12 +167,15 @@ def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tupl
     shown = profiled_classes(
         _own_classes(ensembles[0], state, data, site, coded), labels, site.limits
     )
+    shares, kinds = released_levels(data, shown, n_classes, site.limits)
     reply = Profile(
         # Means of 0/1 columns are counts: levels are told later, by step `compare`.
         means=_class_means(
             np.full_like(data.features, np.nan) if coded else data.features, shown, n_classes
         ),
         target_means=_target_means(data, shown, n_classes, site),
+        target_shares=shares,
+        target_kinds=kinds,
         agreement=_agreements(found[1::4], found[2::4], site),
         null_agreement=_agreements(found[3::4], found[4::4], site),
         alone_agreement=_alone(all_views, state["own"], site),
@@ -223,7 +227,10 @@ def _class_means(columns: FloatArray, shown: IntArray, n_classes: int) -> Releas
 
 
 def _target_means(data: SiteData, shown: IntArray, n_classes: int, site: SiteContext) -> Released:
-    """Means of the target by class: of a 0/1 target they are counts, and guarded as such."""
+    """Means of the target by class: of a 0/1 target they are counts, and guarded as such.
+
+    A target with declared levels has none: see `outcomes`.
+    """
     target = data.target
     if target is None or target.dtype.kind not in "fiub":
         target = np.full(data.n_rows, np.nan)

@@ -1,0 +1,117 @@
+"""A target with declared levels, by final class and site: shares of its levels.
+
+A share is a count over a count, and "of those who died, none were in class 2" may be about one
+person. So levels that few rows of a class have are told together, or not at all, by the rules for
+tables of categories (``numerics.told_tables``, ``docs/proofs/markov-models.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.estimators.coded_models import entries_of
+from consilience.exceptions import QuorumError
+from consilience.methods.base import Columns, SiteData
+from consilience.methods.ensemble_clustering.comparing import class_tables
+from consilience.methods.ensemble_clustering.messages import Profile
+from consilience.numerics.told_tables import HIDDEN
+from consilience.wire.disclosure import Limits, Released, chances
+from consilience.wire.message import Disclosure
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def levels_of(columns: Columns | SiteData, target: str | None) -> tuple[str, ...]:
+    """Declared levels of the target; none where it is a number, or where there is no target."""
+    return tuple(columns.levels.get(target, ())) if target else ()
+
+
+def released_levels(
+    data: SiteData, shown: IntArray, n_classes: int, limits: Limits
+) -> tuple[Released, Released]:
+    """Shares of the target's levels by class and what each cell shows, both (K, L).
+
+    Parameters
+    ----------
+    data : SiteData
+    shown : (n,) int array
+        Class under which each row is told; -1 in none.
+    n_classes : int
+    limits : Limits
+
+    Returns
+    -------
+    shares, kinds : Released
+        Without rows where the target has no levels, or no class has enough rows.
+    """
+    levels = levels_of(data, data.target_name)
+    codes = np.full(data.n_rows, -1, dtype=np.int64)
+    if data.target is not None:
+        for code, level in enumerate(levels):
+            codes[data.target == level] = code
+    entries = entries_of(codes[:, None], "latent-class", (len(levels),))
+    # A row without an outcome is in no class here, so that it is not behind any share.
+    told = class_tables(entries, np.where(codes >= 0, shown, -1), n_classes, limits)
+    some = (told.cells >= 0).any()
+    return tuple(  # type: ignore[return-value]
+        chances(
+            values if some else values[:0],
+            cells=told.cells,
+            sums=told.sums,
+            disclosure=Disclosure.AGGREGATE,
+        )
+        for values in (told.chances, told.kinds)
+    )
+
+
+def pooled_levels(
+    columns: Columns, profiles: Mapping[str, Profile], sizes: Mapping[str, IntArray]
+) -> dict[str, Any]:
+    """Fields of the result: shares by class over sites, weighted by class sizes, and by site.
+
+    Raises
+    ------
+    QuorumError
+        A site sent shares that do not fit the levels.
+    """
+    levels = levels_of(columns, columns.target)
+    if not levels:
+        return {}
+    by_site, kinds = {}, {}
+    total: Any = 0.0
+    weight: Any = 0.0
+    told: Any = False
+    for site in sorted(profiles):
+        k = len(profiles[site].means.value)
+        by_site[site], kinds[site] = _checked(site, profiles[site], k, len(levels))
+        if site in sizes:
+            present = np.isfinite(by_site[site]).all(axis=1)
+            w = (sizes[site] * present)[:, None]
+            total = total + np.nan_to_num(by_site[site]) * w
+            weight = weight + w
+            told = told | ((kinds[site] != HIDDEN) & (w > 0))
+    # A level that is a guess at every site is a guess over all of them.
+    shares = np.where(told, total / np.maximum(weight, 1), np.nan)
+    return {
+        "target_levels": levels,
+        "target_shares": np.asarray(shares, dtype=np.float64),
+        "target_shares_by_site": by_site,
+        "target_kinds_by_site": kinds,
+    }
+
+
+def _checked(site: str, reply: Profile, k: int, width: int) -> tuple[FloatArray, IntArray]:
+    """What a site told, with gaps where it told nothing; refuse what does not fit the levels."""
+    shares, kinds = (np.asarray(x.value) for x in (reply.target_shares, reply.target_kinds))
+    if shares.shape == kinds.shape == (0, width):
+        return np.full((k, width), np.nan), np.zeros((k, width), dtype=np.int64)
+    known = shares[~np.isnan(shares)]
+    fine = shares.shape == kinds.shape == (k, width) and bool(((kinds >= 0) & (kinds <= 4)).all())
+    if not fine or not ((known >= 0) & (known <= 1)).all():
+        raise QuorumError(f"site {site} sent outcomes that do not fit the levels: leave it out")
+    return shares.astype(np.float64), kinds.astype(np.int64)
