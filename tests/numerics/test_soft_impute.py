@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from consilience.numerics.soft_impute import (
     unshrink,
     unshrunk_rank_path,
 )
+from consilience.numerics.soft_impute_kernels import ridge_rows
 from tests.reference import soft_impute as textbook
 
 SOLVERS = ("dense", "als")
@@ -323,3 +326,23 @@ def test_a_start_of_another_shape_is_refused() -> None:
     (fit,) = soft_path(Entries.of(table(10, 5)), [1.0])
     with pytest.raises(DataError, match="same shape"):
         soft_path(Entries.of(table()), [1.0], start=fit)
+
+
+@pytest.mark.parametrize(("k", "alpha"), [(1, 2.0), (5, 0.3), (30, 1.0), (3, 0.0)])
+def test_ridge_regressions_of_rows(k: int, alpha: float) -> None:
+    """More rows than are solved at once, rows longer than a block, and rows without entries."""
+    rng = np.random.default_rng(k)
+    counts = np.array([0, 70, 200, 33, 0] * 4 + [64, 65, 40])
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    columns = rng.integers(90, size=indptr[-1])
+    values, b = rng.normal(size=indptr[-1]), rng.normal(size=(90, k))
+    found = np.full((len(counts), k), np.nan)
+    ridge_rows(indptr, columns, values, b, alpha, found)
+    expected = np.zeros_like(found)
+    for i, (first, last) in enumerate(pairwise(indptr)):
+        if first < last:
+            own = b[columns[first:last]]
+            expected[i] = np.linalg.solve(
+                own.T @ own + alpha * np.eye(k), own.T @ values[first:last]
+            )
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)

@@ -223,7 +223,7 @@ class SparseSolver:
         while True:
             cut = self._enter(lam, rank) and alpha is not None
             spent, dual, still = self._turns(
-                lam, tol, max(1, max_iter - sweeps), may_grow=alpha is not None and not cut
+                lam, tol, max(1, max_iter - sweeps), may_grow=alpha is not None, cut=cut
             )
             sweeps, searches = sweeps + spent, searches + 2
             objective = self._polish(lam)
@@ -262,9 +262,12 @@ class SparseSolver:
         return np.asarray(self.rest.matrix @ q + (self.u * self.s) @ (self.v.T @ q))
 
     def _turns(
-        self, lam: float, tol: float, max_iter: int, *, may_grow: bool
+        self, lam: float, tol: float, max_iter: int, *, may_grow: bool, cut: bool
     ) -> tuple[int, float, bool]:
         """Ridge regressions by turns until the gap is small or a direction is missing.
+
+        Where the largest rank has cut directions off, the gap stays open: turns end when the
+        criterion changes no more, and no bound is looked for.
 
         Returns
         -------
@@ -291,14 +294,17 @@ class SparseSolver:
                 continue
             a, kept, best = trial, b, objective
             if sweeps % _CHECK == 0:
-                norm = rest.norm(min(1e-8, 0.01 * tol))
-                dual = max(dual, dual_value(rest.loss, rest.cross, lam, norm))
                 still = last - best <= tol * best
                 last = best
-                if best - dual <= tol * best or (still and not may_grow):
+                if still and (cut or not may_grow):
                     break
-                if may_grow and norm > lam * (1.0 + tol) and self._lacking(a, b, lam):
-                    break
+                if not cut:
+                    norm = rest.norm(min(1e-8, 0.01 * tol))
+                    dual = max(dual, dual_value(rest.loss, rest.cross, lam, norm))
+                    if best - dual <= tol * best:
+                        break
+                    if may_grow and norm > lam * (1.0 + tol) and self._lacking(a, b, lam):
+                        break
             plain = np.empty_like(b)
             kernels.ridge_rows(self.pointer, *self.turned, a, lam, plain)
             b = mixing.next(b, plain)

@@ -12,6 +12,9 @@ import numpy as np
 from numba import njit
 from numba.core.caching import FunctionCache
 
+_LANES = 16  # systems that are solved at once
+_BLOCK = 64  # entries that are gathered at once; small enough for one thread of any BLAS
+
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile on first use, and keep the result where there is a place to keep it."""
@@ -69,56 +72,75 @@ def residual(x, seen, new, r):
 def ridge_rows(indptr, columns, values, b, alpha, a):
     """Ridge regression of each row's entries on rows of ``b``, into ``a``.
 
-    Row i of ``a`` is ``(B_O' B_O + alpha I)^-1 B_O' x_O``; a row without entries is zero.
+    Row i of ``a`` is ``(B_O' B_O + alpha I)^-1 B_O' x_O``; a row without entries is zero. Systems
+    are solved sixteen at once, so that their loops are long.
     """
-    k = b.shape[1]
-    g = np.empty((k, k))
-    t = np.empty(k)
-    for i in range(a.shape[0]):
-        first, last = indptr[i], indptr[i + 1]
-        g[:] = 0.0
-        t[:] = 0.0
-        for e in range(first, last):
-            row = b[columns[e]]
-            x = values[e]
+    n, k = a.shape
+    seen = np.empty((_BLOCK, k))
+    gram = np.empty((k, k))
+    right = np.empty(k)
+    g = np.empty((k, k, _LANES))
+    t = np.empty((k, _LANES))
+    s = np.empty(_LANES)
+    for start in range(0, n, _LANES):
+        for lane in range(_LANES):  # lanes behind the last row solve an empty system
+            gram[:] = 0.0
+            right[:] = 0.0
+            first = indptr[min(start + lane, n)]
+            end = indptr[min(start + lane + 1, n)]
+            ridge = alpha if first < end else 1.0
+            while first < end:
+                m = min(_BLOCK, end - first)
+                for e in range(m):
+                    c = columns[first + e]
+                    for h in range(k):
+                        seen[e, h] = b[c, h]
+                gram += np.dot(seen[:m].T, seen[:m])
+                right += np.dot(values[first : first + m], seen[:m])
+                first += m
             for h in range(k):
-                w = row[h]
-                t[h] += x * w
-                for m in range(h + 1):
-                    g[h, m] += w * row[m]
-        if last > first:
+                for q in range(h + 1):
+                    g[h, q, lane] = gram[h, q]
+                g[h, h, lane] += ridge
+                t[h, lane] = right[h]
+        _solve_lanes(g, t, s)
+        for lane in range(min(_LANES, n - start)):
             for h in range(k):
-                g[h, h] += alpha
-            _cholesky_solve(g, t)
-        a[i] = t
+                a[start + lane, h] = t[h, lane]
 
 
 @compiled
-def _cholesky_solve(g, t):
-    """Solve ``g t = t`` in place; ``g`` is positive definite, its lower triangle is used up."""
-    k = t.size
+def _solve_lanes(g, t, s):
+    """Solve ``g[:, :, l] x = t[:, l]`` for each l in place, by Cholesky's factor.
+
+    The lower triangles of ``g`` are used up; their diagonals then hold reciprocals. ``s`` is room.
+    """
+    k, lanes = t.shape
     for h in range(k):
-        row = g[h]
-        for m in range(h):
-            s = row[m]
-            other = g[m]
+        for m in range(h + 1):
+            for x in range(lanes):
+                s[x] = g[h, m, x]
             for q in range(m):
-                s -= row[q] * other[q]
-            row[m] = s / other[m]
-        s = row[h]
-        for q in range(h):
-            s -= row[q] * row[q]
-        row[h] = np.sqrt(s)
+                for x in range(lanes):
+                    s[x] -= g[h, q, x] * g[m, q, x]
+            if m < h:
+                for x in range(lanes):
+                    g[h, m, x] = s[x] * g[m, m, x]
+            else:
+                for x in range(lanes):
+                    g[h, h, x] = 1.0 / np.sqrt(s[x])
     for h in range(k):
-        s = t[h]
         for q in range(h):
-            s -= g[h, q] * t[q]
-        t[h] = s / g[h, h]
+            for x in range(lanes):
+                t[h, x] -= g[h, q, x] * t[q, x]
+        for x in range(lanes):
+            t[h, x] *= g[h, h, x]
     for h in range(k - 1, -1, -1):
-        t[h] /= g[h, h]
-        w = t[h]
+        for x in range(lanes):
+            t[h, x] *= g[h, h, x]
         for q in range(h):
-            t[q] -= w * g[h, q]
+            for x in range(lanes):
+                t[q, x] -= g[h, q, x] * t[h, x]
 
 
 @compiled
