@@ -108,6 +108,27 @@ class Villain:
 # --------------------------------------------------------------------------- several runs
 
 
+def sums_of_complete_rows(policy: str, features: tuple[str, ...]) -> Array:
+    """Sums of the first three columns by group; one row lacks the last column of the table."""
+    table = table_of(p=4)
+    table.loc[17, "x3"] = np.nan
+    site = site_of(table, policy)
+    villain = Villain(site, f"run-{len(features)}", features, missing="complete-rows")
+    return villain.moments(2)[1][:, 1:4]
+
+
+def test_a_dropped_row_is_not_the_difference_of_two_runs() -> None:
+    row = table_of(p=4).loc[17, ["x0", "x1", "x2"]].to_numpy()
+    without, of_all = (
+        sums_of_complete_rows("simulation", FEATURES[:p]).sum(axis=0) for p in (3, 4)
+    )
+    # The control: one run has the row, the other lacks it.
+    np.testing.assert_allclose(without - of_all, row, atol=1e-9)
+    assert sums_of_complete_rows("strict", FEATURES[:3]).shape == (2, 3)
+    with pytest.raises(Refused, match='set missing = "keep"'):
+        sums_of_complete_rows("strict", FEATURES[:4])
+
+
 def smallest_difference(first: Array, second: Array) -> tuple[int, Array]:
     """Smallest set of rows whose sums follow from two lists of groups of one order of the rows.
 
