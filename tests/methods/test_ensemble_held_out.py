@@ -12,11 +12,13 @@ from consilience import EnsembleClustering, Policy
 from consilience.estimators.entry_paths import KMeansPath
 from consilience.estimators.held_out_entries import held_out_errors
 from consilience.exceptions import DisclosureError, ParameterError, QuorumError
-from consilience.methods.ensemble_clustering.judging import judge
+from consilience.methods.ensemble_clustering.judging import MAX_STARTS, _checked, judge
 from consilience.methods.ensemble_clustering.messages import MAX_FOLDS, Judged, JudgeRequest
 from consilience.methods.ensemble_clustering.result import EnsembleClusteringResult
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
 from tests.methods.test_ensemble_clustering import SIZES, cluster, draw, labels, released
 
 
@@ -152,10 +154,46 @@ def test_without_cv_nothing_is_asked_and_results_say_so() -> None:
 
 def test_more_than_a_site_judges_is_refused_by_the_site() -> None:
     tables, _ = draw({"a": 60})
-    for n_folds, most in ((MAX_FOLDS + 1, 4), (5, 31), (1, 4), (5, 0)):
-        request = JudgeRequest(n_folds=n_folds, max_clusters=most, n_init=2)
+    asked = (
+        (MAX_FOLDS + 1, 4, 2),
+        (5, 31, 2),
+        (1, 4, 2),
+        (5, 0, 2),
+        (5, 4, 0),
+        (5, 4, MAX_STARTS + 1),
+    )
+    for n_folds, most, n_init in asked:
+        request = JudgeRequest(n_folds=n_folds, max_clusters=most, n_init=n_init)
         with pytest.raises(DisclosureError, match="than a site judges"):
             judge(request, _data(tables["a"]), {}, _FakeSite([]))
+
+
+@pytest.mark.parametrize(
+    ("errors", "entries", "se"),
+    [
+        (1.0, 1e300, 1.0),
+        (1.0, 10.5, 1.0),
+        (1.0, 0.0, 1.0),
+        (1.0, np.nan, 1.0),
+        (1e300, 10.0, 1.0),
+        (-1.0, 10.0, 1.0),
+        (1.0, 10.0, 1e200),
+        (1.0, 10.0, np.nan),
+    ],
+)
+def test_errors_that_fit_no_question_name_the_site(
+    errors: float, entries: float, se: float
+) -> None:
+    def reply(errors: float, entries: float, se: float) -> Judged:
+        return Judged(
+            errors=relayed(np.full((5, 3), errors), Disclosure.AGGREGATE),
+            entries=relayed(np.full(5, entries), Disclosure.AGGREGATE),
+            se=relayed(np.full(3, se), Disclosure.MODEL),
+        )
+
+    assert _checked("b", reply(1.0, 10.0, 1.0), 5, 3) is not None
+    with pytest.raises(QuorumError, match="site b sent errors that do not fit"):
+        _checked("b", reply(errors, entries, se), 5, 3)
 
 
 @pytest.mark.parametrize(

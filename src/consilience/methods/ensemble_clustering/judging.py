@@ -54,6 +54,9 @@ _NOBODY = (
     "no site could judge numbers of classes by held-out entries: give n_clusters, let larger sites "
     "take part, or name two features or more"
 )
+MAX_STARTS = 10_000  # as of the method's own n_init: what a site computes has an end
+_MOST_ENTRIES = 1 << 50  # whole numbers of this size, and sums of them, are exact
+_LARGEST = 1e150  # of sums of squares and standard errors, whose squares are numbers then
 
 
 # --------------------------------------------------------------------------- at the site
@@ -65,8 +68,9 @@ def judge(
 ) -> tuple[Judged, State]:
     """Hold entries out, predict them with 1, 2, ... classes, tell sums of squared errors."""
     a = message.max_clusters
-    if not (2 <= message.n_folds <= MAX_FOLDS and 1 <= a <= MAX_JUDGED):
-        sentence = "more folds or numbers of classes than a site judges"
+    bounds = ((message.n_folds, 2, MAX_FOLDS), (a, 1, MAX_JUDGED), (message.n_init, 1, MAX_STARTS))
+    if not all(least <= asked <= most for asked, least, most in bounds):
+        sentence = "more folds, numbers of classes or starts than a site judges"
         raise DisclosureError(sentence, public=sentence)
     n = data.n_rows
     n_folds = message.n_folds
@@ -197,7 +201,9 @@ def _checked(site: str, reply: Judged, n_folds: int, max_clusters: int) -> _Told
     if not len(errors):
         return None
     fine = len(errors) <= n_folds and errors.shape[1] == max_clusters
-    fine = fine and bool((errors >= 0).all() and (entries >= 1).all() and (se >= 0).all())
+    whole = (entries >= 1) & (entries <= _MOST_ENTRIES) & (entries == np.floor(entries))
+    sizes = np.concatenate([errors.ravel(), se])
+    fine = fine and bool(whole.all() and ((sizes >= 0) & (sizes <= _LARGEST)).all())
     if not fine:
         raise QuorumError(f"site {site} sent errors that do not fit the question: leave it out")
     return _Told(errors, entries, se)

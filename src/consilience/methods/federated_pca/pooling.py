@@ -18,6 +18,7 @@ IntArray = NDArray[np.int64]
 
 _ROUNDING = 1e-6
 _MOST_ROWS = 1 << 40
+_LARGEST = 1e100  # as sites refuse larger values: squares of these and sums of them are numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +98,10 @@ def _columns(site: str, reply: Told, p: int) -> NDArray[np.bool_]:
         raise ProtocolError(f"site {site} sent moments of other columns or groups")
     if (counts < 1).any() or (counts > _MOST_ROWS).any():
         raise ProtocolError(f"site {site} sent moments of groups without rows")
+    # No sum of squares about a mean is above that about nought.
+    most = counts[:, None] * _LARGEST**2
+    if (np.abs(means[:, known[0]]) > _LARGEST).any() or (np.abs(products) > most).any():
+        raise ProtocolError(f"site {site} sent moments of values above {_LARGEST:g}")
     for line in products:
         square = _square(line, m)
         unit = np.sqrt(np.where(np.diag(square) > 0, np.diag(square), 1.0))
