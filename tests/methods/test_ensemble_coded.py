@@ -195,6 +195,7 @@ def test_a_run_that_follows_labels_other_rows_the_same_way() -> None:
         federation(tables, "markov-mixture"), seed=3, follows=run
     )
     assert (later.site("s0").labels == run.site("s0").labels).all()
+    assert set(later.result.site_chances) == set(tables), "sites tell what the classes look like"
     with pytest.raises(ParameterError, match="set the same one"):
         EnsembleClustering(model="latent-class", n_clusters=2).run(
             federation(categories((60, 60))[0], "latent-class"), seed=3, follows=run

@@ -15,7 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.estimators.coded_models import absorbing_rows, entries_of, fit_coded_model
+from consilience.estimators.coded_models import (
+    absorbing_rows,
+    drawn_rows,
+    entries_of,
+    fit_coded_model,
+)
 from consilience.estimators.coded_models import row_of_cell as rows_of_cells
 from consilience.exceptions import QuorumError
 from consilience.methods.base import (
@@ -28,7 +33,6 @@ from consilience.methods.base import (
     step,
 )
 from consilience.methods.ensemble_clustering.local import (
-    RESAMPLE_SHARE,
     Table,
     category_blocks,
     joined_sums,
@@ -39,6 +43,7 @@ from consilience.methods.ensemble_clustering.messages import (
     CompareRequest,
     Settings,
 )
+from consilience.numerics.mixture_starts import same_peak
 from consilience.numerics.site_differences import SiteTables, pooled_chances, site_differences
 from consilience.numerics.told_tables import Entries, Sums, ToldTables, told_tables
 from consilience.wire.disclosure import Limits, chances, model
@@ -85,7 +90,7 @@ def _found_alone(
     """Class of each row in the site's own model, called as the final class it mostly is.
 
     -1 for a fifth of the rows, which the site draws in secret; None where it finds no classes. And
-    log likelihoods of the starts that were followed to their end.
+    how far below the best the starts that were followed ended.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -106,10 +111,23 @@ def _found_alone(
     mine, theirs = linear_sum_assignment(joint, maximize=True)
     name = np.zeros(len(joint), dtype=np.int64)
     name[mine] = theirs
-    kept = site.secret_rng.permutation(len(final))[: round(RESAMPLE_SHARE * len(final))]
-    alone = np.full(len(final), -1, dtype=np.int64)
-    alone[kept] = name[found.labels[kept]]
-    return alone, np.round(found.start_spread, 3)
+    kept = drawn_rows(len(final), site.secret_rng) > 0
+    return np.where(kept, name[found.labels], -1), told_spread(found.start_spread)
+
+
+def told_spread(log_likelihoods: FloatArray) -> FloatArray:
+    """How far below the best start others ended, (m,): 0 for the best, others below 0.
+
+    To two significant digits; ends on the same peak are 0. The log likelihood itself stays: to
+    somebody who knows all rows but one, it would tell how probable the last one is.
+    """
+    if not len(log_likelihoods):
+        return np.empty(0)
+    best = float(log_likelihoods.max())
+    below = best - log_likelihoods
+    lower = below > same_peak(best)
+    size = 10.0 ** np.floor(np.log10(np.where(lower, below, 1.0)))
+    return np.where(lower, -np.round(np.round(below / size, 1) * size, 6), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

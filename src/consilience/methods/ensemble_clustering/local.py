@@ -18,6 +18,7 @@ from consilience.estimators.cluster_models import ModelKind, bic, fit_cluster_mo
 from consilience.estimators.coded_models import (
     LocalModel,
     coded_bic,
+    drawn_rows,
     fit_coded_model,
     local_model_from_arrays,
 )
@@ -25,6 +26,8 @@ from consilience.exceptions import DataError
 from consilience.methods.base import SiteContext, SiteData
 from consilience.methods.ensemble_clustering.messages import CODED, Settings
 from consilience.methods.phases.bootstrap_pairs import halves, permuted
+from consilience.numerics.label_patterns import SiteSummary, summarise_site
+from consilience.numerics.label_prefixes import summarise_by_turns
 from consilience.numerics.random import stream
 from consilience.numerics.told_tables import Sums
 from consilience.wire.disclosure import Released, chances, model
@@ -193,9 +196,7 @@ def _coded(
     site: SiteContext,
     secret: np.random.Generator,
 ) -> OwnModel | None:
-    """Fit on a secret resample, also where it is the only one: tables by class follow later."""
-    size = max(1, round(RESAMPLE_SHARE * len(rows))) if len(rows) else 0
-    drawn = secret.integers(len(rows), size=size) if size else np.empty(0, dtype=np.int64)
+    """Fit on a secret part of the rows, also where it is the only one: tables by class follow."""
     result = fit_coded_model(
         rows,
         sizes,
@@ -205,7 +206,7 @@ def _coded(
         n_init=s.n_init,
         min_records=site.limits.min_records,
         max_share=site.limits.max_share,
-        multiplicity=np.bincount(drawn, minlength=len(rows)),
+        multiplicity=drawn_rows(len(rows), secret),
     )
     return None if result.model is None else OwnModel(result.model, result.labels, result.sums)
 
@@ -293,6 +294,20 @@ def labels_of(models: Sequence[LocalModel], rows: NDArray[Any]) -> IntArray:
     """Class of every row under every model, (n, M)."""
     columns = [m.label(rows) for m in models]
     return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0), dtype=np.int64)
+
+
+def counted(
+    labels: IntArray,
+    models: Sequence[LocalModel],
+    owners: Sequence[str],
+    s: Settings,
+    min_records: int,
+) -> SiteSummary:
+    """Counts of label tuples that may leave, and the cell in which each row is counted."""
+    parameters = [m.class_parameters for m in models]
+    if s.model in CODED:
+        return summarise_by_turns(labels, parameters, owners, min_records)
+    return summarise_site(labels, parameters, min_records)
 
 
 def _kind(s: Settings) -> ModelKind:

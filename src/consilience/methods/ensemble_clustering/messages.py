@@ -161,13 +161,13 @@ class Profile:
     )
     target_shares: Released = sends(
         Disclosure.AGGREGATE,
-        ("k", "l"),
+        ("t", "l"),
         gaps=True,
         doc="shares of the target's declared levels by class, rare ones together",
     )
     target_kinds: Released = sends(
         Disclosure.AGGREGATE,
-        ("k", "l"),
+        ("t", "l"),
         kind="int",
         doc="what is shown in each of these cells, see numerics.told_tables",
     )
@@ -228,17 +228,18 @@ class Compared:
     )
     local_chances: Released = sends(
         Disclosure.AGGREGATE,
-        ("k", "c"),
+        ("j", "c"),
         gaps=True,
         doc="the same by classes that the site finds alone, matched to the final ones, over a "
         "secret part of its rows",
     )
     local_kinds: Released = sends(
-        Disclosure.AGGREGATE, ("k", "c"), kind="int", doc="the same of these"
+        Disclosure.AGGREGATE, ("j", "c"), kind="int", doc="the same of these"
     )
-    local_numbers: Released = sends(Disclosure.AGGREGATE, ("k", "r"), doc="the same of these")
+    local_numbers: Released = sends(Disclosure.AGGREGATE, ("j", "r"), doc="the same of these")
     start_spread: Released = sends(
         Disclosure.MODEL,
         ("m",),
-        doc="log likelihoods of the starts that the site followed to their end",
+        doc="how far below the best of them, in log likelihood, the starts that the site followed "
+        "ended, two digits",
     )

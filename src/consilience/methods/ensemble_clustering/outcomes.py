@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from consilience.estimators.coded_models import entries_of
 from consilience.exceptions import QuorumError
 from consilience.methods.base import Columns, SiteData
-from consilience.methods.ensemble_clustering.comparing import class_tables
+from consilience.methods.ensemble_clustering.comparing import ClassTables, class_tables
+from consilience.methods.ensemble_clustering.local import joined_sums
 from consilience.methods.ensemble_clustering.messages import Profile
 from consilience.numerics.told_tables import HIDDEN
 from consilience.wire.disclosure import Limits, Released, chances
@@ -50,22 +51,25 @@ def released_levels(
         Without rows where the target has no levels, or no class has enough rows.
     """
     levels = levels_of(data, data.target_name)
+    if not levels or data.target is None:
+        return _told(np.empty((0, 0))), _told(np.empty((0, 0), dtype=np.int64))
     codes = np.full(data.n_rows, -1, dtype=np.int64)
-    if data.target is not None:
-        for code, level in enumerate(levels):
-            codes[data.target == level] = code
+    for code, level in enumerate(levels):
+        codes[data.target == level] = code
     entries = entries_of(codes[:, None], "latent-class", (len(levels),))
     # A row without an outcome is in no class here, so that it is not behind any share.
-    told = class_tables(entries, np.where(codes >= 0, shown, -1), n_classes, limits)
-    some = (told.cells >= 0).any()
-    return tuple(  # type: ignore[return-value]
-        chances(
-            values if some else values[:0],
-            cells=told.cells,
-            sums=told.sums,
-            disclosure=Disclosure.AGGREGATE,
-        )
-        for values in (told.chances, told.kinds)
+    tables = class_tables(entries, np.where(codes >= 0, shown, -1), n_classes, limits)
+    return _told(tables.chances, tables), _told(tables.kinds, tables)
+
+
+def _told(values: NDArray[Any], tables: ClassTables | None = None) -> Released:
+    """Release cells with what the tables rest on; none where no class has enough rows."""
+    some = tables is not None and (tables.cells >= 0).any()
+    return chances(
+        values if some else values[:0],
+        cells=np.empty(0, dtype=np.int64) if tables is None else tables.cells,
+        sums=joined_sums([] if tables is None else [tables.sums]),
+        disclosure=Disclosure.AGGREGATE,
     )
 
 

@@ -128,8 +128,9 @@ class EnsembleClusteringResult(Result):
     site_numbers : dict of str to (K, R) array
         What each row of `site_chances` rests on, coarsely: sequences, steps; or rows.
     start_spread : dict of str to (m,) array
-        Log likelihoods of the starts that a site followed to their end; where they differ the
-        likelihood has several peaks.
+        How far below the best of them, in log likelihood, the starts ended that a site followed
+        to their end: 0, or below 0 with two digits. Where they differ the likelihood has several
+        peaks.
     differences : dict
         Frobenius differences between sites by ``parts`` ("initial" and "transition", or "levels")
         and ``pairs`` of sites, see ``numerics.site_differences``; empty for one site.

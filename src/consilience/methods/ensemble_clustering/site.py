@@ -23,6 +23,7 @@ from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.ensemble_clustering.local import (
     View,
     category_blocks,
+    counted,
     fit_view,
     labels_of,
     models_of,
@@ -46,7 +47,6 @@ from consilience.methods.ensemble_clustering.outcomes import released_levels
 from consilience.methods.phases.bootstrap_pairs import released_agreement, rounding_step
 from consilience.methods.phases.vote import Ballot, ballot
 from consilience.numerics.ensemble import assign
-from consilience.numerics.label_patterns import summarise_site
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import (
     Limits,
@@ -113,8 +113,7 @@ def count(
             released.append(cell_counts(np.empty(0, np.int64), 0, keys=np.empty((0, 0), np.uint8)))
             continue
         labels = labels_of(models, view.rows)[~outside]
-        parameters = [m.class_parameters for m in models]
-        summary = summarise_site(labels, parameters, site.limits.min_records)
+        summary = counted(labels, models, message.owners[i], s, site.limits.min_records)
         keys = summary.table.patterns
         released.append(cell_counts(summary.cells, len(keys), keys=keys))
         how = summary.how if i == 0 else how
