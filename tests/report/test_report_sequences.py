@@ -52,9 +52,16 @@ def categories() -> Any:
         codes = np.array([[rng.choice(3, p=chances[k]) for _ in range(4)] for k in kind])
         tables[site] = pd.DataFrame(np.array(levels)[codes], columns=["back", "head", "arm", "leg"])
     names = list(tables["north"])
+    ends = ("home", "ward", "died")
+    for site, table in tables.items():
+        table["end"] = np.array(ends)[
+            (np.arange(150) % 30 == 0).astype(int) + (table["back"] == "no")
+        ]
+        assert (table["end"] == "died").sum() < 10, site
+    declared = {**dict.fromkeys(names, levels), "end": ends}
     federation = Federation.local(
         tables,
-        columns=Columns(features=tuple(names), levels=dict.fromkeys(names, levels)),
+        columns=Columns(features=tuple(names), levels=declared, target="end"),
         preparation=Preparation(categorical="onehot"),
         policy="strict",
     )
@@ -95,6 +102,14 @@ def test_categories_are_told(categories: Any) -> None:
     said = " ".join(spoken(block) for block in REPORT().evidence(categories))
     assert "back = much" in said and "independent" in said
     assert "Where they are, by time" not in titles(categories)
+    (outcome,) = (
+        b for b in REPORT().evidence(categories) if b.title == "How end differs between them"
+    )
+    assert "They differ most in" in spoken(outcome)
+    by_site = outcome.folded[0]
+    assert by_site.head == ("class", "site", "home", "ward", "died")
+    assert len(by_site.rows) == 4
+    assert {row[4] for row in by_site.rows} == {"\N{EN DASH}"}, "fewer than ten died at each site"
 
 
 @pytest.mark.medium
@@ -177,7 +192,7 @@ def test_sites_that_told_nothing_leave_a_page(sequences: Any, tmp_path: Any) -> 
 @pytest.mark.medium
 def test_ends_of_climbs_are_told_where_they_are_known(sequences: Any) -> None:
     result = sequences.result
-    spread = {"aspen": np.array([-100.0, -100.0]), "birch": np.array([-90.0, -93.5])}
+    spread = {"aspen": np.array([0.0, 0.0]), "birch": np.array([0.0, -3.5])}
 
     def block_of(values: dict[str, Any]) -> Any:
         changed = dataclasses.replace(result)
@@ -189,4 +204,4 @@ def test_ends_of_climbs_are_told_where_they_are_known(sequences: Any) -> None:
     assert "At every site they ended at the same height" in spoken(
         block_of({"aspen": spread["aspen"]})
     )
-    assert block_of({"aspen": np.array([-1.0])}) is None
+    assert block_of({"aspen": np.array([0.0])}) is None

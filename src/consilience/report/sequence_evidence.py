@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.methods.ensemble_clustering.result import EnsembleClusteringResult
-from consilience.numerics.mixture_starts import same_peak
 from consilience.report import drawing, figures_sequences
 from consilience.report.sections import (
     DASH,
@@ -203,6 +202,67 @@ def _item_portraits(
     return words
 
 
+# --------------------------------------------------------------------------- outcomes
+
+
+def outcomes(result: EnsembleClusteringResult) -> Block:
+    """Tell the shares of the target's levels by class, over all sites and at each."""
+    levels = [drawing.short(level, 24) for level in result.target_levels]
+    head = ("class", *levels)
+    classes = [f"class {k}" for k in range(result.n_clusters)]
+    rows = [
+        (name, *_shares(shares)) for name, shares in zip(classes, result.target_shares, strict=True)
+    ]
+    by_site = [
+        (name, site, *_shares(result.target_shares_at(site)[k]))
+        for k, name in enumerate(classes)
+        for site in sorted(result.target_shares_by_site)
+    ]
+    text = (
+        f"{result.target} took no part in finding the classes. Where its "
+        "levels are spread over the classes in the same way at every site, the classes carry "
+        "information on it.",
+        *_outcome_words(result, levels),
+    )
+    note = (
+        f"{DASH}: too few rows of the class have the level, or nobody has it. Levels that are rare "
+        "only together with others are shown in equal parts."
+    )
+    return Block(
+        f"How {result.target} differs between them",
+        text,
+        tables=(
+            Table(f"Shares of the levels of {result.target}, all sites", head, tuple(rows), note),
+        ),
+        folded=(
+            Table(
+                f"Shares of the levels of {result.target} by site",
+                ("class", "site", *levels),
+                tuple(by_site),
+                note,
+            ),
+        ),
+    )
+
+
+def _outcome_words(result: EnsembleClusteringResult, levels: Sequence[str]) -> list[str]:
+    """Say of which level the classes differ most."""
+    shares = result.target_shares
+    known = np.isfinite(shares)
+    low = np.where(known, shares, np.inf).min(axis=0)
+    high = np.where(known, shares, -np.inf).max(axis=0)
+    apart = np.where(known.sum(axis=0) > 1, high - low, 0.0)
+    j = int(np.argmax(apart))
+    if apart[j] < NOTABLE:
+        return []
+    most = int(np.nanargmax(shares[:, j]))
+    least = int(np.nanargmin(shares[:, j]))
+    return [
+        f"They differ most in {levels[j]}: {percent(float(high[j]), 0)} of class {most}, "
+        f"{percent(float(low[j]), 0)} of class {least}."
+    ]
+
+
 # --------------------------------------------------------------------------- sites
 
 
@@ -339,10 +399,11 @@ def start_spread(result: EnsembleClusteringResult) -> Block | None:
     rows = []
     unequal = []
     for site, values in known.items():
-        fall = float(np.max(np.abs(values - values[0])))
-        if fall > same_peak(float(values[0])):
+        fall = float(-values.min())
+        if fall > 0:
             unequal.append(site)
-        rows.append((site, number(float(values[0])), *numbers([fall]), str(len(values))))
+        below = f"{fall:.2g}" if fall < 100 else f"{fall:,.0f}"
+        rows.append((site, below, str(int((values < 0).sum())), str(len(values))))
     several = len(result.weights) > len(set(result.owners))
     softer = " Several models of each site in the ensemble soften this." if several else ""
     text = (
@@ -355,7 +416,7 @@ def start_spread(result: EnsembleClusteringResult) -> Block | None:
     )
     table = Table(
         "Ends of the starts that were followed",
-        ("site", "log likelihood kept", "largest difference to it", "starts"),
+        ("site", "largest fall below the best, in log likelihood", "starts below it", "starts"),
         tuple(rows),
     )
     return Block("Did the climbs end at the same place?", text, tables=(table,))

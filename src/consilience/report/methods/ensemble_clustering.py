@@ -78,6 +78,8 @@ class EnsembleClusteringReport(MethodReport):
         blocks.append(_shares(result))
         if result.n_clusters > 1 and result.target and np.isfinite(result.target_means).any():
             blocks.append(_target(result))
+        if result.n_clusters > 1 and result.target_levels:
+            blocks.append(sequence_evidence.outcomes(result))
         apart = sequence_evidence.differences(result) if result.n_clusters > 1 else None
         blocks += [block for block in (apart, _stability(result)) if block]
         if len(result.cv_candidates):
@@ -223,7 +225,7 @@ def _profiles(run: Run, result: EnsembleClusteringResult) -> Block:
             for name, means in zip(result.feature_names, result.class_means.T, strict=True)
         ),
     ]
-    if result.target:
+    if result.target and not result.target_levels:
         rows.append((f"mean {result.target}", *numbers(result.target_means)))
     note = "\N{EN DASH}: no site had enough rows in the class to say." if _gaps(result) else ""
     text = [
