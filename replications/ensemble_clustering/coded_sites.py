@@ -6,7 +6,7 @@ coordinator call; the tests compare both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -17,12 +17,15 @@ from scipy.optimize import linear_sum_assignment
 from consilience.estimators.coded_models import (
     CodedModel,
     coded_bic,
+    drawn_rows,
     entries_of,
     fit_coded_model,
+    models_each,
 )
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.ensemble import Weighting, assign, build_ensemble, pattern_features
-from consilience.numerics.label_patterns import merge_tables, summarise_site
+from consilience.numerics.label_patterns import merge_tables
+from consilience.numerics.label_prefixes import summarise_by_turns
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
 
@@ -31,8 +34,6 @@ IntArray = NDArray[np.int64]
 
 MIN_RECORDS, MAX_SHARE = 10, 0.5
 N_INIT = 20
-N_RESAMPLES = 4
-RESAMPLE_SHARE = 0.8
 
 SCORES = ("oracle", "shared_oracle", "ensemble", "spectral", "local", "ported", "pooled")
 GAPS = ("gap_ensemble", "gap_local", "gap_pooled", "gap_truth")
@@ -100,29 +101,30 @@ def local_models(sites: CodedSites, k: int, *, seed: int) -> list[CodedModel | N
 
 def resampled_models(
     sites: CodedSites, k: int, *, seed: int, min_records: int = MIN_RECORDS
-) -> list[CodedModel]:
-    """Four models for each site, on rows drawn with replacement."""
-    found = []
+) -> tuple[list[CodedModel], list[int]]:
+    """Models of each site, as many as by default, each on a part of its rows; and their sites."""
+    found: list[CodedModel] = []
+    owners: list[int] = []
     for m, rows in enumerate(sites.codes):
-        for r in range(N_RESAMPLES):
-            size = max(1, round(RESAMPLE_SHARE * len(rows)))
-            drawn = stream(seed, "resample", m, r).integers(len(rows), size=size)
+        for r in range(models_each(len(sites.codes))):
             model = fitted(
                 rows,
                 sites,
                 k,
                 stream(seed, "fit", m, r),
                 min_records=min_records,
-                multiplicity=np.bincount(drawn, minlength=len(rows)),
+                multiplicity=drawn_rows(len(rows), stream(seed, "resample", m, r)),
             )
             if model is not None:
                 found.append(model)
-    return found
+                owners.append(m)
+    return found, owners
 
 
 def final_classes(
     sites: CodedSites,
     models: Sequence[CodedModel],
+    owners: Sequence[Hashable],
     k: int,
     *,
     seed: int,
@@ -133,7 +135,7 @@ def final_classes(
     beta = [model.class_parameters for model in models]
     n_classes = [model.n_classes for model in models]
     labels = [np.stack([m.label(rows) for m in models], axis=1) for rows in sites.codes]
-    table = merge_tables([summarise_site(z, beta, min_records).table for z in labels])
+    table = merge_tables([summarise_by_turns(z, beta, owners, min_records).table for z in labels])
     ensemble = build_ensemble(table, beta, weighting=weighting)
     points = pattern_features(ensemble.features, table)
     final = weighted_kmeans(points, table.counts, k, rng=stream(seed, "final"))
@@ -227,9 +229,11 @@ def one_data_set(
     def score(parts: Sequence[IntArray]) -> float:
         return adjusted_rand_index(np.concatenate(parts), truth)
 
-    models = resampled_models(sites, k, seed=seed, min_records=min_records)
+    models, owners = resampled_models(sites, k, seed=seed, min_records=min_records)
     found, spectral = (
-        final_classes(sites, models, k, seed=seed, min_records=min_records, weighting=weighting)
+        final_classes(
+            sites, models, owners, k, seed=seed, min_records=min_records, weighting=weighting
+        )
         for weighting in WEIGHTINGS
     )
     alone = [model for model in local_models(sites, k, seed=seed) if model is not None]

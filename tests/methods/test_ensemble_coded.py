@@ -11,7 +11,12 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from consilience import Columns, EnsembleClustering, Federation, Preparation
-from consilience.estimators.coded_models import fit_coded_model, local_model_from_arrays
+from consilience.estimators.coded_models import (
+    drawn_rows,
+    fit_coded_model,
+    local_model_from_arrays,
+    models_each,
+)
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.methods.ensemble_clustering.local import permuted_codes
 from consilience.methods.result import Result
@@ -200,6 +205,44 @@ def test_a_run_that_follows_labels_other_rows_the_same_way() -> None:
         EnsembleClustering(model="latent-class", n_clusters=2).run(
             federation(categories((60, 60))[0], "latent-class"), seed=3, follows=run
         )
+
+
+@pytest.mark.parametrize(
+    ("n_sites", "expected"), [(1, 4), (2, 4), (3, 3), (4, 2), (5, 2), (7, 2), (8, 1), (50, 1)]
+)
+def test_models_of_all_sites_are_about_eight(n_sites: int, expected: int) -> None:
+    assert models_each(n_sites) == expected
+    for kind, models in (("markov-mixture", expected), ("latent-class", expected), ("kmeans", 1)):
+        assert EnsembleClustering(model=kind)._models_each(n_sites) == models
+        assert EnsembleClustering(model=kind, n_resamples=3)._models_each(n_sites) == 3
+
+
+@pytest.mark.medium
+@each_kind
+def test_more_sites_fit_fewer_models_each(kind: str) -> None:
+    """Four at two sites, two at five; one where the study says so, and a run may follow it."""
+    tables, truth = KINDS[kind]((90,) * 5)
+    many = run_of(tables, kind)
+    assert [many.result.owners.count(s) for s in tables] == [2] * 5
+    two = {name: tables[name] for name in ("s0", "s1")}
+    few = run_of(two, kind)
+    assert [few.result.owners.count(s) for s in two] == [4, 4]
+    one = run_of(tables, kind, n_resamples=1)
+    assert one.result.owners == tuple(tables)
+    found = np.concatenate([one.site(s).labels for s in tables])
+    assert adjusted_rand_score(np.concatenate(list(truth.values())), found) > 0.5
+    later = EnsembleClustering(model=kind, n_clusters=2).run(
+        federation(two, kind), seed=3, follows=one
+    )
+    assert (later.site("s1").labels == one.site("s1").labels).all()
+
+
+def test_a_model_sees_four_fifths_of_the_rows_once() -> None:
+    drawn = drawn_rows(103, np.random.default_rng(0))
+    assert set(drawn) == {0, 1} and drawn.sum() == 82
+    again = drawn_rows(103, np.random.default_rng(1))
+    assert (drawn != again).any(), "another draw"
+    assert drawn_rows(0, np.random.default_rng(0)).shape == (0,)
 
 
 def test_permuting_keeps_lengths_gaps_and_margins() -> None:

@@ -121,7 +121,7 @@ def test_the_replications_compute_what_the_method_does(kind: str) -> None:
     k = 4 if kind == "markov-mixture" else 3
     run = _federated(sites, names, k)
     models: Any = [local_model_from_arrays(m) for m in run.result.models]
-    found = final_classes(sites, models, k, seed=1)
+    found = final_classes(sites, models, run.result.owners, k, seed=1)
     by_method = [np.asarray(run.site(f"s{m}").labels) for m in range(len(sites.codes))]
     assert adjusted_rand_index(np.concatenate(by_method), np.concatenate(found)) == 1.0
 

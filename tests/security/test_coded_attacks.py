@@ -14,7 +14,7 @@ import pytest
 
 from consilience import EnsembleClustering
 from consilience.estimators.coded_models import entries_of, fit_coded_model
-from consilience.methods.ensemble_clustering.comparing import _tables
+from consilience.methods.ensemble_clustering.comparing import _tables, told_spread
 from consilience.methods.ensemble_clustering.local import Table
 from consilience.methods.ensemble_clustering.messages import Compared, LocalModels, Settings
 from consilience.testing.fakes import members
@@ -85,15 +85,35 @@ def test_whether_somebody_made_a_rare_step_does_not_show() -> None:
     assert np.isnan(none[:, 25:30]).all()
 
 
+def likelihood(table: pd.DataFrame) -> float:
+    """Log likelihood of two classes, which leaves no site: an attacker would have to know it."""
+    codes = np.array([[STATES.index(x) for x in row] for row in table.to_numpy()])
+    given = {"model": "markov-mixture", "n_clusters": 2, "n_init": 3}
+    spread = fit_coded_model(codes, (5,), rng=np.random.default_rng(0), **given).start_spread
+    return float(spread.max())
+
+
+@pytest.mark.medium
+def test_where_starts_ended_tells_no_likelihood() -> None:
+    """The best is 0 and others are below it, roughly; also where no rule binds."""
+    for policy in ("strict", "simulation"):
+        spread = left(planted(3), "markov-mixture", policy)["Compared"][0].start_spread.value
+        assert np.max(spread) == 0 and len(spread) > 1
+    told = told_spread(np.array([-5000.0, -5000.04, -5003.4567, -5123.456, -7000.0, -5000.123]))
+    assert told.tolist() == [0, 0, -3.5, -120, -2000, -0.12]
+    assert told_spread(np.array([-400000.0, -400000.5])).tolist() == [0, 0], "the same peak"
+    assert told_spread(np.empty(0)).shape == (0,)
+
+
 @pytest.mark.medium
 def test_votes_do_not_tell_whether_somebody_is_in_a_rare_state() -> None:
-    """The attack: a criterion and its log likelihood (of the starts) leave the parameters."""
+    """The attack: a criterion and the log likelihood, were it known, leave the parameters."""
 
     def parameters(carriers: int, policy: str) -> int:
         tables = planted(carriers)
         messages = left(tables, "markov-mixture", policy, n_clusters="vote")
         score = float(np.asarray(messages["Ballot"][0].scores.value)[1])
-        best = float(np.max(messages["Compared"][0].start_spread.value))
+        best = likelihood(tables["s0"])
         return round((score + 2 * best) / np.log(len(tables["s0"])))
 
     # The control: with nothing protected one person's state e is one more state, 31 to 49.

@@ -31,6 +31,11 @@ Arrays = dict[str, NDArray[Any]]
 CodedKind = Literal["markov-mixture", "latent-class"]
 
 PSEUDO_COUNT = 0.1
+DRAWN_SHARE = 0.8
+"""Share of the rows that a site draws in secret for each of its models."""
+MODELS_IN_ALL = 8
+"""Models of all sites together, about, unless a study says how many a site fits."""
+MOST_EACH = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +205,27 @@ def absorbing_rows(kind: str, sizes: Sequence[int]) -> NDArray[np.bool_] | None:
 
 
 # --------------------------------------------------------------------------- fits
+
+
+def models_each(n_sites: int) -> int:
+    """Models that each site fits: about `MODELS_IN_ALL` over all sites, from one to four each.
+
+    Two sites need several, since the weights of two models are always equal. More models make more
+    label tuples, of which fewer are frequent: five sites of 100 to 300 rows did as well with two
+    models each as with four, within the error (``replications/ensemble_clustering/categories``).
+    """
+    return min(MOST_EACH, max(1, -(-MODELS_IN_ALL // max(n_sites, 1))))
+
+
+def drawn_rows(n: int, rng: np.random.Generator) -> IntArray:
+    """Which of n rows a model is fitted on, (n,) of 0 and 1: `DRAWN_SHARE` of them, each once.
+
+    Drawing as many with replacement would leave 55 % of the rows: at small sites that costs more
+    than everything else that protects records.
+    """
+    drawn = np.zeros(n, dtype=np.int64)
+    drawn[rng.permutation(n)[: round(DRAWN_SHARE * n)]] = 1
+    return drawn
 
 
 @dataclass(frozen=True, eq=False)

@@ -242,7 +242,9 @@ def compared_sites(
     if not replies:
         return facts
     ensemble, alone = (
-        SiteTables.of([[x[p + name] for name in _PARTS] for x in told.values()])
+        SiteTables.of(
+            [[x[p + "chances"], x[p + "kinds"], _behind(x[p + "numbers"])] for x in told.values()]
+        )
         for p in ("", "local_")
     )
     pooled = pooled_chances(ensemble, rows)
@@ -262,6 +264,26 @@ def compared_sites(
             **site_differences(ensemble, alone, rows, parts, rng=ctx.rng),
         }
     return facts
+
+
+def _behind(numbers: FloatArray) -> FloatArray:
+    """What rows rest on, about, where a site told figures that are rounded down.
+
+    Between a round figure a and the next one b it is ln(b / a) / (1 / a - 1 / b), the number whose
+    inverse is that to be expected of a number whose logarithm may lie anywhere between: errors go
+    with the inverse, and told figures would make them a fifth too large. Sites that tell exact
+    numbers tell some that are not round.
+    """
+
+    def round_figures(values: FloatArray) -> FloatArray:
+        return coarse(values, values, values, np.zeros(values.shape, dtype=bool))[2]
+
+    known = numbers > 0
+    if not known.any() or not np.array_equal(round_figures(numbers)[known], numbers[known]):
+        return numbers
+    a = np.where(known, numbers, 1.0)
+    b = round_figures(a * 5 / 3)  # from one round figure to the next it is at most this
+    return np.where(known, np.round(np.log(b / a) / (1 / a - 1 / b)), numbers)
 
 
 def shape_of(ctx: CoordinatorContext, kind: str) -> dict[str, Any]:
