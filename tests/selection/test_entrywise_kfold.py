@@ -125,3 +125,12 @@ def test_bad_folds() -> None:
         cross_validate_entries(X, [ColumnMeans(1.0)], "five")
     with pytest.raises(DataError, match="one number for each"):
         cross_validate_entries(X, [ColumnMeans(1.0)], np.array([0, 1]))
+    with pytest.raises(ParameterError, match="folds must be between 2 and 143, "):
+        cross_validate_entries(X, [ColumnMeans(1.0)], 161)
+
+
+def test_labels_that_are_no_whole_numbers_are_not_printed() -> None:
+    labels = np.arange(X.size) % 5 + 0.125
+    with pytest.raises(ParameterError, match=r"folds must be .* float64 of shape \(160,\)") as said:
+        cross_validate_entries(X, [ColumnMeans(1.0)], labels)
+    assert "0.125" not in str(said.value) and len(str(said.value)) < 150

@@ -207,7 +207,7 @@ def test_whole_numbers_and_constant_matrices() -> None:
         ({"estimator": "lasso"}, X, "estimator must be"),
         ({"rule": "best"}, X, "rule must be"),
         ({"center": "both"}, X, "center must be"),
-        ({"cv": 1}, X, "n_splits must be"),
+        ({"cv": 1}, X, "cv must be between 2 and"),
         ({"cv": 2.5}, X, "cv must be"),
         ({}, np.ones((1, 4)), "n_samples = 1"),
         ({}, np.ones((4, 1)), "n_features = 1"),

@@ -12,7 +12,7 @@ from consilience.estimators.entry_paths import path_of
 from consilience.estimators.held_out_entries import EntryCurve, held_out_errors
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
-from consilience.numerics.entry_folds import entry_folds
+from consilience.numerics.entry_folds import alone, entry_folds
 
 IntArray = NDArray[np.int64]
 
@@ -158,13 +158,21 @@ def labels_of(
         Something else.
     """
     if isinstance(folds, int | np.integer) and not isinstance(folds, bool):
+        most = int((~alone(entries)).sum())
+        if most >= 2 and not 2 <= folds <= most:
+            allowed = f"between 2 and {most}, the number of entries that may be held out"
+            raise ParameterError.of(name, allowed, int(folds))
         return entry_folds(entries, int(folds), generator(random_state))
     if hasattr(folds, "folds"):
         return np.asarray(folds.folds(entries), dtype=np.int64)
     given = np.asarray(folds)
+    if given.ndim == 0:
+        allowed = "a number of folds, an EntrywiseKFold, or the fold of each entry"
+        raise ParameterError.of(name, allowed, folds)
     if given.ndim != 1 or given.dtype.kind not in "iu":
-        raise ParameterError.of(
-            name, "a number of folds, an EntrywiseKFold, or the fold of each entry", folds
+        raise ParameterError(
+            f"{name} must be a list of whole numbers, the fold of each observed entry, but an "
+            f"array of {given.dtype.name} of shape {given.shape} was given"
         )
     return given.astype(np.int64)
 
