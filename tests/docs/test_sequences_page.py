@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from consilience import EnsembleClustering, LatentClassAnalysis, MarkovMixture
+from consilience.estimators.coded_models import models_each
 from consilience.exceptions import ParameterError
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study
@@ -68,4 +69,6 @@ def test_defaults_and_names_that_the_guide_states() -> None:
         for model in ("markov-mixture", "latent-class"):
             with pytest.raises(ParameterError):
                 EnsembleClustering(model=model, **settings).validate()  # type: ignore[arg-type]
-    assert EnsembleClustering().n_resamples is None and "4 unless set" in WORDS
+    assert EnsembleClustering().n_resamples is None
+    assert [models_each(n) for n in (1, 2, 3, 4, 7, 8)] == [4, 4, 3, 2, 2, 1]
+    assert "4 at one or two sites, 3 at three, 2 at four to seven, 1 at more" in WORDS
