@@ -145,7 +145,9 @@ def test_ratio_is_judged_by_its_interval(sequences: Any) -> None:
         (0.4, 0.8, "mean more nearly the same thing"),
         (1.2, 1.9, "did not make the classes more alike"),
         (0.6, 1.3, "which may be chance"),
-        (np.nan, np.nan, "alone."),
+        (0.6, np.inf, "0.60 or more; nothing bounds it above"),
+        (1.2, np.inf, "did not make the classes more alike"),
+        (np.nan, np.nan, "too little was told"),
     ):
         ends = {"ratio_low": np.full(2, low), "ratio_high": np.full(2, high)}
         ratio = {"ratio": np.full(2, 1.0 if low > 1 else 0.7), **ends}
@@ -153,9 +155,13 @@ def test_ratio_is_judged_by_its_interval(sequences: Any) -> None:
             told(sequences, differences={**found, **ratio}).result
         )
         assert block is not None and words in " ".join(block.text)
-    nothing = {**found, "ratio": np.full(2, np.nan)}
+        shown = " ".join(cell for row in block.tables[0].rows for cell in row).split()
+        assert not {"inf", "nan", "(inf", "inf)", "nan)"} & {*shown, *" ".join(block.text).split()}
+    alone_equal = {"ratio": np.full(2, np.nan), "ratio_low": np.full(2, 0.4)}
+    nothing = {**found, **alone_equal, "ratio_high": np.full(2, np.inf)}
     block = sequence_evidence.differences(told(sequences, differences=nothing).result)
-    assert block is not None and "too little was told" in " ".join(block.text)
+    assert block is not None and "so there is no ratio; it is 0.40 or more" in " ".join(block.text)
+    assert "(from 0.4" in block.tables[0].rows[0][3]
     assert sequence_evidence.differences(told(sequences, differences={}).result) is None
 
 

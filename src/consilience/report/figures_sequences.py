@@ -410,9 +410,9 @@ def plot_site_differences(result: Any) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Root mean square of the distances (Frobenius) over classes and pairs of sites, the interval
-        of it without the error of counting, single distances as small dots, and what equal sites
-        would give as a grey stroke.
+        Root mean square of the distances (Frobenius) over classes and pairs of sites without the
+        error of counting, with its interval; as counted, single distances as small dots, and what
+        equal sites would give as a grey stroke.
 
     Raises
     ------
@@ -436,7 +436,7 @@ def plot_site_differences(result: Any) -> Figure:
                 ax.plot(single, np.full(len(single), y), "o", color=colour, ms=3, alpha=0.35)
                 mean, low, high = (
                     float(np.asarray(found[f"{kind}_{end}"], dtype=float)[i])
-                    for end in ("mean", "low", "high")
+                    for end in ("estimate", "low", "high")
                 )
                 ax.hlines(y, low, high, color=colour, linewidth=2.0)
                 ax.plot(mean, y, "o", color=colour, markersize=7, markeredgecolor=drawing.INK)

@@ -277,8 +277,10 @@ def differences(result: EnsembleClusteringResult) -> Block | None:
         'in a class is the square root of the sum of squared differences (Frobenius). "Alone" is '
         "the same with classes that each site finds without the others, matched to the common "
         "ones. Means are root mean squares over pairs of sites and classes. Few records differ by "
-        "chance: intervals (95 %) are for the distance without this error, "
-        "and need not hold the mean.",
+        'chance, which makes the mean "as counted" too large: equal sites would show what the last '
+        "column says. The other figures are without this error, with intervals of 95 %; 0 is where "
+        "sites differ no more than chance makes them. The ratio is that of these figures, not of "
+        "the means as counted.",
         *(_difference_words(found, i, part) for i, part in enumerate(parts)),
     ]
     rows = tuple(
@@ -286,23 +288,33 @@ def differences(result: EnsembleClusteringResult) -> Block | None:
             part,
             _interval(found, "ensemble", i),
             _interval(found, "local", i),
-            number(_at(found["chance"], i)),
             _interval(found, "ratio", i),
+            *_counted(found, i),
         )
         for i, part in enumerate(parts)
     )
     table = Table(
         "Mean distance of two sites in a class",
-        ("what", "common classes", "classes found alone", "equal sites", "ratio"),
+        (
+            "what",
+            "common classes",
+            "classes found alone",
+            "ratio",
+            "common, as counted",
+            "alone, as counted",
+            "equal sites, as counted",
+        ),
         rows,
-        '"Equal sites" is what numbers of records like these give where nothing differs.',
+        '"Equal sites" is what numbers of records like these give in the common classes where '
+        "nothing differs. Intervals take the classes as given: that they were found from the same "
+        "records is no part of them.",
     )
     picture = Picture(
         "differences",
         figures_sequences.plot_site_differences(result),
-        "Distance of two sites in a class: mean (large dot), its interval without the error of "
-        "counting (line), single pairs and classes (small dots), and what equal sites would give "
-        "(grey stroke).",
+        "Distance of two sites in a class: mean without the error of counting (large dot) and its "
+        "interval (line); as counted, single pairs and classes (small dots) and what equal sites "
+        "would give (grey stroke).",
         f"Dots on lines for {listed(parts)}. The table below has the numbers.",
     )
     return Block(
@@ -317,21 +329,34 @@ def differences(result: EnsembleClusteringResult) -> Block | None:
 def _difference_words(found: dict[str, Any], i: int, part: str) -> str:
     """One sentence on one part: ratio to what sites find alone, and its interval."""
     ratio, low, high = (_at(found[key], i) for key in ("ratio", "ratio_low", "ratio_high"))
-    if not np.isfinite(ratio):
+    if np.isnan(low) or np.isnan(high):
         return f"For {part} too little was told to compare with classes found alone."
+    if np.isnan(ratio):
+        return (
+            f"For {part}, sites differ no more than chance makes them in the classes that they "
+            f"find alone, so there is no ratio{_at_least(low)}."
+        )
     said = (
         f"For {part}, sites are {ratio:.2f} times as far apart in the common classes as in those "
-        "that they find alone"
+        "that they find alone, both without the error of counting"
     )
-    if not (np.isfinite(low) and np.isfinite(high)):
-        return f"{said}."
     if high < 1:
         verdict = "the common classes mean more nearly the same thing at every site"
     elif low > 1:
         verdict = "going together did not make the classes more alike"
     else:
         verdict = "which may be chance"
-    return f"{said} ({low:.2f} to {high:.2f}): {verdict}."
+    if np.isinf(high):
+        bounds = (
+            f"{low:.2f} or more; nothing bounds it above, since classes found alone may be equal"
+        )
+    else:
+        bounds = f"{low:.2f} to {high:.2f}"
+    return f"{said} ({bounds}): {verdict}."
+
+
+def _at_least(low: float) -> str:
+    return f"; it is {low:.2f} or more" if low > 0 else ""
 
 
 def _at(values: Any, i: int) -> float:
@@ -339,12 +364,20 @@ def _at(values: Any, i: int) -> float:
 
 
 def _interval(found: dict[str, Any], kind: str, i: int) -> str:
-    middle = found[kind] if kind == "ratio" else found[f"{kind}_mean"]
+    """An estimate and its limits; an upper limit that is infinite is put in words."""
+    middle = found[kind] if kind == "ratio" else found[f"{kind}_estimate"]
     value, low, high = (_at(v, i) for v in (middle, found[f"{kind}_low"], found[f"{kind}_high"]))
-    if not np.isfinite(value):
+    if np.isnan(low) or np.isnan(high):
         return DASH
-    shown = numbers([value, low, high])
-    return f"{shown[0]} ({shown[1]} to {shown[2]})"
+    shown = list(numbers([x for x in (value, low, high) if np.isfinite(x)]))
+    point = shown.pop(0) if np.isfinite(value) else DASH
+    return f"{point} ({shown[0]} to {shown[1]})" if len(shown) > 1 else f"{point} (from {shown[0]})"
+
+
+def _counted(found: dict[str, Any], i: int) -> list[str]:
+    """Means with the error of counting, and what equal sites give."""
+    values = [_at(found[key], i) for key in ("ensemble_mean", "local_mean", "chance")]
+    return [number(value) if np.isfinite(value) else DASH for value in values]
 
 
 def _pair_table(found: dict[str, Any], i: int, part: str) -> Table:
