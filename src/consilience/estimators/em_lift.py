@@ -15,7 +15,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.estimators.em_fillers import Reconstruct, check_signs, filler_of
-from consilience.estimators.entry_input import observed_entries, places
+from consilience.estimators.entry_input import observed_entries
+from consilience.estimators.row_completion import RowCompletion
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.fixed_point import AndersonMixing
@@ -34,7 +35,7 @@ def _has(method: str) -> Callable[[EMLift], bool]:
 
 
 class EMLift(  # type: ignore[call-arg]
-    TransformerMixin, BaseEstimator, auto_wrap_output_keys=None
+    RowCompletion, TransformerMixin, BaseEstimator, auto_wrap_output_keys=None
 ):
     """Fit a model of complete tables to a table with missing entries.
 
@@ -224,42 +225,8 @@ class EMLift(  # type: ignore[call-arg]
         check_is_fitted(self)
         return self._matrix.copy() if X is None else self._rows(X)[1]
 
-    def complete(self, X: Any = None) -> FloatArray:
-        """The matrix with its missing entries filled by the model, the observed ones kept.
-
-        Parameters
-        ----------
-        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
-            Other rows; by default those that were fitted.
-
-        Returns
-        -------
-        matrix : (m, p) array
-        """
-        check_is_fitted(self)
-        entries = self._entries if X is None else observed_entries(self, X, reset=False)
-        full = self.reconstruct(None if X is None else entries)
-        full[entries.rows, entries.columns] = entries.values
-        return full
-
-    def predict_entries(self, rows: Any, columns: Any) -> FloatArray:
-        """Entries of the model's matrix of the rows that were fitted.
-
-        Parameters
-        ----------
-        rows, columns : (m,) array of int
-
-        Returns
-        -------
-        entries : (m,) array
-
-        Raises
-        ------
-        DataError
-            Lists of unequal length, or places outside the matrix.
-        """
-        check_is_fitted(self)
-        return np.asarray(self._matrix[places(rows, columns, self._matrix.shape)])
+    def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        return np.asarray(self._matrix[rows, columns])
 
     @available_if(_has("transform"))
     def transform(self, X: Any) -> Any:

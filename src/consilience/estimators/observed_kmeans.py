@@ -17,7 +17,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from consilience.estimators.entry_input import observed_entries, places
+from consilience.estimators.entry_input import observed_entries
+from consilience.estimators.row_completion import RowCompletion
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import (
     MAX_ITER,
@@ -33,7 +34,7 @@ IntArray = NDArray[np.int64]
 
 
 class ObservedKMeans(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator
+    RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator
 ):
     """K-means over the coordinates that each row has.
 
@@ -236,43 +237,8 @@ class ObservedKMeans(
         found[entries.row_counts == 0] = self.column_means_
         return np.asarray(found)
 
-    def complete(self, X: Any = None) -> FloatArray:
-        """The matrix with its missing entries filled from the centres, the observed ones kept.
-
-        Parameters
-        ----------
-        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
-            Other rows; by default those that were fitted.
-
-        Returns
-        -------
-        matrix : (m, p) array
-        """
-        check_is_fitted(self)
-        entries = self._entries if X is None else observed_entries(self, X, reset=False)
-        full = self.reconstruct(None if X is None else entries)
-        full[entries.rows, entries.columns] = entries.values
-        return full
-
-    def predict_entries(self, rows: Any, columns: Any) -> FloatArray:
-        """Predicted entries of the matrix that was fitted.
-
-        Parameters
-        ----------
-        rows, columns : (m,) array of int
-
-        Returns
-        -------
-        entries : (m,) array
-
-        Raises
-        ------
-        DataError
-            Lists of unequal length, or places outside the matrix.
-        """
-        check_is_fitted(self)
-        shape = (len(self.labels_), len(self.column_means_))
-        return self._fit.at(*places(rows, columns, shape))
+    def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        return self._fit.at(rows, columns)
 
     def _nearest(self, X: Any) -> tuple[Entries, IntArray, FloatArray]:
         check_is_fitted(self)
