@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.numerics.chance_errors import chance_errors, logit_jacobian
 from consilience.numerics.markov_mixture import Events, MarkovParameters
 from consilience.numerics.mixture_starts import log_shares
 
 FloatArray = NDArray[np.float64]
 
 _BLOCK = 2048
-_SINGULAR = 1e-11
 _LEAST = 1.0
 
 
@@ -75,7 +75,8 @@ def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
     chances = parameters.class_parameters
     free = _free(chances, counts.reshape(k, width) >= _LEAST, s)
     told = np.concatenate([np.ones(k, dtype=bool), counts >= _LEAST])
-    errors = _errors(information, _jacobian(parameters.proportions, chances, s), free)
+    jacobian = logit_jacobian([parameters.proportions, *chances.reshape(-1, s)])
+    errors = chance_errors(information, jacobian, free)
     errors = np.where(told, errors, np.nan)
     cells = errors[k:].reshape(k, width)
     return MarkovErrors(errors[:k], cells[:, :s], cells[:, s:].reshape(k, s, s))
@@ -141,35 +142,8 @@ def _scores(
     return np.concatenate(columns, axis=1), np.concatenate(counts, axis=1)
 
 
-def _jacobian(proportions: FloatArray, chances: FloatArray, s: int) -> FloatArray:
-    """Derivatives of all chances by their logits."""
-    blocks = [proportions, *chances.reshape(-1, s)]
-    size = proportions.size + chances.size
-    full, begin = np.zeros((size, size)), 0
-    for p in blocks:
-        end = begin + p.size
-        full[begin:end, begin:end] = np.diag(p) - np.outer(p, p)
-        begin = end
-    return full
-
-
 def _free(chances: FloatArray, told: NDArray[np.bool_], s: int) -> NDArray[np.bool_]:
     """Logits to find: not that of the first share, nor of the largest told chance of a row."""
     rows = told.reshape(-1, s).copy()
     rows[np.arange(len(rows)), np.where(rows, chances.reshape(-1, s), -1.0).argmax(axis=1)] = False
     return np.concatenate([np.arange(len(chances)) > 0, rows.ravel()])
-
-
-def _errors(information: FloatArray, jacobian: FloatArray, free: NDArray[np.bool_]) -> FloatArray:
-    """Standard errors of all chances; NaN where the information has no inverse."""
-    if not free.any():
-        return np.zeros(len(free))
-    inner = information[np.ix_(free, free)]
-    scale = np.sqrt(np.diag(inner))
-    if (scale == 0).any():
-        return np.full(len(free), np.nan)
-    values, vectors = np.linalg.eigh(inner / np.outer(scale, scale))
-    if values[0] <= _SINGULAR * values[-1]:
-        return np.full(len(free), np.nan)
-    root = jacobian[:, free] / scale @ (vectors / np.sqrt(values))
-    return np.asarray(np.sqrt((root**2).sum(axis=1)))

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.numerics.chance_errors import chance_errors, logit_jacobian
 from consilience.numerics.multinomial_mixture import CategoryPatterns, MultinomialMixture
 
 FloatArray = NDArray[np.float64]
 
 _BLOCK = 4096
-_SINGULAR = 1e-11
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,8 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
     """
     k, n_levels = model.n_classes, int(np.sum(model.n_levels))
     seen = _occurring(data)
-    jacobian = _jacobian(model)
+    by_class = [levels[c] for c in range(k) for levels in model.columns]
+    jacobian = logit_jacobian([model.proportions, *by_class])
     information = np.zeros((k + k * n_levels,) * 2)
     for begin in range(0, len(data.codes), _BLOCK):
         part = slice(begin, begin + _BLOCK)
@@ -62,18 +63,7 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
     # Of each set of logits one is the reference: the share of the first class, and the level that
     # has the largest probability in its column and class.
     free = _free(model, seen)
-    inner = information[np.ix_(free, free)]
-    scale = np.sqrt(np.diag(inner))
-    blank = MixtureErrors(np.full(k, np.nan), np.full((k, n_levels), np.nan))
-    if not free.any():  # one class, and columns of one level
-        return MixtureErrors(np.zeros(k), np.where(seen, 0.0, np.nan)[None])
-    if (scale == 0).any():
-        return blank
-    values, vectors = np.linalg.eigh(inner / np.outer(scale, scale))
-    if values[0] <= _SINGULAR * values[-1]:
-        return blank
-    root = jacobian[:, free] / scale @ (vectors / np.sqrt(values))
-    errors = np.sqrt((root**2).sum(axis=1))
+    errors = chance_errors(information, jacobian, free)
     levels = np.where(seen[None, :], errors[k:].reshape(k, n_levels), np.nan)
     return MixtureErrors(errors[:k], levels)
 
@@ -100,20 +90,6 @@ def _scores(model: MultinomialMixture, codes: NDArray[np.int32]) -> FloatArray:
         by_column.append(shares[:, :, None] * apart)
     parts.append(np.concatenate(by_column, axis=2).reshape(len(codes), -1))
     return np.concatenate(parts, axis=1)
-
-
-def _jacobian(model: MultinomialMixture) -> FloatArray:
-    """Derivatives of the probabilities by the logits, (K + K L, K + K L)."""
-    k, width = model.n_classes, model.probabilities.shape[1]
-    full = np.zeros((k + k * width,) * 2)
-    full[:k, :k] = np.diag(model.proportions) - np.outer(model.proportions, model.proportions)
-    for c in range(k):
-        start = k + c * width
-        for levels in model.columns:
-            p, end = levels[c], start + levels.shape[1]
-            full[start:end, start:end] = np.diag(p) - np.outer(p, p)
-            start = end
-    return full
 
 
 def _free(model: MultinomialMixture, seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
