@@ -13,10 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from consilience.datasets.simulate_matrices import simulate_low_rank
+from consilience.numerics.centring import centre_of
+from consilience.numerics.entries import Entries
+from consilience.numerics.entry_folds import entry_folds
+from consilience.numerics.random import stream
+from consilience.numerics.soft_impute import alpha_max, soft_path
 from replications.unsupervised_selection.clusters.run import OBSERVED
 from replications.unsupervised_selection.clusters.run import one as clusters
+from replications.unsupervised_selection.rank.run import LINES, N_ALPHAS, SMALLEST
 from replications.unsupervised_selection.rank.run import one as rank
-from replications.unsupervised_selection.real.run import jester
+from replications.unsupervised_selection.real.run import jester, ratings
 from replications.unsupervised_selection.robustness.run import one as robustness
 from tests.stored_figures import check_stored_figures
 
@@ -90,3 +97,34 @@ def test_ratings_of_jokes(data_dir: Data) -> None:
     assert found["truncated SVD of the filled matrix"]["above"] >= 0.02
     assert found["SOFT"]["gap"] <= 1e-6
     assert found["SOFT"]["at_edge"] == 0.0
+
+
+def decompositions(entries: Entries, n_alphas: int, smallest: float, tol: float) -> tuple[int, int]:
+    """Singular value decompositions of a warm path, and of a fit from zero for each penalty."""
+    alphas = np.geomspace(1.0, smallest, n_alphas) * alpha_max(entries)
+    cold = sum(next(soft_path(entries, [alpha], tol=tol)).n_svd for alpha in alphas)
+    return sum(fit.n_svd for fit in soft_path(entries, alphas, tol=tol)), cold
+
+
+@pytest.mark.medium
+def test_warm_paths_of_the_tables_take_65_percent_of_the_decompositions_of_cold_fits() -> None:
+    """All six designs, a table and a fold of each; a single one may take up to three quarters."""
+    counts = []
+    for factors, noise in LINES.values():
+        rng = stream(SEED, "rank", factors, noise)
+        entries = Entries.of(simulate_low_rank(rng=rng, factors=factors, noise=noise).x)
+        train = entries.take(entry_folds(entries, 5, stream(SEED, "folds")) != 0)
+        counts.append(decompositions(train, N_ALPHAS, SMALLEST, 1e-5))
+    warm, cold = np.array(counts).T
+    assert warm.sum() <= 0.65 * cold.sum()
+    assert (warm <= 0.75 * cold).all()
+
+
+@pytest.mark.medium
+def test_a_warm_path_of_the_jokes_takes_65_percent_too(data_dir: Data) -> None:
+    data_dir("matrix")
+    entries = ratings()
+    train = entries.take(entry_folds(entries, 5, stream(SEED, "folds")) != 0)
+    rest = centre_of(train, "rows-and-columns").removed(train)
+    warm, cold = decompositions(rest, 9, 0.1, 1e-4)
+    assert warm <= 0.65 * cold
