@@ -37,6 +37,7 @@ from tools.stale_results import table_hash  # noqa: E402
 
 HERE = Path(__file__).parent
 K, SECRETS = 3, 10
+TOLD = ("gap_over_local_told", "told_low", "told_high")
 
 
 def regions(folder: Path) -> tuple[dict[str, object], tuple[str, ...]]:
@@ -127,6 +128,13 @@ def one(sites: CodedSites, tables: dict[str, object], months: tuple[str, ...], s
     }
 
 
+def middle_of(values: NDArray[np.float64]) -> str:
+    """Median of the sets that tell a figure; an interval may have no upper end."""
+    known = values[~np.isnan(values)]
+    middle = float(np.quantile(known, 0.5, method="lower")) if len(known) else np.nan
+    return f"{middle:.4f}" if np.isfinite(middle) else ""
+
+
 def main() -> None:
     tables, months = regions(Path(os.environ["CONSILIENCE_DATA"]) / "sequences")
     sites = coded(tables)
@@ -137,10 +145,15 @@ def main() -> None:
     figures = {
         name: (np.mean([s[name] for s in sets]), np.std([s[name] for s in sets], ddof=1))
         for name in sets[0]
+        if name not in TOLD
     }
+    told = np.array([[s[name] for name in TOLD] for s in sets])
     row = {"n_clusters": str(K), "replicates": str(SECRETS)}
     for name, (value, error) in figures.items():
         row |= {name: f"{value:.4f}", f"{name}_se": f"{error:.4f}"}
+    row |= {name: middle_of(values) for name, values in zip(TOLD, told.T, strict=True)}
+    row["told_ratios"] = str(int(np.isfinite(told[:, 0]).sum()))
+    row["told_bounded"] = str(int(np.isfinite(told[:, 2]).sum()))
     row["one_class_votes"] = str(sum(v == 1 for v in voted.votes.values()))
     row["chosen"], row["pooled_choice"] = str(voted.n_clusters), str(by_all[0])
     row["code_hash"] = table_hash(HERE)
