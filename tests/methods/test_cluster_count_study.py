@@ -206,7 +206,7 @@ def test_parameters_out_of_range_are_named(parameters: dict[str, Any], said: str
 def test_tables_that_cannot_be_used_are_sentences() -> None:
     with pytest.raises(ConsilienceError, match="fewer rows than the policy"):
         run_of(rows(9), standardize="none")
-    with pytest.raises(ConsilienceError, match="site's own log says why"):
+    with pytest.raises(StudyError, match="name two columns or more as features"):
         run_of(rows()[:, :1], standardize="none")
     with pytest.raises(ConsilienceError, match="site's own log says why"):
         run_of(np.full((40, 3), np.nan), standardize="none")

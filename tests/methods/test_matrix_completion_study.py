@@ -313,9 +313,10 @@ def test_studies_that_name_no_matrix_are_sentences() -> None:
 
 def test_ranks_above_the_smaller_side_and_single_columns_are_sentences() -> None:
     _, x = given()
-    for federation in (columns_of(x[:, :1]), columns_of(np.full((30, 4), np.nan))):
-        with pytest.raises(ConsilienceError, match="site's own log says why"):
-            run_of(federation)
+    with pytest.raises(StudyError, match="name two columns or more as features"):
+        run_of(columns_of(x[:, :1]))
+    with pytest.raises(ConsilienceError, match="site's own log says why"):
+        run_of(columns_of(np.full((30, 4), np.nan)))
     with pytest.raises(ConsilienceError, match="site's own log says why"):
         run_of(columns_of(x), grid=(0, 13))
     with pytest.raises(ConsilienceError, match="fewer rows than the policy"):

@@ -173,6 +173,7 @@ class _Data:
 
     @classmethod
     def of(cls, entries: Entries) -> _Data:
+        """Entries less the means of their columns, with squares by column and row."""
         counts = entries.column_counts
         sums = np.bincount(entries.columns, weights=entries.values, minlength=entries.shape[1])
         seen = counts > 0

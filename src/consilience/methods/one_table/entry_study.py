@@ -186,6 +186,11 @@ class EntryStudy(Method):
         """Ask once."""
         columns = ctx.columns
         triplets = not columns.features
+        if not triplets and len(ctx.feature_names) < 2:
+            raise StudyError(
+                f"{self.name} predicts a cell from others of its row: name two columns or more as "
+                "features in [data]"
+            )
         names = (columns.id or "row", "column", "value")
         if triplets:
             names = (str(columns.agent), str(columns.entity), str(columns.target))

@@ -126,18 +126,19 @@ class MatrixCompletionResult(EntryStudyResult):
         lacks = f"{share:.1%} of the cells missing" if share else "every cell there, or nearly so"
         where = f"a matrix of {self.shape[0]:,} x {self.shape[1]:,}, {lacks}"
         kept = f"rank {self.rank}"
+        name = "penalty" if self.parameter == "alpha" else self.parameter
         if self.parameter == "alpha" and not np.isnan(self.alpha):
             kept = f"penalty {self.alpha:.4g} ({kept})"
         if self.at_edge:
             return (
-                f"Held-out entries choose no {self.parameter} for {where}: the error is smallest "
-                f"at {kept}, where the grid ends."
+                f"Held-out entries choose no {name} for {where}: the error is smallest at {kept}, "
+                "where the grid ends."
             )
         text = f"Held-out entries choose {kept} for {where}."
         other = self.one_standard_error if self.rule == "minimum" else self.minimiser
         if other in (-1, self.chosen) or other >= len(self.candidates):
             return text
-        value = f"{self.parameter} {self.candidates[other]:.4g}"
+        value = f"{name} {self.candidates[other]:.4g}"
         if self.rule == "minimum":
             return f"{text} Within one standard error of the smallest error is {value} already."
         return f"{text} The smallest error itself is at {value}."
