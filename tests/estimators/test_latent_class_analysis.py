@@ -259,10 +259,10 @@ def test_identical_rows_and_one_row() -> None:
     fit = LatentClassAnalysis("bic", max_classes=3, n_init=2, random_state=0).fit(rows)
     assert fit.n_classes_ == 1
     assert fit.bic_curve_["n_classes"].tolist() == [1]
-    with pytest.warns(FewerClustersWarning, match="1 distinct rows: 1 of 3 classes"):
+    with pytest.warns(FewerClustersWarning, match="there is 1 distinct row: 1 of 3 classes"):
         three = LatentClassAnalysis(3, n_init=2, random_state=0).fit(rows)
     assert three.n_classes_ == 1
-    assert "distinct rows" in three.remarks_[0]
+    assert "distinct row" in three.remarks_[0]
     with pytest.warns(FewerClustersWarning):
         one = LatentClassAnalysis(2, n_init=2, random_state=0).fit(rows[:1])
     assert one.predict(rows[:1]).tolist() == [0]

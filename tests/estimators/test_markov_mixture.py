@@ -289,7 +289,7 @@ def test_impossible_sequences_without_pseudo_counts() -> None:
 
 
 def test_fewer_distinct_sequences_than_classes() -> None:
-    with pytest.warns(FewerClustersWarning, match="there are 1 distinct sequences: 1 of 3 classes"):
+    with pytest.warns(FewerClustersWarning, match="there is 1 distinct sequence: 1 of 3 classes"):
         fit = quick(3).fit([["a", "b"]] * 5)
     assert fit.n_classes_ == 1
     assert fit.predict([["b"]]).tolist() == [0]
@@ -316,7 +316,7 @@ def test_not_settled() -> None:
 def test_unknown_states_are_refused_without_their_value(lists: list[list[Any]]) -> None:
     fit = quick().fit(lists)
     for form in ([["a", "secret"]], pd.DataFrame([["a", "secret"]]), np.array([["a", "secret"]])):
-        with pytest.raises(DataError, match="1 cells hold a state that is not one of the 3") as e:
+        with pytest.raises(DataError, match="1 cell holds a state that is not one of the 3") as e:
             fit.predict(form)
         assert "secret" not in str(e.value)
     with pytest.raises(DataError, match="not one of the 2 known"):
@@ -341,7 +341,7 @@ def test_unknown_states_are_refused_without_their_value(lists: list[list[Any]]) 
         (np.zeros((2, 2, 2)), "3D array"),
         (np.zeros((0, 3)), "0 sample"),
         (np.zeros((3, 0)), "0 feature"),
-        ([], "0 sample"),
+        ([], "X has no sequence"),
         (np.array([[1.0, np.inf]]), "infinity"),
         (np.ones((2, 2), dtype=complex), "Complex"),
         ([[["a"], ["b"]]], "a number or a text"),

@@ -15,7 +15,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.datasets.simulate_sequences import draw_chains
-from consilience.estimators.category_codes import levels_from_arrays, levels_to_arrays
+from consilience.estimators.category_codes import (
+    fewer_because,
+    levels_from_arrays,
+    levels_to_arrays,
+)
 from consilience.estimators.markov_mixture_input import column_names, sequences_of, weights_of
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.markov_mixture import (
@@ -309,11 +313,7 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         """Say what was noticed."""
         remarks = []
         if not isinstance(self.n_classes, str) and self.n_classes_ < self.n_classes:
-            why = (
-                f"{n_dropped} classes were left without any sequence"
-                if n_dropped
-                else f"there are {int(events.telling.sum())} distinct sequences"
-            )
+            why = fewer_because(n_dropped, int(events.telling.sum()), "sequence")
             remarks.append(f"{why}: {self.n_classes_} of {self.n_classes} classes were fitted")
             warnings.warn(remarks[-1], FewerClustersWarning, stacklevel=3)
         if not self.converged_:

@@ -51,7 +51,7 @@ def sequences_of(X: Any, states: Iterable[Any] | None) -> Sequences:
 
 def _some(n: int) -> None:
     if n == 0:
-        raise DataError("Found array with 0 sample(s) while a minimum of 1 is required")
+        raise DataError("X has no sequence (0 sample(s)): give at least one")
 
 
 def column_names(X: Any) -> NDArray[Any] | None:

@@ -17,6 +17,7 @@ from consilience.estimators.category_codes import (
     codes_of,
     columns_of,
     declared_levels,
+    fewer_because,
     learned_levels,
     levels_from_arrays,
     levels_to_arrays,
@@ -284,11 +285,7 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
         """Say what was noticed."""
         found = []
         if self.n_classes != "bic" and self.n_classes_ < int(self.n_classes):
-            why = (
-                f"{kept.n_dropped} classes were left without any row"
-                if kept.n_dropped
-                else f"there are {data.n_distinct} distinct rows"
-            )
+            why = fewer_because(kept.n_dropped, data.n_distinct, "row")
             found.append(f"{why}: {self.n_classes_} of {self.n_classes} classes were fitted")
             warnings.warn(found[-1], FewerClustersWarning, stacklevel=3)
         if not self.converged_:

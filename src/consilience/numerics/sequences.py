@@ -22,10 +22,14 @@ IntArray = NDArray[np.int64]
 CodeArray = NDArray[np.int32]
 
 _HOLES_PER_ROW = 1000
-_STRANGERS = (
-    "{count} cells hold a state that is not one of the {n} known states: correct them, or declare "
-    "the state"
-)
+
+
+def _strangers(count: int, names: Sequence[Any]) -> DataError:
+    """Sentence on cells with states that are not known."""
+    cells = "1 cell holds" if count == 1 else f"{count} cells hold"
+    known = "the 1 known state" if len(names) == 1 else f"one of the {len(names)} known states"
+    what = "it" if count == 1 else "them"
+    return DataError(f"{cells} a state that is not {known}: correct {what}, or declare the state")
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +274,7 @@ class Sequences:
         table[-1] = -1
         codes = table[self.codes]
         if (codes < -1).any():
-            raise DataError(_STRANGERS.format(count=int((codes < -1).sum()), n=len(names)))
+            raise _strangers(int((codes < -1).sum()), names)
         return replace(self, codes=codes.astype(np.int32), n_states=len(names), states=names)
 
     def take(self, where: ArrayLike) -> Sequences:
@@ -395,7 +399,7 @@ def coded(cells: list[Any], states: Iterable[Any] | None) -> tuple[CodeArray, tu
     if strangers:
         alien = set(strangers)
         count = sum(1 for cell in cells if cell in alien)
-        raise DataError(_STRANGERS.format(count=count, n=len(names)))
+        raise _strangers(count, names)
     codes = np.fromiter((place.get(cell, -1) for cell in cells), np.int32, len(cells))
     return codes, names
 
