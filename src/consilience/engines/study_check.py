@@ -20,6 +20,7 @@ from consilience.exceptions import (
 from consilience.methods.base import Columns, Method, SiteData
 from consilience.methods.phases.align_ids import MIN_MATCHED
 from consilience.sites.home import DiskHome
+from consilience.sites.long_tables import wide_schema
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Report, load_with_report
@@ -96,7 +97,7 @@ def check_schema(study: Study, file: SiteFile) -> SiteCheck:
     try:
         table = read_source(file.source, file.base)
         columns = file.columns.merged(study.columns, study.partition)
-        kinds = _kinds(table, study, columns, file.columns)
+        kinds = _kinds(wide_schema(table, columns, file.columns), study, columns, file.columns)
         absent = [name for name in columns.used() if name not in kinds]
         if absent:
             named = study.partition == "rows" or absent == [columns.id]
@@ -182,8 +183,9 @@ def _check(
         policy = Policy.from_settings(file.policy)
         table = read_source(file.source, file.base)
         columns = file.columns.merged(study.columns, study.partition)
-        kinds = _kinds(table, study, columns, file.columns)
-        _require_columns(table, columns, file.columns)
+        schema = wide_schema(table, columns, file.columns)
+        kinds = _kinds(schema, study, columns, file.columns)
+        _require_columns(schema, columns, file.columns)
         loaded = load_with_report(
             table, study.columns, study.preparation, file.columns, partition=study.partition
         )

@@ -32,6 +32,21 @@ class Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LongColumns:
+    """Columns of a table with one row for each person and time, by their names there."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    id: str
+    time: str
+    state: str
+
+    def __post_init__(self) -> None:
+        if len({self.id, self.time, self.state}) < 3:
+            raise StudyError("[columns] long needs three different columns: id, time and state")
+
+
+@dataclass(frozen=True, kw_only=True)
 class SiteColumns:
     """How a site's columns differ from the study's: the ``[columns]`` of a site file.
 
@@ -49,6 +64,8 @@ class SiteColumns:
     bounds : mapping of str to (low, high)
         Limits of a column that hold by its meaning, never taken from the data; cells beyond them
         are cut where a method adds noise.
+    long : LongColumns, optional
+        The table has one row for each person and time, see ``sites.long_tables``.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
@@ -63,6 +80,7 @@ class SiteColumns:
     weight: str | None = None
     levels: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    long: LongColumns | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))

@@ -1,6 +1,7 @@
 """From a site's table to the arrays of a study, in one order for all methods.
 
-1. **Read**: the study's roles decide which columns are numbers; text there is an error.
+1. **Read**: a long table becomes one row for each id (``long_tables``); the study's roles decide
+   which columns are numbers; text there is an error.
 2. **Rename and units**: the site's own names and units become the study's. Missing codes are
    values as they stand in the table, so they are recognised before units are applied.
 3. **Levels**: categories are compared with the declared levels, as numbers where all levels are
@@ -185,7 +186,12 @@ def load_with_report(
     StudyError
         The settings contradict each other.
     """
-    loader = _Loader(table, columns, preparation, site_columns or SiteColumns(), partition)
+    own = site_columns or SiteColumns()
+    if own.long is not None:
+        from consilience.sites.long_tables import wide_table
+
+        table = wide_table(table, columns, own)
+    loader = _Loader(table, columns, preparation, own, partition)
     try:
         return loader.run()
     except DataError as error:
