@@ -31,6 +31,28 @@ def check_counts(site: str, reply: PatternCounts, sizes: list[tuple[int, ...]]) 
         raise QuorumError(f"site {site} sent counts that do not fit the models: leave it out")
 
 
+def number_by_bic(scores: Mapping[str, FloatArray]) -> tuple[int, tuple[str, ...]]:
+    """Number of classes with the smallest sum over sites of their criteria.
+
+    Parameters
+    ----------
+    scores : mapping of str to (c,) array
+        BIC of 1, 2, ... classes at each site that voted; NaN where it could not tell.
+
+    Returns
+    -------
+    number : int
+        Among those that every site scored, ties to the smaller; 0 if there is none.
+    gaps : tuple of str
+        Sites that did not score every number.
+    """
+    gaps = tuple(site for site in sorted(scores) if np.isnan(scores[site]).any())
+    total = np.sum([scores[site] for site in sorted(scores)], axis=0) if scores else np.empty(0)
+    if not np.isfinite(total).any():
+        return 0, gaps
+    return int(np.nanargmin(total)) + 1, gaps
+
+
 def stability(
     profiles: Mapping[str, Profile],
     built: list[bool],

@@ -34,7 +34,7 @@ class EnsembleClusteringResult(Result):
     n_clusters : int
         K.
     chosen_by : str
-        "given", "vote", "eigenvalues" or "cv".
+        "given", "vote", "bic", "eigenvalues" or "cv".
     votes : dict of str to int
         Each site's vote by BIC (0: abstained); empty where no vote was held.
     vote_scores : dict of str to (max_clusters,) array
@@ -215,6 +215,12 @@ class EnsembleClusteringResult(Result):
         votes = ", ".join(f"{site} {vote}" for site, vote in cast.items())
         if self.chosen_by == "cv":
             return self._held_out_sentence(votes)
+        if self.chosen_by == "bic":
+            return (
+                "The number of classes has the smallest sum of the sites' BIC. Beside it: votes by "
+                f"BIC are {votes or 'none'}, the spectrum suggests "
+                f"{self.n_clusters_by_eigenvalues}."
+            )
         trust = ""
         if len(set(cast.values())) > 1:
             trust = (

@@ -25,7 +25,9 @@ from consilience.report.sections import (
 from consilience.report.selection_reading import curve_of
 
 FEW_PAIRS = 5
+NOT_BY_VOTE = ("cv", "given", "bic")
 ONE_CLASS = {
+    "bic": "by the sum of the sites' criteria",
     "vote": "by the votes of the sites",
     "cv": "no larger number predicts held-out entries better",
 }
@@ -49,7 +51,7 @@ class EnsembleClusteringReport(MethodReport):
         """Say whether there is evidence of classes before saying what they are."""
         result = _result(run)
         text, tone = _verdict(result)
-        if result.chosen_by not in ("cv", "given") and _votes_differ(result):
+        if result.chosen_by not in NOT_BY_VOTE and _votes_differ(result):
             text += " The sites' votes on the number of classes disagree."
             tone = "caution"
         if result.cv_at_edge:
@@ -367,7 +369,7 @@ def _stability(result: EnsembleClusteringResult) -> Block:
 
 
 def _won(result: EnsembleClusteringResult) -> str:
-    if result.chosen_by in ("cv", "given"):
+    if result.chosen_by in NOT_BY_VOTE:
         return ""
     return f"{result.vote_share:.0%} of the votes went to the winner."
 
@@ -408,7 +410,17 @@ def _votes(result: EnsembleClusteringResult) -> Block:
     if len(result.votes) > len(cast):
         text.append(f"{plural(len(result.votes) - len(cast), 'site')} abstained: too few rows.")
     warning = ""
-    if result.chosen_by in ("cv", "given"):
+    if result.chosen_by == "bic":
+        rows = (*rows, _sums(result, most))
+        text.append(
+            "The number was chosen by the sum of these criteria over the sites, among numbers that "
+            "every voting site scored. It counts by how much a site prefers a number, so large "
+            "sites count for more; each pays for all parameters, so the sum tends to fewer "
+            "classes than BIC of all rows together."
+        )
+        if result.n_clusters == most > 1:
+            warning = f"It is the largest number that was allowed ({most}): raise max_clusters."
+    elif result.chosen_by in ("cv", "given"):
         text.append("The votes are shown for comparison: they did not choose.")
     elif _votes_differ(result):
         others = sorted({*cast, result.n_clusters_by_eigenvalues} - {result.n_clusters})
@@ -435,6 +447,13 @@ def _votes(result: EnsembleClusteringResult) -> Block:
         picture if cast else None,
         folded=(Table("Votes and BIC by site", head, rows),),
     )
+
+
+def _sums(result: EnsembleClusteringResult, most: int) -> tuple[str, ...]:
+    """Last line of the table of votes: sums over the sites that voted, a gap where one has none."""
+    cast = [result.vote_scores[site] for site, vote in sorted(result.votes.items()) if vote > 0]
+    sums = np.sum(cast, axis=0) if cast else np.full(most, np.nan)
+    return ("sum", str(result.n_clusters), *numbers(sums))
 
 
 def _spectrum(result: EnsembleClusteringResult) -> Block:
