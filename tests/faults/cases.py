@@ -44,6 +44,7 @@ from consilience.wire.message import Disclosure, message, sends
 
 SITES = ("ash", "birch-2")
 FEATURES = ("a", "b", "c")
+ITEMS = tuple(f"q{j}" for j in range(6))
 STEPS = tuple(f"t{j}" for j in range(12))
 ROLES = {"ash": "partner", "birch-2": "initiator"}
 PARTNER_KEY = bytes(range(32))
@@ -160,6 +161,15 @@ CASES: dict[str, Case] = {
         # How many label tuples there are hangs on the resamples.
         varies=("shape", "bytes", "verdict"),
     ),
+    "ensemble-clustering of categories": Case(
+        lambda: EnsembleClustering(
+            model="latent-class", n_clusters=2, max_clusters=2, n_init=2, stability_pairs=0
+        ),
+        columns=Columns(features=ITEMS, levels=dict.fromkeys(ITEMS, ("no", "yes"))),
+        preparation=Preparation(categorical="onehot"),
+        draws_secrets=True,
+        varies=("shape", "bytes", "verdict"),
+    ),
     "meta-clustering": Case(
         # Linear models on all rows: nothing depends on the secret streams.
         lambda: MetaClustering(candidates="linear", gain_folds=0, stability_runs=0),
@@ -238,6 +248,13 @@ def loader(site: str) -> Loader:
             states = (moves.cumsum(axis=1) + np.arange(n)[:, None] // 2) % 2
             known = {"sequence": states, "sequence_names": STEPS, "levels": dict(columns.levels)}
             return SiteData(np.empty((n, 0)), (), np.arange(n), **given | known)
+        if columns.features == ITEMS:
+            often = np.where(np.arange(n) % 2 == 0, 0.85, 0.15)[:, None]
+            said = rng.random((n, len(ITEMS))) < often
+            coded = np.stack([~said, said], axis=2).reshape(n, -1).astype(float)
+            names = tuple(f"{item}={level}" for item in ITEMS for level in ("no", "yes"))
+            levels = {"levels": dict(columns.levels)}
+            return SiteData(coded, names, np.arange(n), **given | levels)
         if columns.levels:
             second = x[:, 0] + rng.normal(size=n) > 2.0
             given |= {"target": np.where(second, "yes", "no"), "target_name": "y"}
