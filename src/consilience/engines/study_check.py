@@ -20,13 +20,13 @@ from consilience.exceptions import (
 from consilience.methods.base import Columns, Method, SiteData
 from consilience.methods.phases.align_ids import MIN_MATCHED
 from consilience.sites.home import DiskHome
-from consilience.sites.long_tables import wide_schema
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Report, load_with_report
 from consilience.sites.reference import ReferenceRows, read_reference
 from consilience.sites.site import Site
 from consilience.sites.source import Table, is_number, plain_text, read_source
+from consilience.sites.source_long import wide_schema
 from consilience.sites.study import SiteFile, Study
 
 CLASS_PARAMETERS = ("n_clusters", "n_classes")

@@ -65,7 +65,7 @@ class SiteColumns:
         Limits of a column that hold by its meaning, never taken from the data; cells beyond them
         are cut where a method adds noise.
     long : LongColumns, optional
-        The table has one row for each person and time, see ``sites.long_tables``.
+        The table has one row for each person and time, see ``sites.source_long``.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}

@@ -1,6 +1,6 @@
 """From a site's table to the arrays of a study, in one order for all methods.
 
-1. **Read**: a long table becomes one row for each id (``long_tables``); the study's roles decide
+1. **Read**: a long table becomes one row for each id (``source_long``); the study's roles decide
    which columns are numbers; text there is an error.
 2. **Rename and units**: the site's own names and units become the study's. Missing codes are
    values as they stand in the table, so they are recognised before units are applied.
@@ -188,7 +188,7 @@ def load_with_report(
     """
     own = site_columns or SiteColumns()
     if own.long is not None:
-        from consilience.sites.long_tables import wide_table
+        from consilience.sites.source_long import wide_table
 
         table = wide_table(table, columns, own)
     loader = _Loader(table, columns, preparation, own, partition)

@@ -94,16 +94,15 @@ from consilience.estimators.ensemble_predictor import EnsemblePredictor
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.methods.base import (
     Ask,
-    Columns,
     CoordinatorContext,
     Exchange,
     Method,
-    Preparation,
     Replies,
     register,
 )
 from consilience.methods.ensemble_clustering import comparing, judging
 from consilience.methods.ensemble_clustering import site as at_site
+from consilience.methods.ensemble_clustering.admission import misfit
 from consilience.methods.ensemble_clustering.messages import (
     CODED,
     MAX_FOLDS,
@@ -292,7 +291,7 @@ class EnsembleClustering(Method):
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that the study has the columns that the model takes."""
-        fault = _misfit(self.model, ctx.columns, ctx.preparation)
+        fault = misfit(self.model, ctx.columns, ctx.preparation)
         if fault:
             raise StudyError(fault, public=fault)
 
@@ -613,37 +612,3 @@ def _whole(value: object, least: int) -> bool:
 
 def _real(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _misfit(kind: str, columns: Columns, preparation: Preparation) -> str:
-    """What the study says that the model cannot take, in one sentence."""
-    if kind not in CODED:
-        if preparation.missing == "keep":
-            return (
-                f"model {kind!r} needs a value in every cell and the study keeps missing ones: set "
-                '[preparation] missing to "complete-rows" or "aggregated-mean"'
-            )
-        return ""
-    if preparation.missing not in ("refuse", "complete-rows", "keep"):
-        return f'model {kind!r} fills no cells: set [preparation] missing to "keep" or "refuse"'
-    if preparation.standardize != "none":
-        return f'model {kind!r} has no scales: set [preparation] standardize to "none"'
-    if kind == "markov-mixture":
-        if not columns.sequence:
-            return (
-                "model 'markov-mixture' needs sequence columns: name them in [data] sequence, and "
-                "declare the states as levels of the first one"
-            )
-        if columns.features:
-            return "model 'markov-mixture' clusters sequence columns alone: leave features out"
-        return ""
-    numbers = [name for name in columns.features if name not in columns.levels]
-    if numbers or not columns.features:
-        which = f": {numbers[0]!r} has none" if numbers else ""
-        return f"model 'latent-class' needs features with declared levels{which}"
-    if preparation.categorical != "onehot" or preparation.indicators:
-        return (
-            "model 'latent-class' needs every level of a column: set [preparation] categorical to "
-            '"onehot", without indicators'
-        )
-    return ""
