@@ -51,6 +51,8 @@ def test_columns_that_contradict_themselves() -> None:
         Columns(features=("a", "b", "a"))
     with pytest.raises(StudyError, match="'a' is the target and stands among the features too"):
         Columns(features=("a", "b"), target="a")
+    with pytest.raises(StudyError, match="'a' is the target and stands among those of the seq"):
+        Columns(sequence=("a", "b"), levels={"a": ("x", "y")}, target="a")
     with pytest.raises(StudyError, match="which has no role"):
         Columns(features=("a",), levels={"b": ("x",)})
 

@@ -71,11 +71,14 @@ class Columns:
         object.__setattr__(self, "features", _names("features", self.features))
         object.__setattr__(self, "sequence", _names("sequence", self.sequence))
         for role in ("target", "weight"):
-            if getattr(self, role) is not None and getattr(self, role) in self.features:
-                raise StudyError(
-                    f"column {getattr(self, role)!r} is the {role} and stands among the features "
-                    "too: take it out of one of them"
-                )
+            # What is told by role would be told twice, over rows that differ by few.
+            for others in ("features", "sequence"):
+                if getattr(self, role) is not None and getattr(self, role) in getattr(self, others):
+                    where = "the features" if others == "features" else "those of the sequence"
+                    raise StudyError(
+                        f"column {getattr(self, role)!r} is the {role} and stands among {where} "
+                        "too: take it out of one of them"
+                    )
         levels = {k: tuple(str(v) for v in vs) for k, vs in self.levels.items()}
         object.__setattr__(self, "levels", levels)
         for name in self.levels:
