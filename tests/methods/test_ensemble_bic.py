@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from consilience import EnsembleClustering
-from consilience.exceptions import ParameterError
-from consilience.methods.ensemble_clustering.pooling import number_by_bic
+from consilience.exceptions import ParameterError, QuorumError
+from consilience.methods.ensemble_clustering.pooling import check_ballots, number_by_bic
 from consilience.report.methods.ensemble_clustering import REPORT
 from tests.methods.coded import sequences
 from tests.methods.test_ensemble_clustering import cluster, draw
@@ -20,20 +20,32 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("scores", "number", "gaps"),
+    ("scores", "number", "gaps", "left_out"),
     [
-        ({"a": [9, 5, 6], "b": [9, 8, 6]}, 3, ()),  # 18, 13, 12: votes 2 and 3 would give 2
-        ({"a": [3, 2, 2], "b": [3, 2, 2]}, 2, ()),  # a tie goes to the smaller
-        ({"a": [9, 7, 1], "b": [9, 8, NAN]}, 2, ("b",)),  # 3 would win, but b says nothing of it
-        ({"a": [NAN, 7, 1], "b": [9, NAN, NAN]}, 0, ("a", "b")),
-        ({}, 0, ()),
+        ({"a": [9, 5, 6], "b": [9, 8, 6]}, 3, (), ()),  # 18, 13, 12: votes 2 and 3 would give 2
+        ({"a": [3, 2, 2], "b": [3, 2, 2]}, 2, (), ()),  # a tie goes to the smaller
+        ({"a": [9, 7, 1], "b": [9, 8, NAN]}, 2, ("b",), ()),  # 3 would win, but b is silent on it
+        ({"a": [9, 7, 1], "b": [9, NAN, NAN]}, 3, (), ("b",)),  # one score compares nothing
+        ({"a": [NAN, 7, 1], "b": [9, NAN, NAN]}, 3, ("a",), ("b",)),
+        ({"a": [NAN, 7, 1], "b": [9, 8, NAN], "c": [9, NAN, 4]}, 0, ("a", "b", "c"), ()),
+        ({"a": [NAN, NAN, NAN]}, 0, (), ("a",)),
+        ({}, 0, (), ()),
     ],
 )
 def test_sums_over_what_every_site_scored(
-    scores: dict[str, Any], number: int, gaps: tuple[str, ...]
+    scores: dict[str, Any], number: int, gaps: tuple[str, ...], left_out: tuple[str, ...]
 ) -> None:
     given = {site: np.asarray(values, dtype=float) for site, values in scores.items()}
-    assert number_by_bic(given) == (number, gaps)
+    assert number_by_bic(given) == (number, gaps, left_out)
+
+
+@pytest.mark.parametrize(
+    ("vote", "scores"), [(2, [1, 2]), (2, [1, 2, np.inf]), (4, [1, 2, 3]), (-1, [1, 2, 3])]
+)
+def test_votes_that_cannot_be_are_refused(vote: int, scores: list[float]) -> None:
+    check_ballots({"a": 0}, {"a": np.full(3, NAN)}, 3)
+    with pytest.raises(QuorumError, match="site b sent a vote that does not fit"):
+        check_ballots({"a": 1, "b": vote}, {"a": np.zeros(3), "b": np.asarray(scores, float)}, 3)
 
 
 @pytest.mark.medium
@@ -59,11 +71,23 @@ def test_the_sum_chooses_where_the_vote_does_not() -> None:
 
 @pytest.mark.medium
 def test_a_site_that_left_gaps_is_named() -> None:
-    """Twenty-five rows do not make six classes of ten, so that only 1 and 2 are compared."""
-    tables, _ = draw({"a": 300, "b": 25}, k=4, sigma=0.2, seed=1)
+    """Forty-five rows do not make six classes of ten."""
+    tables, _ = draw({"a": 300, "b": 45}, k=4, sigma=0.2, seed=1)
     run = cluster(tables, n_clusters="bic", stability_pairs=0)
-    assert run.result.n_clusters <= 2
+    known = np.isfinite(run.result.vote_scores["b"])
+    assert 1 < known.sum() < 6
+    assert known[run.result.n_clusters - 1]
     assert any("Sites without a BIC of every number: b" in note for note in run.notes)
+
+
+@pytest.mark.medium
+def test_a_site_that_can_score_one_number_decides_nothing() -> None:
+    """Nineteen rows make one class of ten: the others' four classes stand."""
+    tables, _ = draw({"a": 300, "b": 19}, k=4, sigma=0.2, seed=1)
+    run = cluster(tables, n_clusters="bic", stability_pairs=0)
+    assert np.isfinite(run.result.vote_scores["b"]).sum() == 1
+    assert run.result.n_clusters == 4
+    assert any("left out of the sum of criteria: b" in note for note in run.notes)
 
 
 @pytest.mark.medium

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from consilience import EnsembleClustering
-from consilience.estimators.coded_models import entries_of, fit_coded_model
-from consilience.methods.ensemble_clustering.comparing import _tables, told_spread
-from consilience.methods.ensemble_clustering.local import Table
+from consilience.estimators.coded_models import coded_bic, entries_of, fit_coded_model
+from consilience.methods.ensemble_clustering.comparing import _tables
+from consilience.methods.ensemble_clustering.local import Table, told_spread
 from consilience.methods.ensemble_clustering.messages import Compared, LocalModels, Settings
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import Limits
@@ -85,12 +85,8 @@ def test_whether_somebody_made_a_rare_step_does_not_show() -> None:
     assert np.isnan(none[:, 25:30]).all()
 
 
-def likelihood(table: pd.DataFrame) -> float:
-    """Log likelihood of two classes, which leaves no site: an attacker would have to know it."""
-    codes = np.array([[STATES.index(x) for x in row] for row in table.to_numpy()])
-    given = {"model": "markov-mixture", "n_clusters": 2, "n_init": 3}
-    spread = fit_coded_model(codes, (5,), rng=np.random.default_rng(0), **given).start_spread
-    return float(spread.max())
+def codes_of(table: pd.DataFrame) -> np.ndarray:
+    return np.array([[STATES.index(x) for x in row] for row in table.to_numpy()])
 
 
 @pytest.mark.medium
@@ -108,17 +104,23 @@ def test_where_starts_ended_tells_no_likelihood() -> None:
 @pytest.mark.medium
 def test_votes_do_not_tell_whether_somebody_is_in_a_rare_state() -> None:
     """The attack: a criterion and the log likelihood, were it known, leave the parameters."""
+    given = {"model": "markov-mixture", "n_init": 3}
 
-    def parameters(carriers: int, policy: str) -> int:
-        tables = planted(carriers)
-        messages = left(tables, "markov-mixture", policy, n_clusters="vote")
-        score = float(np.asarray(messages["Ballot"][0].scores.value)[1])
-        best = likelihood(tables["s0"])
-        return round((score + 2 * best) / np.log(len(tables["s0"])))
+    def parameters(carriers: int, m: int) -> int:
+        codes = codes_of(planted(carriers)["s0"])
+        score = coded_bic(codes, (5,), 2, rng=np.random.default_rng(0), min_records=m, **given)
+        fit = fit_coded_model(codes, (5,), n_clusters=2, rng=np.random.default_rng(0), **given)
+        return round((score + 2 * float(fit.start_spread.max())) / np.log(len(codes)))
 
     # The control: with nothing protected one person's state e is one more state, 31 to 49.
-    assert (parameters(0, "simulation"), parameters(1, "simulation")) == (31, 49)
-    assert {parameters(carriers, "strict") for carriers in (0, 1, 9)} == {31}
+    assert (parameters(0, 1), parameters(1, 1)) == (31, 49)
+    assert {parameters(carriers, 10) for carriers in (0, 1, 9)} == {31}
+    scores = np.asarray(
+        left(planted(3), "markov-mixture", "strict", n_clusters="vote")["Ballot"][0].scores.value
+    )
+    told = scores[np.isfinite(scores)]
+    assert told.min() == 0 and len(told) > 1
+    assert all(float(f"{score:.2g}") == score for score in told)
 
 
 @pytest.mark.medium

@@ -6,7 +6,8 @@ coordinator                       site
 judge: JudgeRequest           ->  holds entries out by folds that it alone knows, predicts
                                   them with 1 .. max_clusters classes (only for "cv")
                               <-  Judged: squared errors by fold        AGGREGATE
-vote: VoteRequest             ->  BIC for 1 .. max_clusters (only if the number is open)
+vote: VoteRequest             ->  BIC for 1 .. max_clusters (only if the number is open,
+                                  or rows are coded)
                               <-  Ballot: choice, scores                MODEL
 fit: FitRequest               ->  fits its own models, for the main ensemble and for
                                   each half of each stability pair
@@ -118,7 +119,9 @@ from consilience.methods.ensemble_clustering.messages import (
 )
 from consilience.methods.ensemble_clustering.outcomes import pooled_levels
 from consilience.methods.ensemble_clustering.pooling import (
+    check_ballots,
     check_counts,
+    check_profiles,
     model_names,
     number_by_bic,
     pooled_means,
@@ -242,9 +245,11 @@ class EnsembleClustering(Method):
     tolerates: ClassVar = {"count": "any", "label": "any", "compare": "any"}
     leakage: ClassVar[str] = (
         "The coordinator knows each site's local class parameters, how many of its rows have each "
-        "frequent label tuple, the means of the final classes, rounded agreements and, for "
+        "frequent label tuple, means of columns and target (or shares of its levels) by final "
+        "class, rounded agreements, criteria of 1, 2, ... classes where it votes and, for "
         'n_clusters = "cv", squared errors of held-out entries by fold; of sequences and '
-        "categories, chances by class instead of means; no label of any row."
+        "categories, chances by class instead of means, and how far below the best start others "
+        "ended; no label of any row."
     )
     Result = EnsembleClusteringResult
     predictor: ClassVar[Any] = EnsemblePredictor
@@ -311,6 +316,7 @@ class EnsembleClustering(Method):
             # Where the number is given, what sites prefer by themselves stands beside it.
             request = VoteRequest(settings=self._settings(1).to_json())
             ballots = yield from vote(ctx, Ask("vote", request))
+            check_ballots(ballots.votes, ballots.scores, self.max_clusters)
         chosen = int(judged["cv_candidates"][judged["cv_chosen"]]) if judged else 0
         if self.n_clusters == "bic" and ballots is not None:
             chosen = _by_bic(ctx, ballots)
@@ -519,7 +525,12 @@ class EnsembleClustering(Method):
 def _by_bic(ctx: CoordinatorContext, ballots: VoteCount) -> int:
     """Return the number with the smallest sum of criteria; notes name the sites it rests on."""
     cast = {site: ballots.scores[site] for site, choice in ballots.votes.items() if choice > 0}
-    number, gaps = number_by_bic(cast)
+    number, gaps, left_out = number_by_bic(cast)
+    if left_out:
+        ctx.note(
+            f"Sites that could score one number alone, or none, were left out of the sum of "
+            f"criteria: {', '.join(left_out)}."
+        )
     if gaps:
         ctx.note(
             f"Sites without a BIC of every number: {', '.join(gaps)}. Only numbers that all voting "
@@ -542,12 +553,14 @@ class _Mapped:
 def _label(
     ctx: CoordinatorContext, fitted: list[Any], to: tuple[str, ...]
 ) -> Generator[Ask, Replies, dict[str, Profile]]:
-    """Send the map; the sites label their rows and reply with profiles."""
+    """Send the map; the sites label their rows and reply with profiles that fit the classes."""
     request = Map(
         features=relayed(tuple(f.features for f in fitted), Disclosure.MODEL),
         centres=relayed(tuple(f.centres for f in fitted), Disclosure.MODEL),
     )
-    return ctx.require((yield Ask("label", request, to=to)), at_least=1)
+    replies = ctx.require((yield Ask("label", request, to=to)), at_least=1)
+    check_profiles(replies, len(fitted[0].centres), len(ctx.feature_names))
+    return replies
 
 
 def _build(

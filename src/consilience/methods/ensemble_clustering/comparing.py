@@ -37,15 +37,15 @@ from consilience.methods.ensemble_clustering.local import (
     category_blocks,
     joined_sums,
     table_of,
+    told_spread,
 )
 from consilience.methods.ensemble_clustering.messages import (
     Compared,
     CompareRequest,
     Settings,
 )
-from consilience.numerics.mixture_starts import same_peak
 from consilience.numerics.site_differences import SiteTables, pooled_chances, site_differences
-from consilience.numerics.told_tables import Entries, Sums, ToldTables, told_tables
+from consilience.numerics.told_tables import UNTOLD, Entries, Sums, ToldTables, told_tables
 from consilience.wire.disclosure import Limits, chances, model
 from consilience.wire.message import Disclosure
 from consilience.wire.rounding import coarse, step_above
@@ -113,21 +113,6 @@ def _found_alone(
     name[mine] = theirs
     kept = drawn_rows(len(final), site.secret_rng) > 0
     return np.where(kept, name[found.labels], -1), told_spread(found.start_spread)
-
-
-def told_spread(log_likelihoods: FloatArray) -> FloatArray:
-    """How far below the best start others ended, (m,): 0 for the best, others below 0.
-
-    To two significant digits; ends on the same peak are 0. The log likelihood itself stays: to
-    somebody who knows all rows but one, it would tell how probable the last one is.
-    """
-    if not len(log_likelihoods):
-        return np.empty(0)
-    best = float(log_likelihoods.max())
-    below = best - log_likelihoods
-    lower = below > same_peak(best)
-    size = 10.0 ** np.floor(np.log10(np.where(lower, below, 1.0)))
-    return np.where(lower, -np.round(np.round(below / size, 1) * size, 6), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,9 +290,16 @@ def _checked(site: str, reply: Compared, k: int, rows: IntArray) -> dict[str, ND
         if value.shape == (0, width):
             empty = np.nan if name.endswith("chances") else 0
             value = np.full((k, width), empty, dtype=value.dtype)
-        most = {"chances": 1, "kinds": 4, "numbers": np.inf}[name.removeprefix("local_")]
+        most = {"chances": 1, "kinds": 4, "numbers": 2**50}[name.removeprefix("local_")]
         known = value[~np.isnan(value)]
-        if value.shape != (k, width) or not ((known >= 0) & (known <= most)).all():
+        fine = value.shape == (k, width) and bool(((known >= 0) & (known <= most)).all())
+        if name.endswith("chances"):
+            gaps = np.isnan(value)
+        elif fine and name.endswith("kinds"):
+            fine = not (gaps & (value != UNTOLD)).any()
+        else:
+            fine = fine and len(known) == value.size
+        if not fine:
             raise QuorumError(f"site {site} sent chances that do not fit the classes: leave it out")
         found[name] = value
     return found

@@ -28,10 +28,12 @@ from consilience.methods.ensemble_clustering.messages import CODED, Settings
 from consilience.methods.phases.bootstrap_pairs import halves, permuted
 from consilience.numerics.label_patterns import SiteSummary, summarise_site
 from consilience.numerics.label_prefixes import summarise_by_turns
+from consilience.numerics.mixture_starts import same_peak
 from consilience.numerics.random import stream
 from consilience.numerics.told_tables import Sums
 from consilience.wire.disclosure import Released, chances, model
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 RESAMPLE_SHARE = 0.8
 
@@ -234,6 +236,22 @@ def joined_sums(parts: Sequence[Sums | None]) -> Sums:
         np.concatenate([np.empty(0), *(part.weight for part in given)]),
         np.concatenate([np.empty(0), *(part.amount for part in given)]),
     )
+
+
+def told_spread(log_likelihoods: FloatArray) -> FloatArray:
+    """How far below the best the others are, (m,): 0 for the best, others below 0.
+
+    To two significant digits; ends on the same peak are 0. The log likelihood itself stays: to
+    somebody who knows all rows but one, it would tell how probable the last one is, and with one
+    class it is a function of counts alone.
+    """
+    if not len(log_likelihoods):
+        return np.empty(0)
+    best = float(log_likelihoods.max())
+    below = best - log_likelihoods
+    lower = below > same_peak(best)
+    size = 10.0 ** np.floor(np.log10(np.where(lower, below, 1.0)))
+    return np.where(lower, -np.round(np.round(below / size, 1) * size, 6), 0.0)
 
 
 # --------------------------------------------------------------------------- votes

@@ -91,7 +91,7 @@ def pooled_levels(
     weight: Any = 0.0
     told: Any = False
     for site in sorted(profiles):
-        k = len(profiles[site].means.value)
+        k = len(sizes[site]) if site in sizes else len(profiles[site].means.value)
         by_site[site], kinds[site] = _checked(site, profiles[site], k, len(levels))
         if site in sizes:
             present = np.isfinite(by_site[site]).all(axis=1)
@@ -116,6 +116,8 @@ def _checked(site: str, reply: Profile, k: int, width: int) -> tuple[FloatArray,
         return np.full((k, width), np.nan), np.zeros((k, width), dtype=np.int64)
     known = shares[~np.isnan(shares)]
     fine = shares.shape == kinds.shape == (k, width) and bool(((kinds >= 0) & (kinds <= 4)).all())
-    if not fine or not ((known >= 0) & (known <= 1)).all():
+    fine = fine and bool(((known >= 0) & (known <= 1)).all())
+    whole = shares[~np.isnan(shares).any(axis=1)].sum(axis=1) if fine else np.ones(1)
+    if not fine or (np.abs(whole - 1.0) > 0.1 * width).any():  # shares are rounded
         raise QuorumError(f"site {site} sent outcomes that do not fit the levels: leave it out")
     return shares.astype(np.float64), kinds.astype(np.int64)

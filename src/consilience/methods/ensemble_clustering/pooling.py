@@ -31,8 +31,29 @@ def check_counts(site: str, reply: PatternCounts, sizes: list[tuple[int, ...]]) 
         raise QuorumError(f"site {site} sent counts that do not fit the models: leave it out")
 
 
-def number_by_bic(scores: Mapping[str, FloatArray]) -> tuple[int, tuple[str, ...]]:
+def check_ballots(votes: Mapping[str, int], scores: Mapping[str, FloatArray], most: int) -> None:
+    """Refuse votes and criteria that are not those of 1 .. `most` classes."""
+    for site, score in scores.items():
+        if np.shape(score) != (most,) or np.isinf(score).any() or not 0 <= votes[site] <= most:
+            raise QuorumError(f"site {site} sent a vote that does not fit the study: leave it out")
+
+
+def check_profiles(profiles: Mapping[str, Profile], n_classes: int, n_columns: int) -> None:
+    """Refuse means that are not those of the final classes."""
+    for site, profile in profiles.items():
+        means, targets = profile.means.value, profile.target_means.value
+        shapes = np.shape(means), np.shape(targets)
+        fine = shapes == ((n_classes, n_columns), (n_classes,))
+        if not fine or np.isinf(means).any() or np.isinf(targets).any():
+            raise QuorumError(f"site {site} sent means that do not fit the classes: leave it out")
+
+
+def number_by_bic(
+    scores: Mapping[str, FloatArray],
+) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
     """Number of classes with the smallest sum over sites of their criteria.
+
+    A site that could score one number alone compares nothing, and would decide for everybody.
 
     Parameters
     ----------
@@ -45,12 +66,16 @@ def number_by_bic(scores: Mapping[str, FloatArray]) -> tuple[int, tuple[str, ...
         Among those that every site scored, ties to the smaller; 0 if there is none.
     gaps : tuple of str
         Sites that did not score every number.
+    left_out : tuple of str
+        Sites that scored fewer than two.
     """
-    gaps = tuple(site for site in sorted(scores) if np.isnan(scores[site]).any())
-    total = np.sum([scores[site] for site in sorted(scores)], axis=0) if scores else np.empty(0)
+    left_out = tuple(site for site in sorted(scores) if np.isfinite(scores[site]).sum() < 2)
+    heard = [site for site in sorted(scores) if site not in left_out]
+    gaps = tuple(site for site in heard if np.isnan(scores[site]).any())
+    total = np.sum([scores[site] for site in heard], axis=0) if heard else np.empty(0)
     if not np.isfinite(total).any():
-        return 0, gaps
-    return int(np.nanargmin(total)) + 1, gaps
+        return 0, gaps, left_out
+    return int(np.nanargmin(total)) + 1, gaps, left_out
 
 
 def stability(

@@ -30,6 +30,7 @@ from consilience.methods.ensemble_clustering.local import (
     released_models,
     score,
     table_of,
+    told_spread,
     views,
 )
 from consilience.methods.ensemble_clustering.messages import (
@@ -62,7 +63,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-@step("vote")
+@step("vote", once=True)
 def vote(
     message: VoteRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Ballot, State]:
@@ -73,10 +74,13 @@ def vote(
     for k in range(1, s.max_clusters + 1):
         scores[k - 1] = score(table, k, s, site)
     choice = 1 if np.isnan(scores).all() else int(np.nanargmin(scores)) + 1
+    if s.model in CODED:
+        known = np.isfinite(scores)
+        scores[known] = 0.0 - told_spread(-scores[known])
     return ballot(choice, scores, data.n_rows, site.limits), state
 
 
-@step("fit")
+@step("fit", once=True)
 def fit(
     message: FitRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[LocalModels, State]:
@@ -93,7 +97,7 @@ def fit(
     return LocalModels(models=released), {**state, "seed": seed, "own": own}
 
 
-@step("count")
+@step("count", once=True)
 def count(
     message: AllModels, data: SiteData, state: State, site: SiteContext
 ) -> tuple[PatternCounts, State]:
@@ -143,7 +147,7 @@ def _outliers(
     return outlying_rows(view.rows, known, own=None, trim=s.trim)
 
 
-@step("label")
+@step("label", once=True)
 def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tuple[Profile, State]:
     """Label every row from its true tuple; tell what the classes look like."""
     s = Settings.from_json(state["settings"])
@@ -163,9 +167,7 @@ def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tupl
     site.output("predictor", _predictor(ensembles[0], main_map, data, s.model))
     n_classes = len(message.centres.value[0])
     coded = s.model in CODED
-    shown = profiled_classes(
-        _own_classes(ensembles[0], state, data, site, coded), labels, site.limits
-    )
+    shown = profiled_classes(_own_classes(state, data, coded), labels, site.limits)
     shares, kinds = released_levels(data, shown, n_classes, site.limits)
     reply = Profile(
         # Means of 0/1 columns are counts: levels are told later, by step `compare`.
@@ -183,19 +185,17 @@ def label(message: Map, data: SiteData, state: State, site: SiteContext) -> tupl
     return reply, {"final": labels, "n_classes": n_classes} if coded else {}
 
 
-def _own_classes(
-    models: Sequence[LocalModel], state: State, data: SiteData, site: SiteContext, coded: bool
-) -> IntArray:
+def _own_classes(state: State, data: SiteData, coded: bool) -> IntArray:
     """Class of each row in the model of this site whose class means have left it.
 
+    That is the one that the site kept, whatever a message says is its own.
     With resampled models nobody knows the rows behind a class mean, so there is nothing to compare
     with; neither is there in a run that fits no models.
     """
     own = state["own"]
     if not own or len(own[0]) != 1 or coded:
         return np.zeros(data.n_rows, dtype=np.int64)
-    mine = _first_of_each(models, state["owners"][0])[site.site]
-    return mine.label(data.features)
+    return models_of(own)[0][0].label(data.features)
 
 
 def profiled_classes(own: IntArray, labels: IntArray, limits: Limits) -> IntArray:

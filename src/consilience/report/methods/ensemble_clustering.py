@@ -393,7 +393,8 @@ def _held_out(result: EnsembleClusteringResult) -> Block:
 
 def _votes(result: EnsembleClusteringResult) -> Block:
     most = max(len(v) for v in result.vote_scores.values())
-    head = ("site", "vote", *(f"BIC of {k}" for k in range(1, most + 1)))
+    above = ", above the smallest" if sequence_evidence.is_coded(result) else ""
+    head = ("site", "vote", *(f"BIC of {k}{above}" for k in range(1, most + 1)))
     rows = tuple(
         (site, str(vote) if vote else "abstained", *numbers(result.vote_scores[site]))
         for site, vote in sorted(result.votes.items())
@@ -451,7 +452,8 @@ def _votes(result: EnsembleClusteringResult) -> Block:
 
 def _sums(result: EnsembleClusteringResult, most: int) -> tuple[str, ...]:
     """Last line of the table of votes: sums over the sites that voted, a gap where one has none."""
-    cast = [result.vote_scores[site] for site, vote in sorted(result.votes.items()) if vote > 0]
+    voted = [result.vote_scores[site] for site, vote in sorted(result.votes.items()) if vote > 0]
+    cast = [scores for scores in voted if np.isfinite(scores).sum() > 1]  # others were left out
     sums = np.sum(cast, axis=0) if cast else np.full(most, np.nan)
     return ("sum", str(result.n_clusters), *numbers(sums))
 
