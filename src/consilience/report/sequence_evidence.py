@@ -266,6 +266,13 @@ def _outcome_words(result: EnsembleClusteringResult, levels: Sequence[str]) -> l
 # --------------------------------------------------------------------------- sites
 
 
+_STEPS = (
+    " Steps are taken as independent draws. Where people leave a state about once, after about the "
+    "same time, counts vary less than that: the figures without the error are then too small, and "
+    "a small ratio is no evidence."
+)
+
+
 def differences(result: EnsembleClusteringResult) -> Block | None:
     """Say whether a class is the same thing at every site, beside what sites find alone."""
     found: dict[str, Any] = getattr(result, "differences", {})
@@ -307,7 +314,7 @@ def differences(result: EnsembleClusteringResult) -> Block | None:
         rows,
         '"Equal sites" is what numbers of records like these give in the common classes where '
         "nothing differs. Intervals take the classes as given: that they were found from the same "
-        "records is no part of them.",
+        f"records is no part of them.{_STEPS if 'transition' in found['parts'] else ''}",
     )
     picture = Picture(
         "differences",
