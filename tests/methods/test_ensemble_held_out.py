@@ -202,7 +202,7 @@ def test_errors_that_fit_no_question_name_the_site(
         ({"n_folds": 1}, "n_folds must be a whole number from 2 to 20"),
         ({"n_folds": 21}, "n_folds must be a whole number from 2 to 20"),
         ({"n_clusters": "cv", "max_clusters": 31}, "max_clusters must be .* from 2 to 30"),
-        ({"n_clusters": "bic"}, "'vote', 'eigenvalues' or 'cv'"),
+        ({"n_clusters": "aic"}, "'vote', 'bic', 'eigenvalues' or 'cv'"),
     ],
 )
 def test_parameters_out_of_range_are_named(parameters: dict[str, Any], said: str) -> None:

@@ -67,7 +67,7 @@ def test_alphabets() -> None:
     codes, names = coded([2, "b", None, "a", 10], None)
     assert names == (2, 10, "a", "b")
     assert codes.tolist() == [0, 3, -1, 2, 1]
-    with pytest.raises(DataError, match="2 cells hold a state that is not one of the 1 known"):
+    with pytest.raises(DataError, match="2 cells hold a state that is not the 1 known state"):
         coded(["a", "secret", "secret"], ["a"])
     with pytest.raises(DataError, match="a number or a text"):
         coded([["a"]], None)
@@ -85,7 +85,7 @@ def test_another_alphabet() -> None:
     assert larger.to_lists() == found.to_lists()
     assert found.renamed((A, B)) is found
     assert rows(Sequences.of([[1, 0]]).renamed([A, B, C])) == [[1, 0]]
-    with pytest.raises(DataError, match="1 cells hold a state that is not one of the 1 known"):
+    with pytest.raises(DataError, match="1 cell holds a state that is not the 1 known state"):
         found.renamed([A])
     with pytest.raises(DataError, match="2 cells"):
         Sequences.of([[2, 0, 2]]).renamed([A, B])
