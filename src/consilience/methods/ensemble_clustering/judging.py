@@ -37,6 +37,7 @@ from consilience.methods.ensemble_clustering.messages import (
     JudgeRequest,
 )
 from consilience.methods.phases.entry_errors import (
+    are_errors,
     entry_seed,
     merged,
     nothing_released,
@@ -55,8 +56,6 @@ _NOBODY = (
     "take part, or name two features or more"
 )
 MAX_STARTS = 10_000  # as of the method's own n_init: what a site computes has an end
-_MOST_ENTRIES = 1 << 50  # whole numbers of this size, and sums of them, are exact
-_LARGEST = 1e150  # of sums of squares and standard errors, whose squares are numbers then
 
 
 # --------------------------------------------------------------------------- at the site
@@ -201,9 +200,6 @@ def _checked(site: str, reply: Judged, n_folds: int, max_clusters: int) -> _Told
     if not len(errors):
         return None
     fine = len(errors) <= n_folds and errors.shape[1] == max_clusters
-    whole = (entries >= 1) & (entries <= _MOST_ENTRIES) & (entries == np.floor(entries))
-    sizes = np.concatenate([errors.ravel(), se])
-    fine = fine and bool(whole.all() and ((sizes >= 0) & (sizes <= _LARGEST)).all())
-    if not fine:
+    if not (fine and are_errors(errors, entries, se)):
         raise QuorumError(f"site {site} sent errors that do not fit the question: leave it out")
     return _Told(errors, entries, se)

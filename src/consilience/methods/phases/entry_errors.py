@@ -19,6 +19,23 @@ from consilience.wire.disclosure import Limits, Released, aggregate, cell_counts
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+_MOST_ENTRIES = 1 << 50  # whole numbers of this size, and sums of them, are exact
+_LARGEST = 1e150  # of sums of squares and standard errors, whose squares are numbers then
+
+
+def are_errors(errors: FloatArray, entries: FloatArray, se: FloatArray) -> bool:
+    """Whether figures that a site sent can be what :func:`released_errors` gives.
+
+    Parameters
+    ----------
+    errors : (G, a) array
+    entries : (G,) array
+    se : (a,) array
+    """
+    whole = (entries >= 1) & (entries <= _MOST_ENTRIES) & (entries == np.floor(entries))
+    sizes = np.concatenate([errors.ravel(), se])
+    return bool(whole.all() and ((sizes >= 0) & (sizes <= _LARGEST)).all())
+
 
 def entry_seed(values: FloatArray, site: SiteContext, purpose: str) -> int:
     """Seed by which a site draws its folds.
