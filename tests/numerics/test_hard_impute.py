@@ -44,6 +44,19 @@ def test_optspace_equals_the_textbook(missing: float) -> None:
     assert found.objective == pytest.approx(textbook.objective(x, wanted), rel=1e-8)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_optspace_keeps_residuals_of_exactly_zero(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 6, size=(60, 40)).astype(float)
+    seen = rng.random(x.shape) < 0.08
+    seen[0] = rng.random(40) < 0.6  # a heavy rater, trimmed from the start: fits of exact zeros
+    x[~seen] = np.nan
+    for fit in optspace_path(Entries.of(x), [1, 2]):
+        squares = np.nansum((x - fit.dense()) ** 2)
+        assert fit.objective == pytest.approx(0.5 * squares, rel=1e-9)
+        assert fit.objective < 0.5 * np.nansum(x**2)
+
+
 @both
 def test_ends_where_the_gradient_is_small(path: Callable) -> None:
     _, x = gappy(40, 25, 4)

@@ -128,6 +128,14 @@ class _Places:
         fit = LowRankFit(a, np.ones(a.shape[1]), b, 0.0)
         return self.entries.with_values(fit.at(self.entries.rows, self.entries.columns)).csr()
 
+    def residual(self, a: FloatArray, b: FloatArray) -> Any:
+        """``P_O(a b' - X)``."""
+        found = self.observed(a, b)
+        if self.mask is not None:
+            return found - self.values
+        found.data = found.data - self.values.data  # scipy's difference would drop exact zeros
+        return found
+
 
 def _inner(a: Any, b: Any) -> float:
     """Sum of products of two matrices of `_Places`."""
@@ -150,7 +158,7 @@ class _Point:
     def at(cls, places: _Places, u: FloatArray, v: FloatArray, s: FloatArray) -> _Point:
         """Best S by conjugate gradients from a guess."""
         s = s.copy()
-        residual = places.observed(u @ s, v) - places.values
+        residual = places.residual(u @ s, v)
         r = -(u.T @ (residual @ v))
         small = 1e-20 * float(((u.T @ (places.values @ v)) ** 2).sum())
         d, square = r, float((r**2).sum())
@@ -162,7 +170,7 @@ class _Point:
             s, r = s + step * d, r - step * ahead
             square, last = float((r**2).sum()), square
             d = r + (square / last) * d
-        residual = places.observed(u @ s, v) - places.values
+        residual = places.residual(u @ s, v)
         return cls(u, v, s, residual, 0.5 * _inner(residual, residual))
 
 
