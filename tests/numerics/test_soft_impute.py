@@ -17,6 +17,7 @@ from consilience.numerics.soft_impute import (
     unshrink,
     unshrunk_rank_path,
 )
+from consilience.numerics.soft_impute_als import SparseSolver
 from consilience.numerics.soft_impute_kernels import ridge_rows
 from tests.reference import soft_impute as textbook
 
@@ -282,6 +283,32 @@ def test_a_rank_that_no_penalty_leaves() -> None:
 
 
 # ------------------------------------------------------------------ solvers and settings
+
+
+def test_a_bracket_without_an_upper_end_gives_a_number() -> None:
+    _ = np.nan
+    x = [
+        [_, _, 1, 2, _, _, _, _],
+        [_, _, _, _, _, -2, 1, 1],
+        [0, _, -2, 0, _, _, _, _],
+        [_, _, 0, _, 1, _, _, 2],
+        [_, _, 0, _, -2, _, _, _],
+        [0, _, 0, 1, 0, _, _, _],
+        [-2, _, -1, 1, _, 0, _, _],
+        [_, _, _, 4, _, 0, _, _],
+    ]  # the penalty of rank 1 rises on the way
+    entries = Entries.of(np.array(x))
+    found = {s: list(rank_path(entries, [0, 1], solver=s))[1] for s in ("dense", "als")}
+    assert found["als"].rank == 1
+    assert found["als"].alpha == pytest.approx(found["dense"].alpha, rel=1e-3)
+
+
+def test_searches_without_a_column_count_as_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    edges = iter(100.0 * 2.0 ** np.arange(40))  # a penalty that never settles: no column is left
+    monkeypatch.setattr(SparseSolver, "_edge", lambda self, rank, floor: next(edges))
+    fit = SparseSolver(Entries.of(np.eye(3))).solve(None, tol=1e-6, max_iter=20, rank=1)
+    assert not fit.converged
+    assert fit.n_iter == 20
 
 
 def test_the_solver_goes_by_density_and_shape() -> None:

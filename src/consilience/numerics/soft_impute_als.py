@@ -167,7 +167,7 @@ class _Bracket:
             self.low = max(self.low, lam)
         else:
             self.high = min(self.high, lam)
-        if self.high - self.low <= _STILL * self.high:
+        if np.isfinite(self.high) and self.high - self.low <= _STILL * self.high:
             return self.high
         if self.low < edge < self.high:
             return edge
@@ -225,7 +225,7 @@ class SparseSolver:
             spent, dual, still = self._turns(
                 lam, tol, max(1, max_iter - sweeps), may_grow=alpha is not None, cut=cut
             )
-            sweeps, searches = sweeps + spent, searches + 2
+            sweeps, searches = sweeps + max(1, spent), searches + 2  # none with no column
             objective = self._polish(lam)
             norm = self.rest.norm(min(1e-8, 0.01 * tol))
             dual = max(dual, dual_value(self.rest.loss, self.rest.cross, lam, norm))
