@@ -444,6 +444,33 @@ def test_columns_that_do_not_vary_or_on_other_scales() -> None:
     assert 'standardize to "pooled"' in wide.summary()
 
 
+@pytest.mark.parametrize("level", [0.0, 7.0, 0.1, 1e-20])
+def test_nothing_varies(level: float) -> None:
+    with pytest.raises(StudyError, match="no column varies, so there are no components"):
+        run({s: np.full((60, 4), level) for s in "abc"}, policy=SIMULATION)
+
+
+@pytest.mark.parametrize("unit", [1e-24, 1e-16, 1e16, 1e44])
+def test_units_do_not_matter(unit: float) -> None:
+    tables = {s: x[:, :6] for s, x in TABLES.items()}
+    found = run({s: unit * x for s, x in tables.items()})
+    usual = run(tables).result
+    assert found.result.rank == usual.rank
+    np.testing.assert_allclose(found.result.components, usual.components, atol=1e-8)
+    kept = found.site("a").predictor  # no site refuses the model
+    np.testing.assert_allclose(
+        kept.transform(unit * TABLES["a"][:5, :6]) / unit,
+        run(tables).site("a").predictor.transform(TABLES["a"][:5, :6]),
+        atol=1e-8,
+    )
+
+
+@pytest.mark.parametrize(("unit", "words"), [(1e-40, "too small"), (1e80, "too large")])
+def test_units_that_no_model_can_have(unit: float, words: str) -> None:
+    with pytest.raises(StudyError, match=f'{words} for a model.*standardize to "pooled"'):
+        run({s: unit * x[:, :6] for s, x in TABLES.items()})
+
+
 # --------------------------------------------------------------------------- what came cannot be
 
 

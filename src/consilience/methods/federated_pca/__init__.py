@@ -56,7 +56,7 @@ from consilience.methods.base import Ask, CoordinatorContext, Exchange, Method, 
 from consilience.methods.federated_pca import site
 from consilience.methods.federated_pca.messages import LEVELS, Conclude, Moments, Settings
 from consilience.methods.federated_pca.model import arrays_of
-from consilience.methods.federated_pca.outcome import build_result
+from consilience.methods.federated_pca.outcome import build_result, check_spread
 from consilience.methods.federated_pca.pooling import Errors, Pool, errors_of, folds_of, pool_of
 from consilience.methods.federated_pca.result import FederatedPCAResult
 from consilience.wire.disclosure import relayed
@@ -155,6 +155,7 @@ class FederatedPCA(Method):
                 f"{len(pool.sites)} sites tell the same columns and the study needs {ctx.quorum}: "
                 "take fewer columns"
             )
+        check_spread(pool)
         errors = errors_of(pool, folds_of(pool, self.n_splits), self.max_rank)
         rank = self._rank(pool, errors)
         result, model = build_result(ctx, self, pool, errors, rank)

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from consilience.exceptions import ProtocolError
 from consilience.numerics.ppca import PPCAModel
 
-_MOST = 1e30
+# With these every number of a posterior is one, also of a row of 1e100, the largest that is read.
+_LARGEST = 1e100
+_VARIANCES = (1e-60, 1e100)
+SPREADS = (1e-25, 1e45)
+"""Largest standard deviations of a column with which a model can be used.
+
+The noise variance is at least 1e-10 of the largest eigenvalue.
+"""
 _UNUSABLE = "the model cannot be used"
 
 
@@ -58,8 +65,11 @@ def model_of(arrays: Any, p: int) -> tuple[PPCAModel, NDArray[np.int64]]:
 def _within_reason(parts: dict[str, NDArray[np.float64]]) -> bool:
     """Numbers with which the posterior of every row is a number, whatever the row holds."""
     noise, variances, v = float(parts["noise"][0]), parts["variances"], parts["directions"]
-    if not all((np.abs(part) <= _MOST).all() for part in parts.values()):
+    least, most = _VARIANCES
+    if not all((np.abs(part) <= _LARGEST).all() for part in parts.values()):
         return False
-    if not (noise >= 1 / _MOST and (variances >= 0).all() and (variances <= 1e15 * noise).all()):
+    if not (least <= noise <= most and (variances >= 0).all() and (variances <= most).all()):
+        return False
+    if not (variances <= 1e15 * noise).all():
         return False
     return bool(np.allclose(v.T @ v, np.eye(v.shape[1]), atol=1e-6))

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.estimators.held_out_entries import EntryCurve
+from consilience.exceptions import StudyError
 from consilience.methods.base import CoordinatorContext
+from consilience.methods.federated_pca.model import SPREADS
 from consilience.methods.federated_pca.pooling import Errors, Pool
 from consilience.methods.federated_pca.result import FederatedPCAResult
 from consilience.numerics.ppca import PPCAModel, from_moments
@@ -21,6 +23,37 @@ FloatArray = NDArray[np.float64]
 
 SCALES_APART = 10.0
 """Ratio of standard deviations from which columns count as being on different scales."""
+_STILL = 64 * float(np.finfo(np.float64).eps)  # of the mean: less is rounding
+
+
+def check_spread(pool: Pool) -> None:
+    """Refuse columns that do not vary, or whose units are too small or too large for a model.
+
+    Parameters
+    ----------
+    pool : Pool
+
+    Raises
+    ------
+    StudyError
+    """
+    largest = float(_spread(pool.together()).max())
+    if largest == 0:
+        raise StudyError(
+            "no column varies, so there are no components: take columns in which rows differ"
+        )
+    if not SPREADS[0] <= largest <= SPREADS[1]:
+        raise StudyError(
+            f"the largest standard deviation of a column is {largest:.1g}, too "
+            f"{'small' if largest < 1 else 'large'} for a model: take other units, or set "
+            '[preparation] standardize to "pooled"'
+        )
+
+
+def _spread(whole: Moments) -> FloatArray:
+    """Standard deviations of the columns, (m,): 0 where a column varies by rounding only."""
+    spread = np.sqrt(np.maximum(np.diag(whole.covariance), 0.0))
+    return np.where(spread <= _STILL * np.abs(whole.mean), 0.0, spread)
 
 
 def build_result(
@@ -59,7 +92,7 @@ def build_result(
         mean=model.mean,
         components=np.ascontiguousarray(model.directions.T),
         explained_variance=explained,
-        explained_variance_ratio=explained / max(float(variances.sum()), 1e-300),
+        explained_variance_ratio=explained / variances.sum(),
         noise_variance=model.noise,
         variances=variances,
         site_explained=_explained(pool, whole, model),
@@ -119,7 +152,7 @@ def _remarks(
             f"Fewer than {method.n_splits} groups of rows could be told by {listed}: their rows "
             "are left out in larger parts."
         )
-    spread = np.sqrt(np.maximum(np.diag(whole.covariance), 0.0))
+    spread = _spread(whole)
     used = [names[j] for j in pool.columns]
     constant = [name for name, s in zip(used, spread, strict=True) if s == 0]
     if constant:
