@@ -193,6 +193,7 @@ def test_rows_and_columns_without_values_do_no_harm() -> None:
         ({"n_clusters": (0, 1)}, "whole numbers from 1 to 100"),
         ({"n_clusters": ()}, "whole numbers from 1 to 100"),
         ({"model": "ward"}, "one of observed-kmeans, kpod"),
+        ({"model": ["kpod"]}, "one of observed-kmeans, kpod"),
         ({"n_init": 0}, "n_init must be a whole number of at least 1"),
         ({"n_splits": 1}, "n_splits must be a whole number of at least 2"),
         ({"rule": "elbow"}, "minimum"),
@@ -210,12 +211,19 @@ def test_tables_that_cannot_be_used_are_sentences() -> None:
         run_of(rows()[:, :1], standardize="none")
     with pytest.raises(ConsilienceError, match="site's own log says why"):
         run_of(np.full((40, 3), np.nan), standardize="none")
-    with pytest.raises(ConsilienceError, match="site's own log says why"):
+    with pytest.raises(ConsilienceError, match="above what the table allows: ask for smaller"):
         run_of(rows(30), n_clusters=(1, 40))
     table = {"x0": np.arange(30.0), "y": np.arange(30.0)}
     federation = Federation.local({"a": table}, columns=Columns(features=("x0",), target="y"))
     with pytest.raises(StudyError, match="names features and target"):
         ClusterCountStudy().run(federation)
+
+
+def test_few_rows_tell_no_grid() -> None:
+    settings = {"n_clusters": range(1, 7), "n_init": 2, "n_splits": 3, "standardize": "none"}
+    result = run_of(rows(12), **settings).result
+    assert not len(result.candidates) and result.curve() is None
+    assert "held-out entries" in result.summary() and "tried" not in result.summary()
 
 
 def test_nothing_of_a_single_row_leaves() -> None:

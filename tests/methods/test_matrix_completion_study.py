@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from consilience.estimators.entry_plans import plan_ranks
 from consilience.estimators.hard_impute import HardImpute
 from consilience.exceptions import ConsilienceError, ParameterError, StudyError
 from consilience.methods.base import Method
+from consilience.methods.one_table.entry_study import _figures
 from consilience.methods.one_table.matrix import COLUMNS, Matrix
 from consilience.methods.one_table.matrix_completion import (
     MODELS,
@@ -279,6 +281,28 @@ def test_integer_ratings_of_few_levels() -> None:
     assert result.grid == "auto" and result.final_error > 0
 
 
+def test_few_rows_tell_single_numbers_first() -> None:
+    _, x = given()
+    for n, parameters in ((12, {}), (10, {"model": "hard"}), (10, {"model": "soft-unshrunk"})):
+        run = run_of(columns_of(x[:n]), **parameters)
+        told = run.result
+        assert told.rank == len(run.site("clinic").predictor.factors.components)
+        assert f"rank {told.rank}" in told.summary() and told.curve() is None
+        assert not len(told.singular_values) or len(told.singular_values) <= n
+    alone = dataclasses.replace(told, rank=-1, alpha=float("nan"))
+    assert "choose a rank that stays at the site for" in alone.summary()
+
+
+def test_no_more_figures_than_rows() -> None:
+    given = {"one": 1.0, "grid": np.arange(4.0), "two": 2.0, "three": np.arange(3.0)}
+    few, many = Limits(min_records=5), Limits(min_records=1)
+    for n in range(12):
+        told = _figures(given, n, few).value
+        assert sum(np.size(value) for value in told.values()) <= n
+    assert list(_figures(given, 4, few).value) == ["one", "two"]  # a list not told costs nothing
+    assert list(_figures(given, 0, many).value) == list(given)
+
+
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
@@ -288,6 +312,8 @@ def test_integer_ratings_of_few_levels() -> None:
         ({"holdout": 0.6}, "holdout must be a number in"),
         ({"grid": "all"}, '"auto" or up to 100 penalties above 0'),
         ({"grid": (0.0, 1.0)}, "penalties above 0"),
+        ({"grid": (float("inf"), 1.0)}, "penalties above 0"),
+        ({"grid": (10**400, 1.0)}, "penalties above 0"),
         ({"model": "hard", "grid": (1.5,)}, "whole numbers, 0 or more"),
         ({"model": "hard", "max_rank": 3}, "max_rank is for the model 'soft'"),
         ({"n_splits": 100}, "at most 20"),
@@ -317,8 +343,12 @@ def test_ranks_above_the_smaller_side_and_single_columns_are_sentences() -> None
         run_of(columns_of(x[:, :1]))
     with pytest.raises(ConsilienceError, match="site's own log says why"):
         run_of(columns_of(np.full((30, 4), np.nan)))
-    with pytest.raises(ConsilienceError, match="site's own log says why"):
+    with pytest.raises(StudyError, match="ranks up to the number of columns, 12, but 13"):
         run_of(columns_of(x), grid=(0, 13))
+    for federation in (columns_of(x[:11]), triplets_of(lines_of(x))):
+        grid = (0, 12 if federation.columns.features else 13)
+        with pytest.raises(ConsilienceError, match="above what the table allows: ask for smaller"):
+            run_of(federation, grid=grid)
     with pytest.raises(ConsilienceError, match="fewer rows than the policy"):
         run_of(columns_of(x[:9]))
 

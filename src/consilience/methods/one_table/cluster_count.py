@@ -90,7 +90,7 @@ class ClusterCountResult(EntryStudyResult):
 
     def choice_sentence(self) -> str:
         """The number of classes and the error behind it."""
-        tried = int(self.candidates[-1]) if len(self.candidates) else 0
+        tried = f" (up to {self.candidates[-1]:.0f} were tried)" if len(self.candidates) else ""
         where = f"{self.shape[0]:,} rows of {counted(self.shape[1], 'column')}"
         if self.at_edge:
             return (
@@ -100,13 +100,13 @@ class ClusterCountResult(EntryStudyResult):
         text = f"{counted(self.n_clusters, 'class', 'classes')} in {where}".capitalize()
         found = self.curve()
         if found is None or np.isnan(found.mean[self.chosen]):
-            return f"{text}, by the error of held-out entries (up to {tried} were tried)."
+            return f"{text}, by the error of held-out entries{tried}."
         mean = found.mean
         one = f"{mean[0]:.4g} with {int(self.candidates[0])}"
         best = f"{mean[self.chosen]:.4g} with {self.n_clusters}"
         told = one if self.chosen == 0 else f"{best}, {one}"
         rule = self._rule_sentence()
-        return f"{text}: mean squared error per held-out entry {told} (up to {tried} tried).{rule}"
+        return f"{text}: mean squared error per held-out entry {told}{tried}.{rule}"
 
     def _rule_sentence(self) -> str:
         other = self.one_standard_error if self.rule == "minimum" else self.minimiser
@@ -170,7 +170,7 @@ class ClusterCountStudy(EntryStudy):
     def validate(self) -> None:
         """Check parameters; raise `ParameterError`."""
         super().validate()
-        if self.model not in CLUSTER_MODELS:
+        if not isinstance(self.model, str) or self.model not in CLUSTER_MODELS:
             raise ParameterError.of("model", f"one of {', '.join(CLUSTER_MODELS)}", self.model)
         whole_number("n_init", self.n_init, 1, 10_000)
         given = self.n_clusters
@@ -184,7 +184,16 @@ class ClusterCountStudy(EntryStudy):
             allowed = f'"auto" or up to {_MOST_CANDIDATES} whole numbers from 1 to {MOST_CLUSTERS}'
             raise ParameterError.of("n_clusters", allowed, given)
 
+    @property
+    def largest_asked(self) -> int:
+        """Largest number of classes of a grid that was given."""
+        return 0 if isinstance(self.n_clusters, str) else max(self.n_clusters)
+
     # ------------------------------------------------------------------ at the site
+
+    def most_allowed(self, entries: Entries) -> int | None:
+        """As many classes as rows with a value."""
+        return int((entries.row_counts > 0).sum())
 
     def search_matrix(self, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
         """Choose the number of classes, fit all entries."""
@@ -207,7 +216,8 @@ class ClusterCountStudy(EntryStudy):
             curve=curve,
             predictions=predictions,
             chosen=chosen,
-            figures={"n_clusters": fit.n_clusters, **others},
+            found={"n_clusters": fit.n_clusters},
+            figures=others,
             of_sizes=frozenset(name for name, value in others.items() if np.ndim(value)),
             predictor=ClassPredictor(fit.centres, fit.column_means, named),
             labels=fit.labels,

@@ -88,8 +88,10 @@ class LocalSearch:
         Of every held-out entry, by candidate.
     chosen : int
         Place of what was fitted.
+    found : dict of str to number
+        What was fitted. Where the rows bear few figures these leave first.
     figures : dict of str to number or array
-        Those that leave first come first, where the rows bear no more.
+        Those that leave before others come first.
     of_sizes : frozenset of str
         Those figures that tell how large entries are: they stay where one row makes most of it.
     of_one_row : bool
@@ -116,6 +118,7 @@ class LocalSearch:
     curve: EntryCurve
     predictions: FloatArray
     chosen: int
+    found: Mapping[str, float]
     figures: Mapping[str, Any]
     predictor: Any
     of_sizes: frozenset[str] = frozenset()
@@ -175,6 +178,16 @@ class EntryStudy(Method):
     def conclude(self, common: Mapping[str, Any], reply: Searched) -> EntryStudyResult:
         """Make the result; `common` are the fields of `EntryStudyResult`."""
 
+    def most_allowed(self, entries: Entries) -> int | None:
+        """Largest candidate that a matrix allows; None where any will do."""
+        del entries
+        return None
+
+    @property
+    def largest_asked(self) -> int:
+        """Largest candidate of a grid of whole numbers; 0 where none was given."""
+        return 0
+
     def matrix(self, data: SiteData, site: SiteContext) -> Matrix:
         """Read the matrix of a site."""
         return matrix_of(data, site)
@@ -209,7 +222,9 @@ class EntryStudy(Method):
             "shape": (int(reply.n_rows.value), int(reply.n_columns.value)),
             "n_observed": int(reply.n_observed.value),
             "rule": self.rule,
-            "candidates": np.asarray(figures.get("candidates", np.empty(0)), dtype=float),
+            "candidates": np.asarray(
+                figures.get("candidates", ()) if "natural" in figures else (), dtype=float
+            ),
             "fold_errors": errors,
             "fold_entries": entries,
             "curve_se": se,
@@ -265,6 +280,7 @@ def search_step(method: str) -> Step:
         _check_whole(data, site.limits)
         matrix = dataclasses.replace(study.matrix(data, site), names=message.names)
         seed = entry_seed(matrix.entries.values, site, study.name)
+        _check_candidates(study, matrix.entries)
         made = _made(study, matrix, seed, site)
         _keep(made, matrix, site)
         return _told(made, matrix, site.limits), state
@@ -284,6 +300,18 @@ def _check_whole(data: SiteData, limits: Limits) -> None:
             'whole tables only: set missing = "keep" under [preparation]'
         )
         raise DataError(sentence, public=sentence)
+
+
+def _check_candidates(study: EntryStudy, entries: Entries) -> None:
+    """Refuse a grid that goes beyond the table; how far, only the site's own people read."""
+    most = study.most_allowed(entries)
+    if most is not None and study.largest_asked > most:
+        public = "a candidate is above what the table allows: ask for smaller ones"
+        raise DataError(
+            f"the study asks for candidates up to {study.largest_asked}, but the table allows "
+            f"{most} at most",
+            public=public,
+        )
 
 
 def _made(study: EntryStudy, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
@@ -309,7 +337,7 @@ def _told(made: LocalSearch, matrix: Matrix, limits: Limits) -> Searched:
     by_row = squared_errors_by_row(made.entries.rows, made.folds, squares, (n, n_folds))
     found = released_errors(by_row, made.folds, n_missing=matrix.n_missing, limits=limits)
     seen = n * p if few_missing(matrix.n_missing, limits) else matrix.entries.n_observed
-    figures = {**_choice(made), **made.figures}
+    figures = {**_choice(made), **made.found, **_grid(made), **made.figures}
     if made.of_one_row or _one_row_decides(by_row, limits):
         figures = {name: x for name, x in figures.items() if name not in made.of_sizes}
     final = aggregate(made.final) if len(made.final) else aggregate(np.zeros((1, 0)))
@@ -341,8 +369,13 @@ def _choice(made: LocalSearch) -> dict[str, Any]:
         "minimiser": curve.minimiser,
         "one_standard_error": curve.one_standard_error,
         "at_edge": int(curve.at_edge),
-        "natural": np.array(curve.natural, dtype=np.int64),
-        "candidates": np.asarray(curve.parameters, dtype=float),
+    }
+
+
+def _grid(made: LocalSearch) -> dict[str, Any]:
+    return {
+        "natural": np.array(made.curve.natural, dtype=np.int64),
+        "candidates": np.asarray(made.curve.parameters, dtype=float),
     }
 
 
@@ -365,13 +398,14 @@ def _se(sums: FloatArray, counts: IntArray) -> FloatArray:
 
 
 def _figures(given: Mapping[str, Any], n_rows: int, limits: Limits) -> Released:
-    """Figures, as many as there are rows at most; the first leave first."""
+    """Figures, as many as there are rows at most: the first leave first."""
     told: dict[str, Any] = {}
     left = n_rows
     for name, value in given.items():
-        left -= int(np.size(value))
-        if left >= 0 or limits.min_records <= 1:
+        size = int(np.size(value))
+        if size <= left or limits.min_records <= 1:
             told[name] = value
+            left -= size
     return model(told, kind="figures", n_records=n_rows)
 
 

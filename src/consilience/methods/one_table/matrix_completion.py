@@ -41,7 +41,7 @@ from consilience.estimators.gap_rows import GapRows
 from consilience.estimators.low_rank_base import Factors
 from consilience.estimators.low_rank_models import fitted_model
 from consilience.exceptions import ParameterError
-from consilience.methods.base import SiteContext, SiteData, register
+from consilience.methods.base import CoordinatorContext, Exchange, SiteContext, SiteData, register
 from consilience.methods.one_table.completed_tables import completed, factor_tables
 from consilience.methods.one_table.entry_messages import Searched
 from consilience.methods.one_table.entry_result import EntryStudyResult
@@ -59,10 +59,12 @@ IntArray = NDArray[np.int64]
 
 NAME = "matrix-completion"
 MODELS = ("soft", *RANK_MODELS)
+_PENALISED = ("soft", "soft-unshrunk")
 RULES = ("model", "row + column means", "column means")
 """What the last part judges, in the order of the errors."""
 _MOST_CANDIDATES = 100
 _MOST_HELD = 0.5
+_LARGEST = 1e100  # penalty, as of values
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,7 +74,7 @@ class MatrixCompletionResult(EntryStudyResult):
     Attributes
     ----------
     rank : int
-        Of the fit to all cells.
+        Of the fit to all cells; -1 where there are more figures than rows.
     alpha : float
         Its penalty; NaN for models without one, and where it would tell of a single row.
     singular_values : (rank,) array
@@ -125,7 +127,7 @@ class MatrixCompletionResult(EntryStudyResult):
         share = 1 - self.n_observed / (self.shape[0] * self.shape[1])
         lacks = f"{share:.1%} of the cells missing" if share else "every cell there, or nearly so"
         where = f"a matrix of {self.shape[0]:,} x {self.shape[1]:,}, {lacks}"
-        kept = f"rank {self.rank}"
+        kept = f"rank {self.rank}" if self.rank >= 0 else "a rank that stays at the site"
         name = "penalty" if self.parameter == "alpha" else self.parameter
         if self.parameter == "alpha" and not np.isnan(self.alpha):
             kept = f"penalty {self.alpha:.4g} ({kept})"
@@ -238,14 +240,36 @@ class MatrixCompletionStudy(EntryStudy):
         kind: Any = int | float if soft else int
         fine = isinstance(given, tuple) and 0 < len(given) <= _MOST_CANDIDATES
         if not fine or not all(
-            isinstance(x, kind) and not isinstance(x, bool) and x >= 0 and not (soft and x == 0)
+            isinstance(x, kind)
+            and not isinstance(x, bool)
+            and 0 <= x <= _LARGEST
+            and not (soft and x == 0)
             for x in given
         ):
             what = "penalties above 0" if soft else "whole numbers, 0 or more"
             allowed = f'"auto" or up to {_MOST_CANDIDATES} {what}'
             raise ParameterError.of("grid", allowed, given)
 
+    @property
+    def largest_asked(self) -> int:
+        """Largest rank of a grid that was given."""
+        if self.model == "soft" or isinstance(self.grid, str):
+            return 0
+        return int(max(self.grid))
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Ask once, for ranks that the columns allow."""
+        p = len(ctx.feature_names) if ctx.columns.features else self.largest_asked
+        if 1 < p < self.largest_asked:
+            allowed = f"of ranks up to the number of columns, {p}"
+            raise ParameterError.of("grid", allowed, self.largest_asked)
+        return super().coordinate(ctx)
+
     # ------------------------------------------------------------------ at the site
+
+    def most_allowed(self, entries: Entries) -> int | None:
+        """Rank of the smaller side."""
+        return None if self.model == "soft" else min(entries.shape)
 
     def matrix(self, data: SiteData, site: SiteContext) -> Matrix:
         """Read the matrix of a site."""
@@ -273,19 +297,19 @@ class MatrixCompletionStudy(EntryStudy):
         if self.model == "soft" and self.grid == "auto":
             of_sizes |= {"candidates"}
             of_one_row = self._begins_at_one_row(train, float(curve.parameters[0]), site.limits)
-        figures = {
-            "rank": fit.rank,
-            "alpha": fit.alpha,
-            "gap": fit.gap,
-            "capped": int(fit.capped),
-            "singular_values": _told_values(fit.factors, site.limits),
-        }
+        found: dict[str, float] = {"rank": fit.rank}
+        figures: dict[str, Any] = {}
+        if self.model in _PENALISED:
+            found["alpha"] = fit.alpha
+            figures = {"gap": fit.gap, "capped": int(fit.capped)}
+        figures["singular_values"] = _told_values(fit.factors, site.limits)
         return LocalSearch(
             entries=train,
             folds=folds,
             curve=curve,
             predictions=predictions,
             chosen=chosen,
+            found=found,
             figures=figures,
             of_sizes=frozenset(of_sizes),
             of_one_row=of_one_row,
