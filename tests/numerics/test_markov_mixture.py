@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics import markov_mixture as mm
 from consilience.numerics.mixture_starts import class_order, climb, information
-from consilience.numerics.sequences import Sequences
+from consilience.numerics.sequences import LONGEST_GAP, Sequences
 from tests.reference import markov_mixture as textbook
 
 
@@ -143,8 +143,8 @@ def test_the_order_of_sequences_does_not_matter() -> None:
 def test_long_gaps() -> None:
     """A chain forgets: over a long gap the next state has the stationary chances."""
     p = drawn_parameters(np.random.default_rng(5), 1, 3)
-    codes = np.full((1, 2001), -1)
-    codes[0, [0, 2000]] = [1, 2]
+    codes = np.full((1, LONGEST_GAP + 2), -1)
+    codes[0, [0, -1]] = [1, 2]
     values, vectors = np.linalg.eig(p.transition[0].T)
     stationary = np.real(vectors[:, np.argmax(values.real)])
     stationary /= stationary.sum()
@@ -153,6 +153,8 @@ def test_long_gaps() -> None:
     step = mm.em_step(mm.events_of(Sequences.of(codes, 3)), pseudo_count=0.1)
     fit = climb(step, p, tol=0.0, max_iter=5)
     assert (np.diff(fit.trace) >= -1e-9).all()
+    with pytest.raises(DataError, match="1,001 unseen time points in a row, more than 1,000"):
+        mm.events_of(Sequences.of(np.insert(codes, 5, -1, axis=1), 3))
 
 
 # ------------------------------------------------------------------ parameters

@@ -116,7 +116,7 @@ def test_times() -> None:
 @pytest.mark.parametrize(
     ("ids", "times", "settings", "message"),
     [
-        ([1, 1], [2, 2], {}, "1 pairs of id and time occur twice"),
+        ([1, 1], [2, 2], {}, "1 pair of id and time occurs twice"),
         ([1, 1], [1, np.nan], {}, "a time is missing"),
         ([1, 1], ["x", "y"], {}, "neither a number nor a date"),
         ([1, 1], np.array([1, None], dtype=object), {}, "a time is missing"),

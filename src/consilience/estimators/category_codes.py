@@ -138,6 +138,11 @@ def declared_levels(levels: Any, names: Sequence[str]) -> list[NDArray[Any] | No
         for name, values in levels.items():
             given[names.index(str(name))] = values
     else:
+        if isinstance(levels, str | bytes) or not isinstance(levels, Iterable):
+            raise ParameterError(
+                f"levels must be a mapping of columns to levels or a list of one entry for each "
+                f"column, but {levels!r} was given"
+            )
         given = list(levels)
         if len(given) != len(names):
             raise ParameterError(f"levels must have {len(names)} entries, one for each column")
@@ -148,8 +153,14 @@ def declared_levels(levels: Any, names: Sequence[str]) -> list[NDArray[Any] | No
 
 
 def _checked(values: Iterable[Any], name: str) -> NDArray[Any]:
-    listed = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    if not listed or len(set(listed)) < len(listed):
+    try:
+        listed = values.tolist() if isinstance(values, np.ndarray) else list(values)
+        different = len(set(listed))
+    except TypeError:
+        raise ParameterError(
+            f"levels of column {name} must be a list of texts or numbers"
+        ) from None
+    if not listed or different < len(listed):
         raise ParameterError(f"levels of column {name} must be at least one, each named once")
     return _level_array(listed)
 

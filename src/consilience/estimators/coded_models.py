@@ -298,7 +298,8 @@ def fit_coded_model(
     used = often > 0
     seed = int(rng.integers(2**31 - 1))
     part = np.asarray(codes)[used]
-    distinct = len(np.unique(part, axis=0)) if len(part) else 0
+    telling = part[(part >= 0).any(axis=1)]
+    distinct = len(np.unique(telling, axis=0)) if len(telling) else 0
     for k in range(min(n_clusters, distinct, len(part) // max(min_records, 1)), 1, -1):
         found = _fitted(part, often[used], sizes, model, k, seed, n_init)
         if found is None or found[0].n_classes < k:
@@ -332,6 +333,8 @@ def _fitted(
         chain = fit_markov_mixture(events, k, seed=seed, n_init=n_init, pseudo_count=PSEUDO_COUNT)
         return MarkovModel(chain.best.parameters), chain.start_spread
     data = CategoryPatterns.of(codes, sizes, often)
+    if k > data.n_distinct:
+        return None
     found = fit_multinomial_mixture(data, k, seed=seed, n_init=n_init, pseudo_count=PSEUDO_COUNT)
     return LatentClassModel(found.best.parameters), found.start_spread
 

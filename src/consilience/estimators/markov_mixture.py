@@ -34,8 +34,11 @@ from consilience.numerics.mixture_starts import (
     Search,
     check_count,
     check_search,
+    check_total_weight,
+    held_remark,
     information,
     start_remarks,
+    weight_remarks,
 )
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
@@ -84,7 +87,9 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         Chances of the next state (last axis) given the present one. The row of a state that is
         never left says nothing: all its chances are equal.
     n_classes_ : int
-        Fewer than asked for where there are fewer distinct sequences, or a class was left empty.
+        Fewer than asked for where there are fewer distinct sequences, or a class was left empty. A
+        class that is kept may still be the most probable one of no sequence, where two are nearly
+        alike or EM ends early: a warning and a remark say so.
     labels_ : (n,) array of int
         Most probable class of each sequence.
     log_likelihood_ : float
@@ -100,6 +105,7 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         Free parameters: of states that occur, and of steps from states that are left.
     bic_ : float
         ``-2 log_likelihood_ + n_parameters_ log n``, n the number of sequences (sum of weights).
+        Weights must count sequences: scaled to a small sum they make the criterion meaningless.
     bic_curve_ : dict of arrays
         ``n_classes``, ``log_likelihood``, ``n_parameters`` and ``bic`` of each number of classes
         that was tried.
@@ -187,14 +193,16 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         ParameterError
             A setting is out of its range.
         DataError
-            X cannot be read, holds a state outside `states`, or no state at all.
+            X cannot be read, holds a state outside `states`, or no state at all; or the number of
+            classes is asked by "bic" and the weights sum to less than 1.
 
         Warns
         -----
         FewerClustersWarning
             There are fewer distinct sequences than classes, or a class was left empty.
         ConvergenceWarning
-            The kept start had not settled after `max_iter` steps.
+            The kept start had not settled after `max_iter` steps, or a class is the most probable
+            one of no sequence.
         """
         self._check()
         sequences = sequences_of(X, self.states)
@@ -203,6 +211,8 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with one_thread():
             events = events_of(sequences)
+            if self.n_classes == "bic":
+                check_total_weight(events.total, "sequence")
             fits = [self._fitted(events, k, seed) for k in self._numbers(events)]
             chosen = self._take(sequences.states or (), events, fits)
             self.labels_ = self._parameters.joint(events)[events.inverse].argmax(axis=1)
@@ -211,7 +221,7 @@ class MarkovMixture(DensityMixin, BaseEstimator):
             self.feature_names_in_ = names
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        self._remark(events, chosen.n_dropped)
+        self._remark(events, weights, chosen.n_dropped)
         return self
 
     def fit_predict(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> IntArray:
@@ -309,7 +319,7 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         self.transition_ = parameters.transition
         self.proportions_ = parameters.proportions
 
-    def _remark(self, events: Events, n_dropped: int) -> None:
+    def _remark(self, events: Events, weights: FloatArray | None, n_dropped: int) -> None:
         """Say what was noticed."""
         remarks = []
         if not isinstance(self.n_classes, str) and self.n_classes_ < self.n_classes:
@@ -319,6 +329,11 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         if not self.converged_:
             remarks.append(f"EM did not settle within max_iter = {self.max_iter}: raise it, or tol")
             warnings.warn(remarks[-1], ConvergenceWarning, stacklevel=3)
+        held = held_remark(self.labels_, weights, self.n_classes_, "sequence")
+        if held:
+            remarks.append(held)
+            warnings.warn(held, ConvergenceWarning, stacklevel=3)
+        remarks += weight_remarks(events.total, len(self.labels_), "sequence")
         used = events.totals() > 0
         seen, left = np.unique(events.target[used]), np.unique(events.source[used])
         for code, name in enumerate(self.states_.tolist()):
@@ -372,6 +387,7 @@ class MarkovMixture(DensityMixin, BaseEstimator):
     def bic(self, X: Any) -> float:
         """Bayesian information criterion on X, smaller is better; n is the number of sequences."""
         total, weight = self._likelihood(X)
+        check_total_weight(weight, "sequence")
         return information(total, self.n_parameters_, weight)[1]
 
     def standard_errors(
@@ -423,11 +439,13 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         """
         check_is_fitted(self)
         check_count("n_samples", n_samples)
-        lengths = np.broadcast_to(np.asarray(length), (n_samples,))
-        if lengths.dtype.kind not in "iu" or (lengths < 0).any():
+        lengths = np.asarray(length)
+        fits = lengths.dtype.kind in "iu" and lengths.shape in ((), (n_samples,))
+        if not fits or (lengths < 0).any():
             raise ParameterError.of("length", "an integer of at least 0, or one of each", length)
         state = check_random_state(self.random_state if random_state is None else random_state)
         rng = stream(int(state.randint(2**31 - 1)), "sample")
+        lengths = np.broadcast_to(lengths, (n_samples,))
         labels = rng.choice(self.n_classes_, size=n_samples, p=self.proportions_)
         wide = draw_chains(self.initial_, self.transition_, labels, lengths, rng)
         names = tuple(self.states_.tolist())
@@ -464,11 +482,17 @@ class MarkovMixture(DensityMixin, BaseEstimator):
             The states are neither all numbers nor all texts.
         """
         check_is_fitted(self)
-        return {**self._parameters.to_arrays(), **levels_to_arrays((self.states_,), "states")}
+        return {
+            **self._parameters.to_arrays(),
+            **levels_to_arrays((self.states_,), "states"),
+            "n_parameters": np.array([self.n_parameters_], dtype=np.int64),
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild an estimator that predicts from `to_arrays` of it, checking every number.
+
+        Arrays without ``n_parameters``, as older versions wrote them, count all states as seen.
 
         Raises
         ------
@@ -479,6 +503,11 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         (states,) = levels_from_arrays(arrays, (parameters.n_states,), "states")
         found = cls(parameters.n_classes, states=states.tolist())
         found._adopt(parameters, states)
+        k, size = parameters.n_classes, parameters.n_states
+        count = np.asarray(arrays.get("n_parameters", [k - 1 + k * (size - 1) * (1 + size)]))
+        if count.shape != (1,) or count.dtype.kind not in "iu" or count[0] < 0:
+            raise DataError("these arrays do not hold a mixture of Markov chains")
+        found.n_parameters_ = int(count[0])
         return found
 
     def __sklearn_is_fitted__(self) -> bool:

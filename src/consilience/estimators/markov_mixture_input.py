@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError
+from consilience.numerics.mixture_starts import numbers_of
 from consilience.numerics.sequences import Sequences, coded
 
 FloatArray = NDArray[np.float64]
@@ -84,7 +85,7 @@ def weights_of(sequences: Sequences, sample_weight: Any) -> FloatArray | None:
     """
     own = sequences.weights
     if sample_weight is not None:
-        weight = np.asarray(sample_weight, dtype=np.float64)
+        weight = numbers_of("sample_weight", sample_weight)
         if weight.ndim == 0:
             weight = np.full(len(sequences), float(weight))
         if weight.shape != (len(sequences),):

@@ -28,8 +28,11 @@ from consilience.numerics.mixture_starts import (
     check_count,
     check_pseudo_count,
     check_search,
+    check_total_weight,
+    held_remark,
     information,
     start_remarks,
+    weight_remarks,
 )
 from consilience.numerics.multinomial_mixture import (
     CategoryPatterns,
@@ -82,7 +85,9 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
     Attributes
     ----------
     n_classes_ : int
-        Fewer than asked for where there are fewer distinct rows, or a class was left empty.
+        Fewer than asked for where there are fewer distinct rows, or a class was left empty. A class
+        that is kept may still be the most probable one of no row, where two are nearly alike or EM
+        ends early: a warning and a remark say so.
     proportions_ : (K,) array
         Shares of the classes, the largest first.
     class_probabilities_ : tuple of (K, L_j) arrays
@@ -104,7 +109,8 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
     n_parameters_ : int
         Free parameters, over the levels that occur.
     bic_ : float
-        ``-2 log_likelihood_ + n_parameters_ log n``, n the number of rows (sum of weights).
+        ``-2 log_likelihood_ + n_parameters_ log n``, n the number of rows (sum of weights). Weights
+        must count rows: scaled to a small sum they make the criterion meaningless.
     bic_curve_ : dict of arrays
         ``n_classes``, ``log_likelihood``, ``n_parameters`` and ``bic`` of each number that was
         tried.
@@ -192,14 +198,15 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
             A setting is out of its range, or `levels` does not fit the table.
         DataError
             A column without an entry, one that mixes text and numbers, a level that was not
-            declared, or weights that do not fit.
+            declared, or weights that do not fit, or sum to less than 1 under "bic".
 
         Warns
         -----
         FewerClustersWarning
             There are fewer distinct rows than classes, or a class was left empty.
         ConvergenceWarning
-            The kept start had not settled after `max_iter` iterations.
+            The kept start had not settled after `max_iter` iterations, or a class is the most
+            probable one of no row.
         """
         self._check()
         columns, declared, names = self._columns(X, reset=True)
@@ -211,12 +218,14 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         most = data.n_distinct
         if self.n_classes == "bic":
+            check_total_weight(data.n, "row")
             numbers = list(range(1, min(self.max_classes, most) + 1))
         else:
             numbers = [min(int(self.n_classes), most)]
         kept = self._take([self._search(data, k, seed) for k in numbers], data)
-        self.labels_ = self._mixture.label(data.codes)[data.inverse]
-        self._remark(kept, data, names)
+        labels = self._mixture.label(data.codes)
+        self.labels_ = labels[data.inverse]
+        self._remark(kept, data, labels, names)
         return self
 
     def _check(self) -> None:
@@ -280,9 +289,13 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
         self.class_probabilities_ = mixture.columns
 
     def _remark(
-        self, kept: Search[MultinomialMixture], data: CategoryPatterns, names: list[str]
+        self,
+        kept: Search[MultinomialMixture],
+        data: CategoryPatterns,
+        labels: IntArray,
+        names: list[str],
     ) -> None:
-        """Say what was noticed."""
+        """Say what was noticed; `labels` are those of the patterns."""
         found = []
         if self.n_classes != "bic" and self.n_classes_ < int(self.n_classes):
             why = fewer_because(kept.n_dropped, data.n_distinct, "row")
@@ -291,6 +304,11 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
         if not self.converged_:
             found.append(f"EM had not settled after max_iter = {self.max_iter}: raise it, or tol")
             warnings.warn(found[-1], ConvergenceWarning, stacklevel=3)
+        held = held_remark(labels, data.weights, self.n_classes_, "row")
+        if held:
+            found.append(held)
+            warnings.warn(held, ConvergenceWarning, stacklevel=3)
+        found += weight_remarks(data.n, len(data.inverse), "row")
         found += [
             f"column {name} has {size} levels, nearly one for each row: is it a measurement?"
             for name, size in zip(names, self._n_levels, strict=True)
@@ -380,7 +398,9 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
         ----------
         X : (m, d) array, list of rows or data frame
         """
-        return information(*self._on(X))[1]
+        on = self._on(X)
+        check_total_weight(on[2], "row")
+        return information(*on)[1]
 
     def _on(self, X: Any) -> tuple[float, int, float]:
         total, n = self._likelihood(X)

@@ -5,7 +5,8 @@ says of the classes is how often each *event* happens in it: the first state tha
 time points where nothing was), and steps from one seen state to the next (with g unseen between
 them). What was not seen is integrated out exactly: a step over g unseen time points has the chance
 ``(T^(g+1))[a, b]``, a beginning with g unseen ones ``(u T^g)[b]``, and an unseen end says nothing.
-So a pass of EM costs (distinct sequences) x (different events in one) x K, whatever the lengths.
+So a pass of EM costs (distinct sequences) x (different events in one) x K, whatever the lengths,
+and K products of S x S matrices for each time point of the longest gap.
 
 Chances of steps over gaps are sums of products of numbers between 0 and 1, without cancellation;
 everything else is in logarithms.
@@ -38,7 +39,7 @@ from consilience.numerics.mixture_starts import (
     log_shares,
 )
 from consilience.numerics.random import stream
-from consilience.numerics.sequences import Sequences, distinct_rows
+from consilience.numerics.sequences import Sequences, check_gaps, distinct_rows
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -112,6 +113,11 @@ def events_of(sequences: Sequences) -> Events:
     -------
     Events
         In an order that does not depend on that of the sequences.
+
+    Raises
+    ------
+    DataError
+        A gap is longer than `LONGEST_GAP` time points.
     """
     part, inverse = sequences.distinct()
     seen = np.flatnonzero(part.codes >= 0)
@@ -120,6 +126,7 @@ def events_of(sequences: Sequences) -> Events:
     first = np.diff(owner, prepend=-1) > 0
     gap = np.diff(seen, prepend=0) - 1
     gap[first] = seen[first] - part.offsets[:-1][owner[first]]
+    check_gaps(gap)
     source = np.where(first, -1, np.roll(target, 1))
     # The key sorts by gap, then source (first states at first), then target.
     size = part.n_states
@@ -267,11 +274,16 @@ def _chances(parameters: MarkovParameters, events: Events) -> FloatArray:
     """Chance of every event in every class, (F, K)."""
     table = np.empty((len(events.gap), parameters.n_classes))
     power, begin = parameters.transition, parameters.initial
-    for gap, (steps, firsts) in enumerate(_levels(events)):
+    levels = _levels(events)
+    late = any(_filled(firsts) for _, firsts in levels[1:])
+    for gap, (steps, firsts) in enumerate(levels):
         if gap:
-            power, begin = power @ parameters.transition, _step(begin, parameters.transition)
-        table[firsts] = begin[:, events.target[firsts]].T
-        table[steps] = power[:, events.source[steps], events.target[steps]].T
+            power = power @ parameters.transition
+            begin = _step(begin, parameters.transition) if late else begin
+        if _filled(firsts):
+            table[firsts] = begin[:, events.target[firsts]].T
+        if _filled(steps):
+            table[steps] = power[:, events.source[steps], events.target[steps]].T
     return table
 
 
@@ -283,6 +295,11 @@ def _levels(events: Events) -> list[tuple[slice, slice]]:
         split = low + int(np.count_nonzero(events.source[low:high] < 0))
         found.append((slice(split, high), slice(low, split)))
     return found
+
+
+def _filled(part: slice) -> bool:
+    """Whether there is anything in a part: most lengths below that of a long gap have no event."""
+    return bool(part.stop > part.start)
 
 
 def _step(before: FloatArray, transition: FloatArray) -> FloatArray:
@@ -383,14 +400,17 @@ def expected_counts(
         ratio = np.where(expected > 0, expected / chances, 0.0)
     back = t.transpose(0, 2, 1)
     sums, total = np.zeros_like(t), np.zeros_like(t)
+    late = any(_filled(firsts) for _, firsts in levels[1:])
     later = [np.zeros((n_classes, size))]
     for steps, firsts in levels[:0:-1]:
-        here, first = np.zeros_like(t), np.zeros((n_classes, size))
-        here[:, events.source[steps], events.target[steps]] = ratio[steps].T
-        first[:, events.target[firsts]] = ratio[firsts].T
-        sums = here + sums @ back
+        sums = sums @ back
+        if _filled(steps):
+            sums[:, events.source[steps], events.target[steps]] += ratio[steps].T
         total = sums + back @ total
-        later.append(first + (t @ later[-1][:, :, None])[:, :, 0])
+        if late:
+            first = np.zeros((n_classes, size))
+            first[:, events.target[firsts]] = ratio[firsts].T
+            later.append(first + (t @ later[-1][:, :, None])[:, :, 0])
     # What is left of the sum at gap 0, whose own events are counted above.
     total = sums @ back + back @ total
     initial += parameters.initial * (t @ later[-1][:, :, None])[:, :, 0]

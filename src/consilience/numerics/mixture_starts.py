@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.exceptions import ParameterError
+from consilience.exceptions import DataError, ParameterError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -45,6 +45,8 @@ START_COUNT = 0.1
 # EM leaves the last bits of a slow climb undone, so that ends at one peak are not quite equal.
 _SAME_PEAK = 1e-5
 _SAME_PEAK_AT_LEAST = 0.05
+_LEAST_WEIGHT = 0.5
+"""Mean weight of a record below which a fit says that weights are no counts."""
 EMPTY = 1e-9
 """Share of a class that is left empty."""
 
@@ -258,6 +260,20 @@ def check_count(name: str, value: object, least: int = 1) -> None:
         raise ParameterError.of(name, f"an integer of at least {least}", value)
 
 
+def numbers_of(name: str, values: ArrayLike) -> FloatArray:
+    """An array of numbers.
+
+    Raises
+    ------
+    DataError
+        They are none.
+    """
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"{name} must be numbers") from None
+
+
 def draw_members(
     weights: ArrayLike, n_classes: int, rng: np.random.Generator, *, size: int = START_ROWS
 ) -> IntArray:
@@ -371,4 +387,68 @@ def start_remarks(start_spread: ArrayLike) -> tuple[str, ...]:
     return (
         f"{near} of the {values.size} best starts ended at the kept likelihood: there are several "
         "peaks, and classes may change with random_state",
+    )
+
+
+def held_remark(
+    labels: NDArray[Any], weights: NDArray[Any] | None, n_classes: int, record: str
+) -> str:
+    """Say where some classes are the most probable one of no record; "" where each is of some.
+
+    EM may end long before the share of a class that it empties falls to `EMPTY`; and two classes
+    that are nearly alike share their records without either giving way.
+
+    Parameters
+    ----------
+    labels : (n,) array of int
+        Most probable class of each record.
+    weights : (n,) array, optional
+        A record of weight 0 is in no class.
+    n_classes : int
+    record : str
+        What one of them is called.
+    """
+    counted = labels if weights is None else labels[np.asarray(weights) > 0]
+    held = len(np.unique(counted))
+    if held == n_classes:
+        return ""
+    return (
+        f"only {held} of {n_classes} classes hold {record}s, the others being the most probable "
+        "class of none: ask for fewer, or read the fit as one of fewer classes"
+    )
+
+
+def check_total_weight(total: float, record: str) -> None:
+    """Refuse weights of which no BIC can be made.
+
+    Raises
+    ------
+    DataError
+        They sum to less than 1, the logarithm of which would reward parameters.
+    """
+    if total < 1:
+        raise DataError(
+            f"the weights sum to {total:.3g} and BIC takes the sum for the number of {record}s: "
+            "scale the weights so that they count them"
+        )
+
+
+def weight_remarks(total: float, n: int, record: str) -> tuple[str, ...]:
+    """A sentence where weights sum to so little that BIC means nothing.
+
+    Parameters
+    ----------
+    total : float
+        Sum of the weights.
+    n : int
+        Records.
+    record : str
+        What one of them is called.
+    """
+    if total >= _LEAST_WEIGHT * n:
+        return ()
+    return (
+        f"the weights of {n} {record}s sum to {total:.3g}, which BIC takes for their number, and "
+        "pseudo-counts are added to such counts: scale the weights so that they count the "
+        f"{record}s",
     )

@@ -30,6 +30,7 @@ from consilience.numerics.mixture_starts import (
     climb,
     draw_members,
     log_shares,
+    numbers_of,
     ordered,
 )
 from consilience.numerics.random import stream
@@ -107,7 +108,7 @@ class CategoryPatterns:
         if weights is None:
             w = np.ones(len(given))
         else:
-            w = np.asarray(weights, dtype=np.float64)
+            w = numbers_of("weights", weights)
             if w.shape != (len(given),) or not np.isfinite(w).all() or (w < 0).any():
                 raise DataError("weights need one finite number, not negative, for each row")
         if not w.sum() > 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from itertools import chain
 from typing import Any
 
@@ -16,12 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.mixture_starts import numbers_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 CodeArray = NDArray[np.int32]
 
-_HOLES_PER_ROW = 1000
+LONGEST_GAP = 1000
+"""Unseen time points in a row. EM multiplies matrices for each one up to the longest gap, and after
+so many steps most chains have forgotten their state: a longer gap costs much and says little."""
+_EXACT = 2**53
+"""Whole numbers up to this one are exact, also as floating-point numbers."""
 
 
 def _strangers(count: int, names: Sequence[Any]) -> DataError:
@@ -30,6 +36,27 @@ def _strangers(count: int, names: Sequence[Any]) -> DataError:
     known = "the 1 known state" if len(names) == 1 else f"one of the {len(names)} known states"
     what = "it" if count == 1 else "them"
     return DataError(f"{cells} a state that is not {known}: correct {what}, or declare the state")
+
+
+def check_gaps(unseen: IntArray) -> None:
+    """Refuse gaps that are longer than `LONGEST_GAP`.
+
+    Parameters
+    ----------
+    unseen : array of int
+        Lengths of gaps, in time points.
+
+    Raises
+    ------
+    DataError
+    """
+    longest = int(unseen.max(initial=0))
+    if longest > LONGEST_GAP:
+        raise DataError(
+            f"a sequence has {longest:,} unseen time points in a row, more than {LONGEST_GAP:,}, "
+            "which is too long: count time in longer steps, split the sequence there, or read the "
+            "times of a long table as an order only (gaps=False)"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +111,7 @@ class Sequences:
         object.__setattr__(self, "offsets", offsets)
         n = len(offsets) - 1
         if self.weights is not None:
-            weights = np.asarray(self.weights, dtype=np.float64)
+            weights = numbers_of("weights", self.weights)
             if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any():
                 raise DataError("weights must be finite and at least 0, one for each sequence")
             object.__setattr__(self, "weights", weights)
@@ -117,7 +144,7 @@ class Sequences:
         table = np.asarray(wide)
         if table.ndim != 2 or (table.size and table.dtype.kind not in "iu"):
             raise DataError("codes must be a two-dimensional array of whole numbers")
-        names = None if states is None else tuple(states)
+        names = None if states is None else _listed(states)
         n_states = _alphabet(n_states, names, table)
         seen = table >= 0
         if len(table) and table.shape[1]:
@@ -174,7 +201,9 @@ class Sequences:
         Parameters
         ----------
         ids, times, state : (m,) arrays
-            Times are numbers or dates; a state may be missing.
+            Times are numbers or dates; a state may be missing. Whole numbers are counts of time
+            points, also if they are written like dates: from 199312 to 199401 are 88 unseen points.
+            Count months as ``12 * year + month``.
         states : iterable, optional
             The alphabet in order; by default what occurs, sorted.
         start : int, optional
@@ -192,27 +221,34 @@ class Sequences:
         Raises
         ------
         DataError
-            A pair of id and time occurs twice, a time is missing, the columns differ in length, a
-            time lies before `start`, or the holes are longer than 1,000 steps a row.
+            A pair of id and time occurs twice, an id or a time is missing, the columns differ in
+            length, a time lies before `start`, or a hole is longer than `LONGEST_GAP` time points.
+        ParameterError
+            `start` is no whole number.
         """
-        names, who = np.unique(np.asarray(ids), return_inverse=True)
-        when = np.asarray(times)
-        codes, alphabet = coded(np.asarray(state, dtype=object).tolist(), states)
-        if not len(who) == len(when) == len(codes):
+        cells, when = np.asarray(state, dtype=object), np.asarray(times)
+        if not np.shape(ids) == when.shape == cells.shape or cells.ndim != 1:
             raise DataError("ids, times and states must be columns of one length")
-        order, whole = _in_time(who.ravel(), when)
-        who, when, codes = who.ravel()[order], when[order], codes[order]
+        names, who = _people(ids)
+        codes, alphabet = coded(cells.tolist(), states)
+        when = _comparable(when)
+        begin = _start(start)
+        order, whole = _in_time(who, when)
+        who, when, codes = who[order], when[order], codes[order]
         step = np.ones(len(codes), dtype=np.int64)
         fresh = np.diff(who, prepend=-1) > 0
         if gaps and whole:
+            if len(when) and max(abs(int(when.min())), abs(int(when.max()))) > _EXACT:
+                raise DataError(
+                    "a time is too large to be counted exactly: count from a nearer beginning"
+                )
             step[1:] = np.diff(when.astype(np.int64))
-            step[fresh] = 1 if start is None else when[fresh].astype(np.int64) - start + 1
+            step[fresh] = 1 if begin is None else when[fresh].astype(np.int64) - begin + 1
             if (step < 1).any():
                 raise DataError("a time lies before the start")
         elif start is not None:
             raise DataError("a start needs times that are whole numbers, and gaps")
-        if step.sum() > _HOLES_PER_ROW * (len(codes) + 1):
-            raise DataError("the holes between times are too long: count the times in steps")
+        check_gaps(step - 1)
         ends = np.cumsum(step)
         full = np.full(int(ends[-1]) if len(ends) else 0, -1, dtype=np.int32)
         full[ends - 1] = codes
@@ -264,7 +300,7 @@ class Sequences:
         DataError
             A state that occurs is not in the new alphabet.
         """
-        names = tuple(states)
+        names = _listed(states)
         if self.states == names:
             return self
         place = {name: code for code, name in enumerate(names)}
@@ -386,12 +422,14 @@ def coded(cells: list[Any], states: Iterable[Any] | None) -> tuple[CodeArray, tu
     except TypeError:
         raise DataError("a state must be a number or a text") from None
     present = [kind for kind in kinds if not _missing(kind)]
+    if any(isinstance(kind, float | np.floating) and np.isinf(kind) for kind in present):
+        raise DataError("X contains infinity: a state is a number or a text")
     if states is None:
         if not present:
             raise DataError("no state was seen in any sequence: name the states, or give sequences")
         names = tuple(sorted(present, key=_rank))
     else:
-        names = tuple(states)
+        names = _listed(states)
         if not names or len(set(names)) != len(names) or any(_missing(name) for name in names):
             raise ParameterError.of("states", "a list of different states", names)
     place = {name: code for code, name in enumerate(names)}
@@ -420,23 +458,99 @@ def _rank(state: Any) -> tuple[int, Any]:
     return 2, f"{type(state).__name__} {state}"
 
 
-def _in_time(who: IntArray, when: NDArray[Any]) -> tuple[IntArray, bool]:
-    """Order by id and time, and whether times are whole numbers."""
+def _people(ids: ArrayLike) -> tuple[NDArray[Any], IntArray]:
+    """Different ids in order, and whose each row is."""
+    given = np.asarray(ids)
+    # Of a list with text NumPy makes text of everything, also of what is missing.
+    cells = given if hasattr(ids, "dtype") else np.asarray(ids, dtype=object)
+    if cells.dtype.kind == "O":
+        missing = any(_missing(cell) for cell in cells.tolist())
+    else:
+        missing = bool((cells != cells).any())
+    if missing:
+        raise DataError("an id is missing: say whose each row is, or leave the row out")
+    try:
+        if cells.dtype.kind == "O" and len({isinstance(cell, str) for cell in cells}) > 1:
+            raise TypeError
+        names, who = np.unique(given, return_inverse=True)
+    except TypeError:
+        raise DataError("ids must be all numbers or all texts: make them all text") from None
+    return names, who.ravel().astype(np.int64, copy=False)
+
+
+def _comparable(when: NDArray[Any]) -> NDArray[Any]:
+    """Times as an array of numbers or of dates; dates with a time zone by their instant."""
     if when.dtype.kind == "O":
-        try:
-            when = when.astype(np.float64)
-        except (TypeError, ValueError):
-            raise DataError("times must be numbers or dates") from None
+        when = _unboxed(when.tolist())
     if when.dtype.kind not in "iufM" or (when != when).any():
         raise DataError("a time is missing, or is neither a number nor a date")
+    if when.dtype.kind == "f" and np.isinf(when).any():
+        raise DataError("a time is infinite: give the time of every row")
+    return when
+
+
+def _unboxed(cells: list[Any]) -> NDArray[Any]:
+    if any(_missing(cell) for cell in cells):
+        raise DataError("a time is missing, or is neither a number nor a date")
+    if all(isinstance(cell, date) for cell in cells):
+        if len({getattr(cell, "tzinfo", None) is None for cell in cells}) > 1:
+            raise DataError("some times have a time zone and others have none: give all one")
+        return np.array([_instant(cell) for cell in cells])
+    try:
+        if all(isinstance(cell, int | np.integer) for cell in cells):
+            return np.array(cells, dtype=np.int64)
+        return np.array([_number(cell) for cell in cells])
+    except (TypeError, ValueError, OverflowError):
+        raise DataError("times must be numbers or dates") from None
+
+
+def _instant(cell: date) -> np.datetime64:
+    """A date or time, without its zone; of data frames to the nanosecond."""
+    exact = getattr(cell, "asm8", None)
+    if isinstance(exact, np.datetime64):
+        return exact
+    if isinstance(cell, datetime) and cell.tzinfo is not None:
+        cell = cell.astimezone(UTC).replace(tzinfo=None)
+    return np.datetime64(cell, "us")
+
+
+def _number(cell: Any) -> float:
+    if isinstance(cell, str | bytes):
+        raise TypeError
+    return float(cell)
+
+
+def _start(start: Any) -> int | None:
+    if start is None:
+        return None
+    number = isinstance(start, int | float | np.integer | np.floating)
+    if isinstance(start, bool) or not number or not abs(start) <= _EXACT or start != int(start):
+        raise ParameterError.of("start", "a whole number, or left out", start)
+    return int(start)
+
+
+def _in_time(who: IntArray, when: NDArray[Any]) -> tuple[IntArray, bool]:
+    """Order by id and time, and whether times are whole numbers."""
     order = np.lexsort((when, who))
     same = (np.diff(who[order]) == 0) & (when[order][1:] == when[order][:-1])
     if same.any():
-        raise DataError(f"{int(same.sum())} pairs of id and time occur twice: keep one row of each")
+        n = int(same.sum())
+        pairs = "1 pair of id and time occurs" if n == 1 else f"{n} pairs of id and time occur"
+        raise DataError(f"{pairs} twice: keep one row of each")
     whole = when.dtype.kind in "iu" or (
-        when.dtype.kind == "f" and bool((np.isfinite(when) & (when == np.round(when))).all())
+        when.dtype.kind == "f" and bool((when == np.round(when)).all())
     )
     return order, whole
+
+
+def _listed(states: Any) -> tuple[Any, ...]:
+    """Names of states as a tuple."""
+    try:
+        names = tuple(states)
+        hash(names)
+    except TypeError:
+        raise ParameterError.of("states", "a list of different states", states) from None
+    return names
 
 
 def _whole(name: str, values: Any) -> NDArray[Any]:
@@ -447,7 +561,8 @@ def _whole(name: str, values: Any) -> NDArray[Any]:
 
 
 def _weights(weights: ArrayLike | None) -> FloatArray | None:
-    return None if weights is None else np.asarray(weights, dtype=np.float64)
+    """Weights as numbers; what they must be is checked with the sequences."""
+    return None if weights is None else numbers_of("weights", weights)
 
 
 def _alphabet(n_states: int | None, names: Sequence[Any] | None, table: NDArray[Any]) -> int:

@@ -148,9 +148,13 @@ MODELS = ("kmeans", "gaussian-mixture", *CODED)
 WEIGHTINGS = ("centred", "spectral", "equal")
 COVARIANCES = ("diag", "full", "spherical", "tied")
 RULES = ("vote", "bic", "eigenvalues", "cv")
-_NOTHING = (
-    "no site found two classes that are large enough, or none could count its rows: ask for fewer "
-    "classes, or let larger sites take part"
+_NO_MODEL = (
+    "no site found two classes that are large enough: as far as each can tell its rows are one "
+    "class, and there is nothing to join. Let larger sites take part, or name more columns"
+)
+_NO_COUNT = (
+    "no site has enough rows to count them by label tuple: let larger sites take part, or ask for "
+    "fewer classes"
 )
 
 
@@ -325,7 +329,7 @@ class EnsembleClustering(Method):
         tables, how = yield from self._count(ctx, ensembles, owners, self.stability_pairs)
         main = _build(ensembles[0], tables[0], self.weighting)
         if main is None:
-            raise QuorumError(_NOTHING)
+            raise QuorumError(_NO_COUNT)
         suggested = n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
         n_clusters = chosen or self._number(None if given else ballots, suggested)
         compared = n_clusters if n_clusters > 1 else max(2, suggested)
@@ -419,7 +423,7 @@ class EnsembleClustering(Method):
                     "only."
                 )
         if not owners[0]:
-            raise QuorumError(_NOTHING)
+            raise QuorumError(_NO_MODEL)
         return ensembles, owners
 
     def _count(

@@ -15,6 +15,14 @@ def misfit(kind: str, columns: Columns, preparation: Preparation) -> str:
     columns : Columns
     preparation : Preparation
     """
+    single = [name for name, known in columns.levels.items() if len(known) < 2]
+    if single:
+        return (
+            f"levels of {single[0]!r} must be at least two different values: a column of one level "
+            "tells no rows apart, leave it out"
+        )
+    if columns.weight is not None:
+        return "ensemble-clustering weighs all rows alike: leave out [data] weight"
     if kind not in CODED:
         if preparation.missing == "keep":
             return (
