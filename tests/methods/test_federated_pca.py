@@ -275,6 +275,7 @@ def test_one_site() -> None:
     found = run({"a": TABLES["a"]}).result
     wanted = ProbabilisticPCA(RANK).fit(TABLES["a"])
     np.testing.assert_allclose(found.components, wanted.components_, atol=1e-10)
+    assert "rows at 1 site share" in found.summary()
 
 
 # --------------------------------------------------------------------------- columns that stay

@@ -98,3 +98,11 @@ def test_scikit_learn_conventions() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_estimator(ClusterCountCV())
+
+
+def test_nothing_of_an_earlier_fit_is_left() -> None:
+    x = np.random.default_rng(0).normal(size=(20, 4))
+    search = ClusterCountCV(n_clusters=[1, 2], cv=2, n_init=1, random_state=0).fit(x)
+    assert len(search.labels_) == 20
+    search.set_params(refit=False).fit(x[:15])
+    assert not hasattr(search, "labels_") and not hasattr(search, "cluster_centers_")

@@ -101,6 +101,7 @@ def test_few_observed_entries_reach_the_estimator_as_a_sparse_matrix() -> None:
     ("path", "words"),
     [
         ([], "path must be"),
+        ({None: HardImpute(1), (1, 2): HardImpute(2)}, "keys of a path must be numbers or words"),
         ("hard", "path must be"),
         ([object()], "path must be"),
         (HardImpute(1), "path must be"),

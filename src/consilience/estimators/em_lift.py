@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from consilience.estimators.em_fillers import Reconstruct, check_signs, filler_of
 from consilience.estimators.entry_input import observed_entries
 from consilience.estimators.row_completion import RowCompletion
+from consilience.estimators.setting_types import check_settings
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.fixed_point import AndersonMixing
@@ -138,6 +139,7 @@ class EMLift(  # type: ignore[call-arg]
             The fills had not settled after `max_iter` fits, or the last fit itself says so (not of
             `NMF` after its first, since its steps go on from fill to fill).
         """
+        check_settings(self)
         if not isinstance(self.max_iter, int) or self.max_iter < 1:
             raise ParameterError.of("max_iter", "a whole number from 1 on", self.max_iter)
         if not 0 <= self.tol < np.inf:

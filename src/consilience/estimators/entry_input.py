@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 
+from consilience.estimators.setting_types import check_settings
 from consilience.exceptions import DataError
 from consilience.numerics.entries import Entries
 
@@ -18,6 +21,8 @@ _LARGEST = 1e100
 
 def observed_entries(estimator: Any, X: Any, *, reset: bool) -> Entries:
     """Check a matrix for an estimator, and give its observed entries.
+
+    Where the estimator is being fitted, the kinds of its settings are checked first.
 
     Parameters
     ----------
@@ -31,14 +36,18 @@ def observed_entries(estimator: Any, X: Any, *, reset: bool) -> Entries:
 
     Raises
     ------
+    ParameterError
+        A setting is of another kind than its solver compares.
     DataError
         No matrix of real numbers, nothing observed, entries that are infinite or above 1e100 in
         absolute value, or a place of a sparse matrix that is stored twice.
     ValueError
         Another number of columns than were fitted.
     """
+    if reset:
+        check_settings(estimator)
     if isinstance(X, Entries):
-        return _own_width(estimator, X, reset)
+        return of_usual_size(_own_width(estimator, X, reset))
     if isinstance(X, np.ma.MaskedArray):
         X = np.ma.filled(X.astype(np.float64), np.nan)
     checked = _validated(estimator, X, reset)
@@ -60,7 +69,7 @@ def of_usual_size(entries: Entries) -> Entries:
     DataError
         An entry is above 1e100 in absolute value.
     """
-    if np.abs(entries.values).max() > _LARGEST:
+    if np.abs(entries.values).max(initial=0.0) > _LARGEST:
         raise DataError(
             f"there are entries above {_LARGEST:g} in absolute value, whose squares overflow: take "
             "other units, or blanks where such a number stands for a missing value"
@@ -70,6 +79,10 @@ def of_usual_size(entries: Entries) -> Entries:
 
 def _validated(estimator: Any, X: Any, reset: bool) -> Any:
     """Check as scikit-learn does, without telling values."""
+    if isinstance(X, Mapping | AbstractSet) and not hasattr(X, "tocoo"):
+        raise DataError(
+            f"the table must be a matrix or a data frame, but a {type(X).__name__} was given"
+        )
     try:
         return validate_data(
             estimator,

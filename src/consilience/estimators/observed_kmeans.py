@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from consilience.estimators.entry_input import observed_entries
 from consilience.estimators.row_completion import RowCompletion
+from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import (
     MAX_ITER,
@@ -142,7 +143,7 @@ class ObservedKMeans(
             There are fewer distinct rows than classes.
         """
         self._entries = entries = observed_entries(self, X, reset=True)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = self._seed()
         self._take(self._solve(entries, stream(seed, "clusters")))
         if not self.converged_:
             sentence = f"no start settled within max_iter = {self.max_iter}: raise it"
@@ -154,6 +155,14 @@ class ObservedKMeans(
             )
             warnings.warn(sentence, FewerClustersWarning, stacklevel=2)
         return self
+
+    def _seed(self) -> int:
+        try:
+            drawn = check_random_state(self.random_state)
+        except ValueError:
+            allowed = "None, a whole number from 0 to 4294967295 or a RandomState"
+            raise ParameterError.of("random_state", allowed, self.random_state) from None
+        return int(drawn.randint(2**31 - 1))
 
     def _solve(self, entries: Entries, rng: np.random.Generator) -> ClusterFit:
         return observed_kmeans(

@@ -155,12 +155,12 @@ class ClusterCountCV(EntrySearch):
     def _tell(self, value: int, chosen: int | None) -> None:
         self.n_clusters_ = value
         self.best_n_clusters_ = chosen
-        if self.refit:
-            for name in ("labels_", "cluster_centers_"):
-                if hasattr(self.best_estimator_, name):
-                    setattr(self, name, getattr(self.best_estimator_, name))
-                elif hasattr(self, name):
-                    delattr(self, name)
+        model = self.best_estimator_ if self.refit else None
+        for name in ("labels_", "cluster_centers_"):
+            if hasattr(model, name):
+                setattr(self, name, getattr(model, name))
+            elif hasattr(self, name):  # of an earlier fit
+                delattr(self, name)
 
     def predict(self, X: Any) -> IntArray:
         """Classes of rows, as of the model that is kept.

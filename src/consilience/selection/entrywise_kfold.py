@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,10 @@ def cross_validate_entries(
     2
     """
     entries = Entries.of(X)
+    if isinstance(path, Mapping) and not all(
+        isinstance(key, str | Real | np.generic) for key in path
+    ):
+        raise ParameterError("the keys of a path must be numbers or words, as a curve is told by")
     return held_out_errors(entries, path_of(path), labels_of(entries, folds), n_jobs=n_jobs)
 
 

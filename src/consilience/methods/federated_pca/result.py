@@ -156,8 +156,9 @@ class FederatedPCAResult(Result):
         """Return a few plain sentences that answer the study's question."""
         share = float(self.explained_variance_ratio.sum())
         many = "component" if self.rank == 1 else "components"
+        where = "1 site" if len(self.sites) == 1 else f"{len(self.sites)} sites"
         sentences = [
-            f"{len(self.feature_names)} columns of {self.n} rows at {len(self.sites)} sites share "
+            f"{len(self.feature_names)} columns of {self.n} rows at {where} share "
             f"{self.rank} {many}, {share:.0%} of their variance.",
             self._choice_sentence(),
         ]
