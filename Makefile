@@ -22,10 +22,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
-FAST := not slow and not replication and not faults and not flower and not r and not postgresql
+FAST := not slow and not long and not replication and not faults and not flower and not r and not postgresql
 STYLED := src tests tools $(wildcard replications benchmarks examples)
 
-.PHONY: help venv lock demo test test-quick test-slow test-faults test-flower test-postgresql test-replication fuzz check \
+.PHONY: help venv lock demo test test-quick test-slow test-long test-faults test-flower test-postgresql test-replication fuzz check \
 	check-style format bench replicate docs-table stale clean distclean
 
 help: ## list the targets
@@ -68,8 +68,11 @@ test: $(STAMP) ## the test suite
 test-quick: $(STAMP) ## the tests that take less than a second each
 	$(PYTEST) -n $(WORKERS) -m "$(FAST) and not medium"
 
-test-slow: $(STAMP) ## long statistical tests
-	$(PYTEST) -n $(WORKERS) -m "slow"
+test-slow: $(STAMP) ## statistical tests, guides, demonstrations
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "slow and not long"
+
+test-long: $(STAMP) ## long simulations, whole examples; before a release
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "long"
 
 test-faults: $(STAMP) ## crashes, absences, damaged messages
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "faults"
@@ -81,7 +84,7 @@ test-postgresql: $(STAMP) ## tables from a PostgreSQL server, which the tests st
 	$(PYTEST) -m "postgresql"
 
 test-replication: $(STAMP) ## small slices of the papers' tables
-	$(PYTEST) -n $(WORKERS) -m "replication"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "replication"
 
 # The search needs no atheris, but is many times faster with it; it goes into a folder of its own
 # because it is not built for every system.

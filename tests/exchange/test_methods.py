@@ -24,6 +24,9 @@ each_question = pytest.mark.parametrize(
         for name, case in CASES.items()
     ],
 )
+each_long = pytest.mark.parametrize(
+    "case", [pytest.param(case, id=name) for name, case in CASES.items() if case.long]
+)
 
 
 @each_case
@@ -51,11 +54,25 @@ def test_order_workers_and_backend_do_not_matter(case: Case) -> None:
 @pytest.mark.medium
 @each_question
 def test_absence_is_as_stated(case: Case) -> None:
-    check_method.check_absence(case.method, case.factory, sites=["birch"])
+    check_method.check_absence(
+        case.method, case.factory, sites=["birch"], every_round=not case.long
+    )
 
 
 @pytest.mark.medium
 @each_question
+def test_resume(case: Case) -> None:
+    check_method.check_resume(case.method, case.factory, every_event=not case.long)
+
+
+@pytest.mark.long
+@each_long
+def test_absence_in_every_round(case: Case) -> None:
+    check_method.check_absence(case.method, case.factory, sites=["birch"])
+
+
+@pytest.mark.long
+@each_long
 def test_resume_after_every_event(case: Case) -> None:
     check_method.check_resume(case.method, case.factory)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -214,6 +214,7 @@ def check_absence(
     *,
     actions: Iterable[Action] = ABSENCES,
     sites: Iterable[str] | None = None,
+    every_round: bool = True,
 ) -> None:
     """Each round x each site x {absent, refused, late, returns} ends as `tolerates` says.
 
@@ -223,17 +224,29 @@ def check_absence(
     `QuorumError` that names the site. A step that tolerates ``"any"`` lets the run end whoever is
     missing. A run that stopped ends as if nothing had happened when its missing sites are asked
     again.
+
+    Without `every_round`, of the rounds that ask the same step only the first two and the last.
     """
     plain = factory()
     names = plain.engine.sites
-    rounds = max(line.round for line in method.run(plain, seed=SEED).transcript)
-    for round_ in range(1, rounds + 1):
+    undisturbed = method.run(plain, seed=SEED)
+    steps = sorted({(line.round, line.step) for line in undisturbed.transcript})
+    rounds = range(1, steps[-1][0] + 1)
+    for round_ in rounds if every_round else sorted(_telling(steps)):
         for site in names if sites is None else sites:
             for action in actions:
                 where = f"round {round_}, site {site} {action}"
                 _check_one_absence(where, method, factory, (round_, site), action)
                 if action in ("late", "refused"):  # asked again, the others are no different
-                    _check_below_quorum(where, method, factory, (round_, site), action)
+                    _check_below_quorum(where, method, factory, (round_, site), action, undisturbed)
+
+
+def _telling(places: Iterable[tuple[int, Hashable]]) -> set[int]:
+    """Of the places with the same key the first two and the last."""
+    by_key: dict[Hashable, list[int]] = {}
+    for place, key in places:
+        by_key.setdefault(key, []).append(place)
+    return {place for found in by_key.values() for place in (*found[:2], found[-1])}
 
 
 def _check_one_absence(
@@ -272,7 +285,12 @@ def _tolerates(method: Method, federation: Federation, step: str, site: str) -> 
 
 
 def _check_below_quorum(
-    where: str, method: Method, factory: Factory, key: tuple[int, str], action: Action
+    where: str,
+    method: Method,
+    factory: Factory,
+    key: tuple[int, str],
+    action: Action,
+    undisturbed: Run,
 ) -> None:
     """With a quorum of everybody the run stops, and ends well when it is asked again."""
     federation = scripted(factory(), {key: action})
@@ -291,7 +309,6 @@ def _check_below_quorum(
         again = _restarted(federation)
         run = method.run(again, out=out, resume=True, retry_refused=True)
         if not _is_asynchronous(method, factory):
-            undisturbed = method.run(factory(), seed=SEED)
             expect(
                 run.result.to_files() == undisturbed.result.to_files(),
                 f"{where}: asked again, the run ends with another result",
@@ -305,12 +322,22 @@ class _Killed(Exception):
     """The coordinator dies here."""
 
 
-def check_resume(method: Method, factory: Factory) -> None:
-    """A run ends with the same bytes, wherever its coordinator was killed or its journal cut."""
-    events: list[str] = []
-    undisturbed = method.run(factory(), seed=SEED, on_event=lambda kind, facts: events.append(kind))
+def check_resume(method: Method, factory: Factory, *, every_event: bool = True) -> None:
+    """A run ends with the same bytes, wherever its coordinator was killed or its journal cut.
+
+    Without `every_event`, it is killed at the first two and the last event of each kind and step,
+    and the journal is cut after some ten records.
+    """
+    events: list[tuple[str, str]] = []
+
+    def remember(kind: str, facts: dict[str, Any]) -> None:
+        asked = events[-1][1] if events else ""
+        events.append((kind, str(facts.get("step", asked))))
+
+    undisturbed = method.run(factory(), seed=SEED, on_event=remember)
     asynchronous = _is_asynchronous(method, factory)
-    for position in range(len(events)):
+    positions = range(len(events)) if every_event else sorted(_telling(enumerate(events)))
+    for position in positions:
         with tempfile.TemporaryDirectory() as folder:
             federation, out = factory(), Path(folder) / "run"
             _run_and_die(method, federation, out, position)
@@ -320,7 +347,7 @@ def check_resume(method: Method, factory: Factory) -> None:
                 _expect_same(undisturbed, resumed, where)
             _check_replay(method, federation, out, resumed, where)
     if not asynchronous:
-        _check_cut_journals(method, factory())
+        _check_cut_journals(method, factory(), every_record=every_event)
 
 
 def _run_and_die(method: Method, federation: Federation, out: Path, position: int) -> None:
@@ -351,12 +378,14 @@ def _check_replay(method: Method, federation: Federation, out: Path, run: Run, w
     expect(chains[0] == chains[1], f"{where}, then replayed: the transcript is chained otherwise")
 
 
-def _check_cut_journals(method: Method, federation: Federation) -> None:
+def _check_cut_journals(method: Method, federation: Federation, *, every_record: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole"
         run = method.run(federation, seed=SEED, out=whole)
         log = (whole / "journal" / "log").read_bytes()
-        for number, end in enumerate([0, *_record_ends(log)]):
+        ends = list(enumerate([0, *_record_ends(log)]))
+        apart = 1 if every_record else max(len(ends) // 10, 1)
+        for number, end in ends[::apart]:
             out = Path(folder) / f"cut-{number}"
             shutil.copytree(whole, out)
             (out / "journal" / "log").write_bytes(log[:end])
