@@ -47,14 +47,16 @@ def compare(labels: Mapping[str, Mapping[str, IntArray]], tables: Path) -> pd.Da
     Returns
     -------
     DataFrame
-        ``gap``: mean distance (Frobenius) of two regions' shares of steps within a class.
+        ``gap``: mean distance (Frobenius) of two regions' shares of steps within a class, over the
+        states that enough steps leave in every one of the ways.
         ``region``: share of the variance of the time spent in each state, within classes, that
         lies between regions.
     """
     paths = {site: states_of(tables, site) for site in REGIONS}
+    apart = gaps(paths, labels)
     return pd.DataFrame(
         {
-            name: {"gap": gap(paths, found), "region": share_of_region(paths, found)}
+            name: {"gap": apart[name], "region": share_of_region(paths, found)}
             for name, found in labels.items()
         }
     ).T
@@ -66,13 +68,26 @@ def states_of(tables: Path, site: str) -> Sequences:
     return Sequences.from_lists(rows[months_of(rows)].to_numpy().tolist(), STATES)
 
 
-def gap(paths: Mapping[str, Sequences], labels: Mapping[str, IntArray]) -> float:
-    """Mean distance of two regions' steps, over classes and pairs of regions."""
-    k = 1 + max(int(found.max()) for found in labels.values())
-    steps = {site: shares_of_steps(paths[site], labels[site], k) for site in paths}
-    pairs = itertools.combinations(sorted(paths), 2)
-    apart = [np.nansum((steps[a] - steps[b]) ** 2, axis=(1, 2)) for a, b in pairs]
-    return float(np.sqrt(apart).mean())
+def gaps(
+    paths: Mapping[str, Sequences], labels: Mapping[str, Mapping[str, IntArray]]
+) -> dict[str, float]:
+    """Mean distance of two regions' steps, over classes and pairs of regions, by way.
+
+    Of two regions and a class only those states count that `FEW` steps leave at both regions
+    whichever way the classes were found: a sum over more states is larger by itself.
+    """
+    k = 1 + max(int(found.max()) for way in labels.values() for found in way.values())
+    steps = {
+        name: {site: shares_of_steps(paths[site], way[site], k) for site in paths}
+        for name, way in labels.items()
+    }
+    found: dict[str, list[FloatArray]] = {name: [] for name in labels}
+    for a, b in itertools.combinations(sorted(paths), 2):
+        apart = {name: (way[a] - way[b]) ** 2 for name, way in steps.items()}
+        told = ~np.any([np.isnan(one).any(axis=2) for one in apart.values()], axis=0)
+        for name, one in apart.items():
+            found[name].append(np.sqrt(np.where(told[:, :, None], one, 0.0).sum(axis=(1, 2))))
+    return {name: float(np.mean(those)) for name, those in found.items()}
 
 
 def shares_of_steps(paths: Sequences, labels: IntArray, k: int) -> FloatArray:

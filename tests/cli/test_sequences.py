@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from consilience.engines.federation import load_run
@@ -87,3 +88,14 @@ def test_what_does_not_fit_is_one_sentence(tmp_path: Path, given: dict, words: s
     ended = call("run", workspace(tmp_path, **given), "--out", tmp_path / "out")
     assert ended.exit_code != 0
     assert words in sentence(ended)
+
+
+def test_the_check_names_the_columns_with_unknown_states(tmp_path: Path) -> None:
+    study = workspace(tmp_path)
+    table = pd.read_csv(tmp_path / "s0.csv", dtype=str)
+    table.loc[[2, 5], "t3"] = "CANARY"
+    table.loc[7, "t4"] = "CANARY"
+    table.to_csv(tmp_path / "s0.csv", index=False)
+    said = " ".join(call("check", study).output.split())
+    assert "column 't3' holds values outside the declared levels in 2 rows (so does t4)" in said
+    assert "CANARY" not in said

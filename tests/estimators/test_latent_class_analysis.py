@@ -225,7 +225,17 @@ def test_declared_levels_may_be_absent() -> None:
 
 @pytest.mark.parametrize(
     "levels",
-    [{"drug": ["a", "b"]}, {"drug": []}, {"drug": ["a", "b", "c", "c"]}, {"dose": ["a"]}, [None]],
+    [
+        {"drug": ["a", "b"]},
+        {"drug": []},
+        {"drug": ["a", "b", "c", "c"]},
+        {"dose": ["a"]},
+        [None],
+        3,
+        "drug",
+        {"drug": 3},
+        {"drug": [["a"], ["b"]]},
+    ],
 )
 def test_wrong_declared_levels(levels: Any) -> None:
     frame, _ = clinic(60, seed=6)
@@ -281,6 +291,26 @@ def test_a_fit_that_stops_early_says_so() -> None:
     with pytest.warns(ConvergenceWarning, match="max_iter = 1"):
         fit = LatentClassAnalysis(3, n_init=2, n_init_iter=1, max_iter=1, random_state=0).fit(frame)
     assert not fit.converged_
+
+
+def test_a_class_that_is_nobodys_most_probable_one_is_told() -> None:
+    rows = 50 * [["a", "b"]] + [["a", "c"]]
+    with pytest.warns(ConvergenceWarning, match="only 1 of 2 classes hold rows"):
+        fit = LatentClassAnalysis(2, n_init=2, random_state=0).fit(rows)
+    assert set(fit.labels_) == {0}
+    assert sum("only 1 of 2 classes" in remark for remark in fit.remarks_) == 1
+
+
+def test_weights_that_are_no_counts_are_told() -> None:
+    frame, _ = clinic(60, seed=9)
+    few = np.full(60, 1 / 60)
+    fit = LatentClassAnalysis(1).fit(frame, sample_weight=few)
+    assert any("sum to 1, which BIC takes for their number" in told for told in fit.remarks_)
+    assert not any("sum to" in told for told in LatentClassAnalysis(1).fit(frame).remarks_)
+    with pytest.raises(DataError, match=r"weights sum to 0\.5 .* number of rows"):
+        LatentClassAnalysis("bic").fit(frame, sample_weight=few / 2)
+    with pytest.raises(DataError, match="weights must be numbers"):
+        LatentClassAnalysis(1).fit(frame, sample_weight=["x"] * 60)
 
 
 @pytest.mark.parametrize(

@@ -204,8 +204,9 @@ def test_sample(lists: list[list[Any]]) -> None:
     for wrong in (0, 1.5, True):
         with pytest.raises(ParameterError, match="n_samples must be"):
             fit.sample(wrong)
-    with pytest.raises(ParameterError, match="length must be"):
-        fit.sample(2, -1)
+    for length in (-1, [1, 2, 3], "x", 1.5):
+        with pytest.raises(ParameterError, match="length must be"):
+            fit.sample(2, length)
 
 
 def test_copies_and_arrays(lists: list[list[Any]]) -> None:
@@ -216,6 +217,12 @@ def test_copies_and_arrays(lists: list[list[Any]]) -> None:
     arrays = fit.to_arrays()
     back = MarkovMixture.from_arrays(arrays)
     np.testing.assert_array_equal(back.predict_proba(lists), fit.predict_proba(lists))
+    assert (back.bic(lists), back.aic(lists)) == (fit.bic(lists), fit.aic(lists))
+    older = {name: array for name, array in arrays.items() if name != "n_parameters"}
+    assert MarkovMixture.from_arrays(older).bic(lists) == fit.bic(lists)
+    for wrong in ([-1], [1, 2], [0.5]):
+        with pytest.raises(DataError, match="do not hold"):
+            MarkovMixture.from_arrays({**arrays, "n_parameters": np.array(wrong)})
     assert back.states_.tolist() == NAMES
     for name, wrong in (
         ("proportions", np.array([0.7, 0.7])),
@@ -296,6 +303,24 @@ def test_fewer_distinct_sequences_than_classes() -> None:
     assert quick("bic").fit([["a", "b"]] * 5).bic_curve_["n_classes"].tolist() == [1]
 
 
+def test_a_class_that_is_nobodys_most_probable_one_is_told() -> None:
+    with pytest.warns(ConvergenceWarning, match="only 1 of 2 classes hold sequences"):
+        fit = quick().fit(50 * [["a", "b"]] + [["a", "b", "b"]])
+    assert set(fit.labels_) == {0}
+    assert sum("only 1 of 2 classes" in remark for remark in fit.remarks_) == 1
+
+
+def test_weights_that_are_no_counts_are_told(lists: list[list[Any]]) -> None:
+    few = np.full(len(lists), 1.0 / len(lists))
+    fit = quick().fit(lists, sample_weight=few)
+    assert any("sum to 1, which BIC takes for their number" in told for told in fit.remarks_)
+    assert not any("sum to" in told for told in quick().fit(lists).remarks_)
+    with pytest.raises(DataError, match=r"weights sum to 0\.5 .* number of sequences"):
+        quick("bic").fit(lists, sample_weight=0.5 * few)
+    with pytest.raises(DataError, match=r"weights sum to 0\.5"):
+        fit.bic(Sequences.from_lists(lists, NAMES, weights=0.5 * few))
+
+
 def test_one_state() -> None:
     fit = quick(2).fit([["a"] * 3, ["a"] * 5, ["a"]])
     np.testing.assert_allclose(fit.transition_, 1.0)
@@ -373,6 +398,7 @@ def test_sparse_tables_are_refused() -> None:
         ({"tol": np.nan}, "tol must be"),
         ({"states": ["a", "a"]}, "states must be a list of different states"),
         ({"states": []}, "states must be"),
+        ({"states": 3}, "states must be"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
@@ -382,7 +408,13 @@ def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(
     ("weight", "message"),
-    [([1.0], "expected"), ([1, -1], "at least 0"), ([1, np.nan], "finite"), ([0, 0], "zero")],
+    [
+        ([1.0], "expected"),
+        ([1, -1], "at least 0"),
+        ([1, np.nan], "finite"),
+        ([0, 0], "zero"),
+        (["x", "y"], "must be numbers"),
+    ],
 )
 def test_bad_weights(weight: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):

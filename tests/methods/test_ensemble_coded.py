@@ -12,12 +12,13 @@ from sklearn.metrics import adjusted_rand_score
 
 from consilience import Columns, EnsembleClustering, Federation, Preparation
 from consilience.estimators.coded_models import (
+    coded_bic,
     drawn_rows,
     fit_coded_model,
     local_model_from_arrays,
     models_each,
 )
-from consilience.exceptions import DataError, ParameterError, StudyError
+from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.methods.ensemble_clustering.local import permuted_codes
 from consilience.methods.result import Result
 from tests.methods.coded import categories, columns_of, federation, sequences
@@ -147,12 +148,15 @@ def test_what_does_not_go_with_these_models_is_one_sentence(
         ("latent-class", {"features": ["q0", "q1"]}, {}, "'q1' has none"),
         ("latent-class", {"features": ["q0"]}, {"categorical": "treatment"}, '"onehot"'),
         ("kmeans", {"features": ["q1"]}, {"missing": "keep"}, "keeps missing ones"),
+        ("kmeans", {"features": ["q1"], "weight": "w"}, {}, r"leave out \[data\] weight"),
+        ("markov-mixture", {"sequence": ["q0"], "weight": "w"}, {}, r"leave out \[data\] weight"),
+        ("latent-class", {"features": ["q0"], "weight": "w"}, {}, r"leave out \[data\] weight"),
     ],
 )
 def test_a_study_that_does_not_fit_is_one_sentence(
     kind: str, columns: dict[str, Any], preparation: dict[str, Any], words: str
 ) -> None:
-    table = {"q0": ["low", "mid"] * 20, "q1": [0.0, 1.0] * 20}
+    table = {"q0": ["low", "mid"] * 20, "q1": [0.0, 1.0] * 20, "w": [1.0] * 40}
     levels = {"levels": {"q0": ("low", "mid", "high")}} if "q0" in str(columns) else {}
     coding = {} if "q0" not in str(columns.get("features")) else {"categorical": "onehot"}
     made = Federation.local(
@@ -162,6 +166,59 @@ def test_a_study_that_does_not_fit_is_one_sentence(
     )
     with pytest.raises(StudyError, match=words):
         EnsembleClustering(model=kind, n_clusters=2).run(made)
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "coding"),
+    [("markov-mixture", "sequence", "refuse"), ("latent-class", "features", "onehot")],
+)
+def test_a_column_of_one_level_is_named(kind: str, role: str, coding: Any) -> None:
+    made = Federation.local(
+        {"s0": {"q0": ["low"] * 40}},
+        columns=Columns(**{role: ["q0"]}, levels={"q0": ("low",)}),
+        preparation=Preparation(categorical=coding),
+    )
+    with pytest.raises(StudyError, match=r"'q0' must be at least two .* leave it out"):
+        EnsembleClustering(model=kind, n_clusters=2).run(made)
+
+
+def _kinds_of_rows() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    missing = np.full((60, 2), -1)
+    return {
+        "two columns": rng.integers(0, 2, (150, 2)),
+        "one column": rng.integers(0, 2, (150, 1)),
+        "alike": np.tile([0, 1], (60, 1)),
+        "nothing": missing,
+        "nothing but one kind": np.where(np.arange(60)[:, None] < 30, [[0, 1]], missing),
+    }
+
+
+@each_kind
+@pytest.mark.parametrize("name", _kinds_of_rows())
+def test_fewer_distinct_rows_than_classes_are_no_error(kind: str, name: str) -> None:
+    """So many classes cannot be fitted: they have no criterion, and fewer are, or none."""
+    rows, rng = _kinds_of_rows()[name], np.random.default_rng(1)
+    sizes = (2,) if kind == "markov-mixture" else (2,) * rows.shape[1]
+    settings: Any = {"model": kind, "n_init": 2, "min_records": 10}
+    kinds = len(np.unique(rows[(rows >= 0).any(axis=1)], axis=0))
+    assert np.isnan(coded_bic(rows, sizes, max(kinds, 1) + 1, rng=rng, **settings))
+    if kinds:
+        assert np.isfinite(coded_bic(rows, sizes, 1, rng=rng, **settings))
+    found = fit_coded_model(rows, sizes, n_clusters=6, rng=rng, **settings)
+    assert len(found.labels) == len(rows)
+    if kinds < 2:
+        assert found.model is None
+
+
+@pytest.mark.parametrize("asked", [1, "vote"])
+def test_where_no_site_finds_two_classes_the_sentence_says_so(asked: Any) -> None:
+    tables, _ = sequences((18, 18))
+    alike = {s: pd.DataFrame([["a"] * 10] * 30).rename(columns="t{}".format) for s in tables}
+    for given in (tables, alike):
+        with pytest.raises(QuorumError, match="no site found two classes") as caught:
+            run_of(given, "markov-mixture", n_clusters=asked, n_init=1, n_resamples=1)
+        assert "fewer classes" not in str(caught.value)  # there are none
 
 
 def test_a_state_that_was_not_declared_is_a_difference_of_the_site() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.sequences import Sequences, coded, distinct_rows
+from consilience.numerics.sequences import LONGEST_GAP, Sequences, coded, distinct_rows
 
 A, B, C = "abc"
 
@@ -73,7 +75,9 @@ def test_alphabets() -> None:
         coded([["a"]], None)
     with pytest.raises(DataError, match="no state was seen"):
         coded([None], None)
-    for wrong in (["a", "a"], [], ["a", None]):
+    with pytest.raises(DataError, match="contains infinity"):
+        coded([1.0, float("inf")], None)
+    for wrong in (["a", "a"], [], ["a", None], 3, [["a"]]):
         with pytest.raises(ParameterError, match="states must be a list of different states"):
             coded(["a"], wrong)
 
@@ -120,7 +124,22 @@ def test_times() -> None:
         ([1, 1], [1, np.nan], {}, "a time is missing"),
         ([1, 1], ["x", "y"], {}, "neither a number nor a date"),
         ([1, 1], np.array([1, None], dtype=object), {}, "a time is missing"),
-        ([1, 1], [0, 10**6], {}, "too long"),
+        ([1, 1], [0, 10**6], {}, "999,999 unseen time points in a row"),
+        ([1, 1], [0, LONGEST_GAP + 2], {}, "1,001 unseen"),
+        ([1, 1], [5, LONGEST_GAP], {"start": -LONGEST_GAP}, "1,005 unseen"),
+        ([1, np.nan], [0, 1], {}, "an id is missing"),
+        (["a", np.nan], [0, 1], {}, "an id is missing"),
+        (["a", None], [0, 1], {}, "an id is missing"),
+        (["a", 1], [0, 1], {}, "all numbers or all texts"),
+        (np.array([1, "a"], dtype=object), [0, 1], {}, "all numbers or all texts"),
+        ([1, 1], [1e19, -1e19], {}, "too large to be counted"),
+        ([1, 1], [2**60, 2**60 + 1], {}, "too large to be counted"),
+        ([1, 1], [0, np.inf], {}, "infinite"),
+        ([1, 1], [[0], [1]], {}, "columns of one length"),
+        ([1, 1], [10**30, 1], {}, "numbers or dates"),
+        ([1, 1], np.array(["2020-01-01", "x"], dtype=object), {}, "numbers or dates"),
+        ([1, 1], [datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2)], {}, "a time zone"),
+        ([1, 1], [date(2020, 1, 1), None], {}, "a time is missing"),
         ([1, 1], [0, 1], {"start": 1}, "before the start"),
         ([1, 1], [0.5, 1], {"start": 0}, "whole numbers"),
         ([1, 1, 2], [0, 1, 2], {}, "one length"),
@@ -129,6 +148,33 @@ def test_times() -> None:
 def test_long_tables_that_are_refused(ids: Any, times: Any, settings: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         Sequences.from_long(ids, times, [A, B], **settings)
+
+
+@pytest.mark.parametrize("start", ["1", 1.5, True, np.nan, 10**30])
+def test_starts_that_are_refused(start: Any) -> None:
+    with pytest.raises(ParameterError, match="start must be a whole number"):
+        Sequences.from_long([1, 1], [2, 3], [A, B], start=start)
+    assert rows(Sequences.from_long([1, 1], [2, 3], [A, B], start=1)) == [[-1, 0, 1]]
+
+
+def test_dates_of_any_kind_give_the_order() -> None:
+    days = pd.date_range("2020-03-27", periods=4, freq="D")[[2, 0, 3, 1]]
+    zone = timezone(timedelta(hours=-3))
+    given = [
+        days,
+        days.tz_localize("Europe/Paris"),
+        list(days),
+        pd.Series(days.tz_localize("Europe/Paris")),
+        [day.date() for day in days],
+        [day.to_pydatetime().replace(tzinfo=zone) for day in days],
+    ]
+    for times in given:
+        assert rows(Sequences.from_long([1] * 4, times, [C, A, B, B])) == [[0, 1, 2, 1]]
+    # By the instant, not by the clock.
+    late = [datetime(2020, 1, 1, 12, tzinfo=zone), datetime(2020, 1, 1, 14, tzinfo=UTC)]
+    assert rows(Sequences.from_long([1, 1], late, [A, B])) == [[1, 0]]
+    large = [2**60 + 1, 2**60]
+    assert rows(Sequences.from_long([1, 1], large, [A, B], gaps=False)) == [[1, 0]]
 
 
 # ------------------------------------------------------------------ views
@@ -191,6 +237,7 @@ def test_distinct_rows_of_large_numbers() -> None:
         (([0, 1], [0, 2, 1, 2], 2), "not decrease"),
         (([0.5, 1], [0, 2], 2), "codes must be a list of whole numbers"),
         (([0, 1], [0, 2], 2, [-1.0]), "weights must be finite"),
+        (([0, 1], [0, 2], 2, ["x"]), "weights must be numbers"),
         (([0, 1], [0, 2], 2, [1.0, 1.0]), "one for each sequence"),
         (([0, 1], [0, 2], 2, None, ["a"]), "one name of its own"),
         (([0, 1], [0, 2], 2, None, ["a", "a"]), "one name of its own"),

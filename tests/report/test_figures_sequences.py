@@ -159,6 +159,19 @@ def test_a_class_that_nobody_is_in_is_an_empty_panel() -> None:
     )
 
 
+@pytest.mark.parametrize("draw", [room.plot_sequence_index, room.plot_state_distribution])
+def test_sequences_without_any_state_are_not_drawn(draw: Any) -> None:
+    fitted = SimpleNamespace(states_=STATES, predict=lambda x: np.zeros(len(x), dtype=int))
+    with pytest.raises(DataError, match="there is nothing to draw"):
+        draw(fitted, [[None], [None]])
+
+
+@pytest.mark.parametrize("length", [0, "x", 1.5])
+def test_lengths_of_figures_are_checked(length: Any) -> None:
+    with pytest.raises(ParameterError, match="length must be an integer of at least 1"):
+        room.plot_state_distribution(chains(), length=length)
+
+
 def test_item_profiles_and_their_numbers() -> None:
     fitted = items()
     fitted.class_probabilities_[1][0] = [0.13, 0.87]

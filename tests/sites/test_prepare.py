@@ -281,6 +281,16 @@ def test_foreign_levels_do_not_stop_the_reading() -> None:
         assert (column.foreign, column.n_foreign) == ((CANARY,), 1)
 
 
+def test_foreign_states_are_told_of_the_column_that_holds_them() -> None:
+    """The exchange asks about the column that declares the states, a site's report about each."""
+    columns = Columns(sequence=("t0", "t1", "t2"), levels={"t0": ("p", "q")})
+    table = {"t0": ["p", "q", "q"], "t1": ["p", CANARY, CANARY], "t2": [CANARY, "p", "q"]}
+    got = loaded(table, columns)
+    assert got.data.foreign_levels == ("t0",)
+    counts = {column.name: column.n_foreign for column in got.report.columns}
+    assert counts == {"t0": 0, "t1": 2, "t2": 1}
+
+
 def test_a_missing_code_is_no_foreign_level() -> None:
     columns = Columns(features=("c",), levels={"c": ("1", "2")})
     site = SiteColumns(missing_codes={"c": [9]})

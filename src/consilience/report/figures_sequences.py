@@ -17,6 +17,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from consilience.exceptions import ParameterError
+from consilience.numerics.mixture_starts import check_count
 from consilience.report import drawing
 from consilience.report.sequence_reading import Chains, Items, chains_of, items_of, told_of
 
@@ -139,8 +140,7 @@ def plot_state_distribution(fitted: Any, X: Any = None, *, length: int = 24) -> 
         There is not one label for each sequence.
     """
     if X is None:
-        if length < 1:
-            raise ParameterError.of("length", "an integer of at least 1", length)
+        check_count("length", length)
         chains = chains_of(fitted)
         states, times = chains.states, tuple(str(t) for t in range(1, length + 1))
         shares = chains.by_time(length)

@@ -162,7 +162,7 @@ def told_of(fitted: Any, x: Any) -> Told:
     Raises
     ------
     DataError
-        There is not one label for each sequence.
+        There is not one label for each sequence, or no state was seen in any.
     """
     from consilience.estimators.markov_mixture_input import column_names, sequences_of
 
@@ -173,6 +173,8 @@ def told_of(fitted: Any, x: Any) -> Told:
     if labels.shape != (len(sequences),) or labels.dtype.kind not in "iu":
         raise DataError("labels must be whole numbers, one for each sequence")
     wide = np.asarray(sequences.to_wide(), dtype=np.int64)
+    if not wide.size:
+        raise DataError("no state was seen in any sequence: there is nothing to draw")
     names = sequences.states or tuple(range(sequences.n_states))
     columns = column_names(x)
     times = list(range(1, wide.shape[1] + 1)) if columns is None else list(columns)

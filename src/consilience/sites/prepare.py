@@ -234,6 +234,7 @@ class _Loader:
         self.partition = partition
         self.missing: dict[str, Mask] = {}
         self.foreign: dict[str, tuple[tuple[str, ...], int]] = {}
+        self.outside: dict[str, None] = {}
         self.reasons: dict[str, Mask] = {}
         self.unmatchable = (0, 0)
         self.read: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]] = {}
@@ -273,7 +274,7 @@ class _Loader:
             sequence=kept(sequence),
             sequence_names=self.columns.sequence,
             levels=self.columns.levels,
-            foreign_levels=tuple(self.foreign),
+            foreign_levels=tuple(self.outside),
             n_read=self.table.n_rows,
             content_hash=self.table.content_hash,
             bounds=self._bounds(plan),
@@ -381,15 +382,18 @@ class _Loader:
         return positions, texts
 
     def _codes(self, name: str, levels: tuple[str, ...], declared: str) -> NDArray[np.int64]:
-        """Positions among levels: -1 missing, -2 foreign (which is remembered for `declared`)."""
+        """Positions among levels: -1 missing, -2 foreign.
+
+        Foreign ones are remembered for the column that holds them, and for the one whose levels the
+        study declares (of a sequence, the first), about which sites are asked.
+        """
         positions, texts = self._categories(name)
         codes: NDArray[np.int64] = np.append(match(texts, levels), -1)[positions]
         n_foreign = int(np.count_nonzero(codes == -2))
         if n_foreign:
             present = np.unique(positions[codes == -2])
-            seen, count = self.foreign.get(declared, ((), 0))
-            found = dict.fromkeys((*seen, *(texts[i] for i in present)))
-            self.foreign[declared] = (tuple(found)[:SHOWN_LEVELS], count + n_foreign)
+            self.foreign[name] = (tuple(texts[i] for i in present[:SHOWN_LEVELS]), n_foreign)
+            self.outside[declared] = None
         return codes
 
     def _note_missing(self, name: str, missing: Mask) -> None:
