@@ -166,7 +166,7 @@ def test_values_outside_the_declared_levels_are_counted_not_shown(space: Workspa
     checked = call("check", space.file)
     assert checked.exit_code == 3
     assert "osaka: Cannot take part: column 'kind' holds values outside" in checked.stdout
-    assert "in 1 rows" in sentence(checked)
+    assert "in 1 row:" in sentence(checked)
     nowhere(space, checked.output)
     assert "site osaka: column 'kind' holds values outside the declared" in refused(space, 3)
     space.write(
@@ -523,7 +523,7 @@ def test_an_approved_study_with_reference_rows_runs(space: Workspace) -> None:
     assert "the steward has not approved the study" in sentence(checked)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("private", [False, True])
 def test_reference_rows_reach_sites_elsewhere_unless_they_are_theirs(
     tmp_path: Path, private: bool
