@@ -63,10 +63,10 @@ demo: $(STAMP) ## run the demonstration and say where its report is
 	echo "Report: $$report"
 
 test: $(STAMP) ## the test suite
-	$(PYTEST) -n $(WORKERS) -m "$(FAST)"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)"
 
 test-quick: $(STAMP) ## the tests that take less than a second each
-	$(PYTEST) -n $(WORKERS) -m "$(FAST) and not medium"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST) and not medium"
 
 test-slow: $(STAMP) ## statistical tests, guides, demonstrations
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "slow and not long"

@@ -422,6 +422,7 @@ def test_harmless_text_is_no_leak() -> None:
     assert leaks("see docs/home/page.md, src/work/x.py, https://example.org/work/x") == []
 
 
+@pytest.mark.slow
 def test_committed_files_name_no_registry_and_no_local_path() -> None:
     files = committed_files()
     assert ROOT / "requirements.lock" in files

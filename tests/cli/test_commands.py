@@ -311,7 +311,7 @@ def demo_leaves_runs(method: str, n_runs: int) -> None:
     assert call("check", f"consilience-demo/{method}.toml").exit_code == 0
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(set(DEMOS) - set(LONG_DEMOS)))
 def test_demo_runs_twice_and_its_files_run(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -342,6 +342,7 @@ def test_what_a_demo_points_to_can_stand_beside_it(method: str) -> None:
         assert apart or not clash, (command, clash)
 
 
+@pytest.mark.slow
 def test_show_puts_first_what_a_reader_looks_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,7 +399,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     assert "typer" in loaded
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_progress_on_a_terminal(space: Workspace) -> None:
     """The live display goes to the error stream; the answer to the other one, untouched."""
     parent, child = os.openpty()

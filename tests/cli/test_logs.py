@@ -46,7 +46,7 @@ def logged(
     return parsed(stream.getvalue())
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_site_and_its_coordinator(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     # Not to its end: here both ends are whole commands, and their logs are what is looked at.

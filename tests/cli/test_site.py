@@ -128,7 +128,7 @@ def test_keys(tmp_path: Path) -> None:
     assert first.stdout.strip() == SigningKey.load(tmp_path / "k").public
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_watch_outputs_and_clean_ends(workspace: Workspace) -> None:
     with workspace.watching("boston", "leeds") as processes:
         run = workspace.run()
@@ -169,7 +169,7 @@ def test_outputs_of_runs(workspace: Workspace) -> None:
         assert wrong.exit_code == 7 and "there are r7" in wrong.stderr
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_approval_is_effective_while_watching(workspace: Workspace, tmp_path: Path) -> None:
     toml = str(workspace.site_toml("boston"))
     other = tmp_path / "other.toml"
@@ -191,7 +191,7 @@ def test_approval_is_effective_while_watching(workspace: Workspace, tmp_path: Pa
     assert wrong.exit_code == 2 and "does not name site 'boston'" in wrong.stderr
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_purged_run_leaves_its_outputs_and_cannot_go_on(workspace: Workspace) -> None:
     with workspace.watching("boston", "leeds"):
         workspace.run(run_id="r1")
@@ -204,7 +204,7 @@ def test_a_purged_run_leaves_its_outputs_and_cannot_go_on(workspace: Workspace) 
     assert run_cli("purge", toml, "../r1").exit_code == 7
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["yes\nyes\ny\n", "yes\nperhaps\nno\n"])
 def test_confirm_shows_each_message_and_waits(workspace: Workspace, answers: str) -> None:
     refused = "no" in answers
@@ -245,7 +245,7 @@ def test_confirm_without_a_steward_sends_nothing(workspace: Workspace) -> None:
     assert "nobody answered at the prompt" in said.splitlines()[-1]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_signal_at_the_prompt_stops_at_once(workspace: Workspace) -> None:
     process = workspace.process("boston", "--confirm")
     run = threading.Thread(target=_expect_quorum_error, args=(workspace,))

@@ -22,7 +22,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "reference-avera
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_python_of_the_guide_prints_what_it_shows() -> None:
     printed = io.StringIO()
     namespace: dict[str, object] = {}

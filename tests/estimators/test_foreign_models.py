@@ -337,7 +337,7 @@ def test_a_server_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fm._SERVER._process is None
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_from_several_threads() -> None:
     models = [portable(model) for model in honest()]
     wanted = ask(models)
@@ -406,7 +406,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_server_ends_with_its_process(killed: bool) -> None:

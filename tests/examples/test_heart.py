@@ -19,6 +19,8 @@ from consilience.testing.fakes import members, with_fixed_secrets
 EXAMPLE = Path(__file__).parents[2] / "examples" / "heart"
 KEPT = {"cleveland": 303, "hungarian": 293, "switzerland": 117, "va": 140}
 
+pytestmark = pytest.mark.slow
+
 
 def hospitals(home: Path) -> tuple[Study, Federation]:
     """The example's study, and its sites with homes elsewhere and fixed secrets."""
@@ -95,7 +97,7 @@ def test_the_null_is_printed_beside_it(heart: tuple[Run, pd.DataFrame]) -> None:
     assert "no clear evidence" in run.result.summary()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_held_out_entries_take_two_classes(
     data_dir: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

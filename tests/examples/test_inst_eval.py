@@ -42,6 +42,7 @@ def run(workspace: Path) -> Run:
     return run_workspace(workspace)
 
 
+@pytest.mark.slow
 def test_the_study_names_what_the_tables_hold(data_dir: Callable[[str], Path]) -> None:
     study = Study.load(EXAMPLE / "study.toml")
     sites, new = site_tables(read_ratings(data_dir("grouped")))
@@ -50,6 +51,7 @@ def test_the_study_names_what_the_tables_hold(data_dir: Callable[[str], Path]) -
     assert {study.columns.entity, study.columns.target} <= set(sites["department-01"])
 
 
+@pytest.mark.slow
 def test_students_have_one_department(data_dir: Callable[[str], Path]) -> None:
     ratings = read_ratings(data_dir("grouped"))
     assert len(ratings) == 73421
@@ -60,6 +62,7 @@ def test_students_have_one_department(data_dir: Callable[[str], Path]) -> None:
     assert ratings["student"].nunique() - own["student"].nunique() == 14
 
 
+@pytest.mark.slow
 def test_tables_of_the_departments(data_dir: Callable[[str], Path]) -> None:
     ratings = read_ratings(data_dir("grouped"))
     sites, new = site_tables(ratings)
@@ -90,7 +93,7 @@ def test_every_department_can_take_part_under_strict_rules(workspace: Path) -> N
     assert [check.error for check in checks] == [None] * 14
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_classes_beside_mixed_models(workspace: Path, run: Run) -> None:
     """Errors on new ratings, as the page shows them.
 
@@ -122,7 +125,7 @@ def printed(page: str) -> dict[str, float]:
     return {line[0]: float(line[1]) for line in lines}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_the_sites_measure(run: Run) -> None:
     ridge, _, classes, mean = run.result.pooled_mse
     assert classes < 0.98 * ridge < mean

@@ -22,7 +22,7 @@ def cluster() -> Iterator[None]:
         yield
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mean-and-sd", "ensemble-clustering"])
 def test_a_dask_cluster_gives_the_same_bytes(name: str, cluster: None) -> None:
     case = CASES[name]

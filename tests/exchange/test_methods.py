@@ -45,13 +45,13 @@ def test_same_seed_same_transcript(case: Case) -> None:
     check_method.check_same_seed(case.method, case.factory)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @each_case
 def test_order_workers_and_backend_do_not_matter(case: Case) -> None:
     check_method.check_order(case.method, case.factory, backends=BACKENDS)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @each_question
 def test_absence_is_as_stated(case: Case) -> None:
     check_method.check_absence(
@@ -71,6 +71,7 @@ def test_absence_in_every_round(case: Case) -> None:
     check_method.check_absence(case.method, case.factory, sites=["birch"])
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @each_long
 def test_resume_after_every_event(case: Case) -> None:

@@ -376,7 +376,7 @@ def steps_and_rounds(them: Parties, how: AssistedGLM) -> dict[int, tuple[str, st
     return {r: (Request.from_bytes(d).step, s) for (r, s), d in engine.requests.items()}
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
     ["contribute", *(pytest.param(x, marks=SLOW) for x in ("receive", "finish", "record"))],

@@ -216,7 +216,7 @@ def test_following_with_other_columns_says_so() -> None:
 # --------------------------------------------------------------------------- limits at the default
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_limits_at_the_default_policy_hold_or_are_not_given() -> None:
     """What is certified equals the pooled sandwich; what is bounded is not below the pooled error
     by the model; everything else has no limits."""

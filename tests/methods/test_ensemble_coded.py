@@ -231,7 +231,7 @@ def test_a_state_that_was_not_declared_is_a_difference_of_the_site() -> None:
     assert "CANARY" not in str(e.value)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_hard_sites_are_handled() -> None:
     """Sequences of one state or none, all alike, a state absent, one site, one class, few rows."""
     tables, _ = sequences((60, 70))
@@ -274,7 +274,7 @@ def test_models_of_all_sites_are_about_eight(n_sites: int, expected: int) -> Non
         assert EnsembleClustering(model=kind, n_resamples=3)._models_each(n_sites) == 3
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @each_kind
 def test_more_sites_fit_fewer_models_each(kind: str) -> None:
     """Four at two sites, two at five; one where the study says so, and a run may follow it."""

@@ -511,6 +511,7 @@ def test_small_classes_take_no_part_and_are_said() -> None:
     assert (part["part"] == "left out").sum() == 8
 
 
+@pytest.mark.slow
 def test_a_constant_column_and_a_duplicate_do_no_harm() -> None:
     tables = tables_of([60, 60])
     for table in tables.values():

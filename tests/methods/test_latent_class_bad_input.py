@@ -209,7 +209,7 @@ def test_every_event_is_an_entity() -> None:
     assert run.result.n_entities.sum() == len(TABLE)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 def test_more_columns_than_an_entity_or_a_class_has_events(policy: str) -> None:
     frame = TABLE.copy()
@@ -240,6 +240,7 @@ def test_more_columns_than_events_under_a_strict_policy() -> None:
     said(caught.value, "drop columns")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 def test_collinear_and_constant_columns(policy: str) -> None:
     frame = TABLE.assign(same=TABLE["x1"] + TABLE["x2"], seven=7.0, again=TABLE["x1"])
@@ -260,6 +261,7 @@ def test_collinear_and_constant_columns(policy: str) -> None:
     np.testing.assert_allclose(together[:, 0], together[:, 1], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1e8, 1e-8], ids=["huge", "tiny"])
 @pytest.mark.parametrize("start", ["random", "local"])
 def test_units_do_not_matter(factor: float, start: str) -> None:
@@ -285,6 +287,7 @@ def test_columns_far_from_zero() -> None:
     assert moved.sigma == pytest.approx(plain.sigma, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 @pytest.mark.parametrize("value", [0.0, 3.25])
 @pytest.mark.parametrize("start", ["random", "local"])

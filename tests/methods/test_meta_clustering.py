@@ -216,7 +216,7 @@ def test_given_number_of_groups_is_cut_as_in_the_textbook() -> None:
 # --------------------------------------------------------------------------- units
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 @pytest.mark.parametrize(
     ("candidate", "groups"),

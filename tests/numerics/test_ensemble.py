@@ -27,7 +27,7 @@ def random_case(seed: int, n: int, m: int):
 
 
 CASES = [(0, 60, 3), (1, 40, 8), (2, 25, 30), (3, 50, 2), (4, 30, 1)]
-LARGE = pytest.param(5, 500, 30, marks=pytest.mark.slow)
+LARGE = pytest.param(5, 500, 30, marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize(("seed", "n", "m"), [*CASES, LARGE])
@@ -78,7 +78,7 @@ def test_larger_case_with_matrix_distances():
     assert found.features.shape[1] <= rank
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_identical_labels_from_identical_starts():
     sim = simulate_gaussian_sites(
         5, rng=stream(3, "starts"), design="imbalanced", variance=0.3, sizes=(40, 80)

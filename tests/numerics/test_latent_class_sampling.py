@@ -129,7 +129,7 @@ def test_draws_with_fixed_classes_equal_the_textbook(share: float | None) -> Non
     np.testing.assert_allclose(probabilities, rows, atol=1e-12, rtol=0)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_sweeps_sample_the_posterior() -> None:
     """Frequencies of all labellings of five entities against their posterior by enumeration."""
     blocks = simulated(5, 2, 2, 7, sigma=3.0)

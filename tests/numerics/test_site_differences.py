@@ -53,6 +53,7 @@ def test_what_rounding_leaves_of_a_row_is_no_difference() -> None:
     assert np.allclose(pooled_chances(tables(chances, 10, kinds), ROWS), 0.25)
 
 
+@pytest.mark.slow
 def test_squares_are_too_large_by_the_errors_and_the_estimate_is_not() -> None:
     """Tables of 100, told to .02 as at sites: .0800 between the truths, errors add .0140.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 from sklearn.ensemble import (
@@ -49,6 +51,13 @@ CLASSIFIERS: list[Any] = [
     ExtraTreesClassifier(15, random_state=0),
     GradientBoostingClassifier(n_estimators=9, random_state=0),
 ]
+
+
+@pytest.fixture(autouse=True)
+def one_worker() -> Iterator[None]:
+    """Of several threads a forest adds its trees up in the order they come."""
+    with joblib.parallel_config("sequential"):
+        yield
 
 
 @pytest.mark.parametrize("model", REGRESSORS, ids=str)

@@ -12,6 +12,7 @@ from consilience.exceptions import DataError, MissingExtraError, ParameterError
 from consilience.privacy.randomized_response import RandomizedResponse
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flip", [0.05, 0.3])
 def test_both_values_are_flipped_at_the_stated_rate(flip: float) -> None:
     values = np.repeat([0.0, 1.0], 5000)

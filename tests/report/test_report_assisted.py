@@ -527,6 +527,7 @@ def test_rank_in_the_report_is_that_of_the_result(run: Run) -> None:
     assert told["lab"][0] >= 2
 
 
+@pytest.mark.slow
 def test_report_from_files_is_that_of_the_run(run: Run) -> None:
     assert run.directory is not None
     assert html.render(load_run(run.directory)) == html.render(run)

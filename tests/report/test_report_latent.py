@@ -43,7 +43,7 @@ def blocks(result: Any) -> dict[str, Block]:
 # --- every outcome --------------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str) -> None:
     check_told(REPORT, run_of(CASES[case](), average_rounds=10), limits=7)
@@ -104,6 +104,7 @@ def test_models_that_are_no_better_than_the_mean_are_said_to_be() -> None:
     assert any("better than the mean alone" in s for s in headline(result).more)
 
 
+@pytest.mark.slow
 def test_labels_that_never_settle_are_said_to() -> None:
     told = blocks(CASES["jumping"]())["How the rounds went"]
     assert "60 % of the entities" in told.warning
@@ -212,6 +213,7 @@ def test_of_many_coefficients_those_that_differ_most_are_drawn() -> None:
     assert "those 12 of 31 coefficients" in spoken(blocks(result)["The classes"])
 
 
+@pytest.mark.slow
 def test_counts_that_stay_at_a_site_are_gaps_and_not_zeros() -> None:
     result = CASES["small-cells"]()
     told = blocks(result)["Who belongs where"]
@@ -267,7 +269,7 @@ def test_entities_that_are_in_no_sum_are_counted() -> None:
     assert latent_sites.counted_words(silent) == ""
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_round_of_the_merge_is_marked() -> None:
     assert figures_latent.merge_round(result_of()) == 25.5
     assert figures_latent.merge_round(CASES["no-merge"]()) is None
@@ -283,6 +285,7 @@ def test_the_round_of_the_merge_is_marked() -> None:
     assert "The rounds began" not in spoken(blocks(CASES["no-merge"]())["How the rounds went"])
 
 
+@pytest.mark.slow
 def test_merges_that_cost_likelihood_say_how_many_classes_there_may_be() -> None:
     path = np.array([[7, 30.0], [6, 12.0], [5, -40.0], [4, -90.0]])
     told = spoken(blocks(result_of(merge_path=path))["How the rounds went"])
@@ -329,7 +332,7 @@ def visits() -> dict[str, Any]:
     }
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_figures_of_a_fitted_estimator(visits: dict[str, Any]) -> None:
     table = visits["aspen"]
     for intercept in (True, False):
@@ -349,7 +352,7 @@ def test_figures_of_a_fitted_estimator(visits: dict[str, Any]) -> None:
     assert "x0" in letters(drawn(room.plot_latent_coefficients(bare)))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_report_of_a_real_run(visits: dict[str, Any], tmp_path: Path) -> None:
     federation = Federation.local(
         visits,

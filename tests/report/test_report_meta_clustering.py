@@ -225,7 +225,7 @@ def blocks(result: MetaClusteringResult) -> dict[str, Block]:
 # --- every outcome --------------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str) -> None:
     check_told(REPORT, run_of(CASES[case]()), limits=7, longest=300)
@@ -274,6 +274,7 @@ def test_headline_admits_what_speaks_against_the_groups() -> None:
     assert headline(weak).tone == "caution"
 
 
+@pytest.mark.slow
 def test_groups_without_signal_are_not_sold_as_groups() -> None:
     said = headline(result_of(8, 2, status="no-signal"))
     assert said.tone == "caution"
@@ -294,6 +295,7 @@ def test_sites_without_a_group_are_named_with_the_reason() -> None:
 # --- evidence -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_evidence_and_too_few_rows_look_different() -> None:
     enough, few = result_of(8, 1), few_rows()
     assert figures_meta_gain.power_counts(enough) == (28, 0, 0)
@@ -309,7 +311,7 @@ def test_no_evidence_and_too_few_rows_look_different() -> None:
     )
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_pairs_that_cannot_be_compared_are_shown_and_counted() -> None:
     result = result_of(8, 2, unknown=0.3)
     missing = int(np.isnan(figures_meta.pairs(result.z)).sum())
@@ -327,6 +329,7 @@ def test_pairs_that_cannot_be_compared_are_shown_and_counted() -> None:
     assert "s003 was compared with nobody" in alone.warning
 
 
+@pytest.mark.slow
 def test_merges_are_judged_one_by_one() -> None:
     result = result_of()
     text = spoken(blocks(result)["How the groups came about"])
@@ -344,6 +347,7 @@ def test_merges_are_judged_one_by_one() -> None:
     assert "not exactly the branches" in spoken(relocated["How the groups came about"])
 
 
+@pytest.mark.slow
 def test_merges_of_parts_without_a_pair_are_drawn_at_the_edge() -> None:
     z = np.full((4, 4), np.nan)
     z[0, 1] = z[1, 0] = z[2, 3] = z[3, 2] = -1.0
@@ -402,6 +406,7 @@ def test_gain_is_in_shares_and_says_what_it_rests_on() -> None:
     assert figures_meta_gain.gains(dataclasses.replace(result, gain=unknown)) == []
 
 
+@pytest.mark.slow
 def test_stability_only_where_it_was_asked_for() -> None:
     title = "Would the groups be found again?"
     assert title not in blocks(result_of(stability_runs=0))
@@ -458,7 +463,7 @@ def long_names(result: MetaClusteringResult) -> MetaClusteringResult:
     return dataclasses.replace(result, sites=sites)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("n_sites", [2, 8, 42, 43, 60, 200, 500])
 def test_figures_of_any_size_keep_their_labels_inside(n_sites: int) -> None:
     result = long_names(result_of(n_sites, min(n_sites, 3), unknown=0.1))
@@ -475,6 +480,7 @@ def test_figures_of_any_size_keep_their_labels_inside(n_sites: int) -> None:
             assert "long &lt;name" in svg or "\N{HORIZONTAL ELLIPSIS}" in svg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_groups", [7, 60])
 def test_maps_of_many_groups(n_groups: int) -> None:
     result = result_of(60, 3, labels=np.arange(60) % n_groups, n_clusters=n_groups)
@@ -513,7 +519,7 @@ def test_colours_follow_the_page() -> None:
             assert colour not in svg
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_same_result_same_drawing() -> None:
     for n_sites in (8, 60):
         result = result_of(n_sites, 2, unknown=0.1)
@@ -549,7 +555,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_report_of_a_real_run(directory: Path) -> None:
     run = load_run(directory)
     text = html.render(run)
@@ -572,6 +578,7 @@ def test_report_of_a_real_run(directory: Path) -> None:
     assert "<b>y</b>" not in text
 
 
+@pytest.mark.slow
 def test_report_of_a_real_run_holds_no_record(directory: Path) -> None:
     text = re.sub(r"<svg.*?</svg>", "", html.render(load_run(directory)), flags=re.S)
     shown = {float(x) for x in re.findall(r"-?\d+\.\d{4,}", text)}

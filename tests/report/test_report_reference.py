@@ -333,6 +333,7 @@ def test_too_small_a_reference_is_in_the_answer() -> None:
 # --- evidence -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rounds_that_end_too_early_are_said_to() -> None:
     still = result_of(n_rounds=2)
     title = "What the rounds gained and cost"

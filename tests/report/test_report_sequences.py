@@ -77,7 +77,7 @@ def titles(run: Any) -> list[str]:
     return [block.title for block in REPORT().evidence(run)]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_sequences_are_told(sequences: Any) -> None:
     check_told(REPORT(), sequences, limits=5)
     found = titles(sequences)
@@ -96,7 +96,7 @@ def test_sequences_are_told(sequences: Any) -> None:
     assert "present one only" in limits and "k-means" not in limits
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_categories_are_told(categories: Any) -> None:
     check_told(REPORT(), categories, limits=5)
     said = " ".join(spoken(block) for block in REPORT().evidence(categories))
@@ -112,7 +112,7 @@ def test_categories_are_told(categories: Any) -> None:
     assert {row[4] for row in by_site.rows} == {"\N{EN DASH}"}, "fewer than ten died at each site"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_pages_are_written(sequences: Any, categories: Any, tmp_path: Any) -> None:
     for name, run in (("s", sequences), ("c", categories)):
         page = room.write(run, tmp_path / f"{name}.html").read_text(encoding="utf-8")
@@ -173,7 +173,7 @@ def test_distances_are_drawn(sequences: Any) -> None:
         room.plot_site_differences(told(sequences, differences={}).result)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_rows_that_nobody_told_are_gaps_in_words_and_drawings(sequences: Any) -> None:
     steps = sequences.result.class_transition.copy()
     steps[0, 1] = np.nan
@@ -183,7 +183,7 @@ def test_rows_that_nobody_told_are_gaps_in_words_and_drawings(sequences: Any) ->
     assert "\N{EN DASH}: not told." in spoken(block)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_sites_that_told_nothing_leave_a_page(sequences: Any, tmp_path: Any) -> None:
     """Every site refused the last question: classes exist, what they look like is not known."""
     empty = {name: np.empty((0,) * n) for name, n in (("initial", 2), ("transition", 3))}

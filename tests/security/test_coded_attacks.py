@@ -62,7 +62,7 @@ def into_e(messages: dict[str, list[Any]]) -> list[np.ndarray]:
     return found
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_whether_somebody_made_a_rare_step_does_not_show() -> None:
     """Tables tell a rare step as they tell one that nobody made."""
 
@@ -151,7 +151,7 @@ def test_models_that_leave_do_not_depend_on_what_a_rare_step_led_to() -> None:
     assert (guarded[1][:, row_of_e] == 0.2).all()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_every_chance_that_leaves_rests_on_enough_people() -> None:
     """The attack: take any told chance of a step that fewer than ten made for theirs."""
     for carriers in (1, 5, 9):

@@ -406,6 +406,7 @@ def test_models_that_are_cut_do_not_tell_the_largest_response() -> None:
     assert abs((2 * high + low) / 3 - y.max()) > 0.1 * y.std()
 
 
+@pytest.mark.slow
 @still_open("an archive that overflows beyond a threshold fails, and it is said so")
 def test_open_the_largest_value_by_archives_that_overflow() -> None:
     """Linear and tree models are checked before rows are seen; numbers in archives are not."""
@@ -462,6 +463,7 @@ def test_a_run_selects_once() -> None:
     assert refused(hostile(rows(60), twice), "once in a run")
 
 
+@pytest.mark.slow
 def test_the_bound_holds_whatever_a_question_follows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -515,6 +517,7 @@ def reconstruction(n: int, seed: int) -> float:
     return float(np.sqrt((error**2).mean()) / y.std())
 
 
+@pytest.mark.slow
 def test_reconstruction_at_the_bound_is_not_better_than_stated() -> None:
     """0.19 +- 0.01 of a standard deviation over five draws (docs/proofs/foreign-models.md)."""
     assert reconstruction(60, 0) > 0.15
@@ -561,6 +564,7 @@ def test_halves_do_not_follow_from_the_public_seed() -> None:
     assert nearest("strict") > 0.03  # far above the rounding, of about 0.01
 
 
+@pytest.mark.slow
 def test_another_seed_redraws_nothing() -> None:
     """So nothing can be averaged over runs: halves, folds, resamples and forests are the same."""
     table = rows(60)

@@ -412,7 +412,7 @@ def test_differences_of_two_releases(policy: str, monkeypatch: pytest.MonkeyPatc
     assert (single > 0) is (policy == "simulation")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_nothing_is_ever_a_gap_and_nothing_is_said_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -538,7 +538,7 @@ def test_a_column_of_few_does_not_show_its_events(policy: str, centre: float) ->
     assert few_seen is (policy == "simulation")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["begin", "round", "conclude"])
 def test_refusals_do_not_say_that_somebody_is_extreme(
     step: str, monkeypatch: pytest.MonkeyPatch
@@ -921,6 +921,7 @@ def planted() -> tuple[Any, list[Any]]:
     return dataclasses.replace(made, columns=columns), []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["local", "random"])
 def test_no_planted_value_is_found_outside_its_site(start: str) -> None:
     found, canaries = planted()
@@ -942,6 +943,7 @@ def test_no_planted_value_is_found_outside_its_site(start: str) -> None:
     assert seen == []
 
 
+@pytest.mark.slow
 def test_no_value_of_an_event_leaves_a_strict_site() -> None:
     """Nor its square, nor a product of its cells."""
     tables = mixed_tables()

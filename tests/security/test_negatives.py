@@ -401,7 +401,7 @@ def recorded(parties: Parties) -> list[tuple[Place, str, bytes, str]]:
     return found
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_no_message_is_one_at_another_place(parties: Parties) -> None:
     """All messages of two runs, each put in the place of every other one."""
     found = recorded(parties)

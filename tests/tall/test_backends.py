@@ -32,6 +32,7 @@ def fits(folder: Path) -> list[np.ndarray]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["threading", "loky"])
 def test_processes_and_threads(tmp_path: Path, backend: str) -> None:
     alone = fits(tmp_path)

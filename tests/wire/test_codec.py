@@ -63,6 +63,7 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
+@pytest.mark.slow
 @given(nests)
 @settings(max_examples=150)
 def test_any_nest_survives_the_round_trip(value: Any) -> None:

@@ -493,6 +493,7 @@ def test_truncated_and_flipped_archives(honest: bytes) -> None:
         archive.archive_fault(bytes(damaged))  # says something or nothing, and never raises
 
 
+@pytest.mark.slow
 def test_bombs(honest: bytes) -> None:
     schema, files = parts_of(honest)
     name = next(iter(files))
