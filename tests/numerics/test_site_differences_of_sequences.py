@@ -80,7 +80,7 @@ def classes_given(moved: float, n: int, replicates: int) -> np.ndarray:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moved", [0.0, 0.15, 0.6])
-@pytest.mark.parametrize("n", [60, 600])
+@pytest.mark.parametrize("n", [60, pytest.param(600, marks=pytest.mark.long)])
 def test_steps_within_sequences_leave_the_coverage(moved: float, n: int) -> None:
     """Given the classes, what leaves a state are draws one after the other: as if independent.
 
