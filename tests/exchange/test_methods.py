@@ -24,8 +24,11 @@ each_question = pytest.mark.parametrize(
         for name, case in CASES.items()
     ],
 )
-each_long = pytest.mark.parametrize(
-    "case", [pytest.param(case, id=name) for name, case in CASES.items() if case.long]
+each_long, each_short = (
+    pytest.mark.parametrize(
+        "case", [pytest.param(case, id=name) for name, case in CASES.items() if case.long == long]
+    )
+    for long in (True, False)
 )
 
 
@@ -54,15 +57,16 @@ def test_order_workers_and_backend_do_not_matter(case: Case) -> None:
 @pytest.mark.slow
 @each_question
 def test_absence_is_as_stated(case: Case) -> None:
+    actions = check_method.ABSENCES[:: 2 if case.long else 1]
     check_method.check_absence(
-        case.method, case.factory, sites=["birch"], every_round=not case.long
+        case.method, case.factory, actions=actions, sites=["birch"], every_round=not case.long
     )
 
 
 @pytest.mark.medium
-@each_question
+@each_short
 def test_resume(case: Case) -> None:
-    check_method.check_resume(case.method, case.factory, every_event=not case.long)
+    check_method.check_resume(case.method, case.factory)
 
 
 @pytest.mark.long
@@ -74,7 +78,8 @@ def test_absence_in_every_round(case: Case) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @each_long
-def test_resume_after_every_event(case: Case) -> None:
+def test_resume_of_long_runs(case: Case) -> None:
+    """`make test-faults` kills every method too, in processes of its own."""
     check_method.check_resume(case.method, case.factory)
 
 

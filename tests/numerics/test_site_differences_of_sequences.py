@@ -78,9 +78,9 @@ def classes_given(moved: float, n: int, replicates: int) -> np.ndarray:
     return np.array(misses)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("moved", [0.0, 0.15, 0.6])
-@pytest.mark.parametrize("n", [60, pytest.param(600, marks=pytest.mark.long)])
+@pytest.mark.parametrize("n", [60, 600])
 def test_steps_within_sequences_leave_the_coverage(moved: float, n: int) -> None:
     """Given the classes, what leaves a state are draws one after the other: as if independent.
 

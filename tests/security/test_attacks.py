@@ -32,6 +32,8 @@ SMALL_CASES = {name: case for name, case in CASES.items() if not case.asynchrono
 
 AT_ONCE = SUITE[::8]
 """Attacks that are tried on every method at once; on methods that take long the others are slow."""
+SECONDS_EACH = ("latent-class-regression",)
+"""Cases of which one run takes seconds."""
 
 
 def every_pair() -> Iterator[Any]:
@@ -39,7 +41,8 @@ def every_pair() -> Iterator[Any]:
     for attack in SUITE:
         for name, case in SMALL_CASES.items():
             later = case.long and attack not in AT_ONCE
-            marks = [pytest.mark.slow] if later else []
+            mark = pytest.mark.long if name.startswith(SECONDS_EACH) else pytest.mark.slow
+            marks = [mark] if later else []
             yield pytest.param(attack, case, id=f"{attack.name}-{name}", marks=marks)
 
 

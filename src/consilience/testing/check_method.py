@@ -322,22 +322,12 @@ class _Killed(Exception):
     """The coordinator dies here."""
 
 
-def check_resume(method: Method, factory: Factory, *, every_event: bool = True) -> None:
-    """A run ends with the same bytes, wherever its coordinator was killed or its journal cut.
-
-    Without `every_event`, it is killed at the first two and the last event of each kind and step,
-    and the journal is cut after some ten records.
-    """
-    events: list[tuple[str, str]] = []
-
-    def remember(kind: str, facts: dict[str, Any]) -> None:
-        asked = events[-1][1] if events else ""
-        events.append((kind, str(facts.get("step", asked))))
-
-    undisturbed = method.run(factory(), seed=SEED, on_event=remember)
+def check_resume(method: Method, factory: Factory) -> None:
+    """A run ends with the same bytes, wherever its coordinator was killed or its journal cut."""
+    events: list[str] = []
+    undisturbed = method.run(factory(), seed=SEED, on_event=lambda kind, facts: events.append(kind))
     asynchronous = _is_asynchronous(method, factory)
-    positions = range(len(events)) if every_event else sorted(_telling(enumerate(events)))
-    for position in positions:
+    for position in range(len(events)):
         with tempfile.TemporaryDirectory() as folder:
             federation, out = factory(), Path(folder) / "run"
             _run_and_die(method, federation, out, position)
@@ -347,7 +337,7 @@ def check_resume(method: Method, factory: Factory, *, every_event: bool = True) 
                 _expect_same(undisturbed, resumed, where)
             _check_replay(method, federation, out, resumed, where)
     if not asynchronous:
-        _check_cut_journals(method, factory(), every_record=every_event)
+        _check_cut_journals(method, factory())
 
 
 def _run_and_die(method: Method, federation: Federation, out: Path, position: int) -> None:
@@ -378,14 +368,12 @@ def _check_replay(method: Method, federation: Federation, out: Path, run: Run, w
     expect(chains[0] == chains[1], f"{where}, then replayed: the transcript is chained otherwise")
 
 
-def _check_cut_journals(method: Method, federation: Federation, *, every_record: bool) -> None:
+def _check_cut_journals(method: Method, federation: Federation) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole"
         run = method.run(federation, seed=SEED, out=whole)
         log = (whole / "journal" / "log").read_bytes()
-        ends = list(enumerate([0, *_record_ends(log)]))
-        apart = 1 if every_record else max(len(ends) // 10, 1)
-        for number, end in ends[::apart]:
+        for number, end in enumerate([0, *_record_ends(log)]):
             out = Path(folder) / f"cut-{number}"
             shutil.copytree(whole, out)
             (out / "journal" / "log").write_bytes(log[:end])
