@@ -78,7 +78,7 @@ test-faults: $(STAMP) ## crashes, absences, damaged messages
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "faults"
 
 test-flower: $(STAMP) ## a Flower deployment on loopback
-	$(PYTEST) -m "flower"
+	$(PYTEST) -m "flower and not long"
 
 test-postgresql: $(STAMP) ## tables from a PostgreSQL server, which the tests start themselves
 	$(PYTEST) -m "postgresql"

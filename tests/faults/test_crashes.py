@@ -38,7 +38,7 @@ AT_EVERY_BOUNDARY = {
     "secret-draws",
     "assistance-test",
 }
-MOMENTS = 12
+MOMENTS = 8
 
 
 def _some(case: str, moments: list[tuple[int, str]]) -> list[tuple[int, str]]:
