@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from consilience.methods.phases.entry_errors import (
+    are_errors,
     entry_seed,
     few_missing,
     merged,
@@ -153,3 +154,10 @@ def test_the_seed_is_a_digest_of_protected_values_and_public_otherwise() -> None
     Site.limits, Site.rng = OPEN, np.random.default_rng(3)
     wanted = int(np.random.default_rng(3).integers(2**63 - 1))
     assert entry_seed(values, Site(), "one") == wanted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("size", "fine"), [(1e190, True), (1e260, False), (np.nan, False)])
+def test_told_errors_may_be_those_of_large_entries(size: float, fine: bool) -> None:
+    errors = np.full((2, 3), size)
+    assert are_errors(errors, np.array([5.0, 5.0]), np.ones(3), largest=1e250) == fine
+    assert not are_errors(errors, np.array([5.0, 5.0]), np.ones(3))

@@ -23,7 +23,9 @@ _MOST_ENTRIES = 1 << 50  # whole numbers of this size, and sums of them, are exa
 _LARGEST = 1e150  # of sums of squares and standard errors, whose squares are numbers then
 
 
-def are_errors(errors: FloatArray, entries: FloatArray, se: FloatArray) -> bool:
+def are_errors(
+    errors: FloatArray, entries: FloatArray, se: FloatArray, *, largest: float = _LARGEST
+) -> bool:
     """Whether figures that a site sent can be what :func:`released_errors` gives.
 
     Parameters
@@ -31,10 +33,12 @@ def are_errors(errors: FloatArray, entries: FloatArray, se: FloatArray) -> bool:
     errors : (G, a) array
     entries : (G,) array
     se : (a,) array
+    largest : float
+        Of sums and standard errors.
     """
     whole = (entries >= 1) & (entries <= _MOST_ENTRIES) & (entries == np.floor(entries))
     sizes = np.concatenate([errors.ravel(), se])
-    return bool(whole.all() and ((sizes >= 0) & (sizes <= _LARGEST)).all())
+    return bool(whole.all() and ((sizes >= 0) & (sizes <= largest)).all())
 
 
 def entry_seed(values: FloatArray, site: SiteContext, purpose: str) -> int:
