@@ -7,8 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from consilience.datasets.simulate_matrices import simulate_low_rank
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
+from consilience.numerics.random import stream
 from consilience.numerics.soft_impute import (
     alpha_max,
     choose_solver,
@@ -280,6 +282,20 @@ def test_a_rank_that_no_penalty_leaves() -> None:
         (fit,) = unshrunk_rank_path(Entries.of(x), [4], solver=solver, tol=1e-4)
         assert fit.rank < 4
         assert fit.at(np.array([3]), np.array([2]))[0] == pytest.approx(12.0, rel=0.02)
+
+
+def test_a_largest_rank_that_binds_leads_past_saddles() -> None:
+    sweeps = 0
+    for seed in (3, 4, 5):
+        x = simulate_low_rank(300, 200, rng=stream(seed, "half"), observed=0.2).x
+        entries = Entries.of(x)
+        path = alpha_max(entries) * np.geomspace(0.9, 0.02, 6)
+        fits = list(soft_path(entries, path, max_rank=12, solver="als"))
+        assert all(fit.converged for fit in fits)
+        assert fits[-1].capped
+        sweeps += sum(fit.n_iter for fit in fits)
+    # Mixing is drawn to saddles: without longer steps beside them it takes 1,760 sweeps.
+    assert sweeps < 1_400
 
 
 # ------------------------------------------------------------------ solvers and settings

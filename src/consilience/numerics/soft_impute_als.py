@@ -153,6 +153,22 @@ class _Mixing:
         return np.asarray(plain - (weights @ (points + steps)).reshape(b.shape))
 
 
+class _Reach:
+    """Longer and longer steps along the fixed-point iteration of B.
+
+    Mixing is drawn to any fixed point, a saddle as well, and fails at once beside one. There the
+    plain steps grow geometrically, and so do these.
+    """
+
+    def __init__(self) -> None:
+        self.times = 1.0
+
+    def next(self, b: FloatArray, plain: FloatArray) -> FloatArray:
+        """Next point from the present one and where the iteration takes it."""
+        self.times *= 2.0
+        return np.asarray(b + self.times * (plain - b))
+
+
 class _Bracket:
     """Penalties between which the fixed point lies at which a singular value would enter."""
 
@@ -280,7 +296,8 @@ class SparseSolver:
         e, rest = self.entries, self.rest
         b = np.ascontiguousarray(self.v * np.sqrt(self.s))
         a, kept = np.zeros((e.shape[0], len(self.s))), b
-        mixing, plain = _Mixing(), b
+        ahead: _Mixing | _Reach = _Mixing()
+        plain = b
         best, last, dual, still = np.inf, np.inf, -np.inf, False
         sweeps = 0
         while sweeps < max_iter and len(self.s):
@@ -290,7 +307,8 @@ class SparseSolver:
             rest.set(trial, b)
             objective = 0.5 * rest.loss + 0.5 * lam * float((trial**2).sum() + (b**2).sum())
             if objective > best and b is not plain:
-                mixing, b = _Mixing(), plain
+                at_once = isinstance(ahead, _Mixing) and len(ahead.points) <= 2
+                ahead, b = _Reach() if at_once else _Mixing(), plain
                 continue
             a, kept, best = trial, b, objective
             if sweeps % _CHECK == 0:
@@ -307,7 +325,7 @@ class SparseSolver:
                         break
             plain = np.empty_like(b)
             kernels.ridge_rows(self.pointer, *self.turned, a, lam, plain)
-            b = mixing.next(b, plain)
+            b = ahead.next(b, plain)
         self._take(a, kept)
         return sweeps, dual, still
 
