@@ -75,7 +75,7 @@ def test_alphabets() -> None:
         coded([["a"]], None)
     with pytest.raises(DataError, match="no state was seen"):
         coded([None], None)
-    with pytest.raises(DataError, match="contains infinity"):
+    with pytest.raises(DataError, match="infinity, which is no state"):
         coded([1.0, float("inf")], None)
     for wrong in (["a", "a"], [], ["a", None], 3, [["a"]]):
         with pytest.raises(ParameterError, match="states must be a list of different states"):
@@ -136,7 +136,18 @@ def test_times() -> None:
         ([1, 1], [2**60, 2**60 + 1], {}, "too large to be counted"),
         ([1, 1], [0, np.inf], {}, "infinite"),
         ([1, 1], [[0], [1]], {}, "columns of one length"),
-        ([1, 1], [10**30, 1], {}, "numbers or dates"),
+        ([1, 1], [10**30, 1], {}, "a time is too large"),
+        ([1, 1], [10**400, 1.5], {}, "a time is too large"),
+        (
+            [1, 1],
+            [np.timedelta64(2, "D"), np.timedelta64(3, "h")],
+            {},
+            "neither a number nor a date",
+        ),
+        ([1, 1], np.array([np.timedelta64(2, "D"), 3], dtype=object), {}, "numbers or dates"),
+        ([1, 1], [timedelta(2), timedelta(1)], {}, "numbers or dates"),
+        ([1, 1], [np.datetime64("2020-01-01"), 3], {}, "numbers or dates, all of one kind"),
+        ([1, 1], [np.datetime64("2020-01-01"), np.datetime64("NaT")], {}, "a time is missing"),
         ([1, 1], np.array(["2020-01-01", "x"], dtype=object), {}, "numbers or dates"),
         ([1, 1], [datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2)], {}, "a time zone"),
         ([1, 1], [date(2020, 1, 1), None], {}, "a time is missing"),
@@ -164,6 +175,7 @@ def test_dates_of_any_kind_give_the_order() -> None:
         days,
         days.tz_localize("Europe/Paris"),
         list(days),
+        list(days.to_numpy()),
         pd.Series(days.tz_localize("Europe/Paris")),
         [day.date() for day in days],
         [day.to_pydatetime().replace(tzinfo=zone) for day in days],

@@ -423,7 +423,9 @@ def coded(cells: list[Any], states: Iterable[Any] | None) -> tuple[CodeArray, tu
         raise DataError("a state must be a number or a text") from None
     present = [kind for kind in kinds if not _missing(kind)]
     if any(isinstance(kind, float | np.floating) and np.isinf(kind) for kind in present):
-        raise DataError("X contains infinity: a state is a number or a text")
+        raise DataError(
+            "X contains infinity, which is no state: leave a cell empty where nothing was seen"
+        )
     if states is None:
         if not present:
             raise DataError("no state was seen in any sequence: name the states, or give sequences")
@@ -496,12 +498,18 @@ def _unboxed(cells: list[Any]) -> NDArray[Any]:
         if len({getattr(cell, "tzinfo", None) is None for cell in cells}) > 1:
             raise DataError("some times have a time zone and others have none: give all one")
         return np.array([_instant(cell) for cell in cells])
+    if all(isinstance(cell, np.datetime64) for cell in cells):
+        return np.array(cells)
     try:
+        if any(isinstance(cell, np.timedelta64) for cell in cells):
+            raise TypeError  # NumPy takes durations of any unit for whole numbers
         if all(isinstance(cell, int | np.integer) for cell in cells):
             return np.array(cells, dtype=np.int64)
         return np.array([_number(cell) for cell in cells])
-    except (TypeError, ValueError, OverflowError):
-        raise DataError("times must be numbers or dates") from None
+    except OverflowError:
+        raise DataError("a time is too large: whole numbers of 64 bits are the limit") from None
+    except (TypeError, ValueError):
+        raise DataError("times must be numbers or dates, all of one kind") from None
 
 
 def _instant(cell: date) -> np.datetime64:
