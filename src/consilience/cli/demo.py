@@ -170,7 +170,7 @@ n_resamples = 1
     ),
     "meta-clustering": Demo(
         "Six clinics score the progression of diabetes. Do they all mean the same by it?",
-        'candidates = ["linear", "lasso"]\n',
+        'candidates = ["linear", "ridge"]\n',
         tables="clinics",
     ),
     "reference-averaging": Demo(
