@@ -84,7 +84,7 @@ test-postgresql: $(STAMP) ## tables from a PostgreSQL server, which the tests st
 	$(PYTEST) -m "postgresql"
 
 test-replication: $(STAMP) ## small slices of the papers' tables
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "replication"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "replication and not long"
 
 # The search needs no atheris, but is many times faster with it; it goes into a folder of its own
 # because it is not built for every system.

@@ -268,6 +268,7 @@ def test_groups_of_few_sites(design: str, policy: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("design", DESIGNS)
 def test_groups_of_few_sites_in_many_data_sets(design: str) -> None:
     """80 data sets, Monte Carlo error 2.4 points at 95 %."""
