@@ -171,7 +171,7 @@ def test_every_outcome_of_a_test_can_be_told(case: str) -> None:
     check_everything(TEST, TESTS[case]())
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FITS)
 def test_every_outcome_of_a_fit_can_be_told(case: str) -> None:
     check_everything(GLM, FITS[case]())
