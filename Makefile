@@ -71,7 +71,7 @@ test-quick: $(STAMP) ## the tests that take less than a second each
 test-slow: $(STAMP) ## statistical tests, guides, demonstrations
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "slow and not long"
 
-test-long: $(STAMP) ## long simulations, whole examples; before a release
+test-long: $(STAMP) ## long simulations, whole examples, the longest slices of tables; before a release
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "long"
 
 test-faults: $(STAMP) ## crashes, absences, damaged messages
