@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.sequences import LONGEST_GAP, Sequences, coded, distinct_rows
 
 A, B, C = "abc"
+LATE, WEST = np.datetime64("9999-12-31"), timezone(timedelta(hours=-5))
 
 
 def rows(sequences: Sequences) -> list[list[int]]:
@@ -122,8 +124,15 @@ def test_times() -> None:
     [
         ([1, 1], [2, 2], {}, "1 pair of id and time occurs twice"),
         ([1, 1], [1, np.nan], {}, "a time is missing"),
-        ([1, 1], ["x", "y"], {}, "neither a number nor a date"),
+        ([1, 1], ["x", "y"], {}, "numbers or dates"),
+        ([1, 1], np.array(["x", "y"]), {}, "numbers or dates"),
+        ([1, 1], [True, False], {}, "numbers or dates"),
         ([1, 1], np.array([1, None], dtype=object), {}, "a time is missing"),
+        ([1, 1], np.ma.masked_array([1, 2], [0, 1]), {}, "a time is missing"),
+        ([1, 1], [Decimal("sNaN"), 1], {}, "a time is missing"),
+        (np.ma.masked_array([1, 2], [0, 1]), [0, 1], {}, "an id is missing"),
+        ([1, 1], [[0], [1, 2]], {}, "columns of one length"),
+        ([[1], [1, 2]], [0, 1], {}, "columns of one length"),
         ([1, 1], [0, 10**6], {}, "999,999 unseen time points in a row"),
         ([1, 1], [0, LONGEST_GAP + 2], {}, "1,001 unseen"),
         ([1, 1], [5, LONGEST_GAP], {"start": -LONGEST_GAP}, "1,005 unseen"),
@@ -138,16 +147,13 @@ def test_times() -> None:
         ([1, 1], [[0], [1]], {}, "columns of one length"),
         ([1, 1], [10**30, 1], {}, "a time is too large"),
         ([1, 1], [10**400, 1.5], {}, "a time is too large"),
-        (
-            [1, 1],
-            [np.timedelta64(2, "D"), np.timedelta64(3, "h")],
-            {},
-            "neither a number nor a date",
-        ),
+        ([1, 1], [np.timedelta64(2, "D"), np.timedelta64(3, "h")], {}, "numbers or dates"),
         ([1, 1], np.array([np.timedelta64(2, "D"), 3], dtype=object), {}, "numbers or dates"),
         ([1, 1], [timedelta(2), timedelta(1)], {}, "numbers or dates"),
         ([1, 1], [np.datetime64("2020-01-01"), 3], {}, "numbers or dates, all of one kind"),
         ([1, 1], [np.datetime64("2020-01-01"), np.datetime64("NaT")], {}, "a time is missing"),
+        ([1, 1], [LATE, np.datetime64("2020-01-01T00:00:00.000000001")], {}, "round them"),
+        ([1, 1], [datetime.max.replace(tzinfo=WEST), datetime.now(UTC)], {}, "years 1 to 9999"),
         ([1, 1], np.array(["2020-01-01", "x"], dtype=object), {}, "numbers or dates"),
         ([1, 1], [datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2)], {}, "a time zone"),
         ([1, 1], [date(2020, 1, 1), None], {}, "a time is missing"),
@@ -161,7 +167,7 @@ def test_long_tables_that_are_refused(ids: Any, times: Any, settings: Any, messa
         Sequences.from_long(ids, times, [A, B], **settings)
 
 
-@pytest.mark.parametrize("start", ["1", 1.5, True, np.nan, 10**30])
+@pytest.mark.parametrize("start", ["1", 1.5, np.timedelta64(1, "D"), True, np.nan, 10**30])
 def test_starts_that_are_refused(start: Any) -> None:
     with pytest.raises(ParameterError, match="start must be a whole number"):
         Sequences.from_long([1, 1], [2, 3], [A, B], start=start)
@@ -176,6 +182,8 @@ def test_dates_of_any_kind_give_the_order() -> None:
         days.tz_localize("Europe/Paris"),
         list(days),
         list(days.to_numpy()),
+        np.array([day.to_datetime64().astype("M8[D]") for day in days], dtype=object),
+        [days[0], *days[1:3].to_numpy().astype("M8[h]"), days[3].date()],
         pd.Series(days.tz_localize("Europe/Paris")),
         [day.date() for day in days],
         [day.to_pydatetime().replace(tzinfo=zone) for day in days],
@@ -187,6 +195,26 @@ def test_dates_of_any_kind_give_the_order() -> None:
     assert rows(Sequences.from_long([1, 1], late, [A, B])) == [[1, 0]]
     large = [2**60 + 1, 2**60]
     assert rows(Sequences.from_long([1, 1], large, [A, B], gaps=False)) == [[1, 0]]
+    larger = np.array([2**64 - 1, 2**64 - 2], dtype=object)
+    assert rows(Sequences.from_long([1, 1], larger, [A, B], gaps=False)) == [[1, 0]]
+
+
+@pytest.mark.parametrize(
+    "soon",
+    [np.datetime64("2020-01-02", "ns"), pd.Timestamp("2020-01-02").as_unit("ns"), date(2020, 1, 2)],
+)
+def test_dates_of_several_units_are_not_wrapped(soon: Any) -> None:
+    """9999-12-31 stands for "not ended" in many tables; in nanoseconds it would be 1816."""
+    for late in (LATE, datetime(9999, 12, 31)):
+        boxed = np.empty(2, dtype=object)
+        boxed[:] = [late, soon]
+        for times in ([late, soon], boxed):
+            assert rows(Sequences.from_long([1, 1], times, [A, B])) == [[1, 0]]
+
+
+def test_masked_states_were_not_seen() -> None:
+    state = np.ma.masked_array([A, B, C], [False, True, False])
+    assert rows(Sequences.from_long([1, 1, 1], [0, 1, 2], state)) == [[0, -1, 1]]
 
 
 # ------------------------------------------------------------------ views

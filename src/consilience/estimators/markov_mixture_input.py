@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError
 from consilience.numerics.mixture_starts import numbers_of
-from consilience.numerics.sequences import Sequences, coded
+from consilience.numerics.sequences import NO_STATE, Sequences, coded
 
 FloatArray = NDArray[np.float64]
 
@@ -137,7 +137,7 @@ def _of_numbers(
 ) -> tuple[NDArray[np.int32], tuple[Any, ...]]:
     """Code numbers by their few different values."""
     if cells.dtype.kind == "f" and np.isinf(cells).any():
-        raise DataError("X contains infinity: a state is a number or a text")
+        raise DataError(NO_STATE)
     kinds, place = np.unique(cells, return_inverse=True)  # NaN is one kind, the last
     few = kinds.tolist()
     if cells.dtype.kind == "f" and (np.isnan(kinds) | (kinds == np.round(kinds))).all():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
 from itertools import chain
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.long_tables import column, is_missing, times_in_order
 from consilience.numerics.mixture_starts import numbers_of
 
 FloatArray = NDArray[np.float64]
@@ -26,6 +26,7 @@ CodeArray = NDArray[np.int32]
 LONGEST_GAP = 1000
 """Unseen time points in a row. EM multiplies matrices for each one up to the longest gap, and after
 so many steps most chains have forgotten their state: a longer gap costs much and says little."""
+NO_STATE = "X contains infinity, which is no state: leave a cell empty where nothing was seen"
 _EXACT = 2**53
 """Whole numbers up to this one are exact, also as floating-point numbers."""
 
@@ -226,12 +227,12 @@ class Sequences:
         ParameterError
             `start` is no whole number.
         """
-        cells, when = np.asarray(state, dtype=object), np.asarray(times)
-        if not np.shape(ids) == when.shape == cells.shape or cells.ndim != 1:
+        cells = column(state, dtype=object)
+        if not column(ids).shape == column(times).shape == cells.shape or cells.ndim != 1:
             raise DataError("ids, times and states must be columns of one length")
         names, who = _people(ids)
         codes, alphabet = coded(cells.tolist(), states)
-        when = _comparable(when)
+        when = times_in_order(times)
         begin = _start(start)
         order, whole = _in_time(who, when)
         who, when, codes = who[order], when[order], codes[order]
@@ -421,18 +422,16 @@ def coded(cells: list[Any], states: Iterable[Any] | None) -> tuple[CodeArray, tu
         kinds = list(dict.fromkeys(cells))
     except TypeError:
         raise DataError("a state must be a number or a text") from None
-    present = [kind for kind in kinds if not _missing(kind)]
+    present = [kind for kind in kinds if not is_missing(kind)]
     if any(isinstance(kind, float | np.floating) and np.isinf(kind) for kind in present):
-        raise DataError(
-            "X contains infinity, which is no state: leave a cell empty where nothing was seen"
-        )
+        raise DataError(NO_STATE)
     if states is None:
         if not present:
             raise DataError("no state was seen in any sequence: name the states, or give sequences")
         names = tuple(sorted(present, key=_rank))
     else:
         names = _listed(states)
-        if not names or len(set(names)) != len(names) or any(_missing(name) for name in names):
+        if not names or len(set(names)) != len(names) or any(is_missing(name) for name in names):
             raise ParameterError.of("states", "a list of different states", names)
     place = {name: code for code, name in enumerate(names)}
     strangers = [kind for kind in present if kind not in place]
@@ -442,13 +441,6 @@ def coded(cells: list[Any], states: Iterable[Any] | None) -> tuple[CodeArray, tu
         raise _strangers(count, names)
     codes = np.fromiter((place.get(cell, -1) for cell in cells), np.int32, len(cells))
     return codes, names
-
-
-def _missing(cell: Any) -> bool:
-    """Whether a cell is None, NaN or another value that is not equal to itself."""
-    if cell is None or type(cell).__name__ == "NAType":
-        return True
-    return bool(cell != cell)
 
 
 def _rank(state: Any) -> tuple[int, Any]:
@@ -462,11 +454,11 @@ def _rank(state: Any) -> tuple[int, Any]:
 
 def _people(ids: ArrayLike) -> tuple[NDArray[Any], IntArray]:
     """Different ids in order, and whose each row is."""
-    given = np.asarray(ids)
+    given = column(ids)
     # Of a list with text NumPy makes text of everything, also of what is missing.
-    cells = given if hasattr(ids, "dtype") else np.asarray(ids, dtype=object)
+    cells = given if hasattr(ids, "dtype") else column(ids, dtype=object)
     if cells.dtype.kind == "O":
-        missing = any(_missing(cell) for cell in cells.tolist())
+        missing = any(is_missing(cell) for cell in cells.tolist())
     else:
         missing = bool((cells != cells).any())
     if missing:
@@ -480,59 +472,16 @@ def _people(ids: ArrayLike) -> tuple[NDArray[Any], IntArray]:
     return names, who.ravel().astype(np.int64, copy=False)
 
 
-def _comparable(when: NDArray[Any]) -> NDArray[Any]:
-    """Times as an array of numbers or of dates; dates with a time zone by their instant."""
-    if when.dtype.kind == "O":
-        when = _unboxed(when.tolist())
-    if when.dtype.kind not in "iufM" or (when != when).any():
-        raise DataError("a time is missing, or is neither a number nor a date")
-    if when.dtype.kind == "f" and np.isinf(when).any():
-        raise DataError("a time is infinite: give the time of every row")
-    return when
-
-
-def _unboxed(cells: list[Any]) -> NDArray[Any]:
-    if any(_missing(cell) for cell in cells):
-        raise DataError("a time is missing, or is neither a number nor a date")
-    if all(isinstance(cell, date) for cell in cells):
-        if len({getattr(cell, "tzinfo", None) is None for cell in cells}) > 1:
-            raise DataError("some times have a time zone and others have none: give all one")
-        return np.array([_instant(cell) for cell in cells])
-    if all(isinstance(cell, np.datetime64) for cell in cells):
-        return np.array(cells)
-    try:
-        if any(isinstance(cell, np.timedelta64) for cell in cells):
-            raise TypeError  # NumPy takes durations of any unit for whole numbers
-        if all(isinstance(cell, int | np.integer) for cell in cells):
-            return np.array(cells, dtype=np.int64)
-        return np.array([_number(cell) for cell in cells])
-    except OverflowError:
-        raise DataError("a time is too large: whole numbers of 64 bits are the limit") from None
-    except (TypeError, ValueError):
-        raise DataError("times must be numbers or dates, all of one kind") from None
-
-
-def _instant(cell: date) -> np.datetime64:
-    """A date or time, without its zone; of data frames to the nanosecond."""
-    exact = getattr(cell, "asm8", None)
-    if isinstance(exact, np.datetime64):
-        return exact
-    if isinstance(cell, datetime) and cell.tzinfo is not None:
-        cell = cell.astimezone(UTC).replace(tzinfo=None)
-    return np.datetime64(cell, "us")
-
-
-def _number(cell: Any) -> float:
-    if isinstance(cell, str | bytes):
-        raise TypeError
-    return float(cell)
-
-
 def _start(start: Any) -> int | None:
     if start is None:
         return None
     number = isinstance(start, int | float | np.integer | np.floating)
-    if isinstance(start, bool) or not number or not abs(start) <= _EXACT or start != int(start):
+    if (
+        isinstance(start, bool | np.timedelta64)
+        or not number
+        or not abs(start) <= _EXACT
+        or start != int(start)
+    ):
         raise ParameterError.of("start", "a whole number, or left out", start)
     return int(start)
 
