@@ -20,7 +20,6 @@ VARIANTS = (  # of methods whose other cases lose their sites below; these do so
     "ensemble-clustering by held-out entries",
     "ensemble-clustering of categories",
     "meta-clustering by held-out loss",
-    "reference-averaging",
 )
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -298,6 +298,32 @@ def test_a_largest_rank_that_binds_leads_past_saddles() -> None:
     assert sweeps < 1_400
 
 
+def test_a_refused_sweep_does_not_put_off_the_certificate() -> None:
+    for seed in (140, 260, 268, 350):  # ran to the limit of sweeps, at a gap of 1e-16
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(30, 1))
+        x[rng.random(x.shape) < 0.4] = np.nan
+        entries = Entries.of(x)
+        (fit,) = soft_path(entries, [0.1 * alpha_max(entries)], solver="als")
+        assert fit.converged
+        assert fit.n_iter < 20
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("unit", [2.0**-332, 2.0**249, 2.0**300])
+def test_any_unit_gives_the_same_fit(solver: str, unit: float) -> None:
+    x = table()
+    fits = []
+    for scale in (1.0, unit):
+        entries = Entries.of(scale * x)
+        path = alpha_max(entries) * np.array([0.5, 0.1])
+        fits.append(list(soft_path(entries, path, solver=solver))[-1])
+    one, other = fits
+    assert other.converged
+    assert other.rank == one.rank
+    np.testing.assert_allclose(other.s / unit, one.s, rtol=1e-9)
+
+
 # ------------------------------------------------------------------ solvers and settings
 
 

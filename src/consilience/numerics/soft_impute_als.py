@@ -20,6 +20,7 @@ from consilience.numerics.soft_impute_dual import dual_value, relative_gap
 FloatArray = NDArray[np.float64]
 
 _WINDOW = 8  # factors that are mixed
+_FARTHEST = 1024.0  # plain steps in one
 _CHECK = 5  # sweeps between certificates
 _LANCZOS = 150
 _ROUGH = 1e-5  # accuracy of a search for directions
@@ -84,6 +85,9 @@ class SparseRest:
             Vectors of those above.
         """
         n = self.matrix.shape[0]
+        scale = np.ldexp(1.0, -int(np.frexp(np.abs(self.matrix.data).max(initial=0.0))[1]))
+        matrix = self.matrix * scale  # a power of 2: exact, and fourth powers stay in range
+        above *= scale
         steps = min(max(_LANCZOS, 2 * further + 1), n)
         basis, diagonal, off = np.empty((steps, n)), np.zeros(steps), np.zeros(steps)
         tiny = np.finfo(float).tiny
@@ -91,7 +95,7 @@ class SparseRest:
         q /= max(float(np.linalg.norm(q)), tiny)
         for k in range(steps):
             basis[k] = q
-            w = _without(self.matrix @ _without(self.matrix.T @ q, v), u)
+            w = _without(matrix @ _without(matrix.T @ q, v), u)
             diagonal[k] = q @ w
             for _ in range(2):
                 w -= basis[: k + 1].T @ (basis[: k + 1] @ w)
@@ -108,8 +112,8 @@ class SparseRest:
             values, vectors = np.linalg.eigh(_tridiagonal(diagonal[: k + 1], off[:k]))
             s, vectors = np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1]
         left = basis[: k + 1].T @ vectors[:, s > above]
-        right = _without(self.matrix.T @ left, v) / s[s > above]
-        return float(np.sqrt(max(0.0, top) + rest)), s, left, right
+        right = _without(matrix.T @ left, v) / s[s > above]
+        return float(np.sqrt(max(0.0, top) + rest)) / scale, s / scale, left, right
 
 
 def _tridiagonal(diagonal: FloatArray, off: FloatArray) -> FloatArray:
@@ -165,7 +169,7 @@ class _Reach:
 
     def next(self, b: FloatArray, plain: FloatArray) -> FloatArray:
         """Next point from the present one and where the iteration takes it."""
-        self.times *= 2.0
+        self.times = min(2.0 * self.times, _FARTHEST)
         return np.asarray(b + self.times * (plain - b))
 
 
@@ -299,19 +303,20 @@ class SparseSolver:
         ahead: _Mixing | _Reach = _Mixing()
         plain = b
         best, last, dual, still = np.inf, np.inf, -np.inf, False
-        sweeps = 0
+        sweeps = checked = 0
         while sweeps < max_iter and len(self.s):
             sweeps += 1
             trial = np.empty_like(a)
             kernels.ridge_rows(e.indptr, e.columns, e.values, b, lam, trial)
             rest.set(trial, b)
             objective = 0.5 * rest.loss + 0.5 * lam * float((trial**2).sum() + (b**2).sum())
-            if objective > best and b is not plain:
+            if not objective <= best and b is not plain:
                 at_once = isinstance(ahead, _Mixing) and len(ahead.points) <= 2
                 ahead, b = _Reach() if at_once else _Mixing(), plain
                 continue
             a, kept, best = trial, b, objective
-            if sweeps % _CHECK == 0:
+            if sweeps - checked >= _CHECK:  # the sweep that was due may have been refused
+                checked = sweeps
                 still = last - best <= tol * best
                 last = best
                 if still and (cut or not may_grow):
