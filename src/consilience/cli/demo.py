@@ -158,7 +158,6 @@ DEMOS: dict[str, Demo] = {
 model = "markov-mixture"
 n_clusters = 3
 n_resamples = 1
-stability_pairs = 2
 """,
         missing="keep",
         tables="paths",
