@@ -112,6 +112,13 @@ def test_forms_of_the_same_sequences(lists: list[list[Any]]) -> None:
     same(quick().fit(long), quick().fit([row for row, k in zip(lists, kept, strict=True) if k]))
 
 
+def test_masked_cells_were_not_seen() -> None:
+    seen = np.ma.masked_array([[1, 2, 1], [2, 2, 1], [1, 1, 2]], [[0, 1, 0], [0, 0, 0], [0, 0, 1]])
+    empty = [[1, None, 1], [2, 2, 1], [1, 1, None]]
+    fits = [quick(1).fit(table) for table in (seen, empty)]
+    assert fits[0].transition_.tolist() == fits[1].transition_.tolist()
+
+
 def test_categories_of_a_frame_are_the_alphabet() -> None:
     kind = pd.CategoricalDtype(["c", "a", "b", "z"])
     frame = pd.DataFrame([["a", "b"], ["b", "b"], ["a", None]]).astype(kind)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.long_tables import column
 from consilience.numerics.sequences import LONGEST_GAP, Sequences, coded, distinct_rows
 
 A, B, C = "abc"
@@ -133,6 +134,10 @@ def test_times() -> None:
         (np.ma.masked_array([1, 2], [0, 1]), [0, 1], {}, "an id is missing"),
         ([1, 1], [[0], [1, 2]], {}, "columns of one length"),
         ([[1], [1, 2]], [0, 1], {}, "columns of one length"),
+        ([1, 1], np.ma.masked_array(np.zeros(2, "i8,i8"), [0, 1]), {}, "several fields"),
+        ([1, 1], pd.Series([np.zeros(2), np.zeros(2)]), {}, "several values"),
+        (pd.Series([np.zeros(2), np.zeros(2)]), [0, 1], {}, "several values"),
+        ([1, 1], [LATE, datetime(2020, 1, 1, tzinfo=WEST)], {}, "a time zone"),
         ([1, 1], [0, 10**6], {}, "999,999 unseen time points in a row"),
         ([1, 1], [0, LONGEST_GAP + 2], {}, "1,001 unseen"),
         ([1, 1], [5, LONGEST_GAP], {"start": -LONGEST_GAP}, "1,005 unseen"),
@@ -152,7 +157,7 @@ def test_times() -> None:
         ([1, 1], [timedelta(2), timedelta(1)], {}, "numbers or dates"),
         ([1, 1], [np.datetime64("2020-01-01"), 3], {}, "numbers or dates, all of one kind"),
         ([1, 1], [np.datetime64("2020-01-01"), np.datetime64("NaT")], {}, "a time is missing"),
-        ([1, 1], [LATE, np.datetime64("2020-01-01T00:00:00.000000001")], {}, "round them"),
+        ([1, 1], [LATE, np.datetime64("2020-01-01T00:00:00.000000001")], {}, "no unit"),
         ([1, 1], [datetime.max.replace(tzinfo=WEST), datetime.now(UTC)], {}, "years 1 to 9999"),
         ([1, 1], np.array(["2020-01-01", "x"], dtype=object), {}, "numbers or dates"),
         ([1, 1], [datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2)], {}, "a time zone"),
@@ -210,6 +215,33 @@ def test_dates_of_several_units_are_not_wrapped(soon: Any) -> None:
         boxed[:] = [late, soon]
         for times in ([late, soon], boxed):
             assert rows(Sequences.from_long([1, 1], times, [A, B])) == [[1, 0]]
+
+
+def test_fractions_of_many_digits_in_several_units() -> None:
+    instant = "2020-01-01T00:00:00.00000000"
+    times = [np.datetime64("2020-01-02"), np.datetime64(f"{instant}2"), pd.Timestamp(f"{instant}1")]
+    assert rows(Sequences.from_long([1] * 3, times, [C, B, A])) == [[0, 1, 2]]
+    far = [np.datetime64("300000-01-01"), np.datetime64("2020-01-01T00", "s")]
+    assert rows(Sequences.from_long([1, 1], far, [A, B])) == [[1, 0]]
+
+
+def test_masked_dates_give_the_order() -> None:
+    days = np.array(["2020-01-03", "2020-01-02", "2020-01-01"], dtype="M8[ns]")
+    seen = np.ma.masked_array(days, [False, False, False])
+    assert rows(Sequences.from_long([1] * 3, seen, [C, B, A])) == [[0, 1, 2]]
+    small = np.ma.masked_array(np.array([3, 1], "M8[ns]"))
+    assert rows(Sequences.from_long([1, 1], small, [A, B])) == [[1, 0]]  # no gap between them
+    hidden = np.ma.masked_array(days, [True, False, False])
+    assert column(hidden).tolist() == [None, *days[1:]]
+    names = Sequences.from_long(np.ma.masked_array([2, 1]), [0, 0], [A, B]).ids
+    assert names is not None
+    assert names.dtype == np.int64
+
+
+def test_no_rows_at_all() -> None:
+    for times in ([], np.array([], dtype=object)):
+        none = Sequences.from_long([], times, [], states=[A], start=1)
+        assert len(none) == 0
 
 
 def test_masked_states_were_not_seen() -> None:

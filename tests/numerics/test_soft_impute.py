@@ -9,6 +9,7 @@ import pytest
 
 from consilience.datasets.simulate_matrices import simulate_low_rank
 from consilience.exceptions import DataError, ParameterError
+from consilience.numerics import soft_impute_als as als
 from consilience.numerics.entries import Entries
 from consilience.numerics.random import stream
 from consilience.numerics.soft_impute import (
@@ -298,6 +299,13 @@ def test_a_largest_rank_that_binds_leads_past_saddles() -> None:
     assert sweeps < 1_400
 
 
+def test_long_steps_have_a_limit() -> None:
+    reach, b = als._Reach(), np.ones((2, 1))
+    for _ in range(1_100):
+        assert (reach.next(b, b) == b).all()
+
+
+@pytest.mark.medium
 def test_a_refused_sweep_does_not_put_off_the_certificate() -> None:
     for seed in (140, 260, 268, 350):  # ran to the limit of sweeps, at a gap of 1e-16
         rng = np.random.default_rng(seed)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError
+from consilience.numerics.long_tables import column
 from consilience.numerics.mixture_starts import numbers_of
 from consilience.numerics.sequences import NO_STATE, Sequences, coded
 
@@ -111,7 +112,7 @@ def _of_table(X: Any, states: Iterable[Any] | None) -> Sequences:
             "Sparse data was passed for X, but sequences are dense: a state that is not stored is "
             "not a missing one"
         )
-    table = np.asarray(X)
+    table = column(X) if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
     if table.ndim != 2:
         raise DataError(
             f"Expected 2D array, got {table.ndim}D array instead: X must have one row for each "

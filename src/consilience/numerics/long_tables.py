@@ -16,22 +16,28 @@ _NOT_TIMES = "times must be numbers or dates, all of one kind"
 
 
 def column(values: ArrayLike, dtype: Any = None) -> NDArray[Any]:
-    """Values as an array of their own type; what is masked is None.
+    """Values as an array; objects where some are masked, which are None.
 
     Parameters
     ----------
     values : array-like
     dtype : dtype, optional
+        By default that of the values.
 
     Raises
     ------
     DataError
-        Rows of different lengths.
+        Rows of different lengths, or of several fields.
     """
     if isinstance(values, np.ma.MaskedArray):
-        seen = np.array(values.data, dtype=object)
-        seen[np.ma.getmaskarray(values)] = None
-        return seen
+        if values.dtype.names:
+            raise DataError("a column holds several fields: give one value a row")
+        hidden = np.ma.getmaskarray(values)
+        values = values.data
+        if hidden.any():
+            seen = np.empty(values.shape, dtype=object)
+            seen[~hidden] = list(values[~hidden])  # cast as a whole, dates would become numbers
+            return seen
     try:
         return np.asarray(values, dtype=dtype)
     except ValueError:
@@ -46,6 +52,8 @@ def is_missing(cell: Any) -> bool:
         return bool(cell != cell)
     except ArithmeticError:  # a decimal's signalling NaN
         return True
+    except ValueError:
+        raise DataError("a cell holds several values: give one value a row") from None
 
 
 def times_in_order(times: ArrayLike) -> NDArray[Any]:
@@ -64,13 +72,13 @@ def times_in_order(times: ArrayLike) -> NDArray[Any]:
     Raises
     ------
     DataError
-        A time is missing, infinite, or neither a number nor a date; kinds are mixed; dates that no
-        unit can tell exactly.
+        A time is missing, infinite, or neither a number nor a date; kinds are mixed; some dates
+        have a zone and others have none; no unit tells all dates exactly.
     """
     when = column(times)
-    if not hasattr(times, "dtype") and when.dtype.kind not in "iuf":
-        when = column(times, dtype=object)  # of dates in several units NumPy makes wrong ones
-    if when.dtype.kind == "O":
+    if isinstance(times, list | tuple) and when.dtype.kind not in "iuf":
+        when = _unboxed(list(times))  # of dates in several units NumPy makes wrong ones
+    elif when.dtype.kind == "O":
         when = _unboxed(when.tolist())
     if when.dtype.kind not in "iufM":
         raise DataError(_NOT_TIMES)
@@ -82,6 +90,8 @@ def times_in_order(times: ArrayLike) -> NDArray[Any]:
 
 
 def _unboxed(cells: list[Any]) -> NDArray[Any]:
+    if not cells:
+        return np.empty(0, dtype=np.int64)
     if any(is_missing(cell) for cell in cells):
         raise DataError(_NO_TIME)
     if all(isinstance(cell, date | np.datetime64) for cell in cells):
@@ -90,7 +100,7 @@ def _unboxed(cells: list[Any]) -> NDArray[Any]:
         raise DataError(_NOT_TIMES)
     try:
         if all(isinstance(cell, int | np.integer) for cell in cells):
-            large = bool(cells) and min(cells) >= 0 and max(cells) >= 2**63
+            large = min(cells) >= 0 and max(cells) >= 2**63
             return np.array(cells, dtype=np.uint64 if large else np.int64)
         return np.array([float(cell) for cell in cells])
     except OverflowError:
@@ -100,12 +110,7 @@ def _unboxed(cells: list[Any]) -> NDArray[Any]:
 
 
 def _dates(cells: list[Any]) -> NDArray[Any]:
-    zoned = {
-        getattr(cell, "tzinfo", None) is None
-        for cell in cells
-        if not isinstance(cell, np.datetime64)
-    }
-    if len(zoned) > 1:
+    if len({getattr(cell, "tzinfo", None) is None for cell in cells}) > 1:
         raise DataError("some times have a time zone and others have none: give all one")
     try:
         instants = [_instant(cell) for cell in cells]
@@ -128,13 +133,11 @@ def _instant(cell: Any) -> np.datetime64:
 
 def _of_one_unit(instants: Sequence[np.datetime64]) -> NDArray[Any]:
     """Dates in one unit that tells each of them: NumPy would wrap those out of its range."""
-    if len({instant.dtype for instant in instants}) <= 1:
-        return np.array(instants, dtype=None if instants else "datetime64[us]")
-    for unit in ("us", "ns"):
+    if len({instant.dtype for instant in instants}) == 1:
+        return np.array(instants)
+    for unit in ("s", "us", "ns"):
         found = [instant.astype(f"datetime64[{unit}]") for instant in instants]
         back = (one.astype(instant.dtype) for one, instant in zip(found, instants, strict=True))
         if all(one == instant for one, instant in zip(back, instants, strict=True)):
             return np.array(found)
-    raise DataError(
-        "dates to the nanosecond reach from 1677 to 2262, and others lie outside: round them"
-    )
+    raise DataError("no unit tells all dates exactly: the finest are too fine for the farthest")

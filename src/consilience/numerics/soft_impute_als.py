@@ -85,7 +85,8 @@ class SparseRest:
             Vectors of those above.
         """
         n = self.matrix.shape[0]
-        scale = np.ldexp(1.0, -int(np.frexp(np.abs(self.matrix.data).max(initial=0.0))[1]))
+        exponent = int(np.frexp(np.abs(self.matrix.data).max(initial=0.0))[1])
+        scale = np.ldexp(1.0, min(-exponent, 1000))
         matrix = self.matrix * scale  # a power of 2: exact, and fourth powers stay in range
         above *= scale
         steps = min(max(_LANCZOS, 2 * further + 1), n)
@@ -161,7 +162,7 @@ class _Reach:
     """Longer and longer steps along the fixed-point iteration of B.
 
     Mixing is drawn to any fixed point, a saddle as well, and fails at once beside one. There the
-    plain steps grow geometrically, and so do these.
+    plain steps grow geometrically, and so do these, up to a limit.
     """
 
     def __init__(self) -> None:
