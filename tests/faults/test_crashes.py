@@ -30,13 +30,12 @@ pytestmark = pytest.mark.faults
 # ------------------------------------------------------------------ kill -9
 
 # A run for each boundary takes the square of a study's length. These cases have every kind of file
-# and message that a run writes; `test_matrix` kills every case at every boundary, in one run.
+# that a run writes; `test_matrix` kills every case at every boundary, in one run.
 AT_EVERY_BOUNDARY = {
     "mean-and-sd",
     "mean-and-sd, standardised",
     "ensemble-clustering",
     "secret-draws",
-    "assistance-test",
 }
 MOMENTS = 8
 
