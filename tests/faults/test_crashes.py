@@ -37,7 +37,7 @@ AT_EVERY_BOUNDARY = {
     "ensemble-clustering",
     "secret-draws",
 }
-MOMENTS = 8
+MOMENTS = 6
 
 
 def _some(case: str, moments: list[tuple[int, str]]) -> list[tuple[int, str]]:
