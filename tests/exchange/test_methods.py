@@ -70,7 +70,7 @@ def test_variants_are_among_the_long_cases() -> None:
     assert all(CASES[name].long for name in VARIANTS)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @each_short
 def test_resume(case: Case) -> None:
     check_method.check_resume(case.method, case.factory)

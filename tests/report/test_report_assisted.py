@@ -166,6 +166,7 @@ def check_everything(report: MethodReport, result: Any) -> None:
         assert not re.search(r"\b(nan|inf|None)\b|[^.]\.\.[^.]|  ", words), words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TESTS)
 def test_every_outcome_of_a_test_can_be_told(case: str) -> None:
     check_everything(TEST, TESTS[case]())

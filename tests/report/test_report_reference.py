@@ -260,7 +260,7 @@ def blocks(result: ReferenceAveragingResult) -> dict[str, Block]:
 # --- every outcome --------------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str) -> None:
     check_told(REPORT, run_of(CASES[case]()), limits=7)

@@ -42,7 +42,7 @@ def blocks(result: Any, preset: str = "strict") -> dict[str, Block]:
 # --- every outcome --------------------------------------------------------------------------
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["strict", "simulation"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str, preset: str) -> None:
