@@ -330,6 +330,8 @@ def test_any_unit_gives_the_same_fit(solver: str, unit: float) -> None:
     assert other.converged
     assert other.rank == one.rank
     np.testing.assert_allclose(other.s / unit, one.s, rtol=1e-9)
+    assert type(other.gap) is float
+    assert type(other.capped) is bool
 
 
 # ------------------------------------------------------------------ solvers and settings

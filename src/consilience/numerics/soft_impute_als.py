@@ -114,7 +114,7 @@ class SparseRest:
             s, vectors = np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1]
         left = basis[: k + 1].T @ vectors[:, s > above]
         right = _without(matrix.T @ left, v) / s[s > above]
-        return float(np.sqrt(max(0.0, top) + rest)) / scale, s / scale, left, right
+        return float(np.sqrt(max(0.0, top) + rest) / scale), s / scale, left, right
 
 
 def _tridiagonal(diagonal: FloatArray, off: FloatArray) -> FloatArray:
