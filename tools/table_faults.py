@@ -32,8 +32,9 @@ for one another, is compared by what it holds), the transcript has the same line
 computed a step twice or said two things. Where the fault does not end, the run ends with exit code
 8 and a sentence that names the site.
 
-The suite takes 18 min on two cores (397 tests, two workers; measured when tests 1 and 2 took
-twelve boundaries of a run and not eight), that over Flower about ten.
+The suite takes 18 min on two cores (397 tests, two workers; measured when tests 1 and 2 took eight
+boundaries of long runs and not six), 26 min beside other work; that over Flower 14 min beside other
+work (71 tests).
 
 Numbers stand for the tests below the tables. An empty cell is not tested, or fails.
 
@@ -41,7 +42,7 @@ Numbers stand for the tests below the tables. An empty cell is not tested, or fa
 
 A boundary is any write that is there after a power cut: an ask, a reply, a record of a site, an
 entry of the journal or the transcript. Every boundary and every message of the study is meant.
-Tests 1 and 2 start a run for each boundary: for cases outside `AT_EVERY_BOUNDARY` they take eight
+Tests 1 and 2 start a run for each boundary: for cases outside `AT_EVERY_BOUNDARY` they take six
 that are spread over the run, and all with `CONSILIENCE_EVERY_BOUNDARY=1 make test-faults`.
 """
 FLOWER_TOP = """\
