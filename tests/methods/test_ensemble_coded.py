@@ -249,6 +249,29 @@ def test_hard_sites_are_handled() -> None:
     assert one.result.n_clusters == 1
 
 
+@pytest.mark.slow
+def test_sites_of_single_states_and_of_one_that_is_never_left() -> None:
+    tables, _ = sequences((60, 70))
+    single = tables["s0"].copy()
+    single.iloc[:, 1:] = None
+    tables["s2"] = single
+    kept = tables["s1"].copy()
+    first = (kept == "a").to_numpy().argmax(axis=1)
+    for i, j in enumerate(first):
+        if kept.iloc[i, j] == "a":
+            kept.iloc[i, j:] = "a"
+    tables["s3"] = kept
+    run = run_of(tables, "markov-mixture")
+    assert run.result.n_records == sum(map(len, tables.values()))
+    for site, table in tables.items():
+        labels = run.site(site).labels
+        assert len(labels) == len(table)
+        assert set(labels) <= {0, 1}
+    found = [m["transition"] for m, o in zip(run.result.models, run.result.owners) if o == "s3"]
+    assert found
+    assert all(transition[k, 0, 0] > 0.9 for transition in found for k in range(len(transition)))
+
+
 @pytest.mark.medium
 def test_a_run_that_follows_labels_other_rows_the_same_way() -> None:
     tables, _ = sequences((120, 130))

@@ -139,6 +139,17 @@ def test_parameter_of_an_object() -> None:
         RankCV(PCA()).fit(X)
 
 
+@pytest.mark.parametrize("model", ["hard", "soft-unshrunk", "optspace", "ppca"])
+def test_given_folds_may_empty_a_row_and_a_column(model: str) -> None:
+    entries = Entries.of(X)
+    folds = np.arange(entries.n_observed) % 3
+    folds[entries.rows == 0] = 0
+    folds[entries.columns == 1] = 1
+    errors = RankCV(model, ranks=range(4), cv=folds).fit(X).curve_.errors
+    assert np.isfinite(errors).all()
+    assert errors[:, 3].sum() < errors[:, 0].sum()
+
+
 def test_folds_may_be_given() -> None:
     folds = EntrywiseKFold(3, random_state=0)
     drawn = RankCV(ranks=4, cv=3, random_state=0).fit(X).curve_.errors
