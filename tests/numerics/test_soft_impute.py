@@ -21,7 +21,7 @@ from consilience.numerics.soft_impute import (
     unshrunk_rank_path,
 )
 from consilience.numerics.soft_impute_als import SparseSolver
-from consilience.numerics.soft_impute_kernels import ridge_rows
+from consilience.numerics.sparse_ridge_kernels import ridge_rows
 from tests.reference import soft_impute as textbook
 
 SOLVERS = ("dense", "als")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.numerics import soft_impute_kernels as kernels
+from consilience.numerics import sparse_ridge_kernels as kernels
 from consilience.numerics.entries import Entries
 from consilience.numerics.low_rank import LowRankFit, flip_signs
 from consilience.numerics.soft_impute_dual import dual_value, relative_gap
