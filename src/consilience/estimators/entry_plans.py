@@ -408,7 +408,7 @@ class _Alphas:
         try:
             given = np.asarray(alphas)
             values = given.astype(np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ParameterError.of("alphas", allowed, alphas) from None
         if given.ndim == 0 and given.dtype.kind in "iu" and given >= 2:
             return (self.largest * np.geomspace(1.0, _GIVEN_SMALLEST, int(given))).tolist(), False

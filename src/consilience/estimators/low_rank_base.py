@@ -204,13 +204,18 @@ class LowRankFactoriser(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Raises
         ------
         DataError
-            Another number of columns.
+            No matrix of finite numbers, or another number of columns.
         """
         check_is_fitted(self)
-        scores = np.asarray(X, dtype=np.float64)
-        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
+        try:
+            scores = np.asarray(X, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            scores = np.full(1, np.nan)
+        fits = scores.ndim == 2 and scores.shape[1] == self.n_components_
+        if not fits or not np.isfinite(scores).all():
             raise DataError(
-                f"scores must be a matrix with {self.n_components_} columns, one for each component"
+                f"scores must be a matrix of finite numbers with {self.n_components_} columns, one "
+                "for each component"
             )
         return np.asarray(scores @ self.components_ + self.mean_)
 

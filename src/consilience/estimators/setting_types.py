@@ -15,7 +15,7 @@ from consilience.exceptions import ParameterError
 
 _MOST_STEPS = 2**31 - 1  # compiled loops count in 32 or 64 bits
 _MOST_STARTS = 1_000_000
-_SINGLE = ("center", "start", "solver", "unshrink", "accelerate")
+_SINGLE = ("center", "start", "solver", "unshrink", "accelerate", "rule", "refit")
 
 
 def check_settings(estimator: Any) -> None:
@@ -24,8 +24,8 @@ def check_settings(estimator: Any) -> None:
     Parameters
     ----------
     estimator : estimator
-        Its attributes `tol`, `max_iter`, `n_init`, `max_rank`, and words and switches, are looked
-        at where it has them. None passes where it is the default.
+        Its attributes `tol`, `max_iter`, `n_init`, `max_rank`, `n_jobs`, words and switches are
+        looked at where it has them. None passes where it is the default.
 
     Raises
     ------
@@ -62,6 +62,10 @@ def _whole(most: int) -> Callable[[Any], bool]:
     return fits
 
 
+def _jobs(value: Any) -> bool:
+    return _whole(_MOST_STEPS)(value) and value != 0 and value >= -_MOST_STEPS
+
+
 def _single(value: Any) -> bool:
     return not isinstance(value, np.ndarray)
 
@@ -70,6 +74,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tol": (_number, "a number, 0 or more"),
     "max_iter": (_whole(_MOST_STEPS), f"a whole number from 1 to {_MOST_STEPS}"),
     "n_init": (_whole(_MOST_STARTS), f"a whole number from 1 to {_MOST_STARTS}"),
+    "n_jobs": (_jobs, "None or a whole number other than 0"),
     "max_rank": (_whole(_MOST_STEPS), "None or a whole number, 0 or more"),
     **{name: (_single, "a single value") for name in _SINGLE},
 }

@@ -149,6 +149,9 @@ class NuclearNormCV(EntrySearch):
     def _tell(self, value: float, chosen: float | None) -> None:
         self.alpha_ = value
         self.best_alpha_ = chosen
+        for name in ("rank_", "n_iter_"):
+            if hasattr(self, name):  # of an earlier fit
+                delattr(self, name)
         if self.refit:
             self.rank_ = int(self.best_estimator_.n_components_)
             self.n_iter_ = max(1, int(self.best_estimator_.n_iter_))

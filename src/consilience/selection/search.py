@@ -97,8 +97,8 @@ class EntrySearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         GridEdgeWarning
             The smallest error lies where the grid ends though the problem goes on.
         """
-        check_rule(self.rule)
         entries = observed_entries(self, X, reset=True)
+        check_rule(self.rule)
         _check_size(entries)
         self._entries = entries
         self.curve_ = curve = self._search(entries)
