@@ -109,17 +109,20 @@ def decompositions(entries: Entries, n_alphas: int, smallest: float, tol: float)
 
 
 @pytest.mark.medium
-def test_warm_paths_of_the_tables_take_65_percent_of_the_decompositions_of_cold_fits() -> None:
-    """All six designs, a table and a fold of each; a single one may take up to three quarters."""
+@pytest.mark.parametrize(("tol", "single"), [(1e-4, 0.65), (1e-5, 0.75)])
+def test_warm_paths_of_the_tables_take_65_percent_of_the_decompositions_of_cold_fits(
+    tol: float, single: float
+) -> None:
+    """All six designs, a table and a fold of each: together, and at the tolerance of folds each."""
     counts = []
     for factors, noise in LINES.values():
         rng = stream(SEED, "rank", factors, noise)
         entries = Entries.of(simulate_low_rank(rng=rng, factors=factors, noise=noise).x)
         train = entries.take(entry_folds(entries, 5, stream(SEED, "folds")) != 0)
-        counts.append(decompositions(train, N_ALPHAS, SMALLEST, 1e-5))
+        counts.append(decompositions(train, N_ALPHAS, SMALLEST, tol))
     warm, cold = np.array(counts).T
     assert warm.sum() <= 0.65 * cold.sum()
-    assert (warm <= 0.75 * cold).all()
+    assert (warm <= single * cold).all()
 
 
 @pytest.mark.medium
