@@ -7,6 +7,7 @@ where folds, fits or the choice among them are wrong.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from replications.unsupervised_selection.rank.run import LINES, N_ALPHAS, SMALLE
 from replications.unsupervised_selection.rank.run import one as rank
 from replications.unsupervised_selection.real.run import jester, ratings
 from replications.unsupervised_selection.robustness.run import one as robustness
+from replications.unsupervised_selection.stopping.run import one as stopping
 from tests.stored_figures import check_stored_figures
 
 pytestmark = pytest.mark.replication
@@ -35,12 +37,34 @@ Data = Callable[[str], Path]
 
 
 def test_every_table_has_bounds() -> None:
-    assert TABLES == ["clusters", "rank", "real", "robustness"]
+    assert TABLES == ["clusters", "rank", "real", "robustness", "stopping"]
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_stored_figures_are_those_expected(table: str) -> None:
     check_stored_figures(ROOT / table)
+
+
+def test_the_table_of_stops_is_of_the_same_tables() -> None:
+    """Its first rows are those of HARD in the table of ranks."""
+    stored = [
+        {
+            row["line"]: (row["off"], row["off_se"], row["true_rank"], row["best"])
+            for row in csv.DictReader((ROOT / table / "result.csv").open(encoding="utf-8"))
+            if row["model"] == model
+        }
+        for table, model in (("rank", "HARD"), ("stopping", "stops at .003"))
+    ]
+    assert stored[0] == stored[1]
+    assert len(stored[0]) == len(LINES)
+
+
+def test_fits_that_stop_later_choose_too_low_a_rank_in_a_few_tables() -> None:
+    """Two of the three tables behind the mean that is that of the source."""
+    for seed in (15, 19):
+        found = stopping("gaussian factors, coloured noise", seed)
+        assert found["stops at .003"]["off"] == 0.0
+        assert found["stops at .001"]["off"] <= -2.0
 
 
 def test_the_rank_is_found_where_factors_are_dense_and_noise_is_white() -> None:
