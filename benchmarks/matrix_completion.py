@@ -171,8 +171,10 @@ def measure_paths() -> list[dict[str, Any]]:
                 }
             )
             print(found[-1], flush=True)
-        ratio = round(float(counts[0] / counts[1]), 3)
-        found.append({"table": "together", "gap": tol, "ratio": ratio})
+        warm_count, cold_count = counts.tolist()
+        ratio = round(warm_count / cold_count, 3)
+        both = {"warm": warm_count, "cold": cold_count, "ratio": ratio}
+        found.append({"table": "together", "gap": tol, **both})
     return found
 
 

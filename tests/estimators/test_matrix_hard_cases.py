@@ -144,6 +144,7 @@ def test_more_classes_than_rows_is_one_sentence(model: Any) -> None:
     [
         {"rule": np.array([1.0, 2.0])},
         {"refit": np.array([True, False])},
+        {"refit": sparse.eye(2)},
         {"n_jobs": "two"},
         {"n_jobs": 0},
         {"n_jobs": 1.5},
@@ -154,7 +155,20 @@ def test_settings_of_another_kind_are_one_sentence(name: str, settings: dict[str
         SEARCHES[name]().set_params(**settings).fit(ratings())
 
 
-@pytest.mark.parametrize("scores", ["x", [["a", "b"]], [[1, 2], [3]], [[np.nan, 1.0]], None])
+@pytest.mark.parametrize(
+    "scores",
+    [
+        "x",
+        [["a", "b"]],
+        [[1, 2], [3]],
+        [[np.nan, 1.0]],
+        None,
+        [[1j, 2.0]],
+        [[10**400, 1]],
+        np.array([["2020", "2021"]], dtype="M8[Y]"),
+        np.ma.masked_array(np.ones((1, 2)), [[True, False]]),
+    ],
+)
 def test_scores_that_are_no_numbers_are_one_sentence(scores: Any) -> None:
     model = HardImpute(2).fit(ratings())
     with pytest.raises(DataError, match="finite numbers with 2 columns"):
@@ -166,3 +180,15 @@ def test_nothing_stays_of_an_earlier_fit() -> None:
     assert search.rank_ >= 0
     fitted(search.set_params(refit=False), ratings())
     assert not any(hasattr(search, name) for name in ("rank_", "n_iter_", "best_estimator_"))
+
+
+def test_a_failed_fit_leaves_the_model_of_before_with_its_own_entries() -> None:
+    x = ratings()
+    search = fitted(RankCV(ranks=[1, 2], random_state=0), x)
+    before = search.complete()
+    with pytest.raises(ParameterError, match="rule"):
+        search.set_params(rule="bad").fit(x[:, :5])
+    assert search.n_features_in_ == 8
+    with pytest.raises(ParameterError, match="cv"):
+        search.set_params(rule="minimum", cv="bad").fit(6.0 - x)
+    np.testing.assert_array_equal(search.complete(), before)

@@ -285,9 +285,10 @@ def test_a_rank_that_no_penalty_leaves() -> None:
         assert fit.at(np.array([3]), np.array([2]))[0] == pytest.approx(12.0, rel=0.02)
 
 
+@pytest.mark.medium
 def test_a_largest_rank_that_binds_leads_past_saddles() -> None:
     sweeps = 0
-    for seed in (3, 4, 5):
+    for seed in range(8):
         x = simulate_low_rank(300, 200, rng=stream(seed, "half"), observed=0.2).x
         entries = Entries.of(x)
         path = alpha_max(entries) * np.geomspace(0.9, 0.02, 6)
@@ -295,8 +296,8 @@ def test_a_largest_rank_that_binds_leads_past_saddles() -> None:
         assert all(fit.converged for fit in fits)
         assert fits[-1].capped
         sweeps += sum(fit.n_iter for fit in fits)
-    # Mixing is drawn to saddles: without longer steps beside them it takes 2,400 sweeps.
-    assert sweeps < 1_400
+    # Mixing is drawn to saddles: without longer steps beside them it takes 8,000 sweeps.
+    assert sweeps < 5_000
 
 
 def test_long_steps_have_a_limit() -> None:
@@ -422,9 +423,9 @@ def test_ridge_regressions_of_rows(k: int, alpha: float, keep: bool) -> None:
     groups = -(-len(counts) // LANES) if keep else 1
     factors = np.full((groups, k * (k + 1) // 2, LANES), np.nan)
     found, after = np.full_like(start, np.nan), np.full_like(start, np.nan)
-    sums = ridge_step(indptr, columns, values, b, alpha, True, factors, start, found)
+    found_loss = ridge_step(indptr, columns, values, b, alpha, True, factors, start, found)
     expected, stale = np.zeros_like(found), np.zeros_like(found)
-    loss = cross = 0.0
+    loss = 0.0
     for i, (first, last) in enumerate(pairwise(indptr)):
         if first < last:
             own, near, x = b[columns[first:last]], nearby[columns[first:last]], values[first:last]
@@ -433,9 +434,9 @@ def test_ridge_regressions_of_rows(k: int, alpha: float, keep: bool) -> None:
             gradient = near.T @ (x - near @ expected[i]) - alpha * expected[i]
             stale[i] = expected[i] + np.linalg.solve(curvature, gradient)
             rest = x - own @ start[i]
-            loss, cross = loss + rest @ rest, cross + rest @ x
+            loss += rest @ rest
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(sums, [loss, cross], rtol=1e-12)
+    assert found_loss == pytest.approx(loss, rel=1e-12)
     if keep:  # the factors of b serve a step towards the regression on what is near b
         ridge_step(indptr, columns, values, nearby, alpha, False, factors, found, after)
         np.testing.assert_allclose(after, stale, rtol=1e-10, atol=1e-12)
@@ -451,3 +452,44 @@ def test_factors_that_have_no_room_are_computed_anew(monkeypatch: pytest.MonkeyP
         assert max(a.gap, b.gap) <= 1e-6
         assert a.objective == pytest.approx(b.objective, rel=2e-6)
         assert a.n_iter != b.n_iter or not np.array_equal(a.s, b.s)  # the other way was taken
+
+
+@pytest.mark.parametrize("share", [1e-8, 1e-10, 1e-12])
+def test_tiny_penalties_end(share: float) -> None:
+    """Rows with fewer entries than columns have pivots that nothing but the ridge bounds."""
+    for seed in range(8):
+        entries = Entries.of(table(20 + 3 * seed, 15 + 2 * seed, seed, share=0.4))
+        alpha = alpha_max(entries) * share
+        (fit,) = soft_path(entries, [alpha], solver="als", max_iter=60)
+        assert np.isfinite(fit.objective)
+        assert fit.objective <= 0.5 * float(entries.values @ entries.values)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_start_of_a_higher_rank_is_cut(solver: str) -> None:
+    entries = Entries.of(table(40, 30))
+    (start,) = soft_path(entries, [0.3], solver=solver)
+    assert start.rank > 2
+    (fit,) = soft_path(entries, [0.2], solver=solver, max_rank=2, start=start)
+    assert fit.rank == 2
+    assert fit.capped
+
+
+def test_a_bound_above_the_criterion_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanczos's method may settle on a value near the largest: the bound is then too high."""
+    entries = Entries.of(table(40, 30))
+    solver = als.SparseSolver(entries)
+    asked: list[float] = []
+
+    def norm(self: als.SparseRest, accuracy: float = 1e-8) -> float:
+        asked.append(accuracy)
+        return right(self, accuracy) * (1.0 if accuracy == 0.0 else 0.5)
+
+    right = als.SparseRest.norm
+    monkeypatch.setattr(als.SparseRest, "norm", norm)
+    fit = solver.solve(0.2 * alpha_max(entries), tol=1e-6, max_iter=500)
+    monkeypatch.undo()
+    assert 0.0 in asked
+    (exact,) = soft_path(entries, [fit.alpha], solver="dense", tol=1e-9)
+    assert fit.objective <= exact.objective * (1.0 + 1e-6)
+    assert fit.gap <= 1e-6

@@ -22,6 +22,17 @@ IntArray = NDArray[np.int64]
 __all__ = ["Factors", "LowRankFactoriser", "row_scores"]
 
 
+def _numbers(given: Any) -> FloatArray | None:
+    """An array of real numbers; None of anything else."""
+    if np.ma.is_masked(given):
+        return None
+    try:
+        found = np.asarray(given)
+        return found.astype(np.float64) if found.dtype.kind in "biufO" else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 @dataclass(frozen=True, eq=False)
 class Factors:
     """A fitted matrix: centre + scores times components.
@@ -207,12 +218,9 @@ class LowRankFactoriser(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             No matrix of finite numbers, or another number of columns.
         """
         check_is_fitted(self)
-        try:
-            scores = np.asarray(X, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            scores = np.full(1, np.nan)
-        fits = scores.ndim == 2 and scores.shape[1] == self.n_components_
-        if not fits or not np.isfinite(scores).all():
+        scores = _numbers(X)
+        fits = scores is not None and scores.ndim == 2 and scores.shape[1] == self.n_components_
+        if scores is None or not fits or not np.isfinite(scores).all():
             raise DataError(
                 f"scores must be a matrix of finite numbers with {self.n_components_} columns, one "
                 "for each component"

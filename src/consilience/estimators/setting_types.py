@@ -67,7 +67,7 @@ def _jobs(value: Any) -> bool:
 
 
 def _single(value: Any) -> bool:
-    return not isinstance(value, np.ndarray)
+    return not isinstance(value, np.ndarray) and getattr(value, "shape", ()) == ()
 
 
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

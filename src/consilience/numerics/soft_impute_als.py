@@ -24,11 +24,13 @@ IntArray = NDArray[np.int64]
 
 _WINDOW = 8  # factors that are mixed
 _NEAR = 0.05  # relative change of one side within which the other keeps its curvatures
+_WITHIN = 0.3  # the same change over the square root of the penalty
 _ROOM = 1 << 25  # numbers in Cholesky's factors that are kept
 _FARTHEST = 1024.0  # plain steps in one
 _CHECK = 5  # sweeps between certificates
 _LANCZOS = 150
 _ROUGH = 1e-5  # accuracy of a search for directions
+_ROUNDING = 1e-9  # of a bound over the criterion
 _STILL = 1e-3  # relative change of a penalty that counts as none
 
 
@@ -157,33 +159,39 @@ class _Side:
     def __init__(self, indptr: IntArray, indices: IntArray, values: FloatArray, rank: int) -> None:
         self.entries = indptr, indices, values
         groups, size = -(-(len(indptr) - 1) // kernels.LANES), rank * (rank + 1) // 2
-        self.kept = groups * size * kernels.LANES <= _ROOM
+        # room for the factors, and for what mixing keeps of this side then
+        self.kept = groups * kernels.LANES * (size + 2 * _WINDOW * rank) <= _ROOM
         self.factors = np.empty((groups if self.kept else 1, size, kernels.LANES))
         self.at: FloatArray | None = None
 
     def step(
         self, own: FloatArray, other: FloatArray, alpha: float, *, exact: bool
-    ) -> tuple[FloatArray, float, float, bool]:
+    ) -> tuple[FloatArray, float, bool]:
         """Regress on rows of `other`, or step towards that with the factors of an `other` nearby.
 
         Returns
         -------
         new : (n, k) array
-        loss, cross : float
-            Sums of ``r^2`` and of ``r x`` over the residuals r before the step.
+        loss : float
+            Sum of squared residuals before the step.
         exact : bool
             The regression itself.
         """
-        exact = exact or not self.kept or self.at is None or not _near(other, self.at)
+        exact = exact or not self.kept or self.at is None or not _near(other, self.at, alpha)
         new = np.empty_like(own)
-        loss, cross = kernels.ridge_step(*self.entries, other, alpha, exact, self.factors, own, new)
+        loss = kernels.ridge_step(*self.entries, other, alpha, exact, self.factors, own, new)
         if exact:
             self.at = other
-        return new, loss, cross, exact
+        return new, loss, exact
 
 
-def _near(new: FloatArray, old: FloatArray) -> bool:
-    return bool(np.linalg.norm(new - old) <= _NEAR * np.linalg.norm(old))
+def _near(new: FloatArray, old: FloatArray, alpha: float) -> bool:
+    """Whether factors of a regression on `old` serve one on `new`.
+
+    Where a row has fewer entries than there are columns, nothing but the ridge bounds its step.
+    """
+    moved = float(np.linalg.norm(new - old))
+    return moved <= min(_NEAR * float(np.linalg.norm(old)), _WITHIN * np.sqrt(alpha))
 
 
 class _Mixing:
@@ -194,7 +202,7 @@ class _Mixing:
     rank : int
         Columns of A and B.
     first, end : int
-        Rows that are mixed. Where every sweep is exact, A does not matter: B alone saves room.
+        Rows that are mixed. Where that of A is always exact, A does not matter: B alone saves room.
     """
 
     def __init__(self, rank: int, first: int, end: int) -> None:
@@ -307,6 +315,7 @@ class SparseSolver:
             Smallest penalty where `alpha` is None.
         """
         sweeps, searches, bracket = 0, 0, _Bracket()
+        self._truncate(rank)
         lam = self._edge(rank, floor) if alpha is None else alpha
         while True:
             cut = self._enter(lam, rank) and alpha is not None
@@ -315,8 +324,7 @@ class SparseSolver:
             )
             sweeps, searches = sweeps + max(1, spent), searches + 2  # none with no column
             objective = self._polish(lam)
-            norm = self.rest.norm(min(1e-8, 0.01 * tol))
-            dual = max(dual, dual_value(self.rest.loss, self.rest.cross, lam, norm))
+            dual = max(dual, self._bound(objective, lam, tol)[1])
             gap = relative_gap(objective, dual)
             done = gap <= tol or (cut and still)
             following = lam if alpha is not None else bracket.next(lam, self._edge(rank, floor))
@@ -331,6 +339,12 @@ class SparseSolver:
         )
 
     # ------------------------------------------------------------------ parts
+
+    def _truncate(self, rank: int | None) -> None:
+        """Leave no more than the largest rank of a start that has more."""
+        if rank is not None and rank < len(self.s):
+            self.u, self.s, self.v = self.u[:, :rank], self.s[:rank], self.v[:, :rank]
+            self.rest.set(self.u * self.s, self.v)
 
     def _enter(self, lam: float, rank: int | None) -> bool:
         """A soft-impute step to the directions that a penalty lets in; whether a rank cut some."""
@@ -369,7 +383,7 @@ class SparseSolver:
         (n, p), k = e.shape, len(self.s)
         rows = _Side(e.indptr, e.columns, e.values, k)
         columns = _Side(self.pointer, *self.turned, k)
-        mixed = k, 0 if rows.kept or columns.kept else n, n + p
+        mixed = k, 0 if rows.kept else n, n + p
         point = np.concatenate([self.u, self.v]) * np.sqrt(self.s)
         a, b = point[:n], point[n:]
         plain, plain_exact = point, True
@@ -379,8 +393,8 @@ class SparseSolver:
         exact = False  # whether the next sweep must be regressions
         while sweeps < max_iter and k:
             sweeps += 1
-            trial, _, _, of_rows = rows.step(point[:n], point[n:], lam, exact=exact)
-            following, loss, _, of_columns = columns.step(point[n:], trial, lam, exact=exact)
+            trial, _, of_rows = rows.step(point[:n], point[n:], lam, exact=exact)
+            following, loss, of_columns = columns.step(point[n:], trial, lam, exact=exact)
             squares = float((trial**2).sum() + (point[n:] ** 2).sum())
             objective = 0.5 * loss + 0.5 * lam * squares
             if not objective <= best and not (point is plain and of_rows and plain_exact):
@@ -388,10 +402,12 @@ class SparseSolver:
                     at_once = isinstance(ahead, _Mixing) and ahead.count <= 1
                     ahead = _Reach() if at_once else _Mixing(*mixed)
                 else:
-                    following, _, _, plain_exact = columns.step(b, a, lam, exact=True)
+                    following, _, plain_exact = columns.step(b, a, lam, exact=True)
                     plain = np.concatenate([a, following])
                 point, exact = plain, True
                 continue
+            if not np.isfinite(objective):  # rounding has eaten the ridge: no further
+                break
             a, b, best, exact = trial, point[n:], objective, False
             plain, plain_exact = np.concatenate([a, following]), of_columns
             if sweeps - checked >= _CHECK:  # the sweep that was due may have been refused
@@ -402,8 +418,8 @@ class SparseSolver:
                     break
                 if not cut:
                     rest.set(a, b)
-                    norm = rest.norm(min(1e-8, 0.01 * tol))
-                    dual = max(dual, dual_value(rest.loss, rest.cross, lam, norm))
+                    norm, bound = self._bound(best, lam, tol)
+                    dual = max(dual, bound)
                     if best - dual <= tol * best:
                         break
                     if may_grow and norm > lam * (1.0 + tol) and self._lacking(a, b, lam):
@@ -411,6 +427,19 @@ class SparseSolver:
             point = ahead.next(point, plain)
         self._take(a, b)
         return sweeps, dual, still
+
+    def _bound(self, objective: float, lam: float, tol: float) -> tuple[float, float]:
+        """Largest singular value of the residual, and the lower bound that it gives.
+
+        A bound above the criterion itself tells that the value was another one near the largest.
+        """
+        rest = self.rest
+        for accuracy in (min(1e-8, 0.01 * tol), 0.0):
+            norm = rest.norm(accuracy)
+            bound = dual_value(rest.loss, rest.cross, lam, norm)
+            if bound <= objective * (1.0 + _ROUNDING):
+                break
+        return norm, min(bound, objective)
 
     def _lacking(self, a: FloatArray, b: FloatArray, lam: float) -> bool:
         """Whether a direction outside the factors would lower the criterion."""

@@ -26,14 +26,14 @@ def ridge_step(indptr, columns, values, b, alpha, fresh, factors, a, new):
     `factors` is a (groups, k (k + 1) / 2, :data:`LANES`) array: Cholesky's factors of sixteen rows
     side by side, their diagonals as reciprocals. With one group for all of them, none is kept.
 
-    Returns the sums of ``r^2`` and of ``r x`` over the residuals ``r = x_O - B_O a_i``.
+    Returns the sum of squares of the residuals ``x_O - B_O a_i``.
     """
     n, k = a.shape
     seen = np.empty((_BLOCK, k))
     gram = np.empty((k, k))
     t = np.empty((k, LANES))
     g = np.empty(k)
-    loss, cross = 0.0, 0.0
+    loss = 0.0
     for start in range(0, n, LANES):
         factor = factors[start // LANES if len(factors) > 1 else 0]
         if fresh:
@@ -56,16 +56,14 @@ def ridge_step(indptr, columns, values, b, alpha, fresh, factors, a, new):
                         factor[place + q, lane] = gram[h, q]
                     factor[place + h, lane] = gram[h, h] + ridge
                     place += h + 1
-            _factorise(factor, k)
+            _factorise(factor, k, alpha)
         for lane in range(LANES):
             i = start + lane
             if i < n:
                 own = a[i]
                 for h in range(k):
                     g[h] = -alpha * own[h]
-                more = _gradient(columns, values, b, own, indptr[i], indptr[i + 1], g)
-                loss += more[0]
-                cross += more[1]
+                loss += _gradient(columns, values, b, own, indptr[i], indptr[i + 1], g)
             for h in range(k):
                 t[h, lane] = g[h]
         _solve(factor, t)
@@ -74,14 +72,14 @@ def ridge_step(indptr, columns, values, b, alpha, fresh, factors, a, new):
             some = indptr[i] < indptr[i + 1]
             for h in range(k):
                 new[i, h] = a[i, h] + t[h, lane] if some else 0.0
-    return loss, cross
+    return loss
 
 
 @compiled
 def _gradient(columns, values, b, own, first, end, g):
-    """Add ``B_O' r`` to ``g`` for the residuals r of a row; their sums ``r^2`` and ``r x``."""
+    """Add ``B_O' r`` to ``g`` for the residuals r of a row; gives their sum of squares."""
     k = own.size
-    loss, cross = 0.0, 0.0
+    loss = 0.0
     e = first
     while e + 4 <= end:  # four entries at once: a quarter of the passes over g
         y0, y1, y2, y3 = b[columns[e]], b[columns[e + 1]], b[columns[e + 2]], b[columns[e + 3]]
@@ -93,7 +91,6 @@ def _gradient(columns, values, b, own, first, end, g):
             r3 += own[h] * y3[h]
         r0, r1, r2, r3 = values[e] - r0, values[e + 1] - r1, values[e + 2] - r2, values[e + 3] - r3
         loss += (r0 * r0 + r1 * r1) + (r2 * r2 + r3 * r3)
-        cross += (r0 * values[e] + r1 * values[e + 1]) + (r2 * values[e + 2] + r3 * values[e + 3])
         for h in range(k):
             g[h] += (r0 * y0[h] + r1 * y1[h]) + (r2 * y2[h] + r3 * y3[h])
         e += 4
@@ -104,16 +101,18 @@ def _gradient(columns, values, b, own, first, end, g):
             r += own[h] * y[h]
         r = values[e] - r
         loss += r * r
-        cross += r * values[e]
         for h in range(k):
             g[h] += r * y[h]
         e += 1
-    return loss, cross
+    return loss
 
 
 @compiled
-def _factorise(g, k):
-    """Cholesky's factors in place of lower triangles, row by row; diagonals as reciprocals."""
+def _factorise(g, k, least):
+    """Cholesky's factors in place of lower triangles, row by row; diagonals as reciprocals.
+
+    No squared diagonal is below the ridge, `least`, but by rounding: then it is the ridge.
+    """
     lanes = g.shape[1]
     row = 0
     for h in range(k):
@@ -138,7 +137,7 @@ def _factorise(g, k):
                     s[x] *= d[x]
             else:
                 for x in range(lanes):
-                    s[x] = 1.0 / np.sqrt(s[x])
+                    s[x] = 1.0 / np.sqrt(max(s[x], least))
             other += m + 1
         row += h + 1
 

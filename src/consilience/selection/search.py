@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from consilience.estimators.entry_input import observed_entries, places
 from consilience.estimators.held_out_entries import EntryCurve, GridEdgeWarning, check_rule
+from consilience.estimators.setting_types import check_settings
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 
@@ -97,11 +98,12 @@ class EntrySearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         GridEdgeWarning
             The smallest error lies where the grid ends though the problem goes on.
         """
-        entries = observed_entries(self, X, reset=True)
+        check_settings(self)
         check_rule(self.rule)
+        entries = observed_entries(self, X, reset=True)
         _check_size(entries)
-        self._entries = entries
         self.curve_ = curve = self._search(entries)
+        self._entries = entries
         self.minimiser_ = curve.best
         self.one_standard_error_ = curve.best_one_standard_error
         self.at_edge_ = curve.at_edge
