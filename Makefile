@@ -22,11 +22,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
-FAST := not slow and not long and not replication and not faults and not flower and not r and not postgresql
+# What a test takes decides its suite: tests/durations.py. Kinds that need more than Python are apart.
+KINDS := not faults and not flower and not r and not postgresql
+FAST := not slow and not long and not nightly and not replication and $(KINDS)
+NIGHTLY := (long or nightly)
 STYLED := src tests tools $(wildcard replications benchmarks examples)
 
-.PHONY: help venv lock demo test test-quick test-slow test-long test-faults test-flower test-postgresql test-replication fuzz check \
-	check-style format bench replicate docs-table stale clean distclean
+.PHONY: help venv lock demo test test-quick test-slow test-faults test-flower test-postgresql \
+	test-nightly durations mutants fuzz check check-style format bench replicate docs-table stale \
+	clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do \
@@ -65,26 +69,33 @@ demo: $(STAMP) ## run the demonstration and say where its report is
 test: $(STAMP) ## the test suite
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)"
 
-test-quick: $(STAMP) ## the tests that take less than a second each
+test-quick: $(STAMP) ## the tests that take less than .3 seconds each
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST) and not medium"
 
-test-slow: $(STAMP) ## statistical tests, guides, demonstrations
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "slow and not long"
-
-test-long: $(STAMP) ## long simulations, whole examples, the longest slices of tables; before a release
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "long"
+test-slow: $(STAMP) ## statistical tests, guides, demonstrations, small slices of the papers' tables
+	$(PYTEST) -n $(WORKERS) --dist worksteal \
+		-m "(slow or replication) and not long and not nightly and $(KINDS)"
 
 test-faults: $(STAMP) ## crashes, absences, damaged messages
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "faults"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "faults and not nightly and not long"
 
 test-flower: $(STAMP) ## a Flower deployment on loopback
-	$(PYTEST) -m "flower and not long"
+	$(PYTEST) -n $(WORKERS) --dist loadscope -m "flower and not nightly and not long"
 
 test-postgresql: $(STAMP) ## tables from a PostgreSQL server, which the tests start themselves
 	$(PYTEST) -m "postgresql"
 
-test-replication: $(STAMP) ## small slices of the papers' tables
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "replication and not long"
+test-nightly: $(STAMP) ## all that the suites leave out: whole products, long simulations
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and $(KINDS)"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and faults"
+	$(PYTEST) -n $(WORKERS) --dist loadscope -m "$(NIGHTLY) and flower"
+
+durations: $(STAMP) ## run the suites and record what each test takes, which decides its suite
+	$(PYTEST) -n $(WORKERS) --dist worksteal --write-durations -m "not long and not nightly and $(KINDS)"
+
+mutants: $(STAMP) ## put small faults into the code, one at a time: which do the tests find?
+	$(BIN)/python -m tools.mutants --workers $(WORKERS) --marks "$(FAST)" \
+		--marks "slow and not long and not nightly and $(KINDS)" $(ONLY)
 
 # The search needs no atheris, but is many times faster with it; it goes into a folder of its own
 # because it is not built for every system.

@@ -28,6 +28,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.durations import Clock
+from tests.rotation import VARIABLE, rotation
+
 settings.register_profile(
     "fixed",
     derandomize=True,
@@ -68,6 +71,21 @@ def data_dir() -> Callable[[str], Path]:
         pytest.skip(found)
 
     return get
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-durations", action="store_true", help="record what the tests of this run take"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    rotation()  # before there are workers, which inherit it
+    config.pluginmanager.register(Clock(config))
+
+
+def pytest_report_header() -> str:
+    return f"rotation {rotation()} ({VARIABLE}={rotation()} takes the same parts of products)"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,15 +7,15 @@ the repository.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
-import io
 import json
 import re
 import subprocess
 import sys
-import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,8 +47,15 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def each_module() -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("path", MODULES, ids=name_of)
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def faults(rule: Callable[[str], list[Any]], paths: Iterable[Path] = MODULES) -> dict[str, Any]:
+    """What a rule finds, by module."""
+    found = {name_of(path): rule(path.read_text(encoding="utf-8")) for path in paths}
+    return {name: what for name, what in found.items() if what}
 
 
 # --- size -----------------------------------------------------------------------------------
@@ -68,20 +75,9 @@ def docstring_lines(tree: ast.AST) -> set[int]:
 
 def code_lines(source: str) -> set[int]:
     """Numbers of the lines that hold code: no blank lines, comments or docstrings."""
-    silent = {
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENCODING,
-        tokenize.ENDMARKER,
-    }
-    spoken: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in silent:
-            spoken.update(range(token.start[0], token.end[0] + 1))
-    return spoken - docstring_lines(ast.parse(source))
+    lines = enumerate(source.splitlines(), start=1)
+    spoken = {n for n, line in lines if line.strip() and not line.lstrip().startswith("#")}
+    return spoken - docstring_lines(parsed(source))
 
 
 def too_long(source: str) -> list[str]:
@@ -90,7 +86,7 @@ def too_long(source: str) -> list[str]:
     found = []
     if len(lines) > MODULE_LINES:
         found.append(f"the module has {len(lines)} code lines, at most {MODULE_LINES}")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
             size = len(lines.intersection(body))
@@ -114,9 +110,8 @@ def test_too_long_sees_functions_and_modules() -> None:
     assert len(too_long("x = 1\n" * (MODULE_LINES + 1))) == 1
 
 
-@each_module()
-def test_size(path: Path) -> None:
-    assert too_long(path.read_text(encoding="utf-8")) == []
+def test_size() -> None:
+    assert faults(too_long) == {}
 
 
 # --- forbidden ways -------------------------------------------------------------------------
@@ -136,7 +131,7 @@ def imported(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
 
 def unsafe_ways(source: str) -> list[str]:
     """Pickling in any form, and running text as code."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     found = [
         f"line {node.lineno} imports {module}"
         for module, node in imported(tree)
@@ -188,27 +183,25 @@ def test_safe_ways_pass() -> None:
     assert unsafe_ways(source) == []
 
 
-@each_module()
-def test_no_unsafe_ways(path: Path) -> None:
-    assert unsafe_ways(path.read_text(encoding="utf-8")) == []
+def test_no_unsafe_ways() -> None:
+    assert faults(unsafe_ways) == {}
 
 
 def assert_lines(source: str) -> list[int]:
-    return [node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
+    return [node.lineno for node in ast.walk(parsed(source)) if isinstance(node, ast.Assert)]
 
 
 def test_assert_lines_are_seen() -> None:
     assert assert_lines("def f(x):\n    assert x\n") == [2]
 
 
-@each_module()
-def test_errors_are_raised_not_asserted(path: Path) -> None:
-    assert assert_lines(path.read_text(encoding="utf-8")) == []
+def test_errors_are_raised_not_asserted() -> None:
+    assert faults(assert_lines) == {}
 
 
 def table_imports(source: str) -> list[str]:
     """Imports of table libraries outside ``to_frame`` and outside type checking."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     allowed: set[ast.AST] = set()
     for node in ast.walk(tree):
         is_to_frame = isinstance(node, ast.FunctionDef) and node.name == "to_frame"
@@ -230,11 +223,9 @@ def test_table_imports_are_seen() -> None:
     assert table_imports("if TYPE_CHECKING:\n    import pandas as pd\n") == []
 
 
-@each_module()
-def test_table_libraries_stay_in_their_places(path: Path) -> None:
-    place = path.relative_to(SRC).as_posix()
-    if not place.startswith(TABLE_PLACES):
-        assert table_imports(path.read_text(encoding="utf-8")) == []
+def test_table_libraries_stay_in_their_places() -> None:
+    elsewhere = [p for p in MODULES if not p.relative_to(SRC).as_posix().startswith(TABLE_PLACES)]
+    assert faults(table_imports, elsewhere) == {}
 
 
 # --- rooms ----------------------------------------------------------------------------------
@@ -338,7 +329,7 @@ def test_import_loads_nothing_heavy() -> None:
 def stub_names(source: str) -> dict[str, str]:
     """Public names of a stub with the modules that they come from."""
     found = {}
-    for node in ast.parse(source).body:
+    for node in parsed(source).body:
         if isinstance(node, ast.ImportFrom) and node.module != "__future__":
             module = f"consilience.{node.module}" if node.level else str(node.module)
             for alias in node.names:
@@ -422,7 +413,6 @@ def test_harmless_text_is_no_leak() -> None:
     assert leaks("see docs/home/page.md, src/work/x.py, https://example.org/work/x") == []
 
 
-@pytest.mark.slow
 def test_committed_files_name_no_registry_and_no_local_path() -> None:
     files = committed_files()
     assert ROOT / "requirements.lock" in files

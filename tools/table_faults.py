@@ -32,9 +32,9 @@ for one another, is compared by what it holds), the transcript has the same line
 computed a step twice or said two things. Where the fault does not end, the run ends with exit code
 8 and a sentence that names the site.
 
-The suite takes 18 min on two cores (397 tests, two workers; measured when tests 1 and 2 took eight
-boundaries of long runs and not six), 26 min beside other work; that over Flower 14 min beside other
-work (71 tests).
+Where a fault has several ends, kinds or boundaries, `make test-faults` puts it at one of them for
+each method, at the next on the next day (`CONSILIENCE_ROTATION`, told in the first lines of a run,
+repeats a day); `make test-nightly` puts it everywhere.
 
 Numbers stand for the tests below the tables. An empty cell is not tested, or fails.
 
@@ -42,8 +42,6 @@ Numbers stand for the tests below the tables. An empty cell is not tested, or fa
 
 A boundary is any write that is there after a power cut: an ask, a reply, a record of a site, an
 entry of the journal or the transcript. Every boundary and every message of the study is meant.
-Tests 1 and 2 start a run for each boundary: for cases outside `AT_EVERY_BOUNDARY` they take six
-that are spread over the run, and all with `CONSILIENCE_EVERY_BOUNDARY=1 make test-faults`.
 """
 FLOWER_TOP = """\
 ## Flower engine, `make test-flower`
@@ -62,13 +60,19 @@ def _crash(name: str, **chosen: Any) -> Tests:
     return ((test_crashes, name, chosen),)
 
 
+def _killed(who: str) -> Tests:
+    """The shortest run is killed at every boundary in `make test-faults`, the others at night."""
+    short = (test_crashes, "test_a_short_run_killed_at_every_boundary", {"who": who})
+    return (*_crash("test_killed_at_every_boundary", who=who), short)
+
+
 _DAMAGED, _FULL = "test_every_message_is_damaged", "test_the_disk_is_full_at_every_boundary"
 _FROZEN, _CLOCKS = "test_frozen_and_thawed_at_every_boundary", "test_clocks_are_hours_apart"
 _EVERY = _matrix("test_every_process_is_killed_at_every_boundary")
 
 FOLDER: dict[str, Tests] = {
-    "`kill -9` of the coordinator": _crash("test_a_coordinator_killed_at_every_boundary"),
-    "`kill -9` of a site": _crash("test_a_site_killed_at_every_boundary"),
+    "`kill -9` of the coordinator": _killed("coordinator"),
+    "`kill -9` of a site": _killed("ash"),
     "`kill -9` and restart of every process": _EVERY,
     "coordinator frozen and thawed": _matrix(_FROZEN, who="coordinator"),
     "site frozen and thawed": _matrix(_FROZEN, who="ash"),
@@ -121,11 +125,18 @@ def cases_of(module: Any, name: str, chosen: dict[str, Any]) -> set[str]:
     marks = [mark for mark in vars(module)[name].pytestmark if mark.name == "parametrize"]
     others = {"skip", "xfail", "skipif"} & {mark.name for mark in vars(module)[name].pytestmark}
     for mark in marks:
-        given = [getattr(one, "values", (one,))[0] for one in mark.args[1] if not _fails(one)]
-        if mark.args[0] == "case":
-            found = set(given)
-        elif mark.args[0] in chosen and chosen[mark.args[0]] not in given:
+        names = [mark.args[0]] if isinstance(mark.args[0], str) else list(mark.args[0])
+        given = [
+            one.values if hasattr(one, "marks") else (one,) if len(names) == 1 else one
+            for one in mark.args[1]
+            if not _fails(one)
+        ]
+        rows = [dict(zip(names, values, strict=True)) for values in given]
+        rows = [row for row in rows if all(chosen.get(k, v) == v for k, v in row.items())]
+        if not rows:
             return set()
+        if "case" in names:
+            found = {row["case"] for row in rows}
     return set() if others else found
 
 

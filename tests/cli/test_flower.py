@@ -115,7 +115,6 @@ def test_node_key_prints_the_line_for_the_server(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ refusals
 
 
-@pytest.mark.medium
 def test_commands_name_what_is_missing(space: Federated) -> None:
     site, study = "sites/lyon.toml", space.file
     for words, said in (
@@ -257,7 +256,6 @@ def test_a_clock_that_is_wrong_is_a_remark(
         assert any("synchronise the clocks" in said for said in one.said)
 
 
-@pytest.mark.medium
 def test_nothing_is_reported_home_and_nothing_installed(tmp_path: Path) -> None:
     """Whatever the surroundings say."""
     pytest.importorskip("flwr")
@@ -284,3 +282,25 @@ def test_nothing_is_reported_home_and_nothing_installed(tmp_path: Path) -> None:
     given = environment(tmp_path / "home")
     assert given["FLWR_TELEMETRY_ENABLED"] == "0" and given["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert given["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+
+
+def test_what_a_site_left_out_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_seen([Seen("ash", True, "1.2.3", able=True), Seen("birch", False)])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["ash", "yes", "1.2.3", "+0.0", "can", "take", "part"] in rows
+    assert ["birch", "no", "-", "-", "cannot", "take", "part"] in rows
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Hostname mismatch, certificate is not valid for 'ash.example'.", "for another host"),
+        ("IP address mismatch, certificate is not valid for '127.0.0.1'.", "for another host"),
+        ("certificate has expired", "has expired"),
+        ("certificate is not yet valid", "compare the clocks"),
+        ("unable to get local issuer certificate", "not signed by the authority"),
+    ],
+)
+def test_what_is_wrong_with_a_certificate_is_told(said: str, words: str) -> None:
+    text = f"[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {said} (_ssl.c:1016)"
+    assert words in _flwr.describe(OSError(text))

@@ -13,7 +13,13 @@ from consilience.cli import status as command
 from consilience.sites.home import DiskHome
 from tests.cli.test_site import Workspace, run_cli
 from tests.cli.workspace import Workspace as LocalWorkspace
-from tests.cli.workspace import call, sentence
+from tests.cli.workspace import call, ran_once, sentence
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> LocalWorkspace:
+    """Ran once, to be read only."""
+    return ran_once(tmp_path_factory.mktemp("ran"))
 
 
 def look(workspace: Workspace, *more: str) -> tuple[int, str, str]:
@@ -65,11 +71,12 @@ def test_mistakes(tmp_path: Path) -> None:
     assert keyless.exit_code == 2 and "no public key" in sentence(keyless)
 
 
-def test_status_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_for_programs(
+    ran: LocalWorkspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert json.loads(call("status", "--json").stdout) == []
-    space = LocalWorkspace(tmp_path)
-    assert space.run().exit_code == 0
+    space = ran.copied(tmp_path)
     one = json.loads(call("status", space.out, "--json").stdout)
     assert (one["state"], one["waiting"], one["waiting_for"]) == ("finished", 0, [])
     assert one["sites"] == one["answered"] == ["boston", "lyon", "osaka"]
@@ -78,10 +85,11 @@ def test_status_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert watched.exit_code == 0 and len(watched.stdout.splitlines()) == 1
 
 
-def test_status_watched_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_watched_until_the_run_ends(
+    ran: LocalWorkspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A change is told of, and the end ends it."""
-    space = LocalWorkspace(tmp_path)
-    assert space.run().exit_code == 0
+    space = ran.copied(tmp_path)
     last = command._one(space.out)
     first = {**last, "state": "running", "round": 1, "waiting_for": ["lyon"], "waiting": 1}
     looks = iter([first, first, first, {**first, "round": 2}, {**first, "round": 2}, last])
@@ -94,9 +102,8 @@ def test_status_watched_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.M
     assert len(lines) <= 3 and all(a != b for a, b in itertools.pairwise(lines))
 
 
-def test_status_names_what_waits_at_sites_here(tmp_path: Path) -> None:
-    space = LocalWorkspace(tmp_path)
-    assert space.run().exit_code == 0
+def test_status_names_what_waits_at_sites_here(ran: LocalWorkspace, tmp_path: Path) -> None:
+    space = ran.copied(tmp_path)
     run = json.loads((space.out / "run.json").read_text())["run"]
     home = DiskHome(tmp_path / "homes" / "lyon")
     for name in (run, "another"):
@@ -108,3 +115,19 @@ def test_status_names_what_waits_at_sites_here(tmp_path: Path) -> None:
     assert "Held at lyon" in told and "another" not in told
     missing = call("status", space.out, "--sites", tmp_path / "none")
     assert missing.exit_code == 2 and "--sites" in sentence(missing)
+
+
+def test_times_are_told_in_the_unit_of_which_two_have_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command.time, "time", lambda: 1e9)
+    for seconds, told in (
+        (-3, "0 seconds ago"),
+        (119, "119 seconds ago"),
+        (120, "2 minutes ago"),
+        (7199, "120 minutes ago"),
+        (7200, "2 hours ago"),
+        (172800, "2 days ago"),
+    ):
+        assert command._ago(1e9 - seconds) == told
+    assert command._ago(None) == "never"

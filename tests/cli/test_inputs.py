@@ -18,7 +18,7 @@ from consilience.engines.local import LocalEngine
 from consilience.engines.rundir import read_lines
 from consilience.exceptions import DataError
 from tests.cli.test_site import Workspace as FolderSpace
-from tests.cli.workspace import CANARY_NUMBER, CANARY_TEXT, Workspace, call, sentence
+from tests.cli.workspace import CANARY_NUMBER, CANARY_TEXT, Workspace, call, ran_once, sentence
 
 CANARIES = (
     CANARY_TEXT.encode(),
@@ -30,6 +30,17 @@ CANARIES = (
 @pytest.fixture
 def space(tmp_path: Path) -> Workspace:
     return Workspace(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """Ran once, to be read only."""
+    return ran_once(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def ran(whole: Workspace, tmp_path: Path) -> Workspace:
+    return whole.copied(tmp_path)
 
 
 def refused(space: Workspace, code: int, *more: object) -> str:
@@ -247,13 +258,12 @@ def test_a_run_directory_that_holds_other_things(space: Workspace) -> None:
     assert [path.name for path in space.out.iterdir()] == ["thesis.txt"]
 
 
-def test_a_run_directory_that_holds_a_run(space: Workspace) -> None:
-    assert space.run().exit_code == 0
-    before = (space.out / "result.json").read_bytes()
-    result = space.run()
+def test_a_run_directory_that_holds_a_run(ran: Workspace) -> None:
+    before = (ran.out / "result.json").read_bytes()
+    result = ran.run()
     assert result.exit_code == 7
     assert "already holds a run" in sentence(result)
-    assert (space.out / "result.json").read_bytes() == before
+    assert (ran.out / "result.json").read_bytes() == before
 
 
 def test_nothing_to_resume(space: Workspace) -> None:
@@ -261,32 +271,30 @@ def test_nothing_to_resume(space: Workspace) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "transcript", "report", "status", "purge", "resume"])
-def test_a_run_directory_of_another_version(space: Workspace, command: str) -> None:
-    assert space.run().exit_code == 0
-    path = space.out / "run.json"
+def test_a_run_directory_of_another_version(ran: Workspace, command: str) -> None:
+    path = ran.out / "run.json"
     info = json.loads(path.read_text())
     path.write_text(json.dumps({**info, "schema": 99}))
-    before = sorted(p.name for p in space.out.iterdir())
-    result = space.run("--resume") if command == "resume" else call(command, space.out)
+    before = sorted(p.name for p in ran.out.iterdir())
+    result = ran.run("--resume") if command == "resume" else call(command, ran.out)
     assert result.exit_code == 7
     assert "has schema 99 and this release reads" in sentence(result)
-    assert sorted(p.name for p in space.out.iterdir()) == before
+    assert sorted(p.name for p in ran.out.iterdir()) == before
 
 
-def test_a_run_of_another_release_is_not_resumed(space: Workspace) -> None:
-    assert space.run().exit_code == 0
-    path = space.out / "run.json"
+def test_a_run_of_another_release_is_not_resumed(ran: Workspace) -> None:
+    path = ran.out / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "release": "0.0.0"}))
-    result = space.run("--resume")
+    result = ran.run("--resume")
     assert result.exit_code == 7
     assert "was begun with release '0.0.0'" in sentence(result)
 
 
 @pytest.mark.parametrize("nth", [1, 2, 5, 12, 30, 60])
-def test_a_full_disk(space: Workspace, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(
+    space: Workspace, whole: Workspace, nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the n-th write to disk on, nothing can be written; then there is room again."""
-    whole = Workspace(space.root / "whole")
-    assert whole.run().exit_code == 0
     real, count = os.fsync, 0
 
     def fsync(handle: int) -> None:
@@ -523,7 +531,6 @@ def test_an_approved_study_with_reference_rows_runs(space: Workspace) -> None:
     assert "the steward has not approved the study" in sentence(checked)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("private", [False, True])
 def test_reference_rows_reach_sites_elsewhere_unless_they_are_theirs(
     tmp_path: Path, private: bool

@@ -202,7 +202,6 @@ def test_a_run_at_work_is_not_purged(space: Workspace) -> None:
 # --- with processes ---------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_site_changes_its_key_and_an_approved_study_goes_on(tmp_path: Path) -> None:
     """As in the guide: rotate, have it listed, retire, watch again; with a retention besides."""
     space = Federated(tmp_path)

@@ -18,9 +18,6 @@ DEMO = "latent-class-regression"
 STUDY = f"consilience-demo/{DEMO}.toml"
 
 
-pytestmark = pytest.mark.slow
-
-
 @pytest.fixture(scope="module")
 def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the demonstration ran once."""

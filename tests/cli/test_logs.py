@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from consilience.cli.logs import (
     CODES,
+    INTERRUPTED,
     KEYS,
     OTHER,
     EventLog,
@@ -46,7 +48,6 @@ def logged(
     return parsed(stream.getvalue())
 
 
-@pytest.mark.slow
 def test_a_site_and_its_coordinator(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     # Not to its end: here both ends are whole commands, and their logs are what is looked at.
@@ -129,6 +130,25 @@ def test_how_a_command_ends() -> None:
         (line,) = parsed(stream.getvalue())
         assert line["code"] == code and words in line["message"]
         assert not any(secret in stream.getvalue() for secret in ("S3CRET", "AAAA", CANARY_TEXT))
+
+
+@pytest.mark.parametrize(
+    ("form", "code", "events"),
+    [
+        (LogFormat.json, INTERRUPTED, ["interrupted"]),
+        (LogFormat.json, 2, []),
+        (LogFormat.text, INTERRUPTED, []),
+    ],
+)
+def test_an_interruption_is_an_event_and_other_endings_are_none(
+    form: LogFormat, code: int, events: list[str]
+) -> None:
+    stream = io.StringIO()
+    log = EventLog(form, LogLevel.info, lambda kind, facts: kind, stream=stream)
+    with pytest.raises(typer.Exit) as caught, log.ending():
+        raise typer.Exit(code)
+    assert caught.value.exit_code == code
+    assert [line["event"] for line in parsed(stream.getvalue())] == events
 
 
 def test_levels() -> None:

@@ -30,7 +30,6 @@ def lengthen(root: Path, site: str = "s0", *, numbered: bool = True) -> Path:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("numbered", [True, False])
 def test_a_long_table_gives_what_the_wide_one_gives(tmp_path: Path, numbered: bool) -> None:
     given = {}

@@ -60,7 +60,6 @@ def workspace(root: Path, *, missing: str = "keep", parameters: str = "", known:
     return study
 
 
-@pytest.mark.slow
 def test_sequences_run_from_files_and_labels_stay_with_ids(tmp_path: Path) -> None:
     study = workspace(tmp_path)
     assert call("check", study).exit_code == 0

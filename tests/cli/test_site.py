@@ -128,7 +128,6 @@ def test_keys(tmp_path: Path) -> None:
     assert first.stdout.strip() == SigningKey.load(tmp_path / "k").public
 
 
-@pytest.mark.slow
 def test_watch_outputs_and_clean_ends(workspace: Workspace) -> None:
     with workspace.watching("boston", "leeds") as processes:
         run = workspace.run()
@@ -169,7 +168,6 @@ def test_outputs_of_runs(workspace: Workspace) -> None:
         assert wrong.exit_code == 7 and "there are r7" in wrong.stderr
 
 
-@pytest.mark.slow
 def test_approval_is_effective_while_watching(workspace: Workspace, tmp_path: Path) -> None:
     toml = str(workspace.site_toml("boston"))
     other = tmp_path / "other.toml"
@@ -191,7 +189,6 @@ def test_approval_is_effective_while_watching(workspace: Workspace, tmp_path: Pa
     assert wrong.exit_code == 2 and "does not name site 'boston'" in wrong.stderr
 
 
-@pytest.mark.slow
 def test_a_purged_run_leaves_its_outputs_and_cannot_go_on(workspace: Workspace) -> None:
     with workspace.watching("boston", "leeds"):
         workspace.run(run_id="r1")
@@ -204,7 +201,6 @@ def test_a_purged_run_leaves_its_outputs_and_cannot_go_on(workspace: Workspace) 
     assert run_cli("purge", toml, "../r1").exit_code == 7
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["yes\nyes\ny\n", "yes\nperhaps\nno\n"])
 def test_confirm_shows_each_message_and_waits(workspace: Workspace, answers: str) -> None:
     refused = "no" in answers
@@ -231,7 +227,6 @@ def test_confirm_shows_each_message_and_waits(workspace: Workspace, answers: str
     assert "731" not in said
 
 
-@pytest.mark.slow
 def test_confirm_without_a_steward_sends_nothing(workspace: Workspace) -> None:
     process = workspace.process("boston", "--confirm")
     assert process.stdin is not None
@@ -245,7 +240,6 @@ def test_confirm_without_a_steward_sends_nothing(workspace: Workspace) -> None:
     assert "nobody answered at the prompt" in said.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_a_signal_at_the_prompt_stops_at_once(workspace: Workspace) -> None:
     process = workspace.process("boston", "--confirm")
     run = threading.Thread(target=_expect_quorum_error, args=(workspace,))
@@ -293,3 +287,19 @@ def test_text_from_elsewhere_cannot_steer_the_terminal() -> None:
 
     request = SimpleNamespace(run="r", round=1, step="\x1b[2J\nsums", method="m")
     assert next(iter(describe(request, SumsRequest(), ()))).count("\x1b") == 0
+
+
+def test_what_leaves_is_described_in_columns() -> None:
+    from types import SimpleNamespace
+
+    from consilience.methods.phases.standardise import Scale
+    from consilience.wire.disclosure import relayed
+    from consilience.wire.message import Disclosure
+
+    request = SimpleNamespace(run="r", round=1, step="s", method="m")
+    two = relayed(np.ones(2), Disclosure.AGGREGATE)
+    head, *rows = list(describe(request, Scale(own=True, fill=two, centre=two, scale=two), ()))[1:]
+    assert len(rows) == 4
+    for word in ("class", "shape", "bytes", "rule", "verdict", "epsilon"):
+        at = head.index(word)
+        assert all(row[at - 2 : at] == "  " and row[at] != " " for row in rows), word

@@ -197,7 +197,6 @@ def steward(toml: Path, *command: str, times: int = 3) -> Iterator[list[str]]:
         thread.join()
 
 
-@pytest.mark.slow
 def test_a_watch_sends_what_is_released(tmp_path: Path) -> None:
     space = Workspace(tmp_path)
     holding = space.process("boston", "--hold")
@@ -217,7 +216,6 @@ def test_a_watch_sends_what_is_released(tmp_path: Path) -> None:
     assert len(lines) == 2, "each is said once"
 
 
-@pytest.mark.slow
 def test_the_coordinator_hears_of_a_refusal_and_not_why(tmp_path: Path) -> None:
     space = Workspace(tmp_path)
     toml = space.site_toml("boston")

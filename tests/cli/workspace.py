@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -19,6 +24,14 @@ CANARY_NUMBER = 918273.6455
 def call(*words: object) -> Result:
     """Run a command; what it prints to each stream is kept apart."""
     return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@contextmanager
+def without_report() -> Iterator[None]:
+    """For runs whose report is that of another one: it is most of the work of a small run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("consilience.cli.report.write_report", lambda run, path: None)
+        yield
 
 
 def sentence(result: Result) -> str:
@@ -98,3 +111,18 @@ class Workspace:
 
     def run(self, *more: object) -> Result:
         return call("run", self.file, "--out", self.out, *more)
+
+    def copied(self, root: Path) -> Workspace:
+        """The same files in another directory, with what was run."""
+        shutil.copytree(self.root, root, dirs_exist_ok=True)
+        other = copy.copy(self)
+        other.root = root
+        return other
+
+
+def ran_once(root: Path) -> Workspace:
+    """A workspace in which the study ran."""
+    space = Workspace(root)
+    result = space.run()
+    assert result.exit_code == 0, result.output
+    return space

@@ -17,8 +17,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.docs.machine import placed
 from tests.test_deploy import unknown
 
@@ -48,7 +46,6 @@ def shims(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_the_guide_is_followed_word_by_word(tmp_path: Path) -> None:
     machine, work = tmp_path / "machine", tmp_path / "repository"
     work.mkdir()

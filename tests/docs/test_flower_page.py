@@ -108,7 +108,6 @@ def test_the_trial(tmp_path: Path) -> None:
     assert (over_flower / "report.html").is_file()
 
 
-@pytest.mark.medium
 def test_keys_of_a_site_of_its_own(tmp_path: Path) -> None:
     lines = re.findall(r"^ +(consilience .*)$", (GUIDES / PAGE).read_text(), re.MULTILINE)
     said = [

@@ -32,7 +32,6 @@ WORDS = " ".join(TEXT.split())
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.slow
 def test_python_of_the_guide_prints_what_it_shows() -> None:
     printed = io.StringIO()
     namespace: dict[str, object] = {}

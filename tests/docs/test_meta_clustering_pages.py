@@ -36,7 +36,6 @@ def printed_by(run: Callable[[], object]) -> str:
     return said.getvalue()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fairness", "tampered-sites"])
 def test_printed_figures_are_those_of_the_example(name: str) -> None:
     text = (GUIDES / f"{name}.md").read_text(encoding="utf-8")

@@ -45,7 +45,6 @@ def test_every_cell_is_a_proof_or_open() -> None:
             assert cell in allowed or re.fullmatch(r"\[\w+\]\([^)]+\)", cell), cell
 
 
-@pytest.mark.slow
 def test_conformance_claims_no_more_than_the_tests() -> None:
     """A proof that is named must still be there; new proofs may wait for `make docs-table`."""
     now = dict(zip(sorted(BUILT_IN), rows("\n".join(table_methods.conformance()))[1:], strict=True))

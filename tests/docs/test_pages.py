@@ -122,7 +122,6 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(install(folder))}
 
 
-@pytest.mark.slow
 def test_the_tutorials_commands_run_as_written(tmp_path: Path) -> None:
     """The new method on both engines, from an empty directory, with a process for each site."""
     env = environment(tmp_path)
@@ -152,7 +151,6 @@ def test_the_tutorials_commands_run_as_written(tmp_path: Path) -> None:
     assert "159 rows of alcohol" in done.stdout
 
 
-@pytest.mark.slow
 def test_the_tutorials_method_keeps_every_promise(tmp_path: Path) -> None:
     source = ROOT / "docs" / "tutorial" / "pooled_histogram" / "check.py"
     env = environment(tmp_path)

@@ -8,8 +8,6 @@ import io
 import re
 from pathlib import Path
 
-import pytest
-
 from consilience.estimators.pseudo_rows import LARGEST_CHANGE
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.methods.reference_averaging.parameters import LEARNERS, REFERENCES
@@ -22,7 +20,6 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "reference-avera
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_python_of_the_guide_prints_what_it_shows() -> None:
     printed = io.StringIO()
     namespace: dict[str, object] = {}

@@ -38,7 +38,6 @@ def text(page: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_python_of_the_guide_prints_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

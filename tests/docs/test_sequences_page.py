@@ -22,7 +22,6 @@ WORDS = " ".join(TEXT.split())
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
 def test_python_of_the_guide_prints_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from consilience.testing.fakes import (
     members,
     scripted,
 )
+from tests.rotation import by_turns
 
 TABLES = {name: np.random.default_rng(ord(name)).normal(size=(40, 2)) for name in "abc"}
 POOLED = Preparation(standardize="pooled")
@@ -81,8 +82,7 @@ def test_bytes_that_are_no_reply_count_as_absence(data: bytes, tmp_path: Path) -
 # --------------------------------------------------------------------------- asking again
 
 
-@pytest.mark.parametrize("round_", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("action", ["absent", "returns", "late", "refused"])
+@by_turns([1, 2, 3, 4, 5], ["absent", "returns", "late", "refused"], names=("round_", "action"))
 def test_asked_again_a_run_ends_as_if_nothing_had_happened(
     tmp_path: Path, round_: int, action: Any
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from datetime import timedelta
@@ -19,12 +20,14 @@ from consilience.sites.site import Site
 from consilience.testing import check_engine
 from consilience.testing.fake_link import FakeLink, FakeSuperLink, Trouble, fake_flower
 from consilience.testing.fakes import SilentSite, members
+from consilience.testing.record import SEED
 from consilience.wire.codec import digest
 from consilience.wire.keys import KeyList, today
 from consilience.wire.signing import SigningKey, unseal
 from tests.engines.flower_parties import Parties, collect, here
 from tests.exchange.cases import CASES as METHOD_CASES
 from tests.faults.cases import SITES, loader
+from tests.rotation import by_turns
 
 ASH, BIRCH = SITES
 DAY = 86400.0
@@ -37,6 +40,18 @@ TROUBLES: dict[str, dict[str, Any]] = {
     "altered": {"alter": 0.3},
     "all": {"lose": 0.2, "delay": 0.3, "repeat": 0.3, "alter": 0.2, "reorder": True},
 }
+
+
+undisturbed = functools.cache(here)
+
+
+@functools.cache
+def computed_without_trouble() -> dict[str, int]:
+    """How often each site computed."""
+    calm = Parties()
+    calm.connect()
+    calm.run()
+    return {name: site.computed for name, site in calm.sites.items()}
 
 
 @pytest.fixture
@@ -75,7 +90,7 @@ def test_promises_of_every_engine_amid_trouble(check: Any) -> None:
 def test_trouble_on_the_way_changes_no_byte(trouble: str, seed: int) -> None:
     parties = Parties(Trouble(seed=seed, **TROUBLES[trouble]))
     parties.connect()
-    there, wanted = parties.run(deadline=DAY), here()
+    there, wanted = parties.run(deadline=DAY), undisturbed()
     assert there.result.to_files() == wanted.result.to_files()
     salted = {"digest", "chain"}
     lines = [
@@ -83,24 +98,21 @@ def test_trouble_on_the_way_changes_no_byte(trouble: str, seed: int) -> None:
         for run in (wanted, there)
     ]
     assert lines[0] == lines[1]
-    calm = Parties()
-    calm.connect()
-    calm.run()
     for name, site in parties.sites.items():
-        assert site.computed == calm.sites[name].computed, "each question is computed once"
+        assert site.computed == computed_without_trouble()[name], "each question is computed once"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("name", [n for n, c in METHOD_CASES.items() if not c.asynchronous])
+@by_turns(
+    [n for n, c in METHOD_CASES.items() if not c.asynchronous], range(10), names=("name", "seed")
+)
 def test_trouble_changes_no_result_of_any_method(name: str, seed: int) -> None:
     case = METHOD_CASES[name]
-    wanted, federation = case.method.run(case.factory(), seed=3), case.factory()
+    federation = case.factory()
     server = FakeSuperLink(Trouble(seed=seed, **TROUBLES["all"]))
     with fake_flower(list(members(federation).values()), server) as engine:
         moved = dataclasses.replace(federation, engine=engine, deadline=DAY)
-        found = case.method.run(moved, seed=3)
-    assert found.result.to_files() == wanted.result.to_files()
+        found = case.method.run(moved, seed=SEED)
+    assert found.result.to_files() == case.record.run.result.to_files()
 
 
 def test_each_question_is_computed_once_however_often_it_is_asked() -> None:
@@ -132,7 +144,7 @@ def test_answers_that_come_twice_are_taken_once(parties: Parties) -> None:
         lambda: Generous(parties.server), SITES, parties.coordinator, public, clock=parties.clock
     )
     there = parties.run(engine=engine, deadline=DAY)
-    assert there.result.to_files() == here().result.to_files()
+    assert there.result.to_files() == undisturbed().result.to_files()
 
 
 # ------------------------------------------------------------------ the link
@@ -151,7 +163,7 @@ def test_a_lost_link_is_opened_again_and_the_run_goes_on(parties: Parties) -> No
         node.handle = handle
         assert name in SITES
     there = parties.run(deadline=DAY)
-    assert there.result.to_files() == here().result.to_files()
+    assert there.result.to_files() == undisturbed().result.to_files()
     assert parties.server.opened == 2 + len(parties.told("link lost")) // 3 - 1
     assert parties.server.ended == [False] * (parties.server.opened - 1) + [True]
     assert {fact["reason"] for fact in parties.told("link lost")} == {
@@ -287,7 +299,7 @@ STRANGERS: dict[str, Any] = {
 def test_nodes_that_are_no_site_get_no_question(parties: Parties, stranger: str) -> None:
     one = parties.server.connect(STRANGERS[stranger])
     parties.connect()
-    assert parties.run().result.to_files() == here().result.to_files()
+    assert parties.run().result.to_files() == undisturbed().result.to_files()
     asked = {node for node, kind in parties.server.handled if kind == "ask"}
     assert one.id not in asked
     assert [fact["node"] for fact in parties.told("stranger")] == [one.id]
@@ -321,7 +333,7 @@ def test_a_site_that_comes_to_trust_the_coordinator_is_let_in(parties: Parties) 
 
 def test_two_nodes_for_one_site_do_not_take_turns(parties: Parties) -> None:
     first, second, _ = parties.connect(ASH, ASH, BIRCH)
-    assert parties.run().result.to_files() == here().result.to_files()
+    assert parties.run().result.to_files() == undisturbed().result.to_files()
     assert [fact["site"] for fact in parties.told("double")] == [ASH]
     asked = [
         n for n, kind in parties.server.handled if kind == "ask" and n in (first.id, second.id)

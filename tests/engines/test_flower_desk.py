@@ -481,7 +481,6 @@ FUZZED = Parties()
 FUZZED_DESK = FUZZED.desk(ASH, check=lambda text: {"able": True})
 
 
-@pytest.mark.slow
 @settings(max_examples=120)
 @given(st.dictionaries(_NAMES, _ANY) | _PLAUSIBLE)
 def test_whatever_comes_is_set_aside(content: dict[str, Any]) -> None:

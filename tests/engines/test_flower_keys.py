@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
+from consilience.engines.flower import server
 from consilience.engines.flower.keys import (
     days_left,
     is_signed_by,
@@ -218,3 +219,13 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         make_federation(tmp_path / "file/k", ["ash"])
     with pytest.raises(StudyError, match="there is no directory"):
         make_secret(tmp_path / "none")
+
+
+def test_a_server_starts_until_its_certificate_ends(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "days_left", lambda path: 0.01)
+    server._check_certificate(made / "coordinator")
+    monkeypatch.setattr(server, "days_left", lambda path: 0.0)
+    with pytest.raises(StudyError, match="has expired"):
+        server._check_certificate(made / "coordinator")

@@ -603,3 +603,14 @@ def test_the_watch_asks_whether_to_stop_and_never_waits_for_it(parties: Parties)
     site, key = parties.sites["ash"], parties.keys["ash"]
     trusted = [parties.coordinator.public]
     assert watch(site, parties.folder, key=key, coordinators=trusted, stop=Flag(), poll=0.01) == 0
+
+
+def test_replies_of_one_look_come_in_the_order_of_sites(parties: Parties) -> None:
+    """Sets of names have another order in each process: journals would differ."""
+    names = [f"s{i:02d}" for i in range(12)]
+    public = dict.fromkeys(names, parties.keys[SITES[0]].public)
+    engine = FolderEngine(parties.folder, names, parties.coordinator, public)
+    engine.open_run("r1")
+    engine.send({(1, name): parties.ask(site=name)[1] for name in reversed(names)})
+    late = engine.collect(frozenset((1, name) for name in names), wait="all", deadline=0.0)
+    assert [arrival.key for arrival in late] == [(1, name) for name in names]

@@ -127,7 +127,6 @@ def local_result() -> Any:
     return federation.run(MeanAndSD(), seed=1).result
 
 
-@pytest.mark.slow
 def test_a_run_begun_under_the_old_key_goes_on_under_the_new_one(parties: Parties) -> None:
     """In the middle of a run one site begins to sign with a key that is not listed yet."""
     columns, site = CASES["mean-and-sd"].columns, SITES[1]

@@ -24,6 +24,7 @@ from consilience.wire.envelope import Reply, Request
 from consilience.wire.signing import SigningKey
 from tests.engines.synchroniser import FAULTS, LosesFirst, Synchroniser
 from tests.faults.cases import CASES, SITES, loader
+from tests.rotation import by_turns
 
 AGAIN = 0.05
 POLL = 0.02
@@ -93,9 +94,7 @@ def parties(tmp_path: Path) -> Parties:
     return Parties(tmp_path)
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("name", ["mean-and-sd, standardised", "ensemble-clustering"])
+@by_turns(["mean-and-sd, standardised", "ensemble-clustering"], [1, 2, 3], names=("name", "seed"))
 def test_same_bytes_through_a_lossy_synchroniser(parties: Parties, name: str, seed: int) -> None:
     """More than half of the changes meet a fault, a third one after which nothing has arrived.
 

@@ -270,7 +270,6 @@ def test_what_waits_waits_on_where_holding_was_switched_off(parties: Parties) ->
     assert not list((parties.folder / "runs" / "run" / "replies").glob(f"*-{ASH}.msg"))
 
 
-@pytest.mark.medium
 def test_a_decision_after_the_run_was_closed_sends_nothing(parties: Parties) -> None:
     holding(parties)
     case = CASES["mean-and-sd"]
@@ -300,7 +299,6 @@ def test_the_local_engine_waits_for_the_steward(parties: Parties) -> None:
     assert len(who.decided) == site.computed
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("hold", ["per-record", "all"])
 def test_messages_for_another_sites_eyes_wait_too(parties: Parties, hold: Hold) -> None:
     case, rules = CASES["assisted-glm"], {"share_response": True, "max_revealed_rank": "full"}

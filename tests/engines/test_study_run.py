@@ -119,3 +119,13 @@ def test_several_absent_columns_are_named_at_once(space: Workspace) -> None:
         "Column p is number at boston, absent at lyon, number at osaka.",
         "Column q is number at boston, absent at lyon, number at osaka.",
     )
+
+
+def test_checks_see_what_a_policy_approves_before_there_is_a_home(space: Workspace) -> None:
+    study = Study.load(space.file)
+    for approved, stops in ((study.hash(), False), ("0" * 64, True)):
+        space.site("lyon", more=f'[policy]\napproved_studies = ["{approved}"]\n')
+        files = read_site_files(study)
+        assert not files["lyon"].home_path.exists()
+        error = check_sites(study, files, method_of(study))[1].error
+        assert isinstance(error, PrivacyError) == stops

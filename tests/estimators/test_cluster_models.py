@@ -191,3 +191,11 @@ def test_same_stream_same_model_and_errors():
         fitted("other", "diag", rows)
     with pytest.raises(DataError, match="features"):
         cm.KMeansModel(np.ones((2, 3))).label(np.ones((4, 2)))
+
+
+def test_the_only_model_is_asked_about_its_own_site() -> None:
+    rows = np.random.default_rng(2).normal(size=(60, 2))
+    rows[0] = 80.0
+    models = [fitted("kmeans", "diag", rows[1:]).model]
+    flagged = cm.outlying_rows(rows, models, own=0, trim=6.0)
+    assert flagged[0] and flagged.sum() < 10

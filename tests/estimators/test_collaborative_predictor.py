@@ -112,7 +112,6 @@ def forms() -> dict[str, CollaborativePredictor]:
     }
 
 
-@pytest.mark.medium
 @pytest.mark.filterwarnings("ignore:lbfgs failed to converge")
 @pytest.mark.parametrize("name", ["linear", "all forms", "scaled", "levels"])
 def test_keeping(name: str) -> None:

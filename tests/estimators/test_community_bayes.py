@@ -60,10 +60,17 @@ def three() -> Any:
 # ------------------------------------------------------------------ the textbook
 
 
-@pytest.mark.parametrize("linkage", ["average", "complete", "single"])
-@pytest.mark.parametrize("n_communities", [1, 2, 5, 8])
+LINKAGES = ["average", "complete", "single"]
+BASES = [LogisticRegression(C=0.5), GaussianNB(), LinearDiscriminantAnalysis()]
+
+
 @pytest.mark.parametrize(
-    "base", [LogisticRegression(C=0.5), GaussianNB(), LinearDiscriminantAnalysis()]
+    ("base", "n_communities", "linkage"),
+    [  # every two of the three meet
+        (BASES[(i + j) % 3], n_communities, linkage)
+        for i, n_communities in enumerate([1, 2, 5, 8])
+        for j, linkage in enumerate(LINKAGES)
+    ],
 )
 def test_the_textbook(three: Any, base: Any, n_communities: int, linkage: Any) -> None:
     x, y, new = three
@@ -228,7 +235,7 @@ def test_folds_are_the_textbook_on_their_own_rows(three: Any) -> None:
     assert fit.base_error_ == pytest.approx(wrong[0].mean())
 
 
-@pytest.mark.parametrize("backend", ["threading", pytest.param("loky", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["threading", "loky"])
 def test_workers_do_not_change_the_answer(three: Any, backend: str) -> None:
     x, y, new = three
     one = CommunityBayesClassifier(cv=3).fit(x, y)

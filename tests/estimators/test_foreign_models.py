@@ -165,7 +165,6 @@ def survivors(bad: list[Any], reasons: list[str], **limits: Any) -> None:
             np.testing.assert_allclose(found, want, rtol=1e-13)
 
 
-@pytest.mark.medium
 def test_models_that_crash_and_hang() -> None:
     survivors(
         [boosted(outside), boosted(hanging)],
@@ -299,7 +298,6 @@ def test_one_server_and_no_child_is_left_behind() -> None:
     assert children_of(pid) == []
 
 
-@pytest.mark.medium
 def test_a_server_that_died_is_started_again() -> None:
     tree = portable(DecisionTreeRegressor(max_depth=3))
     wanted = ask([tree])[0]
@@ -309,7 +307,6 @@ def test_a_server_that_died_is_started_again() -> None:
     assert server_pid() != pid
 
 
-@pytest.mark.medium
 def test_a_server_that_dies_over_a_question_is_started_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -337,7 +334,6 @@ def test_a_server_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fm._SERVER._process is None
 
 
-@pytest.mark.slow
 def test_from_several_threads() -> None:
     models = [portable(model) for model in honest()]
     wanted = ask(models)
@@ -362,7 +358,6 @@ def from_worker(models: list[Any]) -> tuple[int, int, float]:
     return os.getpid(), server_pid(), float(sum(part.sum() for part in found))
 
 
-@pytest.mark.medium
 def test_in_a_forked_process() -> None:
     models = [portable(RandomForestRegressor(5, random_state=0)), portable(Ridge())]
     _, own, total = from_worker(models)
@@ -378,7 +373,6 @@ def test_in_a_forked_process() -> None:
     assert gone(its)
 
 
-@pytest.mark.slow
 @needs_proc
 def test_in_workers_of_joblib() -> None:
     import joblib
@@ -406,7 +400,6 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_server_ends_with_its_process(killed: bool) -> None:
@@ -425,7 +418,6 @@ def test_the_server_ends_with_its_process(killed: bool) -> None:
     assert gone(int(pid))
 
 
-@pytest.mark.slow
 def test_without_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fm, "_CAN_FORK", False)
     monkeypatch.setattr(fm, "_SERVER", None)

@@ -128,3 +128,13 @@ def test_arrays_of_something_else_are_a_sentence() -> None:
         ClassPredictor.from_arrays({})
     with pytest.raises(DataError, match="do not hold a predictor"):
         GapRows(NAMES, UNITS[:, :2])
+
+
+@pytest.mark.parametrize("name", ["centres", "means"])
+def test_arrays_of_something_else_are_no_classes(name: str) -> None:
+    fitted = ObservedKMeans(n_clusters=2, n_init=1, random_state=0).fit(rows())
+    table = GapRows(NAMES, np.stack([np.zeros(4), np.ones(4)]))
+    kept = ClassPredictor(fitted.cluster_centers_, np.zeros(4), table).to_arrays()
+    ClassPredictor.from_arrays(kept)
+    with pytest.raises(DataError, match="do not hold a predictor"):
+        ClassPredictor.from_arrays({k: v for k, v in kept.items() if k != name})

@@ -212,7 +212,6 @@ def test_overlapping_classes_are_not_given_up() -> None:
     assert right >= 5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_error_beside_ridge_with_true_labels(seed: int) -> None:
     """arXiv 2206.10783, section 5: at most 1.02 in the middle of the grid."""
@@ -220,7 +219,6 @@ def test_error_beside_ridge_with_true_labels(seed: int) -> None:
     assert relative_error(middle, Settings(n_classes=16, n_restarts=2), seed) <= 1.02
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_error_at_low_noise(seed: int) -> None:
     """Failed mixing gives 1.2 and more; at most 1.05 in each seed."""
@@ -228,7 +226,6 @@ def test_error_at_low_noise(seed: int) -> None:
     assert relative_error(low, Settings(n_classes=16), seed) <= 1.05
 
 
-@pytest.mark.slow
 def test_number_of_classes_in_many_simulations() -> None:
     """K = 6, sigma = .5, unequal sizes: at least 9 of 10 (45 of 50 in the tracked replication)."""
     right = 0

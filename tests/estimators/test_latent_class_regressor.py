@@ -23,10 +23,10 @@ from consilience.exceptions import DataError, ParameterError
 from tests.estimators.latent_class_data import simulated
 
 QUICK = {"n_sweeps": 20, "n_settle": 8, "n_average": 8, "n_restarts": 2, "random_state": 0}
+FEW = {"n_sweeps": 4, "n_settle": 2, "n_average": 3, "n_restarts": 2}
 
 
-@pytest.mark.medium
-@parametrize_with_checks([LatentClassRegressor()])
+@parametrize_with_checks([LatentClassRegressor(**FEW)])
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -141,7 +141,6 @@ def test_rows_of_an_entity_share_its_class_in_a_sample(fitted: Any) -> None:
     assert np.std(same[:, 0] - same[:, 1]) < 1.7 * fitted.sigma_ < np.std(other[:, 0] - other[:, 1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n_observed", [0, 1, 5])
 def test_intervals_cover(n_observed: int) -> None:
     inside: dict[str, list[np.ndarray]] = {"seen": [], "entity": [], "agent": []}
@@ -235,6 +234,7 @@ def test_rows_without_entities() -> None:
     agree = (fit.labels_ == label)[used].mean()
     assert max(agree, 1 - agree) == 1.0
     assert fit.entities_["events"][[7, 8, 9]].tolist() == [0, 3, 1]
+    assert fit.entities_["agent"].tolist() == [0] * 150
     assert not hasattr(fit, "predict_proba")
     with pytest.raises(AttributeError) as error:
         _ = fit.predict_proba

@@ -173,7 +173,6 @@ def test_a_prediction_does_not_depend_on_its_neighbours(lists: list[list[Any]]) 
         np.testing.assert_array_equal(fit.predict_log_proba([lists[i]])[0], together[i])
 
 
-@pytest.mark.slow
 def test_bic_chooses_the_number_of_classes(lists: list[list[Any]]) -> None:
     fit = quick("bic", max_classes=3).fit(lists)
     assert fit.bic_curve_["n_classes"].tolist() == [1, 2, 3]

@@ -204,7 +204,6 @@ def test_the_own_rows_keep_their_tolerance(
     assert getattr(fitted, name) == getattr(estimator, name)
 
 
-@pytest.mark.slow
 def test_warm_rounds_do_not_come_to_rest_early() -> None:
     """Forty rounds at the default tolerance end where forty rounds from nothing end."""
     rng = np.random.default_rng(4)

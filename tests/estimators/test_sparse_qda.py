@@ -38,7 +38,7 @@ from tests.estimators.sparse_qda_data import (
 from tests.reference.joint_precision import gap, proximal_gradient
 
 
-@parametrize_with_checks([SparseQDA()])
+@parametrize_with_checks([SparseQDA(n_alphas=4, cv=3)])
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -72,7 +72,6 @@ def test_vowel_ends_of_the_path(vowel: Any) -> None:
         assert [errors(fit, new, label) for fit in ends] == [51, 59]
 
 
-@pytest.mark.slow
 def test_vowel(vowel: Any) -> None:
     """At most .20; the source has .172."""
     x, y, speaker, new, label, _ = vowel

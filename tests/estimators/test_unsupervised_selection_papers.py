@@ -132,7 +132,6 @@ def decompositions(entries: Entries, n_alphas: int, smallest: float, tol: float)
     return sum(fit.n_svd for fit in soft_path(entries, alphas, tol=tol)), cold
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(("tol", "single"), [(1e-4, 0.65), (1e-5, 0.75)])
 def test_warm_paths_of_the_tables_take_65_percent_of_the_decompositions_of_cold_fits(
     tol: float, single: float
@@ -149,7 +148,6 @@ def test_warm_paths_of_the_tables_take_65_percent_of_the_decompositions_of_cold_
     assert (warm <= single * cold).all()
 
 
-@pytest.mark.medium
 def test_a_warm_path_of_the_jokes_takes_65_percent_too(data_dir: Data) -> None:
     data_dir("matrix")
     entries = ratings()

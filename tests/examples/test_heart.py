@@ -19,8 +19,6 @@ from consilience.testing.fakes import members, with_fixed_secrets
 EXAMPLE = Path(__file__).parents[2] / "examples" / "heart"
 KEPT = {"cleveland": 303, "hungarian": 293, "switzerland": 117, "va": 140}
 
-pytestmark = pytest.mark.slow
-
 
 def hospitals(home: Path) -> tuple[Study, Federation]:
     """The example's study, and its sites with homes elsewhere and fixed secrets."""

@@ -56,7 +56,6 @@ def check(study: Path) -> None:
     assert [found.error for found in check_sites(read, files, method_of(read))] == [None]
 
 
-@pytest.mark.medium
 def test_ratings_are_triplets_once_each(jester: Path) -> None:
     ratings = jester_tables.read_ratings(jester / "tables" / "ratings.csv")
     assert len(ratings) == 363_209 and list(ratings) == ["person", "joke", "rating"]

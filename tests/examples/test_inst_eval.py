@@ -42,7 +42,6 @@ def run(workspace: Path) -> Run:
     return run_workspace(workspace)
 
 
-@pytest.mark.slow
 def test_the_study_names_what_the_tables_hold(data_dir: Callable[[str], Path]) -> None:
     study = Study.load(EXAMPLE / "study.toml")
     sites, new = site_tables(read_ratings(data_dir("grouped")))
@@ -51,7 +50,6 @@ def test_the_study_names_what_the_tables_hold(data_dir: Callable[[str], Path]) -
     assert {study.columns.entity, study.columns.target} <= set(sites["department-01"])
 
 
-@pytest.mark.slow
 def test_students_have_one_department(data_dir: Callable[[str], Path]) -> None:
     ratings = read_ratings(data_dir("grouped"))
     assert len(ratings) == 73421
@@ -62,7 +60,6 @@ def test_students_have_one_department(data_dir: Callable[[str], Path]) -> None:
     assert ratings["student"].nunique() - own["student"].nunique() == 14
 
 
-@pytest.mark.slow
 def test_tables_of_the_departments(data_dir: Callable[[str], Path]) -> None:
     ratings = read_ratings(data_dir("grouped"))
     sites, new = site_tables(ratings)

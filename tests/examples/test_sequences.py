@@ -35,7 +35,6 @@ def biofam(data_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFac
     return place
 
 
-@pytest.mark.medium
 def test_tables_are_those_of_the_pages(data_dir: Callable[[str], Path]) -> None:
     paths = mvad_tables.read_paths(data_dir("sequences"))
     sizes = paths["region"].value_counts()[list(mvad_tables.REGIONS)].tolist()
@@ -50,7 +49,6 @@ def test_tables_are_those_of_the_pages(data_dir: Callable[[str], Path]) -> None:
     assert set(lives[list(biofam_tables.AGES)].to_numpy().ravel()) == set(biofam_tables.STATES)
 
 
-@pytest.mark.medium
 def test_studies_can_run(mvad: Path, biofam: Path) -> None:
     for place, states in ((mvad, mvad_tables.STATES), (biofam, biofam_tables.STATES)):
         study = Study.load(place / "study.toml")

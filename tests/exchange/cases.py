@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,7 @@ from consilience.testing.fakes import (
     with_fixed_secrets,
     with_policy,
 )
+from consilience.testing.record import Record, Remembering
 from consilience.wire.signing import SigningKey
 
 # --------------------------------------------------------------------------- methods
@@ -248,14 +249,23 @@ def pooled_mean_and_sd(rows: Mapping[str, SiteData]) -> dict[str, Any]:
 class Case:
     """A method on a federation, with what the pooled rows give where the method is exact.
 
+    ``factory`` keeps the undisturbed run: ask for the `record` and not for a run of your own.
     ``long``: so many questions that losing each of them in turn is slow.
     """
 
     method: Method
-    factory: Callable[[], Federation]
+    factory: Remembering
     oracle: Oracle | None = None
     asynchronous: bool = False
     long: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factory", Remembering(self.factory))
+
+    @property
+    def record(self) -> Record:
+        """The undisturbed run, made once in each process of a test run."""
+        return self.factory.record(self.method)
 
 
 CASES: dict[str, Case] = {

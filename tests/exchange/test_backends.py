@@ -22,7 +22,6 @@ def cluster() -> Iterator[None]:
         yield
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mean-and-sd", "ensemble-clustering"])
 def test_a_dask_cluster_gives_the_same_bytes(name: str, cluster: None) -> None:
     case = CASES[name]

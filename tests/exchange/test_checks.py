@@ -105,7 +105,6 @@ def test_a_method_that_hides_who_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
         check_method.check_absence(MeanAndSD(), factory)
 
 
-@pytest.mark.slow
 def test_a_method_that_goes_on_below_its_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
     def coordinate(self: Any, ctx: CoordinatorContext) -> Exchange:
         replies = ctx.require((yield Ask("sums", SumsRequest())), at_least=1)
@@ -153,12 +152,10 @@ def test_an_attack_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     assert escapes.run(MeanAndSD(), factory).verdict == "open"
 
 
-@pytest.mark.slow
 def test_everything_at_once() -> None:
     check_method.check_method(MeanAndSD(), factory)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("columns", [1, 3])
 def test_everything_at_once_on_columns_of_0_and_1(columns: int) -> None:
     """Among sums of 0/1 columns some difference equals a row by chance: that is no fault."""

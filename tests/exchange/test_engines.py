@@ -26,7 +26,6 @@ def test_promise(engine: str, check: Any) -> None:
     check(ENGINES[engine])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_silent_sites(engine: str) -> None:
     check_engine.check_silent_sites(ENGINES[engine], deadline=2.0)

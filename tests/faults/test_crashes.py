@@ -23,33 +23,14 @@ import pytest
 from consilience.engines.federation import load_run
 from tests.faults.cases import CASES, SITES
 from tests.faults.stage import FIRST, Stage, clean_run
+from tests.rotation import rotation
 
 pytestmark = pytest.mark.faults
 
 
 # ------------------------------------------------------------------ kill -9
 
-# A run for each boundary takes the square of a study's length. These cases have every kind of file
-# that a run writes; `test_matrix` kills every case at every boundary, in one run.
-AT_EVERY_BOUNDARY = {
-    "mean-and-sd",
-    "mean-and-sd, standardised",
-    "ensemble-clustering",
-    "secret-draws",
-}
-MOMENTS = 6
-
-
-def _some(case: str, moments: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """All moments, or of a case that is not among the above `MOMENTS` that are spread over it.
-
-    ``CONSILIENCE_EVERY_BOUNDARY=1 make test-faults`` takes all of every case.
-    """
-    every = case in AT_EVERY_BOUNDARY or os.environ.get("CONSILIENCE_EVERY_BOUNDARY") == "1"
-    if every or len(moments) <= MOMENTS:
-        return moments
-    last = len(moments) - 1
-    return [moments[round(i * last / (MOMENTS - 1))] for i in range(MOMENTS)]
+SHORTEST = "mean-and-sd"
 
 
 def _moments(boundaries: list[tuple[int, str]], action: str) -> list[tuple[int, str]]:
@@ -67,39 +48,35 @@ def _moments(boundaries: list[tuple[int, str]], action: str) -> list[tuple[int, 
     return sorted(events[:1] + rest)
 
 
-@pytest.mark.parametrize("action", ["kill", "torn", "after"])
-@pytest.mark.parametrize("case", CASES)
-def test_a_coordinator_killed_at_every_boundary(stage: Stage, case: str, action: str) -> None:
+def _chosen(moments: list[tuple[int, str]], turn: int | None) -> list[tuple[int, str]]:
+    """All moments, or one of them by turns."""
+    return moments if turn is None else [moments[turn % len(moments)]]
+
+
+def _kill_the_coordinator(stage: Stage, case: str, action: str, turn: int | None) -> None:
     clean = clean_run(case)
-    moments = _some(case, _moments(stage.boundaries(f"trace-{clean}"), action))
-    for at, name in moments:
-        run = f"{clean}-{action}-{at}"
+    for at, name in _chosen(_moments(stage.boundaries(f"trace-{clean}"), action), turn):
+        run = f"{clean}-{action}-{at}-{turn}"
         code = stage.run(case, run, action=action, at=at)
         assert code == -signal.SIGKILL, (at, name, stage.said())
         assert stage.run(case, run, resume=True) == 0, (at, name, stage.said())
         stage.check_like(case, run, clean)
-    assert moments
 
 
-@pytest.mark.parametrize("action", ["kill", "torn", "after"])
-@pytest.mark.parametrize("case", CASES)
-def test_a_site_killed_at_every_boundary(stage: Stage, case: str, action: str) -> None:
+def _kill_a_site(stage: Stage, case: str, action: str, turn: int | None) -> None:
     clean = clean_run(case)
+    count = f"{clean}-count-{action}-{turn}"
     stage.stop_site(FIRST)
-    stage.start_site(FIRST, trace=f"trace-{action}-{clean}")
-    assert stage.run(case, f"{clean}-count-{action}") == 0
+    stage.start_site(FIRST, trace=f"trace-{count}")
+    assert stage.run(case, count) == 0
     stage.stop_site(FIRST)
-    boundaries = stage.boundaries(f"trace-{action}-{clean}")
+    boundaries = stage.boundaries(f"trace-{count}")
     assert any(name.endswith(".record") for _, name in boundaries)
-    assert any(name.endswith(".msg") for _, name in boundaries)
     # What a site writes after its last reply (a note that the files are gone, if it looked in
     # between) may or may not happen: only moments that every run comes to can be waited for.
     last = max(at for at, name in boundaries if name.endswith(".msg"))
-    boundaries = [b for b in boundaries if b[0] <= last]
-    torn = [b for b in boundaries if b[1].endswith(".jsonl")]
-    moments = _some(case, torn if action == "torn" else boundaries)
-    for at, name in moments:
-        run = f"{clean}-site-{action}-{at}"
+    for at, name in _chosen([b for b in boundaries if b[0] <= last], turn):
+        run = f"{clean}-site-{action}-{at}-{turn}"
         doomed = stage.start_site(FIRST, action=action, at=at)
         coordinator = stage.start("coordinator", case=case, run=run)
         assert stage.wait(doomed) == -signal.SIGKILL, (at, name, stage.said())
@@ -107,6 +84,39 @@ def test_a_site_killed_at_every_boundary(stage: Stage, case: str, action: str) -
         assert stage.wait(coordinator) == 0, (at, name, stage.said())
         stage.check_like(case, run, clean)
         stage.stop_site(FIRST)
+
+
+KILLS: dict[str, Callable[[Stage, str, str, int | None], None]] = {
+    "coordinator": _kill_the_coordinator,
+    FIRST: _kill_a_site,
+}
+# A site appends to no file in an undisturbed run: nothing of its own can be torn.
+ENDS = [("kill", "coordinator"), ("kill", FIRST), ("torn", "coordinator")]
+ENDS += [("after", "coordinator"), ("after", FIRST)]
+
+
+@pytest.mark.parametrize("action", ["kill", "torn", "after"])
+@pytest.mark.parametrize("case", CASES)
+def test_one_end_killed_at_a_boundary(stage: Stage, case: str, action: str) -> None:
+    """The other end, and another boundary, by turns: `test_matrix` kills both at each of them."""
+    turn = rotation() + list(CASES).index(case)
+    ends = [who for deed, who in ENDS if deed == action]
+    KILLS[ends[turn % len(ends)]](stage, case, action, turn // 2)
+
+
+@pytest.mark.parametrize(("action", "who"), ENDS)
+@pytest.mark.parametrize("case", [SHORTEST])
+def test_a_short_run_killed_at_every_boundary(
+    stage: Stage, case: str, action: str, who: str
+) -> None:
+    KILLS[who](stage, case, action, None)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("action", "who"), ENDS)
+@pytest.mark.parametrize("case", [case for case in CASES if case != SHORTEST])
+def test_killed_at_every_boundary(stage: Stage, case: str, action: str, who: str) -> None:
+    KILLS[who](stage, case, action, None)
 
 
 def test_both_ends_killed_again_and_again(stage: Stage) -> None:
@@ -252,8 +262,11 @@ def _gremlin(folder: Path, run: str, seed: int, stop: threading.Event) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_disorder_in_the_folder_changes_nothing(stage: Stage, seed: int) -> None:
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=[pytest.mark.nightly] if n > 2 else []) for n in range(12)]
+)
+def test_disorder_in_the_folder_changes_nothing(stage: Stage, number: int) -> None:
+    seed = 12 * rotation() + number
     case = list(CASES)[seed % len(CASES)]
     run, stop = f"disorder-{seed}", threading.Event()
     gremlin = threading.Thread(target=_gremlin, args=(stage.root / "shared", run, seed, stop))

@@ -1,5 +1,7 @@
 """Every fault at every boundary, or every message, of every method, in one run for each fault.
 
+A fault at one end, of one kind, meets each method by turns, and all of them at night.
+
 A process that is killed, frozen or out of disk space at a boundary meets the same at the next one
 when it goes on; a message that is damaged is damaged once, whoever wrote it. So one run has the
 fault everywhere, and each pair of fault and method is one test. Result, transcript and what sites
@@ -19,6 +21,8 @@ import pytest
 
 from tests.faults.cases import CASES, SITES
 from tests.faults.stage import PATIENCE, Stage, clean_run
+from tests.faults.zygote import DAMAGES
+from tests.rotation import by_turns, rotation
 
 pytestmark = pytest.mark.faults
 
@@ -144,8 +148,7 @@ def test_every_process_is_killed_at_every_boundary(alone: Stage, case: str) -> N
         assert own and own <= acted_on(alone, f"trace-{site}", run)
 
 
-@pytest.mark.parametrize("who", [COORDINATOR, SITES[0]])
-@pytest.mark.parametrize("case", CASES)
+@by_turns(CASES.keys(), EVERYBODY[:2], names=("case", "who"))
 def test_the_disk_is_full_at_every_boundary(alone: Stage, case: str, who: str) -> None:
     run = run_of(case, "full", who)
     cast = Cast(alone, case, run, {who: {"action": "full", "at": 0}})
@@ -163,8 +166,7 @@ def test_the_disk_is_full_at_every_boundary(alone: Stage, case: str, who: str) -
         assert replies <= acted_on(alone, f"trace-{who}", run)
 
 
-@pytest.mark.parametrize("who", EVERYBODY[:2])
-@pytest.mark.parametrize("case", CASES)
+@by_turns(CASES.keys(), EVERYBODY[:2], names=("case", "who"))
 def test_frozen_and_thawed_at_every_boundary(alone: Stage, case: str, who: str) -> None:
     run, clean = run_of(case, "frozen", who), clean_run(case)
     trace = f"trace-{run}-frozen"
@@ -197,12 +199,24 @@ def test_frozen_and_thawed_at_every_boundary(alone: Stage, case: str, who: str) 
 # ------------------------------------------------------------------ messages
 
 
-@pytest.mark.parametrize("damage", ["truncated", "altered", "duplicated", "reordered"])
+@pytest.mark.parametrize("case", CASES)
+def test_every_message_is_damaged_somehow(alone: Stage, case: str) -> None:
+    """One truncated, the next altered, duplicated, reordered, from another one on each day."""
+    _damaged(alone, case, "by turns")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("case", CASES)
 def test_every_message_is_damaged(alone: Stage, case: str, damage: str) -> None:
+    _damaged(alone, case, damage)
+
+
+def _damaged(alone: Stage, case: str, damage: str) -> None:
     run = run_of(case, damage)
     asks, replies = messages(alone, case)
-    Cast(alone, case, run, {who: {"damage": damage} for who in EVERYBODY}).play(0)
+    spec = {"damage": damage, "turn": rotation()}
+    Cast(alone, case, run, dict.fromkeys(EVERYBODY, spec)).play(0)
     alone.check_like(case, run, clean_run(case))
     assert asks and acted_on(alone, f"trace-{run}", run) == asks
     for site in CASES[case].sites:
@@ -218,7 +232,7 @@ def test_a_message_that_never_arrives_whole_is_reported(alone: Stage, case: str)
     alone.start_site(SITES[1])
     log = f"log-{run}"
     # The quorum is everybody: without this site there is no result.
-    assert alone.run(case, run, deadline=3.0, log=log) == 8, alone.said()
+    assert alone.run(case, run, deadline=1.5, log=log) == 8, alone.said()
     said = (alone.root / log).read_text()
     assert said.count("\n") == 1 and SITES[0] in said and "no reply within the deadline" in said
     assert not (alone.root / run / "result.json").exists()
@@ -227,8 +241,7 @@ def test_a_message_that_never_arrives_whole_is_reported(alone: Stage, case: str)
 # ------------------------------------------------------------------ clocks
 
 
-@pytest.mark.parametrize("hours", HOURS)
-@pytest.mark.parametrize("case", CASES)
+@by_turns(CASES.keys(), HOURS.keys(), names=("case", "hours"))
 def test_clocks_are_hours_apart(alone: Stage, case: str, hours: str) -> None:
     run, wrong = run_of(case, hours), HOURS[hours]
     Cast(alone, case, run, {who: {"shift": shift} for who, shift in wrong.items()}).play(0)

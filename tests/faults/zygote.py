@@ -20,7 +20,8 @@ so that a process that is started again comes one boundary further. Boundaries a
 by name and content before, and files that only tell of times count once.
 
 `damage` is done to each message in the folder when it is first written, before anybody can see it
-whole; what its writer puts there later stays, except with ``always``. ``shift`` is a list of hours
+whole; what its writer puts there later stays, except with ``always``. ``"by turns"`` does the next
+kind of damage to the next message, beginning with that of ``turn``. ``shift`` is a list of hours
 by which the clock of the process is wrong, one after the other at each boundary; files in the
 folder get such times too.
 
@@ -60,6 +61,7 @@ from consilience.wire.signing import SigningKey
 from tests.faults.cases import CASES, PARTNER_KEY, SITES, loader
 
 POLL = 0.02
+DAMAGES = ("truncated", "altered", "duplicated", "reordered")
 TELL_OF_TIMES = ("events.jsonl", "state.json", "log.jsonl")
 _TIME = time.time
 
@@ -74,7 +76,7 @@ class Fate:
         self._depth = 0
         self._name = ""
         self._damage, self._shift = spec.get("damage", ""), spec.get("shift", [])
-        self._always = spec.get("always", False)
+        self._always, self._turn = spec.get("always", False), spec.get("turn", 0)
         self._sent: dict[str, bytes] = {}
         self._seen: set[str] = set()
         self._times: Counter[str] = Counter()
@@ -193,15 +195,18 @@ class Fate:
         if not self._damage or not is_message or (name in self._sent and not self._always):
             return False
         earlier = [sent for other, sent in self._sent.items() if other != name][-1:]
+        damage = self._damage
+        if damage == "by turns":
+            damage = DAMAGES[(len(self._sent) + self._turn) % len(DAMAGES)]
         self._sent[name] = data
-        self.note("fault", self._count, name, self._damage)
+        self.note("fault", self._count, name, damage)
         place = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
-        if self._damage == "duplicated":
+        if damage == "duplicated":
             os.replace(source, target)
             self._misdate(name, target)
             _duplicate(target, data)
             return True
-        if self._damage == "reordered" and not earlier:
+        if damage == "reordered" and not earlier:
             source.unlink()  # The first comes last: its writer has to write it again.
             return True
         at = place % len(data)
@@ -210,7 +215,7 @@ class Fate:
             "altered": data[:at] + bytes([data[at] ^ 1 << place % 8]) + data[at + 1 :],
             "reordered": b"".join(earlier),
         }
-        source.write_bytes(wrong[self._damage])
+        source.write_bytes(wrong[damage])
         os.replace(source, target)
         return True
 

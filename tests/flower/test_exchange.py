@@ -9,28 +9,24 @@ import pytest
 
 from consilience.testing import check_engine
 from consilience.testing.fakes import members
+from consilience.testing.record import SEED
 from tests.exchange.cases import CASES, Case
 from tests.exchange.test_engines import CHECKS
+from tests.rotation import one_in
 
 if TYPE_CHECKING:
     from tests.flower.deployment import Deployment
 
 pytestmark = pytest.mark.flower
 
-# Other settings of a method, such as "federated-pca with gaps", send the same way: long tests.
-COMPARED = [
-    pytest.param(case, id=name, marks=[pytest.mark.long] if " " in name else [])
-    for name, case in CASES.items()
-    if not case.asynchronous
-]
+IN_ORDER = {name: case for name, case in CASES.items() if not case.asynchronous}
 
 
-@pytest.mark.parametrize("case", COMPARED)
+@one_in(8, IN_ORDER, "case")
 def test_same_bytes_as_in_one_process(case: Case, deployment: Deployment) -> None:
-    wanted = case.method.run(case.factory(), seed=3)
-    federation = case.factory()
+    wanted, federation = case.record.run, case.factory()
     with deployment.serving(list(members(federation).values())) as engine:
-        found = case.method.run(dataclasses.replace(federation, engine=engine), seed=3)
+        found = case.method.run(dataclasses.replace(federation, engine=engine), seed=SEED)
     assert found.result.to_files() == wanted.result.to_files()
     lines = [
         [dataclasses.replace(x, run="", digest="", chain="") for x in run.transcript]

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.rotation import one_in
+
 if TYPE_CHECKING:
     from tests.flower.deployment import Deployment
     from tests.flower.space import Space
@@ -73,10 +75,11 @@ def test_a_node_stops_and_goes_on(space: Space) -> None:
         assert space.done(run, "out") == space.here(study)
 
 
-@pytest.mark.parametrize(
-    ("moment", "number"), [("journal", 2), ("journal", 7), ("pushed", 5)], ids=str
+@one_in(
+    3, {"journal-2": ("journal", 2), "pushed-5": ("pushed", 5), "journal-7": ("journal", 7)}, "at"
 )
-def test_the_client_dies_and_is_resumed(space: Space, moment: str, number: int) -> None:
+def test_the_client_dies_and_is_resumed(space: Space, at: tuple[str, int]) -> None:
+    moment, number = at
     study = space.study("ensemble-clustering")
     programs = space.deployment.programs
     words = space.running(study, "out")
@@ -88,7 +91,7 @@ def test_the_client_dies_and_is_resumed(space: Space, moment: str, number: int) 
         assert space.done(again, "out") == space.here(study)
 
 
-@pytest.mark.parametrize("forgets", [False, True], ids=["same database", "lost database"])
+@one_in(2, {"same database": False, "lost database": True}, "forgets")
 def test_the_server_dies(space: Space, *, forgets: bool) -> None:
     from tests.flower.deployment import until
 

@@ -96,14 +96,12 @@ trees = st.recursive(
 )
 
 
-@pytest.mark.slow
 @given(st.sampled_from(["value", "message", "request", "reply", "record", "journal"]), trees)
 @settings(max_examples=500)
 def test_any_structure(reader: str, tree: object) -> None:
     targets.run_one(targets.chosen(reader, msgpack.packb(tree)))
 
 
-@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300)
 def test_any_content_of_the_declared_fields(data: st.DataObject) -> None:

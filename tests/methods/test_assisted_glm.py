@@ -94,7 +94,6 @@ def test_training_where_the_parties_columns_are_much_alike(correlation: float) -
     assert run.result.rounds <= 4
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("acceleration", ["anderson", "none"])
 def test_other_ways_reach_the_same_fit(acceleration: str) -> None:
     them = parties("poisson", seed=4)
@@ -330,7 +329,6 @@ def test_a_number_as_a_limit(limit: int) -> None:
         np.testing.assert_allclose(joint, alone, rtol=1e-8)
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("acceleration", ["span", "anderson", "none"])
 def test_one_partner_may_not_speak_and_the_others_go_on(acceleration: str) -> None:
     them = parties(sizes=(3, 3, 3), seed=18)

@@ -24,8 +24,6 @@ from tests.methods.assisted import SIGNED, Parties, check_tables, parties
 DEFAULT = Policy(preset="consortium", share_response=True)
 OUTPUTS = ("predictor", "coefficients", "rows", "table")
 
-SLOW = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def no_warnings() -> Iterator[None]:
@@ -105,7 +103,6 @@ def test_one_class(value: float, tmp_path: Path) -> None:
     refused(them.federation(), method(), words, tmp_path / "run")
 
 
-@pytest.mark.medium
 def test_one_class_among_the_training_rows() -> None:
     """The only case is held out in about half of the tables."""
     them = parties(n=100, n_new=0)
@@ -376,14 +373,13 @@ def steps_and_rounds(them: Parties, how: AssistedGLM) -> dict[int, tuple[str, st
     return {r: (Request.from_bytes(d).step, s) for (r, s), d in engine.requests.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
-    ["contribute", *(pytest.param(x, marks=SLOW) for x in ("receive", "finish", "record"))],
+    ["contribute", "receive", "finish", "record"],
 )
 @pytest.mark.parametrize(
     "action",
-    ["refused", *(pytest.param(x, marks=SLOW) for x in ("absent", "late"))],
+    ["refused", "absent", "late"],
 )
 def test_a_partner_lost_and_the_run_resumed(moment: str, action: Any, tmp_path: Path) -> None:
     them = parties("normal", n=120, sizes=(3, 4, 2), seed=10)

@@ -76,7 +76,6 @@ def test_masked_as_printed_fits_a_plain_logit_and_maps_back() -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_mask_is_drawn_once_for_each_row_whatever_run() -> None:
     pytest.importorskip("opendp")
     them = parties(n=500, seed=42)
@@ -216,7 +215,6 @@ def test_following_with_other_columns_says_so() -> None:
 # --------------------------------------------------------------------------- limits at the default
 
 
-@pytest.mark.slow
 def test_limits_at_the_default_policy_hold_or_are_not_given() -> None:
     """What is certified equals the pooled sandwich; what is bounded is not below the pooled error
     by the model; everything else has no limits."""

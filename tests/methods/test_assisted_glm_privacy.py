@@ -235,22 +235,18 @@ def watched_run(
     return watched, run, places(watched, out, said)
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("how", "policy"),
     [
         (method(), SIGNED),
         (method(), DEFAULT),
-        pytest.param(method(alpha=0.1), SIGNED, marks=pytest.mark.slow),
-        pytest.param(
-            method(acceleration="anderson", interval="none"), SIGNED, marks=pytest.mark.slow
-        ),
-        pytest.param(
+        (method(alpha=0.1), SIGNED),
+        (method(acceleration="anderson", interval="none"), SIGNED),
+        (
             method(acceleration="none", interval="inflated", n_rounds=8),
             SIGNED,
-            marks=pytest.mark.slow,
         ),
-        pytest.param(method(interval="paper"), DEFAULT, marks=pytest.mark.slow),
+        (method(interval="paper"), DEFAULT),
     ],
     ids=["full", "default", "ridge", "anderson", "plain", "paper"],
 )
@@ -265,14 +261,12 @@ def test_a_third_party_reads_no_response_no_predictor_and_no_name(
     assert "journal/log" in where and "report.html" in where and "result.npz" in where
 
 
-@pytest.mark.slow
 def test_a_third_party_reads_nothing_with_three_parties(tmp_path: Path) -> None:
     them = marked(sizes=(2, 3, 2), n=120)
     watched, _, where = watched_run(them, method(), tmp_path / "run", DEFAULT, at="third-party")
     assert found_in([*secrets_of(watched, them), *NAMES], where) == []
 
 
-@pytest.mark.slow
 def test_a_third_party_reads_no_masked_response(tmp_path: Path) -> None:
     pytest.importorskip("opendp")
     them = marked(n=120)
@@ -288,7 +282,6 @@ def test_a_third_party_reads_no_masked_response(tmp_path: Path) -> None:
                 assert found_in([Canary("y", (array.astype(kind).tobytes(),))], where) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("granted", [False, True])
 def test_names_leave_where_their_owner_says_so(
     granted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -306,7 +299,6 @@ def test_names_leave_where_their_owner_says_so(
     assert any("share_names = true" in note for note in run.notes) != granted
 
 
-@pytest.mark.slow
 def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
     """Negative control: in the sites' own homes all of it is found."""
     them = marked(n=120)
@@ -326,7 +318,6 @@ def _files(home: Any) -> list[tuple[str, str]]:
     return [(run, name) for run in home.runs() for name in home.output_names(run)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", ["third-party", "site:a"])
 def test_the_initiator_as_coordinator_reads_no_name_of_a_partner(at: str, tmp_path: Path) -> None:
     """And a partner none of the initiator's, in whatever is sent to it."""
@@ -344,7 +335,6 @@ def test_the_initiator_as_coordinator_reads_no_name_of_a_partner(at: str, tmp_pa
     assert bool(found_in(NAMES, result)) == (at == "site:a")
 
 
-@pytest.mark.slow
 def test_what_is_for_one_site_only_crosses_sealed_and_to_that_site(tmp_path: Path) -> None:
     them = parties("normal", sizes=(2, 3, 2), n=120)
     watched, run, _ = watched_run(them, method(), tmp_path / "run", DEFAULT, at="third-party")
@@ -496,7 +486,6 @@ def test_a_partner_under_a_mask_never_has_the_response() -> None:
                 assert abs(np.corrcoef(finite, them.y[known])[0, 1]) < 0.9, step
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     "how",
     [
@@ -612,7 +601,6 @@ def test_a_sketch_counts_with_the_training() -> None:
     assert known_of(federation, "b") == 4
 
 
-@pytest.mark.medium
 def test_the_same_run_again_reveals_nothing_more() -> None:
     them = parties("normal", n=150, sizes=(3, 4), seed=34)
     federation = them.federation(SIGNED)

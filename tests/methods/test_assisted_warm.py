@@ -55,7 +55,6 @@ def said(
     return found
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("settings", "sizes"),
     [

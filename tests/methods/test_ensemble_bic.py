@@ -48,7 +48,6 @@ def test_votes_that_cannot_be_are_refused(vote: int, scores: list[float]) -> Non
         check_ballots({"a": 1, "b": vote}, {"a": np.zeros(3), "b": np.asarray(scores, float)}, 3)
 
 
-@pytest.mark.medium
 def test_the_sum_chooses_where_the_vote_does_not() -> None:
     """A large site that sees three classes outweighs two small ones in the sum, not in a vote."""
     tables, _ = draw({"a": 400, "b": 60, "c": 60}, k=3, sigma=0.3, seed=2)
@@ -69,7 +68,6 @@ def test_the_sum_chooses_where_the_vote_does_not() -> None:
     assert block.folded[0].rows[-1][0] == "sum"
 
 
-@pytest.mark.medium
 def test_a_site_that_left_gaps_is_named() -> None:
     """Forty-five rows do not make six classes of ten."""
     tables, _ = draw({"a": 300, "b": 45}, k=4, sigma=0.2, seed=1)
@@ -80,7 +78,6 @@ def test_a_site_that_left_gaps_is_named() -> None:
     assert any("Sites without a BIC of every number: b" in note for note in run.notes)
 
 
-@pytest.mark.medium
 def test_a_site_that_can_score_one_number_decides_nothing() -> None:
     """Nineteen rows make one class of ten: the others' four classes stand."""
     tables, _ = draw({"a": 300, "b": 19}, k=4, sigma=0.2, seed=1)
@@ -90,7 +87,6 @@ def test_a_site_that_can_score_one_number_decides_nothing() -> None:
     assert any("left out of the sum of criteria: b" in note for note in run.notes)
 
 
-@pytest.mark.medium
 def test_sequences_are_summed_too() -> None:
     tables, _ = sequences((150, 160))
     result = run_of(tables, "markov-mixture", n_clusters="bic").result

@@ -91,7 +91,6 @@ def test_classes_are_found_and_labels_are_in_input_order() -> None:
     assert list(run.result.class_sizes) == sorted(run.result.class_sizes, reverse=True)
 
 
-@pytest.mark.slow
 def test_merging_rare_tuples_hardly_changes_the_classes() -> None:
     """With the same local models: merged counts against the textbook form on all true tuples."""
     agreements = []
@@ -261,14 +260,12 @@ def test_the_vote_finds_the_number_of_separated_classes() -> None:
     assert all(len(v) == 6 for v in run.result.vote_scores.values())
 
 
-@pytest.mark.slow
 def test_the_spectrum_finds_the_number_of_separated_classes() -> None:
     tables, _ = draw({s: 300 for s in "abcde"}, sigma=0.2, seed=4)
     run = cluster(tables, n_clusters="eigenvalues")
     assert run.result.n_clusters == 4
 
 
-@pytest.mark.slow
 def test_one_blob_is_voted_one_class() -> None:
     rng = np.random.default_rng(0)
     tables = {s: pd.DataFrame(rng.normal(size=(150, 3)), columns=list("uvw")) for s in "abc"}
@@ -293,7 +290,6 @@ def test_outlying_rows_get_class_minus_one_and_are_not_counted() -> None:
     assert adjusted_rand_score(truth["a"][own[:150] >= 0], own[:150][own[:150] >= 0]) >= 0.98
 
 
-@pytest.mark.slow
 def test_stability_is_shown_beside_its_null() -> None:
     tables, _ = draw({s: 200 for s in "abc"}, sigma=0.3)
     run = cluster(tables, n_clusters=4, stability_pairs=6)
@@ -305,7 +301,6 @@ def test_stability_is_shown_beside_its_null() -> None:
     assert "more than with columns permuted" in run.result.summary()
 
 
-@pytest.mark.slow
 def test_noise_without_classes_is_called_no_evidence() -> None:
     rng = np.random.default_rng(0)
     tables = {s: pd.DataFrame(rng.normal(size=(150, 4)), columns=list("uvwx")) for s in "abc"}
@@ -343,7 +338,6 @@ def test_a_saved_predictor_labels_its_own_rows_alike() -> None:
 # --------------------------------------------------------------------------- hard cases
 
 
-@pytest.mark.slow
 def test_a_site_smaller_than_a_cell_is_labelled_only() -> None:
     tables, truth = draw({**SIZES, "tiny": 6})
     run = cluster(tables, n_clusters=4, stability_pairs=2)

@@ -35,7 +35,6 @@ def run_of(tables: Any, kind: str, policy: Any = "strict", *, seed: int = 1, **g
     )
 
 
-@pytest.mark.medium
 @each_kind
 def test_classes_are_found_told_and_predicted(kind: str) -> None:
     tables, truth = KINDS[kind]()
@@ -59,6 +58,13 @@ def test_classes_are_found_told_and_predicted(kind: str) -> None:
     assert (predictor.predict(rows) == run.site("s0").labels).all()
     again = type(predictor).from_arrays(predictor.to_arrays())
     assert (again.predict(rows.iloc[5:9]) == run.site("s0").labels[5:9]).all()
+    # Cells without names: a shorter sequence is a sequence, fewer columns are another table.
+    fewer = rows.to_numpy()[:, :-1]
+    if kind == "markov-mixture":
+        assert len(predictor.predict(fewer)) == len(rows)
+    else:
+        with pytest.raises(DataError, match=f"must have {fewer.shape[1] + 1} columns"):
+            predictor.predict(fewer)
     wrong = rows.copy()
     wrong.iloc[0, 0] = "CANARY"
     with pytest.raises(DataError, match="not one of the") as refused:
@@ -69,7 +75,6 @@ def test_classes_are_found_told_and_predicted(kind: str) -> None:
     assert again_result.summary() == result.summary()
 
 
-@pytest.mark.medium
 def test_what_the_result_tells_of_sequences() -> None:
     tables, _ = sequences((260, 300), lengths=(20, 20))
     result = run_of(tables, "markov-mixture").result
@@ -87,7 +92,6 @@ def test_what_the_result_tells_of_sequences() -> None:
     assert (found["ensemble_low"] < 0.02).all()
 
 
-@pytest.mark.medium
 def test_sites_whose_classes_differ_are_seen_to() -> None:
     """The control: another transition in one class of one site, beyond the interval of equals."""
     tables, truth = sequences((400, 400), lengths=(20, 20))
@@ -103,7 +107,6 @@ def test_sites_whose_classes_differ_are_seen_to() -> None:
     assert found["ensemble_low"][1] > 0
 
 
-@pytest.mark.medium
 @each_kind
 def test_where_nothing_is_protected_tables_are_those_of_the_labels(kind: str) -> None:
     tables, _ = KINDS[kind]((120, 130))
@@ -231,7 +234,6 @@ def test_a_state_that_was_not_declared_is_a_difference_of_the_site() -> None:
     assert "CANARY" not in str(e.value)
 
 
-@pytest.mark.slow
 def test_hard_sites_are_handled() -> None:
     """Sequences of one state or none, all alike, a state absent, one site, one class, few rows."""
     tables, _ = sequences((60, 70))
@@ -249,7 +251,6 @@ def test_hard_sites_are_handled() -> None:
     assert one.result.n_clusters == 1
 
 
-@pytest.mark.slow
 def test_sites_of_single_states_and_of_one_that_is_never_left() -> None:
     tables, _ = sequences((60, 70))
     single = tables["s0"].copy()
@@ -272,7 +273,6 @@ def test_sites_of_single_states_and_of_one_that_is_never_left() -> None:
     assert all(transition[k, 0, 0] > 0.9 for transition in found for k in range(len(transition)))
 
 
-@pytest.mark.medium
 def test_a_run_that_follows_labels_other_rows_the_same_way() -> None:
     tables, _ = sequences((120, 130))
     run = run_of(tables, "markov-mixture")
@@ -297,7 +297,6 @@ def test_models_of_all_sites_are_about_eight(n_sites: int, expected: int) -> Non
         assert EnsembleClustering(model=kind, n_resamples=3)._models_each(n_sites) == 3
 
 
-@pytest.mark.slow
 @each_kind
 def test_more_sites_fit_fewer_models_each(kind: str) -> None:
     """Four at two sites, two at five; one where the study says so, and a run may follow it."""

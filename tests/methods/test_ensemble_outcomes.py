@@ -105,7 +105,6 @@ def test_a_class_of_few_known_outcomes_tells_none() -> None:
     assert np.isfinite(run.result.target_shares[small]).any(), "the other site tells"
 
 
-@pytest.mark.medium
 def test_outcomes_of_classes_of_categories_stand_by_site_in_the_frame() -> None:
     given, truth = categories()
     for site, table in given.items():

@@ -23,7 +23,7 @@ from consilience.methods.federated_community_bayes.curvature import row_factors
 from consilience.methods.federated_community_bayes.messages import packed, unpacked
 from consilience.methods.federated_community_bayes.ranks import class_ranks, thin_pairs
 from consilience.methods.federated_community_bayes.result import FederatedCommunityBayesResult
-from consilience.methods.federated_community_bayes.survey import Tree
+from consilience.methods.federated_community_bayes.survey import Tree, tree_of
 from consilience.numerics import multinomial
 from consilience.numerics.rank_correlation import skeptic, spearman
 from consilience.wire.disclosure import Limits
@@ -511,7 +511,6 @@ def test_small_classes_take_no_part_and_are_said() -> None:
     assert (part["part"] == "left out").sum() == 8
 
 
-@pytest.mark.slow
 def test_a_constant_column_and_a_duplicate_do_no_harm() -> None:
     tables = tables_of([60, 60])
     for table in tables.values():
@@ -556,6 +555,12 @@ def test_result_round_trip_summary_and_frame() -> None:
     assert again.to_files() == result.to_files()
     assert again.summary() == result.summary()
     assert "features fall into" in result.summary() and "log loss" in result.summary()
+    for nothing in (
+        {"n_held": np.zeros_like(result.n_held)},
+        {"log_loss": np.full_like(result.log_loss, np.nan)},
+    ):
+        told = dataclasses.replace(result, **nothing).summary()
+        assert "No test rows tell what it is worth." in told and "log loss" not in told
     frame = result.to_frame()
     assert set(frame.columns) == {"community", "feature", "class", "coefficient"}
     assert len(frame) == 8 * 3
@@ -602,3 +607,11 @@ def test_studies_that_cannot_be() -> None:
         run_of(FederatedCommunityBayes(), tables_of([18, 18]), "strict")
     with pytest.raises(QuorumError, match="fewer than two classes"):
         run_of(method, tables_of([8, 8]), "strict")
+
+
+def test_two_communities_of_many_features_need_correlations() -> None:
+    told, gaps = np.zeros((2, 1), dtype=bool), np.zeros((4, 4), dtype=bool)
+    none = pooling.PooledRanks(np.zeros((1, 4, 4)), told, gaps)
+    survey: Any = None
+    with pytest.raises(QuorumError, match="no site has a class with twice as many"):
+        tree_of(survey, none, ("s0", "s1"), (2,), "average")

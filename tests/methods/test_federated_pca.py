@@ -145,7 +145,6 @@ def test_what_sites_tell_is_the_groups() -> None:
 # --------------------------------------------------------------------------- the choice
 
 
-@pytest.mark.slow
 def test_rank_of_sites_on_one_scale() -> None:
     """Four directions of variance 9, noise of .5 to 1.5 by column; sites of 120 rows, 20 studies.
 

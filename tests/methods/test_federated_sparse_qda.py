@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,14 @@ from sklearn.model_selection import LeaveOneGroupOut
 
 from consilience import Columns, Federation, Preparation, load_run
 from consilience.estimators.sparse_qda import SparseQDA
-from consilience.exceptions import ParameterError, QuorumError, StudyError
-from consilience.methods.federated_sparse_qda import FederatedSparseQDA
+from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
+from consilience.methods.federated_sparse_qda import FederatedSparseQDA, choosing
+from consilience.methods.federated_sparse_qda.messages import Products
+from consilience.methods.federated_sparse_qda.pooling import SiteProducts
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
+from consilience.wire.disclosure import received
+from consilience.wire.message import Disclosure
 from tests.methods.sparse_qda import draw, federation_over, labels, names, rows
 
 EXACT: dict[str, Any] = {"holdout": 0.0, "tol": 1e-13}
@@ -528,7 +533,6 @@ def test_missing_values_are_refused_by_the_preparation() -> None:
         )
 
 
-@pytest.mark.slow
 def test_a_thousand_columns() -> None:
     """Nothing of the size of a matrix of all columns crosses, and the linked columns are found."""
     tables = draw([300, 300, 300], 1000, seed=1, shift=0.05, rho=0.9)
@@ -540,3 +544,24 @@ def test_a_thousand_columns() -> None:
     }
     sent = sum(line.bytes for line in run.transcript if line.direction == "from-site")
     assert 10_000 < sent < 1000**2
+
+
+def test_squares_that_are_negative_are_not_pooled() -> None:
+    packed = np.array([[2.0, 0.5, 1.0], [2.0, 0.5, -1.0]])
+    for values, fine in ((np.abs(packed), True), (packed, False)):
+        reply = Products(products=received(values, Disclosure.AGGREGATE))
+        columns, block = np.arange(2), np.ones(2, dtype=np.int64)
+        if fine:
+            assert SiteProducts.of({"a": reply}, columns, block, ("no", "yes")).sums["a"]
+            continue
+        with pytest.raises(ProtocolError, match="site a sent moments that cannot be"):
+            SiteProducts.of({"a": reply}, columns, block, ("no", "yes"))
+
+
+def test_the_gap_of_a_path_is_the_largest_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = [SimpleNamespace(relative_gap=gap) for gap in (1e-9, 3e-5, 2e-7)]
+    monkeypatch.setattr(choosing, "precision_path", lambda *_, stop: iter(fits))
+    method: Any = SimpleNamespace(model_of=lambda ctx, prepared, precision: precision)
+    nothing: Any = None
+    path = choosing.path_of(method, nothing, nothing, np.ones(3), nothing)
+    assert path.gap == 3e-5 and path.models == tuple(fits)

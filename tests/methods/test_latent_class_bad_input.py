@@ -21,9 +21,10 @@ from consilience.exceptions import (
 )
 from consilience.methods.base import Preparation
 from consilience.methods.latent_class_regression import LatentClassRegression, closing
-from consilience.testing.fakes import array_loader, federation_of, members
+from consilience.testing.fakes import array_loader, federation_of
 from tests.methods.latent import BRIEF, COLUMNS, by_site, events, federation, study
-from tests.methods.test_meta_clustering_bad_input import Altering, altered_field, is_one_sentence
+from tests.methods.recalling import RUN, altered
+from tests.methods.test_meta_clustering_bad_input import altered_field, is_one_sentence
 
 FEATURES = ("x1", "x2")
 TABLE = events(8, n_entities=8, n_events=8)
@@ -209,7 +210,6 @@ def test_every_event_is_an_entity() -> None:
     assert run.result.n_entities.sum() == len(TABLE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 def test_more_columns_than_an_entity_or_a_class_has_events(policy: str) -> None:
     frame = TABLE.copy()
@@ -240,7 +240,6 @@ def test_more_columns_than_events_under_a_strict_policy() -> None:
     said(caught.value, "drop columns")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 def test_collinear_and_constant_columns(policy: str) -> None:
     frame = TABLE.assign(same=TABLE["x1"] + TABLE["x2"], seven=7.0, again=TABLE["x1"])
@@ -261,7 +260,6 @@ def test_collinear_and_constant_columns(policy: str) -> None:
     np.testing.assert_allclose(together[:, 0], together[:, 1], atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1e8, 1e-8], ids=["huge", "tiny"])
 @pytest.mark.parametrize("start", ["random", "local"])
 def test_units_do_not_matter(factor: float, start: str) -> None:
@@ -287,7 +285,6 @@ def test_columns_far_from_zero() -> None:
     assert moved.sigma == pytest.approx(plain.sigma, rel=1e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 @pytest.mark.parametrize("value", [0.0, 3.25])
 @pytest.mark.parametrize("start", ["random", "local"])
@@ -490,15 +487,9 @@ def test_no_intercept() -> None:
 
 def answering(step: str, **changes: Any) -> Run:
     """One site alters its replies to a step after its gate."""
-    sites = []
-    for site in members(federation(by_site(TABLE, [4, 4]))).values():
-        if site.name == "site-1":
-            altered = Altering(site.name, site._loader, policy=site.policy)
-            altered.change = altered_field(**changes)  # type: ignore[method-assign]
-            altered.step = step
-            site = altered
-        sites.append(site)
-    return study().run(Federation(LocalEngine(sites), COLUMNS, Preparation()), seed=1)
+    tables = by_site(TABLE, [4, 4])
+    made = altered(federation(tables), tables, "site-1", step, altered_field(**changes))
+    return study().run(made, seed=1, run_id=RUN)
 
 
 def cell_of(value: float, place: int) -> Callable[[Any], np.ndarray]:

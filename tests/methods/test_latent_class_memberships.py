@@ -54,6 +54,7 @@ class Events:
             self.x[:, 1] = rng.random(n_entities)[self.entity] < 0.4
         if kind == "giants":
             self.x[:, 2] = rng.standard_t(2.0, size=n)
+        self._large: dict[bytes, bool] = {}
 
     def rows(self, members: np.ndarray) -> np.ndarray:
         return np.isin(self.entity, members)
@@ -66,7 +67,13 @@ class Events:
         return check
 
     def large(self, members: np.ndarray) -> bool:
-        """The same, cell by cell."""
+        """The same, cell by cell; most groups are those of the release before."""
+        key = members.tobytes()
+        if key not in self._large:
+            self._large[key] = self._is_large(members)
+        return self._large[key]
+
+    def _is_large(self, members: np.ndarray) -> bool:
         mine = self.rows(members)
         x, p = self.x[mine], self.x.shape[1]
         if len(x) < max(10, 2 * p) or len(set(self.entity[mine].tolist())) < 3:
@@ -349,3 +356,14 @@ def test_turns_use_fewer_histories_up(seed: int) -> None:
             before = run.release(drawn if name == "drawn" else kept)
         groups[name] = len(list(run.histories()))
     assert groups["kept"] < groups["drawn"]
+
+
+def test_a_few_that_would_disturb_every_class_are_left_out_with_the_smallest() -> None:
+    """Eight cannot go alone, and are more than a tenth of either class that could take them in."""
+    labels = np.repeat([0, 2, 1], [50, 12, 8])
+    groups, events = np.ones(70, dtype=np.int64), np.ones(70, dtype=np.int64)
+    found = next_released(labels, groups, events, lambda members: len(members) >= 10)
+    assert found.tolist() == [0] * 50 + [-1] * 20
+    few = np.repeat([0, 2, 1], [50, 12, 5])
+    found = next_released(few, groups[:67], events[:67], lambda members: len(members) >= 10)
+    assert found.tolist() == [0] * 50 + [2] * 12 + [0] * 5

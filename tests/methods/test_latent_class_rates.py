@@ -55,7 +55,6 @@ FULL_RATE = {
 }
 
 
-@pytest.mark.slow
 def test_a_full_rate_at_low_noise_is_noticed_and_lowered() -> None:
     """Without adaptation labels jump for ever in most of these; with it they come to rest.
 
@@ -84,7 +83,6 @@ def test_a_full_rate_at_low_noise_is_noticed_and_lowered() -> None:
     assert max(adapted) <= 1.35, adapted
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("server_cache", [False, True], ids=["rescaled", "cached"])
 def test_few_sites_in_each_round(server_cache: bool) -> None:
     """15 % of 40 sites of one agent each, beside a regression with the true labels."""

@@ -54,7 +54,6 @@ def strict() -> tuple[Any, Run, pd.DataFrame]:
 # --------------------------------------------------------------------------- classes
 
 
-@pytest.mark.medium
 def test_classes_are_found_under_a_strict_policy(strict: tuple[Any, Run, pd.DataFrame]) -> None:
     """Coefficients within 5 of their own errors of the truth, in some order of the classes."""
     drawn, run, _ = strict

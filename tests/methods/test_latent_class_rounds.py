@@ -111,7 +111,6 @@ def test_everybody_present_is_the_textbook_loop(concentration: str, adapt_rate: 
         np.testing.assert_allclose(chances, best.max(axis=1), rtol=1e-9)
 
 
-@pytest.mark.slow
 def test_grouping_of_agents() -> None:
     """Bit for bit where sites are nodes of the tree, to rounding elsewhere."""
     frame = events(8, n_classes=3, sigma=0.5)
@@ -133,7 +132,6 @@ def test_grouping_of_agents() -> None:
             assert again[pair][1] == (chance if node else pytest.approx(chance, rel=1e-10))
 
 
-@pytest.mark.slow
 def test_grouping_of_agents_after_a_local_start() -> None:
     """Another start of the same sampler: clear classes differ by less than their standard errors.
 
@@ -205,7 +203,6 @@ def test_other_seeds_draw_other_labels() -> None:
 # --------------------------------------------------------------------------- what moves
 
 
-@pytest.mark.slow
 def test_sites_of_one_agent_do_not_look_like_jumping() -> None:
     """At high noise labels move by chance; few entities a site must not add that up."""
     frame = events(24, n_entities=4, sigma=4.0, seed=1)
@@ -253,7 +250,6 @@ def test_rounding_of_sums_decides_nothing(seed: int, monkeypatch: pytest.MonkeyP
         )
 
 
-@pytest.mark.slow
 def test_the_merger_that_counts_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """With "auto" classes may be merged again while the rounds settle."""
     merged: list[tuple[int, int]] = []

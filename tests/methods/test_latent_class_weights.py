@@ -17,10 +17,12 @@ from consilience.testing.fakes import Action, scripted
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply
 from tests.methods.latent import by_site, events, federation, study, watching
+from tests.rotation import by_turns
 
 FIRST = 3
 """Questions of the exchange before the first round: opening, offer, begin."""
 GROUPS = {"four": [2, 2, 2, 2], "unequal": [1, 4, 1, 2]}
+CACHES = {"rescaled": False, "cached": True}
 SCRIPTS: dict[str, dict[tuple[int, str], Action]] = {
     "nothing lost": {},
     "replies lost": {(FIRST + r, "site-1"): "late" for r in (1, 2, 4)},
@@ -75,13 +77,11 @@ class BruteForce:
         return weights
 
 
-@pytest.mark.parametrize("server_cache", [False, True], ids=["rescaled", "cached"])
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@by_turns(SCRIPTS, CACHES, GROUPS, names=("script", "server_cache", "groups"))
 def test_own_weights(
-    groups: list[int],
     script: dict[tuple[int, str], Action],
     server_cache: bool,
+    groups: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check(
@@ -89,7 +89,7 @@ def test_own_weights(
     )
 
 
-@pytest.mark.parametrize("server_cache", [False, True], ids=["rescaled", "cached"])
+@pytest.mark.parametrize("server_cache", CACHES.values(), ids=CACHES)
 def test_own_weights_where_few_are_asked(
     server_cache: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

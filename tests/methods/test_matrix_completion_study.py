@@ -165,7 +165,6 @@ def test_repeated_triplets_are_refused_or_averaged() -> None:
     assert len(run.site("clinic").values("fitted")) == len(twice["stars"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model(model: str) -> None:
     _, x = given()

@@ -32,6 +32,7 @@ from consilience.wire.codec import unpack
 from consilience.wire.envelope import Reply
 from tests.reference import meta_clustering_naive as naive
 from tests.reference import meta_clustering_sec as textbook
+from tests.rotation import by_turns
 
 Tables = dict[str, pd.DataFrame]
 P = 5
@@ -216,7 +217,6 @@ def test_given_number_of_groups_is_cut_as_in_the_textbook() -> None:
 # --------------------------------------------------------------------------- units
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 @pytest.mark.parametrize(
     ("candidate", "groups"),
@@ -250,27 +250,25 @@ DESIGNS = {
 }
 
 
-def share_exact(design: str, sizes: Sequence[int], n_sets: int, **parameters: Any) -> float:
+def share_exact(design: Any, sizes: Sequence[int], n_sets: int, **parameters: Any) -> float:
     right = 0
     for size in sizes:
-        groups = DESIGNS[design](size)
+        groups = design(size)
         for seed in range(n_sets):
             found = study(draw(groups, 100, seed=seed), seed=seed, **parameters).result
             right += partition(found.labels) == partition(groups)
     return right / (len(sizes) * n_sets)
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-@pytest.mark.parametrize("policy", ["simulation", "strict"])
-def test_groups_of_few_sites(design: str, policy: str) -> None:
+@by_turns(DESIGNS, ["simulation", "strict"], names=("design", "policy"))
+def test_groups_of_few_sites(design: Any, policy: str) -> None:
     """8 data sets; at the stated 95 % two failures or more have a chance of 6 %."""
     assert share_exact(design, (2, 3, 5, 8), 2, policy=policy) >= 7 / 8
 
 
-@pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("design", DESIGNS)
-def test_groups_of_few_sites_in_many_data_sets(design: str) -> None:
+@pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
+def test_groups_of_few_sites_in_many_data_sets(design: Any) -> None:
     """80 data sets, Monte Carlo error 2.4 points at 95 %."""
     assert share_exact(design, (2, 3, 5, 8), 20) >= 0.95 - 2 * 0.024
 
@@ -483,7 +481,6 @@ def test_predictor_is_kept_and_read_again() -> None:
         run.result.to_estimator(2)
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("candidate", ["mlp", "random-forest(n_estimators=5)", "ridge"])
 def test_models_of_every_form_predict_from_the_result(candidate: str) -> None:
     tables = draw([0, 0], 100, p=3)
@@ -751,7 +748,6 @@ def test_losses_under_a_strict_policy_are_rounded() -> None:
 # --------------------------------------------------------------------------- many sites
 
 
-@pytest.mark.slow
 def test_five_hundred_sites() -> None:
     groups = [0] * 300 + [1] * 200
     tables = draw(groups, 60, p=4, seed=0)

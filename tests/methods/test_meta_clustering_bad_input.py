@@ -15,13 +15,9 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPRegressor
 
 from consilience import Columns, Federation, MetaClustering, Policy, Run
-from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
-from consilience.sites.site import Site
-from consilience.testing.fakes import members
-from consilience.wire.codec import pack, unpack
-from consilience.wire.envelope import Reply
 from consilience.wire.estimators import encode
+from tests.methods.recalling import RUN, Change, altered
 from tests.methods.test_meta_clustering import (
     Tables,
     classes,
@@ -106,12 +102,11 @@ def test_constant_and_duplicate_columns(policy: str, rule: str) -> None:
 @pytest.mark.parametrize("policy", ["strict", "simulation"])
 def test_more_columns_than_half_the_rows(policy: str) -> None:
     """Least squares does not leave a strict site then; lasso does, with few coefficients."""
-    tables = draw([0, 0], 40, p=25)
     slopes = np.zeros((1, 25))
     slopes[0, :2] = 3.0
     tables = draw([0, 0, 0], 44, p=25, slopes=slopes)
-    run = study(tables, policy, candidates=("linear", "lasso"))
-    assert set(run.result.chosen) == {"lasso"}
+    run = study(tables, policy, candidates=("linear", "lasso(cv=2)"))
+    assert set(run.result.chosen) == {"lasso(cv=2)"}
     assert run.result.n_clusters == 1
     if policy == "strict":
         with pytest.raises(QuorumError, match="none of the candidates could be used") as caught:
@@ -236,58 +231,22 @@ def test_a_reason_of_many_sites_is_said_once() -> None:
 # --------------------------------------------------------------------------- models from one site
 
 
-class Altering(Site):
-    """A site whose reply to one step is altered after its gate."""
-
-    change: Callable[[dict[str, Any]], dict[str, Any]]
-    step = "select"
-
-    def finish(self, work: Any, outcome: Any) -> bytes:
-        data = super().finish(work, outcome)
-        reply = Reply.from_bytes(data)
-        if reply.step != self.step or reply.status != "reply":
-            return data
-        message = unpack(reply.message)
-        message["f"] = self.change(dict(message["f"]))
-        return Reply(
-            reply.run,
-            reply.round,
-            reply.attempt,
-            reply.step,
-            reply.site,
-            reply.status,
-            pack(message),
-            reply.reason,
-            reply.verdicts,
-        ).to_bytes()
-
-
 def with_altered(
     tables: Tables,
     name: str,
-    change: Callable[[dict[str, Any]], dict[str, Any]],
+    change: Change,
     *,
     step: str = "select",
     quorum: int | None = None,
     policy: str = "strict",
     **settings: Any,
 ) -> Run:
-    federation = federation_over(tables, policy)
-    sites = []
-    for site in members(federation).values():
-        if site.name == name:
-            altered = Altering(site.name, site._loader, policy=site.policy)
-            altered.change = change  # type: ignore[method-assign]
-            altered.step = step
-            altered._secret_seed = site._secret_seed
-            site = altered
-        sites.append(site)
-    federation = Federation(LocalEngine(sites), federation.columns, quorum=quorum)
+    federation = altered(federation_over(tables, policy), tables, name, step, change, quorum=quorum)
     parameters = {"candidates": "linear", "gain_folds": 2, "stability_runs": 1, **settings}
-    return MetaClustering(**parameters).run(federation, seed=0)
+    return MetaClustering(**parameters).run(federation, seed=0, run_id=RUN)
 
 
-def model_instead(model: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def model_instead(model: Any) -> Change:
     def change(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "models": tuple(model for _ in fields["models"])}
 
@@ -305,7 +264,7 @@ def linear(p: int = 5, value: float = 1.0) -> dict[str, Any]:
 
 def archive(files: dict[str, bytes], p: int = 5) -> dict[str, Any]:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
         for name, content in files.items():
             made.writestr(name, content)
     return {"form": "skops", "data": buffer.getvalue(), "columns": p}
@@ -392,7 +351,7 @@ def test_a_hostile_model_fails_its_site_only(name: str) -> None:
     assert "the study needs 4" in str(caught.value)
 
 
-def altered_field(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def altered_field(**changes: Any) -> Change:
     def change(fields: dict[str, Any]) -> dict[str, Any]:
         return {
             **fields,

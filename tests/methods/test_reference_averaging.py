@@ -317,7 +317,6 @@ def test_penalty_and_round_are_those_of_a_slow_loop() -> None:
 # --------------------------------------------------------------------------- where rounds end
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("schedule", ["fixed", "asynchronous"])
 def test_fixed_weights_end_at_the_closed_form(schedule: str, seed: int) -> None:
@@ -365,7 +364,6 @@ def asynchronous(tables: Tables, engine: type[LocalEngine], **settings: Any) -> 
     return ReferenceAveraging(**given).run(slowed, seed=1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", [LocalEngine, Slow])
 def test_asynchronous_rounds_tend_to_the_fit_of_all_rows(engine: type[LocalEngine]) -> None:
     """Also where one site is twelve times as slow: its rows count no less."""
@@ -448,7 +446,6 @@ def test_no_rounds_are_plain_averaging() -> None:
         assert len(result.to_frame()) == 1
 
 
-@pytest.mark.slow
 def test_penalties_mean_what_they_mean_for_all_rows() -> None:
     """With many rounds the lasso of the pooled table, whatever the sizes of the sites."""
     tables = draw([40, 90, 150], p=5, shift=0.2, noise=2.0)
@@ -614,7 +611,6 @@ def test_the_summary_says_where_own_fits_are_better() -> None:
     assert "own fits lose less" not in better.summary()
 
 
-@pytest.mark.slow
 def test_reference_rows_of_many_columns_are_fewer() -> None:
     names = [f"x{j}" for j in range(600)]
     rng = np.random.default_rng(3)
@@ -625,7 +621,6 @@ def test_reference_rows_of_many_columns_are_fewer() -> None:
         study({"s0": table, "s1": table}, reference="normal", n_reference=60_000, **BARE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["absent", "refused"])
 def test_a_site_that_leaves_an_asynchronous_run_does_not_use_up_the_turns_of_others(
     gone: str,
@@ -662,7 +657,6 @@ def test_too_few_sites_end_a_run() -> None:
 # --------------------------------------------------------------------------- the guard
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "learner",
     [
@@ -691,7 +685,6 @@ def test_learners_that_do_not_keep_their_predictions_fall_back(learner: Any) -> 
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 @pytest.mark.parametrize(
     "learner",
@@ -714,7 +707,6 @@ def test_a_true_gain_is_kept(learner: Any, policy: str) -> None:
     assert "held out" in result.summary() and "better" not in result.summary()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
 def test_a_true_gain_of_a_classifier_is_kept(policy: str) -> None:
     """Sites elsewhere in x, with directions of which they see little: averages are blurred."""
@@ -733,7 +725,6 @@ def test_a_true_gain_of_a_classifier_is_kept(policy: str) -> None:
     assert log[0] < log[1] - 0.03
 
 
-@pytest.mark.slow
 def test_what_is_kept_is_the_fit_of_the_chosen_round() -> None:
     """Also where the rounds ended early, one after those that patience waited for."""
     settings: dict[str, Any] = {"n_reference": 60, "rho": 2.0}
@@ -747,7 +738,6 @@ def test_what_is_kept_is_the_fit_of_the_chosen_round() -> None:
         np.testing.assert_allclose(result.coefficients, bare.coefficients, rtol=1e-9)
 
 
-@pytest.mark.slow
 def test_rounds_that_change_nothing_are_not_kept() -> None:
     """One site, and sites with the same rows: rounding alone must not look like a gain."""
     one = draw([80], noise=1.0)
@@ -761,7 +751,6 @@ def test_rounds_that_change_nothing_are_not_kept() -> None:
             assert result.summary()
 
 
-@pytest.mark.slow
 def test_where_averaging_is_as_good_little_is_changed() -> None:
     """Many rows of one model at each site: whatever is chosen lies within the noise of averaging.
 
@@ -988,7 +977,6 @@ def test_public_rows_with_missing_cells_are_filled_as_the_study_does() -> None:
     np.testing.assert_array_equal(run.result.coefficients, again.result.coefficients)
 
 
-@pytest.mark.slow
 def test_a_pipeline_is_frozen_on_the_reference_rows() -> None:
     """Squares and products on common scales; the same transformer at every site."""
     tables = curved([150, 160, 140])

@@ -28,7 +28,6 @@ from sklearn.svm import SVC, SVR, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
 from consilience import Columns, Federation, Policy, Run
-from consilience.engines.local import LocalEngine
 from consilience.exceptions import (
     ConsilienceError,
     ParameterError,
@@ -38,10 +37,10 @@ from consilience.exceptions import (
 )
 from consilience.methods.base import Preparation
 from consilience.methods.reference_averaging import ReferenceAveraging
-from consilience.testing.fakes import members, scripted
+from consilience.testing.fakes import scripted
 from consilience.wire.envelope import Request
+from tests.methods.recalling import RUN, Change, altered
 from tests.methods.test_meta_clustering_bad_input import (
-    Altering,
     altered_field,
     archive,
     is_one_sentence,
@@ -55,6 +54,7 @@ from tests.methods.test_reference_averaging import (
     spread_rows,
     study,
 )
+from tests.rotation import by_turns
 
 CANARY = 7351.25951
 
@@ -358,15 +358,18 @@ def test_a_few_equal_rows_are_no_accusation() -> None:
 # --------------------------------------------------------------------------- tables
 
 
-@pytest.mark.parametrize("value", [0.0, 3.25, -1e9])
-@pytest.mark.parametrize("policy", ["simulation", "strict"])
-def test_a_constant_response(policy: str, value: float) -> None:
+@by_turns(
+    ["ridge", "lasso(alpha=0.1)", "random-forest(n_estimators=3)"],
+    ["simulation", "strict"],
+    [0.0, 3.25, -1e9],
+    names=("learner", "policy", "value"),
+)
+def test_a_constant_response(learner: str, policy: str, value: float) -> None:
     tables = {s: t.assign(y=value) for s, t in draw([60, 70]).items()}
-    for learner in ("ridge", "lasso(alpha=0.1)", "random-forest(n_estimators=3)"):
-        result = study(tables, policy, estimator=learner, max_rounds=2).result
-        found = result.to_estimator().predict(spread_rows(9, 3))
-        np.testing.assert_allclose(found, value, rtol=1e-6, atol=1e-9)
-        assert not result.kept and result.summary()
+    result = study(tables, policy, estimator=learner, max_rounds=2).result
+    found = result.to_estimator().predict(spread_rows(9, 3))
+    np.testing.assert_allclose(found, value, rtol=1e-6, atol=1e-9)
+    assert not result.kept and result.summary()
 
 
 @pytest.mark.parametrize("policy", ["simulation", "strict"])
@@ -549,34 +552,26 @@ def with_altered(
     tables: Tables,
     name: str,
     step: str,
-    change: Callable[[dict[str, Any]], dict[str, Any]],
+    change: Change,
     *,
     levels: Any = (),
     quorum: int | None = None,
     policy: str = "strict",
     **settings: Any,
 ) -> Run:
-    federation = federation_over(tables, policy, levels=levels)
-    sites = []
-    for site in members(federation).values():
-        if site.name == name:
-            altered = Altering(site.name, site._loader, policy=site.policy)
-            altered.change = change  # type: ignore[method-assign]
-            altered.step = step
-            altered._secret_seed = site._secret_seed
-            site = altered
-        sites.append(site)
-    federation = Federation(LocalEngine(sites), federation.columns, quorum=quorum)
+    federation = altered(
+        federation_over(tables, policy, levels=levels), tables, name, step, change, quorum=quorum
+    )
     given = {"estimator": "ridge", "max_rounds": 2, **settings}
-    return ReferenceAveraging(**given).run(federation, seed=0)
+    return ReferenceAveraging(**given).run(federation, seed=0, run_id=RUN)
 
 
-def fits(change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def fits(change: Callable[[Any], Any]) -> Change:
     """Every fit of a reply, changed."""
     return lambda f: {**f, "fits": tuple(change(dict(fit)) for fit in f["fits"])}
 
 
-WRONG_FITS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+WRONG_FITS: dict[str, Change] = {
     "no fits": altered_field(fits=()),
     "one too few": altered_field(fits=lambda v: v[:-1]),
     "one too many": altered_field(fits=lambda v: (*v, v[0])),
@@ -679,7 +674,7 @@ def test_offers_that_cannot_be(name: str) -> None:
     said(caught.value, "s1")
 
 
-WRONG_LOSSES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+WRONG_LOSSES: dict[str, Change] = {
     "other tracks": altered_field(losses=np.zeros((3, 2)), errors=np.zeros((3, 2))),
     "other losses": altered_field(losses=np.zeros((1, 3)), errors=np.zeros((1, 3))),
     "errors of others": altered_field(errors=np.zeros((2, 2))),

@@ -78,7 +78,6 @@ def test_larger_case_with_matrix_distances():
     assert found.features.shape[1] <= rank
 
 
-@pytest.mark.slow
 def test_identical_labels_from_identical_starts():
     sim = simulate_gaussian_sites(
         5, rng=stream(3, "starts"), design="imbalanced", variance=0.3, sizes=(40, 80)

@@ -220,7 +220,6 @@ def test_unknown_solver() -> None:
         hard_path(Entries.of(np.eye(3)), [1], solver="fast")
 
 
-@pytest.mark.slow
 @both
 def test_large_and_sparse(path: Callable) -> None:
     """943 x 1682 with 6 % observed and signal of rank 5, never filled."""

@@ -58,7 +58,6 @@ def partition(labels: np.ndarray) -> list[list[int]]:
     return [np.flatnonzero(labels == c).tolist() for c in range(labels.max() + 1)]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("sizes", [(60,), (40, 90), (12, 7, 30), (30, 9)])
 @pytest.mark.parametrize("ratio", [0.7, 0.3, 0.1])
 def test_equals_the_textbook(sizes: tuple[int, ...], ratio: float) -> None:
@@ -66,10 +65,10 @@ def test_equals_the_textbook(sizes: tuple[int, ...], ratio: float) -> None:
     lam = ratio * largest_penalty(moments)
     fitted = fit_precisions(moments, lam, tol=1e-13)
     s, n = whole(moments), moments.n
-    wanted = textbook.proximal_gradient(s, n, lam)
+    wanted = textbook.proximal_gradient(s, n, lam, tol=1e-11)
     t = fitted.dense()
     scale = 6 * n.sum()
-    # Both are within a relative gap of 1e-12 of the minimum.
+    # Both are within a relative gap of 1e-11 of the minimum.
     assert abs(textbook.objective(s, n, lam, wanted) - fitted.objective) < 1e-10 * scale
     assert fitted.objective == pytest.approx(textbook.objective(s, n, lam, t), rel=1e-12)
     np.testing.assert_allclose(t, wanted, atol=2e-4 * np.abs(wanted).max())
@@ -202,7 +201,6 @@ def check_path(moments: RowMoments, path: list[JointPrecision]) -> None:
         before = now
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("name", ["vowel", "digits", "block"])
 def test_gap_along_paths_that_are_hard(name: str, data_dir: Callable[[str], Path]) -> None:
     """Real data on which block coordinate descent stalls, and 100 features that are not linked."""

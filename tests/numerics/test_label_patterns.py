@@ -137,3 +137,12 @@ def test_wrong_labels_are_refused():
         lp.distinct_patterns(np.array([[0.5]]), [3])
     with pytest.raises(ParameterError, match="min_records"):
         lp.summarise_site(np.array([[0]]), [np.ones((1, 1))], 0)
+
+
+def test_all_labels_stay_where_their_tuples_are_frequent():
+    beta = [10.0 * np.arange(k, dtype=float)[:, None] for k in (2, 3, 4)]
+    often = np.repeat([[0, 0, 0], [0, 1, 0], [1, 2, 3]], 12, axis=0)
+    table, _ = lp.distinct_patterns(often, [2, 3, 4])
+    coarse = lp.coarsen(table, beta, 10)
+    assert coarse.prefix_length == 3
+    np.testing.assert_array_equal(coarse.table.patterns, table.patterns)

@@ -363,7 +363,6 @@ def test_drawn_coefficients_have_the_posteriors_moments():
         assert np.abs(np.cov(draws[:, k].T) / covariance - 1).max() < 0.5
 
 
-@pytest.mark.slow
 def test_draws_have_the_posterior_of_a_grid():
     # (w, sigma2, delta2) by turns, labels fixed; beside p(sigma2, delta2 | y) on a grid
     classes, counts = several(14, [12, 9, 15], f=2, sigma=0.6)

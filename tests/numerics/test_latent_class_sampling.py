@@ -129,7 +129,6 @@ def test_draws_with_fixed_classes_equal_the_textbook(share: float | None) -> Non
     np.testing.assert_allclose(probabilities, rows, atol=1e-12, rtol=0)
 
 
-@pytest.mark.slow
 def test_sweeps_sample_the_posterior() -> None:
     """Frequencies of all labellings of five entities against their posterior by enumeration."""
     blocks = simulated(5, 2, 2, 7, sigma=3.0)
@@ -285,3 +284,8 @@ def test_numbers_out_of_range_are_named() -> None:
         draw_labels(blocks, classes, [0] * 6, None, [0.0, 0.0], 1.0, keys, 0)
     with pytest.raises(ParameterError, match="keys"):
         draw_labels(blocks, classes, [0] * 6, None, [0.5, 0.5], 1.0, keys[:-1], 0)
+
+
+def test_one_negative_count_is_no_count() -> None:
+    with pytest.raises(ParameterError, match="agent_counts"):
+        table_counts(np.array([[3, 0], [2, -1]]), 1.0, np.full(2, 0.5), [1, 2], 1)

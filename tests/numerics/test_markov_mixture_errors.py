@@ -67,7 +67,6 @@ def score(piece: list[int], step: float = 1e-5) -> np.ndarray:
     return np.array(found)
 
 
-@pytest.mark.slow
 def test_errors_are_those_of_the_textbooks_scores() -> None:
     """Information from numerical scores, gaps included, the first logits as references."""
     sequences = drawn(40, 0, 0.3)
@@ -121,7 +120,6 @@ def test_classes_that_sequences_do_not_tell_apart_have_no_errors() -> None:
     assert np.isnan(found.initial).all()
 
 
-@pytest.mark.slow
 def test_intervals_cover() -> None:
     """95 % intervals of 26 chances over 100 tables of 600 sequences.
 

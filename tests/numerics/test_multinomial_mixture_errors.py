@@ -86,7 +86,6 @@ def test_a_table_of_one_row_has_no_errors() -> None:
     np.testing.assert_array_equal(mixture_errors(model, data).probabilities, [[0.0, 0.0]])
 
 
-@pytest.mark.slow
 def test_intervals_cover() -> None:
     """95 % intervals of 22 probabilities and 2 shares over 120 tables of 1,000 rows.
 

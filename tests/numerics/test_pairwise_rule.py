@@ -305,7 +305,6 @@ def test_units_of_the_response_do_not_change_the_labels(design, unit):
             np.testing.assert_array_equal(labels, mc.cluster(scaled.z).labels)
 
 
-@pytest.mark.slow
 def test_homogeneous_sites_are_seldom_split_quick():
     splits = sum(false_splits("quick", n_sites, 60)[0] for n_sites in (2, 3, 5, 8, 20))
     assert splits <= 6  # 300 studies; the rate is below .01, so 6 has a chance of a few percent

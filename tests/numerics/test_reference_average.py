@@ -362,7 +362,6 @@ SITES = {"n_sites": st.integers(2, 4), "p": st.integers(1, 4), "seed": st.intege
 STRENGTHS = {"rho": st.sampled_from([0.1, 0.5, 1.0, 2.0]), "lam": st.sampled_from([0.05, 0.3, 1.0])}
 
 
-@pytest.mark.slow
 @given(**SITES, **STRENGTHS)
 @settings(max_examples=15, deadline=None)
 def test_rounds_of_ridge_reach_the_closed_form(n_sites, p, seed, rho, lam):
@@ -373,7 +372,6 @@ def test_rounds_of_ridge_reach_the_closed_form(n_sites, p, seed, rho, lam):
     np.testing.assert_allclose(found[1:], wanted, atol=1e-8 * max(1.0, np.abs(wanted).max()))
 
 
-@pytest.mark.slow
 @given(**SITES, **STRENGTHS)
 @settings(max_examples=10, deadline=None)
 def test_asynchronous_rounds_of_ridge_reach_it_too(n_sites, p, seed, rho, lam):
@@ -438,7 +436,6 @@ def away_after(rhos, seed):
     return np.linalg.norm(found[-1][1:] - end) / np.linalg.norm(found[0][1:] - end)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_adaptive_rounds_come_close_to_the_global_fit(seed):
     adaptive = [
@@ -447,7 +444,6 @@ def test_adaptive_rounds_come_close_to_the_global_fit(seed):
     assert away_after(adaptive, seed) < 0.06
 
 
-@pytest.mark.slow
 def test_fixed_rounds_and_steep_weights_stay_away():
     """Negative controls: neither one fixed weight nor weights that grow too fast get there."""
     assert away_after([1.0] * 1000, 0) > 0.2

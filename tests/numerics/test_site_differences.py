@@ -53,7 +53,6 @@ def test_what_rounding_leaves_of_a_row_is_no_difference() -> None:
     assert np.allclose(pooled_chances(tables(chances, 10, kinds), ROWS), 0.25)
 
 
-@pytest.mark.slow
 def test_squares_are_too_large_by_the_errors_and_the_estimate_is_not() -> None:
     """Tables of 100, told to .02 as at sites: .0800 between the truths, errors add .0140.
 
@@ -244,7 +243,6 @@ def enough(replicates: int) -> float:
     return float(0.95 - 2 * np.sqrt(0.95 * 0.05 / replicates))
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(("n", "times"), [(30, NONE), (30, LARGE), (1000, LARGE)])
 def test_intervals_hold_the_truth(n: int, times: float) -> None:
     assert 1 - sum(coverage((2, 1, INITIAL), n, times, 200)) >= enough(200)

@@ -21,6 +21,7 @@ from consilience.numerics.soft_impute import (
     unshrunk_rank_path,
 )
 from consilience.numerics.soft_impute_als import SparseSolver
+from consilience.numerics.soft_impute_dual import relative_gap
 from consilience.numerics.sparse_ridge_kernels import LANES, ridge_step
 from tests.reference import soft_impute as textbook
 
@@ -261,7 +262,6 @@ def test_penalties_by_rank_are_the_smallest(solver: str) -> None:
         assert fit.gap <= 1e-6
 
 
-@pytest.mark.slow
 def test_penalties_by_rank_on_a_fine_grid() -> None:
     x = table(12, 9)
     (fit,) = rank_path(Entries.of(x), [3])
@@ -285,7 +285,6 @@ def test_a_rank_that_no_penalty_leaves() -> None:
         assert fit.at(np.array([3]), np.array([2]))[0] == pytest.approx(12.0, rel=0.02)
 
 
-@pytest.mark.medium
 def test_a_largest_rank_that_binds_leads_past_saddles() -> None:
     sweeps = 0
     for seed in range(8):
@@ -306,7 +305,6 @@ def test_long_steps_have_a_limit() -> None:
         assert (reach.next(b, b) == b).all()
 
 
-@pytest.mark.medium
 def test_a_refused_sweep_does_not_put_off_the_certificate() -> None:
     for seed in (140, 260, 268, 350):  # ran to the limit of sweeps, at a gap of 1e-16
         rng = np.random.default_rng(seed)
@@ -493,3 +491,8 @@ def test_a_bound_above_the_criterion_is_looked_for_again(monkeypatch: pytest.Mon
     (exact,) = soft_path(entries, [fit.alpha], solver="dense", tol=1e-9)
     assert fit.objective <= exact.objective * (1.0 + 1e-6)
     assert fit.gap <= 1e-6
+
+
+def test_a_criterion_of_zero_has_no_gap() -> None:
+    assert relative_gap(0.0, 0.0) == 0.0
+    assert relative_gap(2.0, 1.0) == 0.5

@@ -44,8 +44,14 @@ def test_what_was_never_granted_is_not_used_up() -> None:
         (0.0, 1.0, "grants no epsilon"),
         (1.0, 2.0, "costs more epsilon than the steward grants"),
         (2.0, 1.5, "is used up"),
+        (1.0, 1.0, "is used up"),
     ):
         ledger = Budget({}).charge("first", min(1.0, limit), limit=limit)
         with pytest.raises(BudgetError) as refusal:
             Budget(ledger).charge("second", epsilon, limit=limit)
         assert words in refusal.value.public
+
+
+def test_a_step_may_be_free_and_one_may_take_all_that_is_granted() -> None:
+    free = Budget({}).charge("r/1/1", 0.0, limit=1.0)
+    assert Budget.read(free).charge("r/2/1", 1.0, limit=1.0)["epsilon"]["r/2/1"] == 1.0

@@ -118,7 +118,6 @@ def found_in(cells: int, n: int, m: int, trials: int = 100) -> tuple[float, int]
     return 1 - equal / trials, found
 
 
-@pytest.mark.slow
 def test_copied_rows_are_found_as_the_page_says() -> None:
     """Half of the offer is copied: found in all populations but those where most rows repeat."""
     page = (ROOT / "docs" / "proofs" / "own-rows.md").read_text(encoding="utf-8")
@@ -170,7 +169,6 @@ def accused(
     return both, alone
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("n", "m"), [(30, 30), (100, 400), (300, 100), (300, 300)])
 @pytest.mark.parametrize("kind", ["even", "uneven"])
 def test_honest_rows_of_a_discrete_population_are_not_accused(n: int, m: int, kind: str) -> None:
@@ -180,7 +178,6 @@ def test_honest_rows_of_a_discrete_population_are_not_accused(n: int, m: int, ki
     assert both <= 3
 
 
-@pytest.mark.slow
 def test_repeats_in_the_table_alone_would_accuse_honest_rows() -> None:
     """The control: a small table without an equal pair says little of how rare pairs are."""
     both, alone = accused(30, 600, np.ones(1000) / 1000, 400, 5)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from consilience.exceptions import DataError, MissingExtraError, ParameterError
+from consilience.privacy import randomized_response
 from consilience.privacy.randomized_response import RandomizedResponse
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flip", [0.05, 0.3])
 def test_both_values_are_flipped_at_the_stated_rate(flip: float) -> None:
     values = np.repeat([0.0, 1.0], 5000)
@@ -67,3 +68,18 @@ def test_without_the_extra_one_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "opendp.prelude", None)
     with pytest.raises(MissingExtraError, match=r"consilience\[privacy\]"):
         RandomizedResponse(0.1).release(np.zeros(3))
+
+
+def test_a_library_that_states_a_higher_price_releases_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Dearer:
+        m = SimpleNamespace(make_randomized_response_bool=lambda prob: Dearer)
+
+        @staticmethod
+        def map(d_in: int) -> float:
+            return 1.001 * math.log(4)
+
+    monkeypatch.setattr(randomized_response, "_opendp", lambda: Dearer)
+    with pytest.raises(ParameterError, match="do not give epsilon"):
+        RandomizedResponse(0.2).release(np.zeros(3))

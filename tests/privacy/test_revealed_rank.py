@@ -306,3 +306,10 @@ def test_an_entry_of_another_form_is_damaged(entry: Any) -> None:
 def test_releases_that_do_not_fit(names: Any, directions: Any, factor: Any) -> None:
     with pytest.raises(ProtocolError):
         RevealedRank().after(names, directions, factor)
+
+
+def test_without_a_factor_coefficients_alone_say_what_is_new() -> None:
+    first, near = np.array([[1.0], [0.0]]), np.array([[1.0], [1e-9]])
+    known, leaving = RevealedRank().after(("a", "b"), first).admit(("a", "b"), near)
+    assert known.directions.shape == (2, 1)
+    np.testing.assert_array_equal(leaving, first)

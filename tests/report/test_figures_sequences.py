@@ -151,7 +151,6 @@ def test_gaps_are_drawn_apart_from_ends() -> None:
     assert "not seen" not in words(room.plot_sequence_index(LABELS[2:3], sequences().take([2])))
 
 
-@pytest.mark.slow
 def test_a_class_that_nobody_is_in_is_an_empty_panel() -> None:
     figure = room.plot_sequence_index(np.array([0, 0, 2, 2]), sequences())
     assert "class 1: 0" in words(figure)

@@ -8,13 +8,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from scipy.cluster.hierarchy import dendrogram, linkage
 
 from consilience import CommunityBayesClassifier, SparseQDA
 from consilience import report as room
 from consilience.exceptions import ParameterError
-from consilience.report import figures_wide, figures_wide_choice, network_layout, wide_reading
+from consilience.report import (
+    drawing,
+    figures_wide,
+    figures_wide_choice,
+    network_layout,
+    wide_reading,
+)
 from consilience.report.wide_reading import Candidates, Contributions, Network, Tree
 from tests.report.told import drawn, letters
 
@@ -90,8 +98,9 @@ def test_network_without_links_says_so() -> None:
     assert "no two features are linked" in letters(drawn(room.plot_interactions(network(share=0))))
 
 
-@pytest.mark.parametrize("k", [2, 8, 20])
-@pytest.mark.parametrize("p", [2, 3, 12, 60, 300])
+@pytest.mark.parametrize(  # the drawing of p nodes depends on k in its colours only
+    ("p", "k"), [(2, 2), (2, 20), (3, 8), (12, 2), (12, 20), (60, 8), (300, 2), (300, 20)]
+)
 def test_networks_of_any_size(p: int, k: int) -> None:
     figure = room.plot_interactions(network(p, k, share=1.0 if p < 4 else 0.3))
     assert isinstance(figure, Figure)
@@ -298,3 +307,16 @@ def test_communities_are_named_by_their_first_features() -> None:
     words = wide_reading.community_words(("a", "b", "c", "d"), [1, 2, 3])
     assert words == "b, c and 1 more"
     assert wide_reading.community_words(("a", "b"), [0]) == "a"
+
+
+def test_merges_beyond_the_cut_are_grey_and_those_within_are_not() -> None:
+    found = tree(12, 3)
+    mine = figures_wide.drawn_tree(found)
+    (lines,) = (
+        made
+        for made in room.plot_dendrogram(found).axes[0].collections
+        if isinstance(made, LineCollection) and len(made.get_segments()) == len(mine.lines)
+    )
+    muted = to_rgba(drawing.MUTED)
+    grey = [tuple(colour) == muted for colour in lines.get_colors()]
+    assert grey == [group < 0 for group in mine.groups] and 0 < sum(grey) < len(grey)

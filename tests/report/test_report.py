@@ -228,7 +228,6 @@ def test_headline_does_not_overclaim(
     assert words in headline.text
 
 
-@pytest.mark.slow
 def test_headline_without_stability_and_with_split_votes(run: Run) -> None:
     silent = EnsembleClusteringReport().headline(with_result(run, stability={}))
     assert silent.tone == "caution"
@@ -262,7 +261,6 @@ def renamed(run: Run, old: str, new: str) -> Run:
     return swap(run)
 
 
-@pytest.mark.slow
 def test_names_and_notes_are_escaped(run: Run) -> None:
     evil = renamed(run, "s1", EVIL)
     assert EVIL in evil.info.sites
@@ -280,7 +278,6 @@ def test_names_and_notes_are_escaped(run: Run) -> None:
     assert EVIL in page.text  # it is shown, as text
 
 
-@pytest.mark.slow
 def test_names_are_never_mathematics_nor_control_signs(run: Run) -> None:
     assert "price $ in $" in Page(html.render(run)).text
     odd = renamed(run, "s1", "a$\\frac{1}{0}$\x00\x1b\ud800")
@@ -303,7 +300,6 @@ def test_no_data_value(run: Run, page: str) -> None:
 # --- the file -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_same_run_same_bytes(run: Run, page: str) -> None:
     assert html.render(run) == page
 
@@ -382,7 +378,6 @@ def large(run: Run, n_sites: int, k: int, p: int) -> Any:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 1, 1), (3, 2, 4), (50, 10, 60), (70, 20, 2)])
 def test_figures_of_any_size_keep_their_labels_inside(run: Run, size: tuple[int, ...]) -> None:
     result = large(run, *size)
@@ -416,7 +411,6 @@ def test_unscaled_columns_are_compared_with_themselves(run: Run) -> None:
     np.testing.assert_allclose(values, [[-1, 1], [-1, 1]])
 
 
-@pytest.mark.slow
 def test_no_figure_stays_open(run: Run) -> None:
     import matplotlib
     from matplotlib import pyplot
@@ -437,3 +431,8 @@ def test_numbers_are_written_for_people() -> None:
     assert sections.listed(["a"]) == "a"
     assert sections.listed(["a", "b", "c"]) == "a, b and c"
     assert sections.listed([str(i) for i in range(14)]).endswith("11 and 2 more")
+
+
+def test_ticks_at_whole_numbers_reach_the_end() -> None:
+    assert [list(drawing.whole_ticks(top)) for top in (0, 1, 6)] == [[0], [0, 1], list(range(7))]
+    assert list(drawing.whole_ticks(14)) == [0, 3, 6, 9, 12]

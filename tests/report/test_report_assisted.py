@@ -166,13 +166,11 @@ def check_everything(report: MethodReport, result: Any) -> None:
         assert not re.search(r"\b(nan|inf|None)\b|[^.]\.\.[^.]|  ", words), words
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", TESTS)
 def test_every_outcome_of_a_test_can_be_told(case: str) -> None:
     check_everything(TEST, TESTS[case]())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", FITS)
 def test_every_outcome_of_a_fit_can_be_told(case: str) -> None:
     check_everything(GLM, FITS[case]())
@@ -502,8 +500,13 @@ def run(
     return federation.run(method, seed=1, out=tmp_path_factory.mktemp("runs") / request.param)
 
 
-def test_report_of_a_real_run(run: Run) -> None:
-    page = Page(html.render(run))
+@pytest.fixture(scope="module")
+def rendered(run: Run) -> str:
+    return html.render(run)
+
+
+def test_report_of_a_real_run(rendered: str) -> None:
+    page = Page(rendered)
     ids = [attrs.get("id") for tag, attrs in page.tags if tag == "section"]
     assert tuple(ids) == ANCHORS
     assert not any(tag in ("script", "b") for tag, _ in page.tags)
@@ -512,10 +515,11 @@ def test_report_of_a_real_run(run: Run) -> None:
     assert not re.search(r"\b(nan|inf|None)\b", page.text)
 
 
-def test_report_of_a_real_run_holds_no_record_and_no_name_of_a_partners_column(run: Run) -> None:
-    text = html.render(run)
-    assert CANARY not in text
-    assert not any(name in text for name in LAB)
+def test_report_of_a_real_run_holds_no_record_and_no_name_of_a_partners_column(
+    rendered: str,
+) -> None:
+    assert CANARY not in rendered
+    assert not any(name in rendered for name in LAB)
 
 
 def test_rank_in_the_report_is_that_of_the_result(run: Run) -> None:
@@ -528,10 +532,9 @@ def test_rank_in_the_report_is_that_of_the_result(run: Run) -> None:
     assert told["lab"][0] >= 2
 
 
-@pytest.mark.slow
-def test_report_from_files_is_that_of_the_run(run: Run) -> None:
+def test_report_from_files_is_that_of_the_run(run: Run, rendered: str) -> None:
     assert run.directory is not None
-    assert html.render(load_run(run.directory)) == html.render(run)
+    assert html.render(load_run(run.directory)) == rendered
 
 
 class FakeMethod:

@@ -225,7 +225,6 @@ def blocks(result: MetaClusteringResult) -> dict[str, Block]:
 # --- every outcome --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str) -> None:
     check_told(REPORT, run_of(CASES[case]()), limits=7, longest=300)
@@ -274,7 +273,6 @@ def test_headline_admits_what_speaks_against_the_groups() -> None:
     assert headline(weak).tone == "caution"
 
 
-@pytest.mark.slow
 def test_groups_without_signal_are_not_sold_as_groups() -> None:
     said = headline(result_of(8, 2, status="no-signal"))
     assert said.tone == "caution"
@@ -295,7 +293,6 @@ def test_sites_without_a_group_are_named_with_the_reason() -> None:
 # --- evidence -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_no_evidence_and_too_few_rows_look_different() -> None:
     enough, few = result_of(8, 1), few_rows()
     assert figures_meta_gain.power_counts(enough) == (28, 0, 0)
@@ -311,7 +308,6 @@ def test_no_evidence_and_too_few_rows_look_different() -> None:
     )
 
 
-@pytest.mark.slow
 def test_pairs_that_cannot_be_compared_are_shown_and_counted() -> None:
     result = result_of(8, 2, unknown=0.3)
     missing = int(np.isnan(figures_meta.pairs(result.z)).sum())
@@ -329,7 +325,6 @@ def test_pairs_that_cannot_be_compared_are_shown_and_counted() -> None:
     assert "s003 was compared with nobody" in alone.warning
 
 
-@pytest.mark.slow
 def test_merges_are_judged_one_by_one() -> None:
     result = result_of()
     text = spoken(blocks(result)["How the groups came about"])
@@ -347,7 +342,6 @@ def test_merges_are_judged_one_by_one() -> None:
     assert "not exactly the branches" in spoken(relocated["How the groups came about"])
 
 
-@pytest.mark.slow
 def test_merges_of_parts_without_a_pair_are_drawn_at_the_edge() -> None:
     z = np.full((4, 4), np.nan)
     z[0, 1] = z[1, 0] = z[2, 3] = z[3, 2] = -1.0
@@ -386,7 +380,6 @@ def test_sites_stand_by_group_and_then_as_they_merged() -> None:
     assert abs(place[first[0]] - place[first[1]]) == 1
 
 
-@pytest.mark.medium
 def test_gain_is_in_shares_and_says_what_it_rests_on() -> None:
     result = result_of()
     block = blocks(result)["What working together gains"]
@@ -406,7 +399,6 @@ def test_gain_is_in_shares_and_says_what_it_rests_on() -> None:
     assert figures_meta_gain.gains(dataclasses.replace(result, gain=unknown)) == []
 
 
-@pytest.mark.slow
 def test_stability_only_where_it_was_asked_for() -> None:
     title = "Would the groups be found again?"
     assert title not in blocks(result_of(stability_runs=0))
@@ -463,7 +455,6 @@ def long_names(result: MetaClusteringResult) -> MetaClusteringResult:
     return dataclasses.replace(result, sites=sites)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n_sites", [2, 8, 42, 43, 60, 200, 500])
 def test_figures_of_any_size_keep_their_labels_inside(n_sites: int) -> None:
     result = long_names(result_of(n_sites, min(n_sites, 3), unknown=0.1))
@@ -480,7 +471,6 @@ def test_figures_of_any_size_keep_their_labels_inside(n_sites: int) -> None:
             assert "long &lt;name" in svg or "\N{HORIZONTAL ELLIPSIS}" in svg
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n_groups", [7, 60])
 def test_maps_of_many_groups(n_groups: int) -> None:
     result = result_of(60, 3, labels=np.arange(60) % n_groups, n_clusters=n_groups)
@@ -488,7 +478,6 @@ def test_maps_of_many_groups(n_groups: int) -> None:
         assert "<svg" in drawn(plot(result))
 
 
-@pytest.mark.medium
 def test_extreme_values_do_not_break_the_scales() -> None:
     result = result_of()
     z = np.where(result.z > 2, 1e6, result.z)
@@ -519,7 +508,6 @@ def test_colours_follow_the_page() -> None:
             assert colour not in svg
 
 
-@pytest.mark.slow
 def test_same_result_same_drawing() -> None:
     for n_sites in (8, 60):
         result = result_of(n_sites, 2, unknown=0.1)
@@ -555,7 +543,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_report_of_a_real_run(directory: Path) -> None:
     run = load_run(directory)
     text = html.render(run)
@@ -578,9 +565,15 @@ def test_report_of_a_real_run(directory: Path) -> None:
     assert "<b>y</b>" not in text
 
 
-@pytest.mark.slow
 def test_report_of_a_real_run_holds_no_record(directory: Path) -> None:
     text = re.sub(r"<svg.*?</svg>", "", html.render(load_run(directory)), flags=re.S)
     shown = {float(x) for x in re.findall(r"-?\d+\.\d{4,}", text)}
     values = np.concatenate([t.to_numpy().ravel() for t in simulated().values()])
     assert not shown.intersection(np.round(values, 4))
+
+
+def test_where_no_pair_was_compared_nothing_could_be_seen() -> None:
+    for result in (CASES["nothing-comparable"](), CASES["spectral"]()):
+        block = meta_evidence.power(result)
+        assert block.warning == "No pair of sites could be compared, so nothing could be seen."
+        assert block.picture is None

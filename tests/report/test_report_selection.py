@@ -30,7 +30,6 @@ def blocks(result: Any, standardize: str = "none") -> dict[str, Block]:
     return {b.title: b for b in report(result).evidence(run)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str) -> None:
     result = CASES[case]()

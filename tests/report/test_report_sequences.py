@@ -77,7 +77,6 @@ def titles(run: Any) -> list[str]:
     return [block.title for block in REPORT().evidence(run)]
 
 
-@pytest.mark.slow
 def test_sequences_are_told(sequences: Any) -> None:
     check_told(REPORT(), sequences, limits=5)
     found = titles(sequences)
@@ -96,7 +95,6 @@ def test_sequences_are_told(sequences: Any) -> None:
     assert "present one only" in limits and "k-means" not in limits
 
 
-@pytest.mark.slow
 def test_categories_are_told(categories: Any) -> None:
     check_told(REPORT(), categories, limits=5)
     said = " ".join(spoken(block) for block in REPORT().evidence(categories))
@@ -112,14 +110,12 @@ def test_categories_are_told(categories: Any) -> None:
     assert {row[4] for row in by_site.rows} == {"\N{EN DASH}"}, "fewer than ten died at each site"
 
 
-@pytest.mark.slow
 def test_pages_are_written(sequences: Any, categories: Any, tmp_path: Any) -> None:
     for name, run in (("s", sequences), ("c", categories)):
         page = room.write(run, tmp_path / f"{name}.html").read_text(encoding="utf-8")
         assert "<svg" in page and "nan" not in page.split()
 
 
-@pytest.mark.medium
 def test_one_class_by_bic_is_said_plainly(sequences: Any) -> None:
     sites = sorted(sequences.result.class_sizes_by_site)
     votes = dict.fromkeys(sites, 1)
@@ -137,7 +133,6 @@ def test_one_class_by_bic_is_said_plainly(sequences: Any) -> None:
     assert not sequence_evidence.one_class_words(told(sequences, votes={}).result)
 
 
-@pytest.mark.medium
 def test_ratio_is_judged_by_its_interval(sequences: Any) -> None:
     """Below 1, above 1, and an interval with 1 in it are told apart."""
     found = sequences.result.differences
@@ -165,7 +160,6 @@ def test_ratio_is_judged_by_its_interval(sequences: Any) -> None:
     assert sequence_evidence.differences(told(sequences, differences={}).result) is None
 
 
-@pytest.mark.medium
 def test_distances_are_drawn(sequences: Any) -> None:
     said = letters(drawn(room.plot_site_differences(sequences.result)))
     assert "steps, common classes" in said and "first states, alone" in said
@@ -173,7 +167,6 @@ def test_distances_are_drawn(sequences: Any) -> None:
         room.plot_site_differences(told(sequences, differences={}).result)
 
 
-@pytest.mark.slow
 def test_rows_that_nobody_told_are_gaps_in_words_and_drawings(sequences: Any) -> None:
     steps = sequences.result.class_transition.copy()
     steps[0, 1] = np.nan
@@ -183,7 +176,6 @@ def test_rows_that_nobody_told_are_gaps_in_words_and_drawings(sequences: Any) ->
     assert "\N{EN DASH}: not told." in spoken(block)
 
 
-@pytest.mark.slow
 def test_sites_that_told_nothing_leave_a_page(sequences: Any, tmp_path: Any) -> None:
     """Every site refused the last question: classes exist, what they look like is not known."""
     empty = {name: np.empty((0,) * n) for name, n in (("initial", 2), ("transition", 3))}
@@ -195,7 +187,6 @@ def test_sites_that_told_nothing_leave_a_page(sequences: Any, tmp_path: Any) -> 
     assert "<svg" in room.write(untold, tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.medium
 def test_ends_of_climbs_are_told_where_they_are_known(sequences: Any) -> None:
     result = sequences.result
     spread = {"aspen": np.array([0.0, 0.0]), "birch": np.array([0.0, -3.5])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,15 @@ def blocks(result: Any, preset: str = "strict") -> dict[str, Block]:
     return {b.title: b for b in report(result).evidence(run_of(result, preset))}
 
 
+@functools.cache
+def blocks_of(case: str) -> dict[str, Block]:
+    """Blocks of a case, to be read only."""
+    return blocks(CASES[case]())
+
+
 # --- every outcome --------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["strict", "simulation"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_outcome_can_be_told(case: str, preset: str) -> None:
@@ -77,9 +83,9 @@ def test_what_stands_beside_is_said_by_the_probabilities() -> None:
     more = " ".join(headline(CASES["qda-worse"]()).more)
     assert "Better probabilities come from naive Bayes." in more
     assert "Beside QDA and LDA with shrinkage there is no clear difference" in more
-    useless = blocks(CASES["qda-useless"]())["Held-out rows"]
+    useless = blocks_of("qda-useless")["Held-out rows"]
     assert "largest class gets 50.0 % wrong" in useless.warning
-    assert not blocks(CASES["qda"]())["Held-out rows"].warning
+    assert not blocks_of("qda")["Held-out rows"].warning
 
 
 @pytest.mark.parametrize(
@@ -138,13 +144,13 @@ def test_errors_of_sites_are_shares_of_the_rows_that_tell_them() -> None:
 
 
 def test_rows_of_a_class_that_is_not_told_are_a_gap() -> None:
-    told = blocks(CASES["qda-withheld"]())
+    told = blocks_of("qda-withheld")
     rows = told["The rows"].tables[0].rows
     assert rows[0][1:] == ("\N{EN DASH}", "\N{EN DASH}") and rows[1][1] == "500"
     assert "are not told" in spoken(told["The rows"])
     captions = [t.caption for t in told["Held-out rows"].tables]
     assert captions == ["Rules on held-out rows"], "no table of classes where nothing is told"
-    assert len(blocks(CASES["qda"]())["Held-out rows"].tables) == 2
+    assert len(blocks_of("qda")["Held-out rows"].tables) == 2
 
 
 def test_links_are_listed_from_the_strongest() -> None:
@@ -157,9 +163,9 @@ def test_links_are_listed_from_the_strongest() -> None:
     values = [float(cell.replace("\N{MINUS SIGN}", "-")) for cell in rows[0][2:]]
     np.testing.assert_allclose(values, result.partial[0], atol=0.005)
     assert told.tables[0].head[2:] == ("in kind 0", "in kind 1")
-    many = blocks(CASES["qda-many-classes"]())[LINKS].tables[0]
+    many = blocks_of("qda-many-classes")[LINKS].tables[0]
     assert many.head[2:] == ("largest partial correlation", "class")
-    assert "80 strongest of 1,500" in spoken(blocks(CASES["qda-dense"]())[LINKS])
+    assert "80 strongest of 1,500" in spoken(blocks_of("qda-dense")[LINKS])
 
 
 @pytest.mark.parametrize(
@@ -172,17 +178,17 @@ def test_links_are_listed_from_the_strongest() -> None:
     ],
 )
 def test_a_model_that_stays_is_no_empty_picture(case: str, title: str, words: str) -> None:
-    told = blocks(CASES[case]())[title]
+    told = blocks_of(case)[title]
     assert words in spoken(told)
     assert told.picture is None and not told.tables
 
 
 def test_where_nothing_was_chosen_there_is_no_curve() -> None:
     for case in ("qda-given", "qda-untold", "cb-given", "cb-sites-gaps"):
-        titles = blocks(CASES[case]())
+        titles = blocks_of(case)
         assert "How the penalty was chosen" not in titles, case
         assert "How many communities" not in titles, case
-    told = blocks(CASES["qda"]())["How the penalty was chosen"]
+    told = blocks_of("qda")["How the penalty was chosen"]
     assert any("(chosen)" in row[0] for row in told.folded[0].rows)
     last = wide_fixture.sparse_qda(chosen=11)
     assert "smallest penalty of the grid" in spoken(blocks(last)["How the penalty was chosen"])
@@ -194,7 +200,7 @@ def test_communities_are_listed_with_what_they_say() -> None:
     assert len(table.rows) == 3
     assert sum(int(row[1]) for row in table.rows) == 12
     assert table.rows[0][-1] == "0.500 ± 0.020"
-    sites = blocks(CASES["cb-sites"]())
+    sites = blocks_of("cb-sites")
     table = sites["The communities"].tables[0]
     assert table.head == ("community", "columns", "which", "alike", "rows behind it")
     assert table.rows[0][-1] == "600"
@@ -202,13 +208,13 @@ def test_communities_are_listed_with_what_they_say() -> None:
     assert len(slopes.rows) == 12 and slopes.head[-1] == "for kind 1"
     curve = sites["How many communities"].folded[0]
     assert curve.head[-1] == "better than 1 by" and curve.rows[2][0] == "3 (chosen)"
-    wide = blocks(CASES["cb-wide"]())["The communities"]
+    wide = blocks_of("cb-wide")["The communities"]
     assert len(wide.tables[0].rows) == 20 and len(wide.folded[0].rows) == 40
 
 
 def test_how_fits_were_joined_is_said() -> None:
-    assert "not equal to it" in spoken(blocks(CASES["cb-sites"]())["How the fits were joined"])
-    exact = blocks(CASES["cb-sites-exact"]())["How the fit was made"]
+    assert "not equal to it" in spoken(blocks_of("cb-sites")["How the fits were joined"])
+    exact = blocks_of("cb-sites-exact")["How the fit was made"]
     assert "6 rounds" in spoken(exact) and "consents" in spoken(exact)
 
 
@@ -220,17 +226,17 @@ def test_what_sites_did_not_tell_is_named() -> None:
     assert "also chose the penalty" in more and "Site s001 told no class." in more
     run = run_of(CASES["cb-sites-gaps"]())
     assert "s001 told no rank" in " ".join(report(run.result).handling(run))
-    told = blocks(CASES["qda-sites"]())["Which columns were looked at together"]
+    told = blocks_of("qda-sites")["Which columns were looked at together"]
     assert "2 questions led to 1 block of 4 columns" in spoken(told)
-    assert "Which columns were looked at together" not in blocks(CASES["qda-sites-holdout"]())
+    assert "Which columns were looked at together" not in blocks_of("qda-sites-holdout")
 
 
 def test_a_choice_by_densities_is_said_to_be_one() -> None:
-    told = blocks(CASES["qda-sites-density"]())["How the penalty was chosen"]
+    told = blocks_of("qda-sites-density")["How the penalty was chosen"]
     assert "follows from the moments alone" in spoken(told)
     assert "minus log density" in told.folded[0].head and "wrong" not in told.folded[0].head
     assert "minus log density" in drawn(told.picture.figure) if told.picture else False
-    assert "density" not in spoken(blocks(CASES["qda-sites"]())["How the penalty was chosen"])
+    assert "density" not in spoken(blocks_of("qda-sites")["How the penalty was chosen"])
 
 
 @pytest.mark.parametrize("policy", ["strict", "simulation"])

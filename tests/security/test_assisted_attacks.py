@@ -248,7 +248,6 @@ def test_a_second_run_adds_nothing_to_what_the_first_one_spent() -> None:
     assert table.recovered(both, x_b).directions == table.RANK - 1
 
 
-@pytest.mark.slow
 def test_the_page_has_the_table() -> None:
     page = table.PAGE.read_text(encoding="utf-8")
     assert table.page(page).split(table.HEADING)[0] == page.split(table.HEADING)[0]

@@ -6,7 +6,6 @@ A method joins by its entry in ``tests/exchange/cases.py``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,34 +26,41 @@ from consilience.wire.envelope import Reply
 from tests.exchange.cases import CASES, Case
 
 BY_NAME = {attack.name: attack for attack in SUITE}
-SMALL_CASES = {name: case for name, case in CASES.items() if not case.asynchronous}
+OF_METHODS = tuple(a for a in SUITE if a.concerns == "method" or a.name.startswith("message: "))
+"""Attacks that look at the method, its rows or its messages; canaries are in `test_canaries`."""
+OF_ENVELOPES = tuple(attack for attack in SUITE if attack not in OF_METHODS)
+SMALL = ("mean-and-sd", "federated-pca")
+"""Methods that stand for all where the method does not matter; their checks are in the core."""
+IN_ORDER = {name: case for name, case in CASES.items() if not case.asynchronous}
 
 
-AT_ONCE = SUITE[::8]
-"""Attacks that are tried on every method at once; on methods that take long the others are slow."""
-SECONDS_EACH = ("latent-class-regression",)
-"""Cases of which one run takes seconds."""
+@pytest.mark.parametrize("case", IN_ORDER.values(), ids=IN_ORDER)
+def test_attacks_on_a_method(case: Case) -> None:
+    outcomes = {
+        attack.name: attack.run(case.method, case.factory)
+        for attack in OF_METHODS
+        if not attack.name.startswith("canaries")
+    }
+    assert {n: o.evidence for n, o in outcomes.items() if o.verdict == "open"} == {}
 
 
-def every_pair() -> Iterator[Any]:
-    """Each attack on each method."""
-    for attack in SUITE:
-        for name, case in SMALL_CASES.items():
-            later = case.long and attack not in AT_ONCE
-            mark = pytest.mark.long if name.startswith(SECONDS_EACH) else pytest.mark.slow
-            marks = [mark] if later else []
-            yield pytest.param(attack, case, id=f"{attack.name}-{name}", marks=marks)
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("attack", "case"), list(every_pair()))
-def test_attack(attack: Attack, case: Case) -> None:
-    outcome = attack.run(case.method, case.factory)
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("attack", OF_ENVELOPES, ids=lambda attack: attack.name)
+def test_attacks_on_envelopes(attack: Attack, name: str) -> None:
+    outcome = attack.run(CASES[name].method, CASES[name].factory)
     assert outcome.verdict in ("blocked", "accounted"), outcome.evidence
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name in IN_ORDER if name not in SMALL])
+@pytest.mark.parametrize("attack", OF_ENVELOPES, ids=lambda attack: attack.name)
+def test_attacks_on_every_envelope(attack: Attack, name: str) -> None:
+    test_attacks_on_envelopes(attack, name)
 
 
 def test_names_are_distinct() -> None:
     assert len(BY_NAME) == len(SUITE) == 40
+    assert len(OF_ENVELOPES) == 19
 
 
 # --------------------------------------------------------------------------- a weaker core

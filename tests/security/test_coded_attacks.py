@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from consilience import EnsembleClustering
 from consilience.estimators.coded_models import coded_bic, entries_of, fit_coded_model
@@ -62,7 +61,6 @@ def into_e(messages: dict[str, list[Any]]) -> list[np.ndarray]:
     return found
 
 
-@pytest.mark.slow
 def test_whether_somebody_made_a_rare_step_does_not_show() -> None:
     """Tables tell a rare step as they tell one that nobody made."""
 
@@ -89,7 +87,6 @@ def codes_of(table: pd.DataFrame) -> np.ndarray:
     return np.array([[STATES.index(x) for x in row] for row in table.to_numpy()])
 
 
-@pytest.mark.medium
 def test_where_starts_ended_tells_no_likelihood() -> None:
     """The best is 0 and others are below it, roughly; also where no rule binds."""
     for policy in ("strict", "simulation"):
@@ -101,7 +98,6 @@ def test_where_starts_ended_tells_no_likelihood() -> None:
     assert told_spread(np.empty(0)).shape == (0,)
 
 
-@pytest.mark.medium
 def test_votes_do_not_tell_whether_somebody_is_in_a_rare_state() -> None:
     """The attack: a criterion and the log likelihood, were it known, leave the parameters."""
     given = {"model": "markov-mixture", "n_init": 3}
@@ -123,7 +119,6 @@ def test_votes_do_not_tell_whether_somebody_is_in_a_rare_state() -> None:
     assert all(float(f"{score:.2g}") == score for score in told)
 
 
-@pytest.mark.medium
 def test_models_that_leave_do_not_depend_on_what_a_rare_step_led_to() -> None:
     """One sequence's rare way: from d to e, or staying in d. Same labels, same models."""
     rng = np.random.default_rng(4)
@@ -151,7 +146,6 @@ def test_models_that_leave_do_not_depend_on_what_a_rare_step_led_to() -> None:
     assert (guarded[1][:, row_of_e] == 0.2).all()
 
 
-@pytest.mark.slow
 def test_every_chance_that_leaves_rests_on_enough_people() -> None:
     """The attack: take any told chance of a step that fewer than ten made for theirs."""
     for carriers in (1, 5, 9):
@@ -213,7 +207,6 @@ def test_numbers_are_coarse_so_that_sizes_do_not_follow_from_shares() -> None:
     assert told.numbers[0, 0] == 100
 
 
-@pytest.mark.medium
 def test_a_rare_answer_does_not_show_in_latent_classes() -> None:
     tables, _ = categories((150, 150))
 

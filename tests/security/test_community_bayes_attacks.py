@@ -404,7 +404,6 @@ def _class_of_a_person(policy: Any, p: int, seed: int) -> bool:
     return int(np.nansum(told[::2]) > np.nansum(told[1::2])) == codes[person]
 
 
-@pytest.mark.slow
 def test_the_class_of_a_known_person_is_not_told_by_models_with_more_coefficients_than_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -45,6 +45,7 @@ from sklearn.preprocessing import (
 from sklearn.tree import DecisionTreeRegressor
 
 from consilience import Columns, Federation, MetaClustering
+from consilience.engines.local import LocalEngine
 from consilience.estimators.candidates import as_text
 from consilience.methods.base import Ask, Refused
 from consilience.methods.meta_clustering.messages import (
@@ -60,10 +61,12 @@ from consilience.methods.meta_clustering.messages import (
 from consilience.methods.phases.site_moments import Request
 from consilience.numerics.random import stream
 from consilience.sites.site import Site
+from consilience.testing.fakes import members
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Request as Envelope
 from consilience.wire.estimators.archive import write_archive
 from consilience.wire.message import Disclosure
+from tests.methods.recalling import RUN, recalling
 from tests.methods.test_meta_clustering import draw
 from tests.methods.test_meta_clustering_bad_input import altered_field, with_altered
 
@@ -92,8 +95,13 @@ def hostile(
     levels: tuple[str, ...] = (),
     policy: str = "strict",
     seed: int = 3,
+    recalled: bool = False,
 ) -> Any:
-    """What a coordinator with questions of its own gets from a real site."""
+    """What a coordinator with questions of its own gets from a real site.
+
+    ``recalled``: one that repeats what it said to the same questions; where fits are looked at, or
+    two answers are compared, it must not.
+    """
     found: list[Any] = []
 
     def coordinate(self: MetaClustering, ctx: Any) -> Any:
@@ -104,9 +112,13 @@ def hostile(
     features = tuple(c for c in table.columns if c != "y")
     columns = Columns(features=features, target="y", levels={"y": levels} if levels else {})
     federation = Federation.local({"s": table}, columns=columns, policy=policy)
+    if recalled:
+        site = recalling(members(federation)["s"], table)
+        federation = dataclasses.replace(federation, engine=LocalEngine([site]))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Answered):
         patch.setattr(MetaClustering, "coordinate", coordinate)
-        MetaClustering(candidates="linear").run(federation, seed=seed)
+        run_id = RUN if recalled else None
+        MetaClustering(candidates="linear").run(federation, seed=seed, run_id=run_id)
     return found[0]
 
 
@@ -183,7 +195,7 @@ def tried(table: pd.DataFrame, models: list[Any], **parts: Any) -> Any:
     """Losses of made-up models, in one exchange."""
     p = table.shape[1] - 1
     message = models_message(settings(), p, (tuple(models),), **parts)
-    return hostile(table, lambda: exchanging(message))
+    return hostile(table, lambda: exchanging(message), recalled=True)
 
 
 def refused(reply: Any, why: str = BROKEN) -> bool:
@@ -295,7 +307,7 @@ def test_the_bound_counts_all_views() -> None:
 def test_owners_are_distinct_and_the_site_is_one(owners: Any, by_view: Any) -> None:
     models = tuple(tuple(constant(2, c) for c in view) for view in by_view)
     message = models_message(settings(), 2, models, owners)
-    assert refused(hostile(rows(), lambda: exchanging(message)))
+    assert refused(hostile(rows(), lambda: exchanging(message), recalled=True))
 
 
 def test_own_mean_and_size_are_the_sites_whatever_the_message_says() -> None:
@@ -406,7 +418,6 @@ def test_models_that_are_cut_do_not_tell_the_largest_response() -> None:
     assert abs((2 * high + low) / 3 - y.max()) > 0.1 * y.std()
 
 
-@pytest.mark.slow
 @still_open("an archive that overflows beyond a threshold fails, and it is said so")
 def test_open_the_largest_value_by_archives_that_overflow() -> None:
     """Linear and tree models are checked before rows are seen; numbers in archives are not."""
@@ -463,7 +474,6 @@ def test_a_run_selects_once() -> None:
     assert refused(hostile(rows(60), twice), "once in a run")
 
 
-@pytest.mark.slow
 def test_the_bound_holds_whatever_a_question_follows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -517,7 +527,6 @@ def reconstruction(n: int, seed: int) -> float:
     return float(np.sqrt((error**2).mean()) / y.std())
 
 
-@pytest.mark.slow
 def test_reconstruction_at_the_bound_is_not_better_than_stated() -> None:
     """0.19 +- 0.01 of a standard deviation over five draws (docs/proofs/foreign-models.md)."""
     assert reconstruction(60, 0) > 0.15
@@ -564,7 +573,6 @@ def test_halves_do_not_follow_from_the_public_seed() -> None:
     assert nearest("strict") > 0.03  # far above the rounding, of about 0.01
 
 
-@pytest.mark.slow
 def test_another_seed_redraws_nothing() -> None:
     """So nothing can be averaged over runs: halves, folds, resamples and forests are the same."""
     table = rows(60)
@@ -782,7 +790,7 @@ def after_exchange(step: str, message: Any) -> Any:
         yield from exchanging(models, s)
         return (yield Ask(step, message))["s"]
 
-    return hostile(rows(), questions)
+    return hostile(rows(), questions, recalled=True)
 
 
 @pytest.mark.parametrize("shape", [(2, 21, 2), (3, 2, 2), (1, 2, 2), (2, 2, 3), (2, 2, 0)])

@@ -6,6 +6,7 @@ attack finds what it looks for. What made-up classes tell by their nature is sta
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -38,12 +39,14 @@ from consilience.sites.site import Site
 from consilience.testing.attacks import recovers
 from consilience.testing.canaries import canaries_after, number_canary, plant
 from consilience.testing.fakes import federation_of, members, rows_of, scripted, with_data
+from consilience.testing.record import copied_home
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
 from tests.methods.latent import by_site, events, federation
 from tests.reference.moments_naive import cell_facts
+from tests.rotation import by_turns
 
 Array = NDArray[np.float64]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
@@ -128,6 +131,13 @@ class Villain:
             raise Refused(reply.reason)
         self.last = (self.asked, 1)
         return decode_message(reply.message)
+
+    def twin(self) -> Villain:
+        """Return the same coordinator of the same site, from here on with a story of its own."""
+        made = copy.copy(self)
+        made.site = copy.copy(self.site)
+        made.site.home = copied_home(self.site.home)
+        return made
 
     def open(self) -> Villain:
         rules = json.dumps(dataclasses.asdict(Preparation()))
@@ -324,8 +334,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("policy", PROTECTING)
-@pytest.mark.parametrize("case", [*CASES, "dummy"])
+@by_turns([*CASES, "dummy"], PROTECTING, names=("case", "policy"))
 def test_releases_are_made_of_groups_that_could_leave(
     case: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,7 +421,6 @@ def test_differences_of_two_releases(policy: str, monkeypatch: pytest.MonkeyPatc
     assert (single > 0) is (policy == "simulation")
 
 
-@pytest.mark.slow
 def test_nothing_is_ever_a_gap_and_nothing_is_said_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -538,7 +546,6 @@ def test_a_column_of_few_does_not_show_its_events(policy: str, centre: float) ->
     assert few_seen is (policy == "simulation")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", ["begin", "round", "conclude"])
 def test_refusals_do_not_say_that_somebody_is_extreme(
     step: str, monkeypatch: pytest.MonkeyPatch
@@ -556,15 +563,11 @@ def test_refusals_do_not_say_that_somebody_is_extreme(
         frame.loc[:5, "x1"] *= size
         said = []
 
-        def offered(frame: pd.DataFrame = frame) -> Villain:
-            villain = Villain(frame, holdout=0.2, start="local").open()
-            villain.offer()
-            return villain
-
+        villain = Villain(frame, holdout=0.2, start="local").open()
+        villain.offer()
         if step == "begin":
             for unit in ((0.0, 1e-30), (1e30, 1.0), (0.0, 1e-303), (0.0, 1e-320), (1e305, 1e-3)):
-                said.append(answered(offered().begin, *unit))
-        villain = offered()
+                said.append(answered(villain.twin().begin, *unit))
         villain.begin()
         for weight in (1.0, 1e3, 1e300) if step == "round" else ():
             for noise in (1e-300, 1e-3, *np.geomspace(2e3, 2e5, 12)):
@@ -572,12 +575,10 @@ def test_refusals_do_not_say_that_somebody_is_extreme(
                 odd["sigma2"] = relayed(noise, AGGREGATE)
                 villain.round = 0
                 said.append(answered(villain.classes, [0.0, 1.0], **odd))
-        for noise, height in ((1e-300, 1e150), (1e-3, 1e3), (1e-10, 1e100), (1e-305, 1.0)):
-            line = offered()
-            line.begin()
-            if step == "conclude":
+        if step == "conclude":
+            for noise, height in ((1e-300, 1e150), (1e-3, 1e3), (1e-10, 1e100), (1e-305, 1.0)):
                 small = relayed(noise, AGGREGATE)
-                said.append(answered(line.conclude, [0.0, height], sigma2=small))
+                said.append(answered(villain.twin().conclude, [0.0, height], sigma2=small))
         outcomes.append(said)
     assert len(outcomes[0]) >= 4
     assert outcomes[0] == outcomes[1]
@@ -921,7 +922,6 @@ def planted() -> tuple[Any, list[Any]]:
     return dataclasses.replace(made, columns=columns), []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("start", ["local", "random"])
 def test_no_planted_value_is_found_outside_its_site(start: str) -> None:
     found, canaries = planted()
@@ -943,7 +943,6 @@ def test_no_planted_value_is_found_outside_its_site(start: str) -> None:
     assert seen == []
 
 
-@pytest.mark.slow
 def test_no_value_of_an_event_leaves_a_strict_site() -> None:
     """Nor its square, nor a product of its cells."""
     tables = mixed_tables()

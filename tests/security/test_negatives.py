@@ -314,7 +314,6 @@ def test_deep_and_wide_structures_claim_no_memory(data: bytes) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.slow
 def test_memory_of_many_small_items_is_bounded() -> None:
     """Twelve million empty lists in 12 MB would take a gigabyte."""
     million = b"\xdd" + (1_000_000).to_bytes(4, "big") + b"\x90" * 1_000_000
@@ -401,7 +400,6 @@ def recorded(parties: Parties) -> list[tuple[Place, str, bytes, str]]:
     return found
 
 
-@pytest.mark.slow
 def test_no_message_is_one_at_another_place(parties: Parties) -> None:
     """All messages of two runs, each put in the place of every other one."""
     found = recorded(parties)

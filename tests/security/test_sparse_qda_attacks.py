@@ -220,7 +220,6 @@ def test_strict_sites_judge_no_paths_of_models() -> None:
         guess_class(table, person, "strict")
 
 
-@pytest.mark.slow
 def test_exact_answers_tell_the_class_of_a_known_person() -> None:
     """A control: a site that protects no record answers exactly."""
     found = guesses("simulation")
@@ -229,7 +228,6 @@ def test_exact_answers_tell_the_class_of_a_known_person() -> None:
     assert seen.sum() >= 20 and (found[seen] == 1).all()
 
 
-@pytest.mark.slow
 def test_rounded_answers_tell_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Why consent is asked for: some line lies where one row turns the rounded share."""
     monkeypatch.setattr(at_site.Answers, "_apart", lambda self, first, second: True)
@@ -238,7 +236,6 @@ def test_rounded_answers_tell_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.sum() >= 15 and (found[seen] == 1).mean() > 0.9
 
 
-@pytest.mark.slow
 def test_answers_that_are_repeated_tell_it_no_more_by_pairs() -> None:
     """With the rule a pair differs only where many rows moved before: the sign says nothing."""
     found = guesses("consortium")
@@ -262,7 +259,6 @@ def test_the_end_judges_two_models_which_tell_the_same() -> None:
     assert told["strict"] == 0 < told["simulation"] <= 12
 
 
-@pytest.mark.slow
 def test_two_runs_tell_it_where_rounding_turns() -> None:
     """A limit that is stated: the same two models in two runs differ for a fifth of the people."""
     told, runs = 0, 60

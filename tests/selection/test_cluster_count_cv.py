@@ -47,7 +47,6 @@ def test_minimum_at_the_end_is_no_choice() -> None:
     assert set(search.labels_) == {0, 1, 2}
 
 
-@pytest.mark.medium
 def test_auto_grid_grows() -> None:
     draw = np.random.default_rng(0)
     many = 6.0 * draw.normal(size=(12, 20))[np.repeat(np.arange(12), 6)]
@@ -57,7 +56,6 @@ def test_auto_grid_grows() -> None:
     assert search.curve_.parameters.tolist() == list(range(1, 16))
 
 
-@pytest.mark.medium
 def test_lifted_mixture() -> None:
     mixture = EMLift(GaussianMixture(covariance_type="diag", random_state=0))
     search = ClusterCountCV(mixture, n_clusters=[2, 3, 4], cv=5, random_state=0)
@@ -93,7 +91,6 @@ def test_settings_are_checked() -> None:
             ClusterCountCV(**settings).fit(X)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_scikit_learn_conventions() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -44,7 +44,6 @@ def test_kept_model_is_soft_impute_at_the_penalty() -> None:
     np.testing.assert_array_equal(full[np.isfinite(X)], X[np.isfinite(X)])
 
 
-@pytest.mark.medium
 def test_auto_grid_grows_for_little_noise() -> None:
     clean = low_rank(noise=0.05, missing=0.1)
     search = NuclearNormCV(cv=3, random_state=0, refit=False).fit(clean)
@@ -124,8 +123,12 @@ def test_one_sentence(settings: dict[str, Any], x: Any, words: str) -> None:
         NuclearNormCV(**settings).fit(x)
 
 
-@pytest.mark.slow
 def test_scikit_learn_conventions() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_estimator(NuclearNormCV())
+
+
+def test_one_step_is_enough_where_nothing_is_left() -> None:
+    search = NuclearNormCV([2 * TOP, 4 * TOP], cv=3, random_state=0).fit(X)
+    assert (search.rank_, search.best_estimator_.n_iter_, search.n_iter_) == (0, 1, 1)

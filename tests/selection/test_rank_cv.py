@@ -30,7 +30,7 @@ X = low_rank()
 
 @pytest.mark.parametrize(
     "model",
-    ["hard", "soft-unshrunk", pytest.param("optspace", marks=pytest.mark.medium), "ppca"],
+    ["hard", "soft-unshrunk", "optspace", "ppca"],
 )
 def test_each_model_finds_the_rank_and_completes_the_matrix(model: str) -> None:
     search = RankCV(model, ranks=range(6), cv=3, random_state=0).fit(X)
@@ -47,7 +47,6 @@ def test_each_model_finds_the_rank_and_completes_the_matrix(model: str) -> None:
     assert search.inverse_transform(scores).shape == X.shape
 
 
-@pytest.mark.medium
 def test_auto_grid_grows_until_the_minimum_lies_inside() -> None:
     x = low_rank(50, 40, rank=11, noise=0.05, missing=0.0)
     search = RankCV("hard", cv=3, random_state=0).fit(x)
@@ -237,7 +236,6 @@ def test_no_model_without_refit() -> None:
         search.transform(X)
 
 
-@pytest.mark.slow
 def test_scikit_learn_conventions() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -723,7 +723,6 @@ def test_a_policy_for_simulation_guards_nothing(cells: np.ndarray) -> None:
     np.testing.assert_allclose(value, rounds.truth(changed))
 
 
-@pytest.mark.slow
 def test_a_detour_over_many_records_shows_one(cells: np.ndarray) -> None:
     """Twenty leave a class, nineteen come back: the first and the third release differ by one."""
     rounds = Rounds()

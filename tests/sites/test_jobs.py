@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from consilience.engines import local
 from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, QuorumError, RunError
@@ -310,8 +312,9 @@ def _decide_at_once(one: Site, refuse: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not CASES[name].draws_secrets])
-def test_the_local_engine_waits_for_the_steward(name: str) -> None:
+def test_the_local_engine_waits_for_the_steward(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of message can be held, sealed ones too."""
+    monkeypatch.setattr(local, "_POLL", 0.001)
     case = CASES[name]
     wanted = federation(case, "none").run(case.method(), seed=3)
     holding = federation(case, "all")
@@ -369,6 +372,15 @@ def dying(at: int, *, done: bool) -> Iterator[list[int]]:
         yield count
 
 
+REQUESTS = [OPEN, after(OPEN), after(after(OPEN))]
+
+
+@functools.cache
+def wanted() -> list[bytes | Held]:
+    undisturbed = site()
+    return [undisturbed.answer(r.to_bytes()) for r in REQUESTS]
+
+
 class Steward(RuleBasedStateMachine):
     """A site, a coordinator and two stewards; the model knows what was decided, and no more."""
 
@@ -376,9 +388,8 @@ class Steward(RuleBasedStateMachine):
     def begin(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="jobs-"))
         self.site = site(home=DiskHome(self.root), hold="all")
-        undisturbed = site()
-        self.requests = [OPEN, after(OPEN), after(after(OPEN))]
-        self.wanted = [undisturbed.answer(r.to_bytes()) for r in self.requests]
+        self.requests = REQUESTS
+        self.wanted = wanted()
         self.decided: dict[int, str] = {}
         self.said: dict[int, bytes] = {}
         self.asked: set[int] = set()

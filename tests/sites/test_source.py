@@ -97,7 +97,6 @@ def test_nothing_is_guessed(tmp_path: Path) -> None:
     assert len(wrong) == 0
 
 
-@pytest.mark.slow
 def test_wide_rows_are_read(tmp_path: Path) -> None:
     names = ",".join(f"x{j}" for j in range(200_000)).encode()
     row = b",".join([b"12345678"] * 200_000)

@@ -20,6 +20,7 @@ import pytest
 
 from consilience.exceptions import DataError
 from consilience.sites.source import Source, Table, read_source
+from consilience.sites.source_database import _explained
 from tests.cli.workspace import Workspace, call
 from tests.sites.postgresql_server import PASSWORD, USER, Server, binaries
 
@@ -362,3 +363,14 @@ def test_study_on_tables_in_databases(people: Server, tmp_path: Path) -> None:
     assert "wrong user or password" in refused.output and CANARY not in refused.output
     checked = call("check", bases.file)
     assert "wrong user or password" in checked.output and CANARY not in checked.output
+
+
+def test_what_a_server_means_by_its_codes() -> None:
+    """PostgreSQL's own words are never shown: they may hold values."""
+
+    class Failure(Exception):
+        sqlstate = "42P01"
+
+    assert _explained(Failure(CANARY)) == ("no such table", "check the query in [source]")
+    Failure.sqlstate = "99999"
+    assert _explained(Failure(CANARY))[0] == "99999"

@@ -32,7 +32,6 @@ def fits(folder: Path) -> list[np.ndarray]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["threading", "loky"])
 def test_processes_and_threads(tmp_path: Path, backend: str) -> None:
     alone = fits(tmp_path)
@@ -54,7 +53,6 @@ def cluster() -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.slow
 def test_dask(tmp_path: Path, cluster: Any) -> None:
     alone = fits(tmp_path)
     with joblib.parallel_config("dask"):
@@ -63,7 +61,6 @@ def test_dask(tmp_path: Path, cluster: Any) -> None:
         np.testing.assert_array_equal(one, two)
 
 
-@pytest.mark.slow
 def test_ray(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install ray")
     from ray.util.joblib import register_ray
@@ -84,9 +81,7 @@ def add(item: int, values: np.ndarray) -> float:
     return item + float(values.sum())
 
 
-@pytest.mark.parametrize(
-    "backend", ["threading", "loky", pytest.param("multiprocessing", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("backend", ["threading", "loky", "multiprocessing"])
 def test_workers_keep_the_order_and_tell_each_place(backend: str) -> None:
     with joblib.parallel_config(backend, n_jobs=2), Workers() as workers:
         for _ in range(2):

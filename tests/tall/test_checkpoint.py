@@ -42,7 +42,6 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, n: int) -> dict[str, int]:
     return seen
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["adaptive", "asynchronous"])
 @pytest.mark.parametrize("guard", [True, False])
 @pytest.mark.parametrize("crash", [3, 8])

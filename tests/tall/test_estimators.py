@@ -19,9 +19,10 @@ from consilience import ReferenceAveragingClassifier, ReferenceAveragingRegresso
 from consilience.exceptions import DataError, ParameterError
 from tests.tall.tables import classes, frame, regression
 
+FEW = {"n_splits": 3, "max_rounds": 2}
 
-@pytest.mark.medium
-@parametrize_with_checks([ReferenceAveragingRegressor(), ReferenceAveragingClassifier()])
+
+@parametrize_with_checks([ReferenceAveragingRegressor(**FEW), ReferenceAveragingClassifier(**FEW)])
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -34,7 +35,6 @@ def far(estimator: Any, pooled: Any) -> float:
     return float(away / np.linalg.norm(pooled.coef_))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "learner",
     # At its default tolerance lasso's own error shows from round 50 on.
@@ -57,7 +57,6 @@ def test_rounds_come_close_to_the_fit_of_all_rows(learner: Any) -> None:
     np.testing.assert_allclose(many.predict(x), x @ many.coef_ + many.intercept_, rtol=1e-9)
 
 
-@pytest.mark.slow
 def test_classes_come_close_to_the_fit_of_all_rows() -> None:
     x, y = classes(400, q=3)
     learner = LogisticRegression(C=0.5, tol=1e-8, max_iter=1000)

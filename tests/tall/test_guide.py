@@ -7,15 +7,12 @@ import io
 import re
 from pathlib import Path
 
-import pytest
-
 from consilience import ReferenceAveragingRegressor
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "tall-tables.md"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.slow
 def test_the_example_prints_what_the_page_shows() -> None:
     blocks = [(m[1], m[2]) for m in _BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
     (first, code), (second, shown) = blocks[:2]

@@ -51,7 +51,6 @@ def test_ridge_is_the_textbook(rounds: int) -> None:
         np.testing.assert_allclose(model.coef_, beta, rtol=1e-8)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["fixed", "asynchronous"])
 def test_fixed_weights_reach_the_fixed_point(schedule: str) -> None:
     x, y = regression(180)
@@ -73,7 +72,6 @@ def test_fixed_weights_reach_the_fixed_point(schedule: str) -> None:
     np.testing.assert_allclose(found.coef_, expected, rtol=1e-8)
 
 
-@pytest.mark.slow
 def test_growing_weights_have_one_limit_whatever_the_paces() -> None:
     """Weights by each split's own count would leave slow splits with more say."""
     x, y = regression(120)

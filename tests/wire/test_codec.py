@@ -63,7 +63,6 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-@pytest.mark.slow
 @given(nests)
 @settings(max_examples=150)
 def test_any_nest_survives_the_round_trip(value: Any) -> None:
@@ -259,11 +258,16 @@ def test_digests_depend_on_the_salt() -> None:
     assert digest(b"bc", salt=b"a") != digest(b"c", salt=b"ab")
 
 
-@pytest.mark.slow
-@settings(max_examples=60)
-@given(st.sampled_from([15, 16, 65535, 65536]), st.binary(max_size=5), st.booleans())
-def test_long_buffers_are_encoded_as_msgpack_does(n: int, tail: bytes, as_map: bool) -> None:
-    long = bytes(1 << 14) + tail
+@pytest.mark.parametrize("as_map", [False, True])
+@pytest.mark.parametrize(
+    ("n", "length"),
+    [
+        *((n, k) for n in (15, 16) for k in range(6)),
+        *((n, k) for n in (65535, 65536) for k in (0, 5)),
+    ],
+)
+def test_long_buffers_are_encoded_as_msgpack_does(n: int, length: int, as_map: bool) -> None:
+    long = bytes(1 << 14) + bytes(range(251, 251 + length))
     array = np.arange(5000.0)
     raw = {"$": "array", "d": "<f8", "s": [5000], "b": array.tobytes()}
     items: list[Any] = [1] * (n - 2)

@@ -536,3 +536,12 @@ def test_a_bundle_loses_no_direction_and_no_address() -> None:
         d.bundle([made, made])
     with pytest.raises(ProtocolError, match="no projections and no addressed"):
         d.bundle([d.addressed(d.response(np.ones(4)), "b")])
+
+
+def test_columns_that_were_centred_go_without_what_was_used_up() -> None:
+    x = np.random.default_rng(3).normal(size=(30, 2))
+    ready, names = d.projectable(x), ("a", "b")
+    d.projection(ready, np.eye(2), names=names)
+    for more in ({"factor": d.column_factor(x)}, {"units": np.ones(2)}):
+        with pytest.raises(ProtocolError, match="go without mechanism, factor and units"):
+            d.projection(ready, np.eye(2), names=names, **more)

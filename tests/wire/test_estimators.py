@@ -63,6 +63,7 @@ from consilience.numerics.trees import apply_link
 from consilience.wire import estimators as e
 from consilience.wire.codec import pack, unpack
 from consilience.wire.estimators import archive
+from consilience.wire.estimators.linear import encode_linear
 from consilience.wire.estimators.types import LOADERS, OBJECTS, TRUSTED
 
 RNG = np.random.default_rng(8)
@@ -493,7 +494,6 @@ def test_truncated_and_flipped_archives(honest: bytes) -> None:
         archive.archive_fault(bytes(damaged))  # says something or nothing, and never raises
 
 
-@pytest.mark.slow
 def test_bombs(honest: bytes) -> None:
     schema, files = parts_of(honest)
     name = next(iter(files))
@@ -702,3 +702,14 @@ def test_columns_of_an_archive_are_those_of_its_fit() -> None:
 def test_texts_that_are_no_candidate(text: str) -> None:
     with pytest.raises(WireError, match="text of an estimator"):
         e.decode_spec(text)
+
+
+def test_one_response_in_a_table_is_one_and_two_are_not_linear_coefficients() -> None:
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(30, 3))
+    y = x @ rng.normal(size=(3, 2))
+    one, two = (LinearRegression().fit(x, y[:, :q]) for q in (1, 2))
+    assert np.ndim(one.coef_) == 2
+    found = encode_linear(one)
+    assert found is not None and found["coef"].shape == (1, 3)
+    assert encode_linear(two) is None

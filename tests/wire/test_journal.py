@@ -36,7 +36,6 @@ def test_a_journal_is_read_back(tmp_path: Path) -> None:
     assert list(read.replies) == [(1, "a"), (1, "b"), (2, "b"), (2, "a")], "order of arrival"
 
 
-@pytest.mark.slow
 def test_every_torn_tail_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "log"
     sizes = []

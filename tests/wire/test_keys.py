@@ -280,3 +280,11 @@ def test_a_process_killed_anywhere_is_done_again(
 def test_keys_of_the_test_are_keys() -> None:
     for key in KEYS:
         public_key(key.public)
+
+
+def test_the_last_key_decides_about_the_remark() -> None:
+    soon, later = date(2026, 12, 1), date(2027, 12, 1)
+    one = KeyList((ListedKey(A, soon),))
+    assert "ends on 2026-12-01" in str(one.remark("site a", "the file", TODAY))
+    both = KeyList((ListedKey(A, soon), ListedKey(B, later)))
+    assert both.remark("site a", "the file", TODAY) is None

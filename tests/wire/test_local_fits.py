@@ -12,7 +12,13 @@ from consilience.sites.gate import review
 from consilience.sites.policy import Policy
 from consilience.wire import disclosure as d
 from consilience.wire.disclosure import Evidence, Limits, Released
-from consilience.wire.local_fits import fit_fault, local_fit, slopes, together
+from consilience.wire.local_fits import (
+    _largest_share,
+    fit_fault,
+    local_fit,
+    slopes,
+    together,
+)
 from consilience.wire.message import Disclosure, message, sends
 
 LIMITS = Limits()
@@ -133,3 +139,9 @@ def test_what_goes_together_is_of_one_kind() -> None:
         together([slopes(np.ones(2), n_records=20)], "fit")
     with pytest.raises(ProtocolError):
         together([d.relayed(np.ones(2), Disclosure.MODEL)], "fit")
+
+
+def test_shares_of_records_do_not_overflow() -> None:
+    x = rows(40)
+    found, large = (_largest_share(scale * x, np.ones((40, 1))) for scale in (1.0, 1e160))
+    assert large == pytest.approx(found, rel=1e-12)

@@ -151,6 +151,8 @@ def test_public_fields_for_a_role_may_be_sealed() -> None:
     sealed = seal_message(Told(("x", "y")), keyring("a"), {"advice": "c"})
     opened = open_message(decode_message(encode_message(sealed)), keyring("c"))
     assert opened.advice == ("x", "y")
+    plain = Told(("x", "y"))
+    assert open_message(seal_message(plain, keyring("a"), {}), keyring("c")) is plain
 
 
 def test_values_of_several_senders_stand_side_by_side() -> None:

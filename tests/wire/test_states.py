@@ -225,7 +225,6 @@ def _decide_all(folder: Path, me: int, barrier: Any, won: Any) -> None:
             won.put((number, me))
 
 
-@pytest.mark.medium
 def test_of_processes_that_decide_at_once_exactly_one_decides(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, won = context.Barrier(4), context.Queue()

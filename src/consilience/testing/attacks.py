@@ -52,12 +52,12 @@ from consilience.testing.fakes import (
     with_data,
     with_policy,
 )
+from consilience.testing.record import SEED, Record, record_of
 from consilience.wire.codec import decode_message, pack, unpack
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import iterate_fields
 
-SEED = 20240602
 FloatArray = NDArray[np.float64]
 
 
@@ -277,13 +277,10 @@ def _forbidden_class(method: Method, factory: Factory) -> Outcome:
 
 
 def _recorded(method: Method, factory: Factory) -> tuple[Site, list[Request]]:
-    """Run once; a site and the requests that it really got."""
-    federation = scripted(factory())
-    method.run(federation, seed=SEED)
-    engine: Any = federation.engine
-    name = engine.sites[0]
-    requests = [Request.from_bytes(d) for (_, s), d in sorted(engine.requests.items()) if s == name]
-    return engine.members[name], requests
+    """Return a site after an undisturbed run, and the requests that it really got."""
+    record = record_of(method, factory)
+    name = record.federation.engine.sites[0]
+    return record.site(name), record.requests_to(name)
 
 
 def _put(site: Site, data: bytes) -> tuple[bool, str]:
@@ -378,13 +375,11 @@ def _altered(name: str, mutate: Callable[[bytes], bytes | None]) -> Any:
 def _to_coordinator(
     method: Method, factory: Factory, name: str, mutate: Callable[[bytes], bytes | None]
 ) -> Outcome:
-    """Alter the last reply of a site on its way."""
-    plain = scripted(factory())
-    method.run(plain, seed=SEED)
-    engine: Any = plain.engine
-    site = engine.sites[0]
-    last = max(r for r, s in engine.replies if s == site)
-    message = Reply.from_bytes(engine.replies[last, site]).message
+    """Alter the last reply of a site on its way; the others are those of the undisturbed run."""
+    record = record_of(method, factory)
+    site = record.federation.engine.sites[0]
+    last = max(r for r, s in record.replies if s == site)
+    message = Reply.from_bytes(record.replies[last, site]).message
     if mutate(message) is None:
         return Outcome("blocked", "no message has a place for it; sites declined")
 
@@ -392,7 +387,8 @@ def _to_coordinator(
         reply = Reply.from_bytes(data)
         return dataclasses.replace(reply, message=mutate(reply.message) or b"").to_bytes()
 
-    run, error = _try_run(method, scripted(factory(), {(last, site): tamper}))
+    replayed = record.replayed({(last, site): tamper})
+    run, error = _try_run(method, replayed, run_id=record.run.info.run)
     return _judged(run, error, loose=leaves_room(message, name))
 
 
@@ -405,17 +401,15 @@ def _judged(run: Run | None, error: ConsilienceError | None, *, loose: bool) -> 
     return Outcome("open", f"the coordinator took the reply: {error or 'a result'}")
 
 
-def _forged_reply(change: Callable[[bytes, Any], bytes]) -> Any:
+def _forged_reply(change: Callable[[bytes, Record], bytes]) -> Any:
     """Alter the envelope of each reply of a site in turn."""
 
     def attack(method: Method, factory: Factory) -> Outcome:
-        plain = scripted(factory())
-        method.run(plain, seed=SEED)
-        engine: Any = plain.engine
-        site = engine.sites[0]
+        record = record_of(method, factory)
+        site = record.federation.engine.sites[0]
         outcome = Outcome("blocked", "there was no reply")
-        for round_ in sorted(r for r, s in engine.replies if s == site):
-            tamper = {(round_, site): lambda data: change(data, engine)}
+        for round_ in sorted(r for r, s in record.replies if s == site):
+            tamper = {(round_, site): lambda data: change(data, record)}
             run, error = _try_run(method, scripted(factory(), tamper))
             outcome = _judged(run, error, loose=False)
             if outcome.verdict == "open":
@@ -426,13 +420,13 @@ def _forged_reply(change: Callable[[bytes, Any], bytes]) -> Any:
 
 
 def _reply_with(**changes: Any) -> Any:
-    return lambda data, engine: dataclasses.replace(Reply.from_bytes(data), **changes).to_bytes()
+    return lambda data, record: dataclasses.replace(Reply.from_bytes(data), **changes).to_bytes()
 
 
-def _earlier(data: bytes, engine: Any) -> bytes:
+def _earlier(data: bytes, record: Record) -> bytes:
     """Another run's reply to the same question."""
     reply = Reply.from_bytes(data)
-    return bytes(engine.replies[reply.round, reply.site])
+    return record.replies[reply.round, reply.site]
 
 
 def _oversized(method: Method, factory: Factory) -> Outcome:
@@ -466,7 +460,7 @@ def _pickled(method: Method, factory: Factory) -> Outcome:
                     return Outcome("open", "the site answered a pickle")
         if not _put(site, program)[0]:
             return Outcome("open", "the site answered a pickle without an envelope")
-        outcome = _forged_reply(lambda data, engine: program)(method, factory)
+        outcome = _forged_reply(lambda data, record: program)(method, factory)
         if trap.exists():
             return Outcome("open", "a pickle was executed")
         return Outcome(outcome.verdict, "neither a site nor the coordinator unpickled anything")
@@ -540,7 +534,7 @@ SUITE: tuple[Attack, ...] = (
     Attack(
         "truncated envelope",
         "answer with half a reply",
-        _forged_reply(lambda data, engine: data[: len(data) // 2]),
+        _forged_reply(lambda data, record: data[: len(data) // 2]),
     ),
     *(
         Attack(f"message: {name}", tries, _altered(name, mutate))

@@ -24,12 +24,12 @@ from consilience.methods.base import Method, SiteData
 from consilience.methods.phases.prepare import steps_of
 from consilience.testing import attacks, expect
 from consilience.testing.fakes import Action, Factory, members, rows_of, scripted
+from consilience.testing.record import SEED, Record, Remembering, record_of
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import FieldSpec, message_type
 from consilience.wire.transcript import Line
 
-SEED = 20240601
 ABSENCES: tuple[Action, ...] = ("absent", "refused", "late", "returns")
 Backends = Mapping[str, Callable[[], AbstractContextManager[Any]]]
 Oracle = Callable[[Mapping[str, SiteData]], Mapping[str, Any]]
@@ -62,6 +62,7 @@ def check_method(
     CheckFailed
         A promise is broken; the sentence says which.
     """
+    factory = Remembering(factory)
     check_declaration(method, factory)
     check_codec(method, factory)
     check_same_seed(method, factory)
@@ -78,7 +79,7 @@ def check_method(
 
 def check_declaration(method: Method, factory: Factory) -> None:
     """Every line of the transcript is a declared field, with its class, audience and shape."""
-    run = method.run(factory(), seed=SEED)
+    run = record_of(method, factory).run
     steps = steps_of(type(method))
     exchanged: dict[tuple[int, str, str], list[Line]] = {}
     for line in run.transcript:
@@ -139,13 +140,11 @@ def check_codec(method: Method, factory: Factory, *, cuts: int = 25) -> None:
 
 
 def _messages(method: Method, factory: Factory) -> Iterable[tuple[str, bytes]]:
-    federation = scripted(factory())
-    method.run(federation, seed=SEED)
-    engine: Any = federation.engine
-    for (round_, site), data in engine.requests.items():
+    record = record_of(method, factory)
+    for (round_, site), data in record.requests.items():
         request = Request.from_bytes(data)
         yield f"round {round_}, request {request.step!r} to {site}", request.message
-    for (round_, site), data in engine.replies.items():
+    for (round_, site), data in record.replies.items():
         reply = Reply.from_bytes(data)
         if reply.status == "reply":
             yield f"round {round_}, reply {reply.step!r} of {site}", reply.message
@@ -156,16 +155,18 @@ def _messages(method: Method, factory: Factory) -> Iterable[tuple[str, bytes]]:
 
 def check_same_seed(method: Method, factory: Factory) -> None:
     """Two runs of one seed agree in the result, byte by byte, and in what crossed."""
-    first, second = (method.run(factory(), seed=SEED) for _ in range(2))
-    if not _is_asynchronous(method, factory):
-        _expect_same(first, second, "a second run of the same seed")
+    first = record_of(method, factory)
+    second = method.run(factory(), seed=SEED)
+    if not first.asynchronous:
+        _expect_same(first.run, second, "a second run of the same seed")
 
 
 def check_order(method: Method, factory: Factory, *, backends: Backends | None = None) -> None:
     """Order of sites, order of arrival, number of workers and backend do not matter."""
-    if _is_asynchronous(method, factory):
+    record = record_of(method, factory)
+    if record.asynchronous:
         return
-    first = method.run(factory(), seed=SEED)
+    first = record.run
     backwards = factory()
     reversed_ = LocalEngine(list(members(backwards).values())[::-1])
     ways: dict[str, tuple[Federation, AbstractContextManager[Any]]] = {
@@ -181,15 +182,6 @@ def check_order(method: Method, factory: Factory, *, backends: Backends | None =
     for name, (federation, context) in ways.items():
         with context:
             _expect_same(first, method.run(federation, seed=SEED), name)
-
-
-def _is_asynchronous(method: Method, factory: Factory) -> bool:
-    """Whether the method asks with ``wait="any"``: same bytes given its journal, not its seed."""
-    seen: list[str] = []
-    method.run(
-        factory(), seed=SEED, on_event=lambda kind, facts: seen.append(facts.get("wait", ""))
-    )
-    return "any" in seen
 
 
 def _what_crossed(run: Run) -> list[dict[str, Any]]:
@@ -214,7 +206,7 @@ def check_absence(
     *,
     actions: Iterable[Action] = ABSENCES,
     sites: Iterable[str] | None = None,
-    every_round: bool = True,
+    turn: int | None = None,
 ) -> None:
     """Each round x each site x {absent, refused, late, returns} ends as `tolerates` says.
 
@@ -225,20 +217,21 @@ def check_absence(
     missing. A run that stopped ends as if nothing had happened when its missing sites are asked
     again.
 
-    Without `every_round`, of the rounds that ask the same step only the first two and the last.
+    With a `turn`, each action meets one round: of the rounds that ask the same step one of the
+    first two and the last, another one in the next turn.
     """
-    plain = factory()
-    names = plain.engine.sites
-    undisturbed = method.run(plain, seed=SEED)
-    steps = sorted({(line.round, line.step) for line in undisturbed.transcript})
-    rounds = range(1, steps[-1][0] + 1)
-    for round_ in rounds if every_round else sorted(_telling(steps)):
-        for site in names if sites is None else sites:
-            for action in actions:
+    record = record_of(method, factory)
+    names = record.federation.engine.sites
+    steps = sorted({(line.round, line.step) for line in record.run.transcript})
+    telling = sorted(_telling(steps))
+    for number, action in enumerate(actions):
+        place = 0 if turn is None else (turn + number) % len(telling)
+        for round_ in range(1, steps[-1][0] + 1) if turn is None else telling[place : place + 1]:
+            for site in names if sites is None else sites:
                 where = f"round {round_}, site {site} {action}"
                 _check_one_absence(where, method, factory, (round_, site), action)
                 if action in ("late", "refused"):  # asked again, the others are no different
-                    _check_below_quorum(where, method, factory, (round_, site), action, undisturbed)
+                    _check_below_quorum(where, method, factory, (round_, site), action, record)
 
 
 def _telling(places: Iterable[tuple[int, Hashable]]) -> set[int]:
@@ -290,7 +283,7 @@ def _check_below_quorum(
     factory: Factory,
     key: tuple[int, str],
     action: Action,
-    undisturbed: Run,
+    record: Record,
 ) -> None:
     """With a quorum of everybody the run stops, and ends well when it is asked again."""
     federation = scripted(factory(), {key: action})
@@ -308,9 +301,9 @@ def _check_below_quorum(
         engine.script = {}
         again = _restarted(federation)
         run = method.run(again, out=out, resume=True, retry_refused=True)
-        if not _is_asynchronous(method, factory):
+        if not record.asynchronous:
             expect(
-                run.result.to_files() == undisturbed.result.to_files(),
+                run.result.to_files() == record.run.result.to_files(),
                 f"{where}: asked again, the run ends with another result",
             )
 
@@ -322,12 +315,14 @@ class _Killed(Exception):
     """The coordinator dies here."""
 
 
-def check_resume(method: Method, factory: Factory) -> None:
-    """A run ends with the same bytes, wherever its coordinator was killed or its journal cut."""
-    events: list[str] = []
-    undisturbed = method.run(factory(), seed=SEED, on_event=lambda kind, facts: events.append(kind))
-    asynchronous = _is_asynchronous(method, factory)
-    for position in range(len(events)):
+def check_resume(method: Method, factory: Factory, *, turn: int | None = None) -> None:
+    """A run ends with the same bytes, wherever its coordinator was killed or its journal cut.
+
+    With a `turn` it is killed and cut at two places only, at others in the next turn.
+    """
+    record = record_of(method, factory)
+    undisturbed, events, asynchronous = record.run, record.events, record.asynchronous
+    for position in _places(len(events), turn):
         with tempfile.TemporaryDirectory() as folder:
             federation, out = factory(), Path(folder) / "run"
             _run_and_die(method, federation, out, position)
@@ -337,7 +332,7 @@ def check_resume(method: Method, factory: Factory) -> None:
                 _expect_same(undisturbed, resumed, where)
             _check_replay(method, federation, out, resumed, where)
     if not asynchronous:
-        _check_cut_journals(method, factory())
+        _check_cut_journals(method, factory(), turn)
 
 
 def _run_and_die(method: Method, federation: Federation, out: Path, position: int) -> None:
@@ -368,15 +363,21 @@ def _check_replay(method: Method, federation: Federation, out: Path, run: Run, w
     expect(chains[0] == chains[1], f"{where}, then replayed: the transcript is chained otherwise")
 
 
-def _check_cut_journals(method: Method, federation: Federation) -> None:
+def _places(n: int, turn: int | None) -> list[int]:
+    """All of n places, or two that are half of them apart."""
+    return list(range(n)) if turn is None else sorted({turn % n, (turn + n // 2) % n})
+
+
+def _check_cut_journals(method: Method, federation: Federation, turn: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole"
         run = method.run(federation, seed=SEED, out=whole)
         log = (whole / "journal" / "log").read_bytes()
-        for number, end in enumerate([0, *_record_ends(log)]):
+        ends = [0, *_record_ends(log)]
+        for number in _places(len(ends), turn):
             out = Path(folder) / f"cut-{number}"
             shutil.copytree(whole, out)
-            (out / "journal" / "log").write_bytes(log[:end])
+            (out / "journal" / "log").write_bytes(log[: ends[number]])
             _check_replay(method, federation, out, run, f"journal cut after record {number}")
 
 
@@ -408,9 +409,9 @@ def check_oracle(
     method: Method, factory: Factory, oracle: Oracle, *, rtol: float = 1e-9, atol: float = 1e-12
 ) -> None:
     """The result equals what the pooled rows give."""
-    federation = factory()
-    result = method.run(federation, seed=SEED).result
-    for name, wanted in oracle(rows_of(federation)).items():
+    record = record_of(method, factory)
+    result = record.run.result
+    for name, wanted in oracle(rows_of(record.federation)).items():
         found = getattr(result, name)
         close = np.allclose(found, wanted, rtol=rtol, atol=atol, equal_nan=True)
         expect(bool(close), f"result field {name!r} differs from the pooled oracle")

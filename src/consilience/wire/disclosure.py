@@ -635,7 +635,7 @@ def projection(
         positive, or the factor of other rows.
     """
     ready = x if isinstance(x, Projectable) else None
-    if ready is not None and (mechanism, factor, units) != (None, None, None):
+    if ready is not None and any(one is not None for one in (mechanism, factor, units)):
         raise ProtocolError("columns that were centred go without mechanism, factor and units")
     x = ready.centred if ready is not None else np.asarray(x, dtype=float)
     directions = np.asarray(directions, dtype=float)

@@ -175,3 +175,17 @@ def test_a_site_refuses_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standardise, "_scaling", filling)
     with pytest.raises(QuorumError, match="as the study's preparation says"):
         WithGaps().run(federation_of(with_gaps(), preparation=keeping("pooled")), seed=0)
+
+
+@pytest.mark.parametrize("part", ["fill", "centre", "scale"])
+@pytest.mark.parametrize("value", [1e31, 1e-31])
+def test_units_in_which_rows_might_be_no_numbers_are_refused(part: str, value: float) -> None:
+    message = dataclasses.replace(
+        scale(), **{part: relayed(np.array([1.0, value]), Disclosure.AGGREGATE)}
+    )
+    data = SiteData(np.ones((4, 2)), ("a", "b"), np.arange(4))
+    if value < 1 and part != "scale":
+        assert np.isfinite(transform(message, data).features).all()
+        return
+    with pytest.raises(ProtocolError, match="moved and scaled by at most 1e"):
+        transform(message, data)

@@ -1,0 +1,151 @@
+"""The undisturbed run of a method, made once and asked often.
+
+Checks of a method look at what it sends, at what sites say, at its result and its transcript: one
+run answers them all. A factory that is `Remembering` keeps it; `record_of` makes one, or finds it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from consilience.engines.base import Arrival, Key
+from consilience.engines.federation import Federation, Run
+from consilience.methods.base import Method
+from consilience.sites.home import Home, MemoryHome
+from consilience.sites.site import Site
+from consilience.testing import expect
+from consilience.testing.fakes import Factory, FakeEngine, Script, members, scripted
+from consilience.wire.envelope import Request
+
+SEED = 20240601
+
+
+@dataclass(frozen=True)
+class Record:
+    """What crossed in an undisturbed run, and what came of it.
+
+    Attributes
+    ----------
+    run : Run
+    federation : Federation
+        Its sites are as the run left them: take a `site`, do not use them.
+    requests, replies : dict of (round, site) to bytes
+    events : tuple of (kind, facts)
+        What the coordinator told of its progress.
+    """
+
+    run: Run
+    federation: Federation
+    requests: Mapping[Key, bytes]
+    replies: Mapping[Key, bytes]
+    events: tuple[tuple[str, dict[str, Any]], ...]
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the method asks with ``wait="any"``: then its bytes follow the journal alone."""
+        return any(facts.get("wait") == "any" for _, facts in self.events)
+
+    def site(self, name: str) -> Site:
+        """Return a copy of a site as the run left it; both read the same rows."""
+        site = copy.copy(members(self.federation)[name])
+        site.home = copied_home(site.home)
+        site._prepared = dict(site._prepared)
+        return site
+
+    def requests_to(self, name: str) -> list[Request]:
+        """Return what a site was asked, in order."""
+        return [
+            Request.from_bytes(d) for (_, site), d in sorted(self.requests.items()) if site == name
+        ]
+
+    def replayed(self, script: Script) -> Federation:
+        """Return the federation behind an engine that repeats the replies, but for the script.
+
+        A run over it must have the record's run id and seed; sites compute nothing.
+        """
+        return dataclasses.replace(self.federation, engine=_Repeating(self, script))
+
+
+class _Repeating(FakeEngine):
+    """Answers what was asked before as it was answered before."""
+
+    def __init__(self, record: Record, script: Script) -> None:
+        super().__init__(members(record.federation).values(), script)
+        self._record = record
+        _detach(record.federation)
+
+    def send(self, requests: Mapping[Key, bytes]) -> None:
+        for key, data in requests.items():
+            before = self._record.requests.get(key)
+            same = before is not None and _question(before) == _question(data)
+            expect(same, f"round {key[0]}, site {key[1]}: another question than the recorded one")
+        super().send(requests)
+
+    def _compute(self) -> None:
+        """Find replies instead."""
+        queue, self._queue = self._queue, {}
+        for key, data in queue.items():
+            time = self._arrival_time(Request.from_bytes(data))
+            self._arrived[key] = (time, Arrival(key, self._record.replies[key]))
+
+
+def _question(data: bytes) -> Request:
+    """Return a request without its message, which a coordinator may have to seal anew."""
+    return dataclasses.replace(Request.from_bytes(data), message=b"")
+
+
+class Remembering:
+    """A factory of federations that keeps the record of each method that it was used with."""
+
+    def __init__(self, factory: Factory) -> None:
+        self._factory = factory
+        self._records: list[tuple[Method, Record]] = []
+
+    def __call__(self) -> Federation:
+        """Return a fresh federation."""
+        return self._factory()
+
+    def record(self, method: Method) -> Record:
+        """Return the record of this very method, made when first asked for."""
+        for known, record in self._records:
+            if known is method:
+                return record
+        made = _make(method, self._factory)
+        self._records.append((method, made))
+        return made
+
+
+def record_of(method: Method, factory: Factory) -> Record:
+    """Return the record that a factory keeps, or a new one."""
+    if isinstance(factory, Remembering):
+        return factory.record(method)
+    return _make(method, factory)
+
+
+def _make(method: Method, factory: Factory) -> Record:
+    events: list[tuple[str, dict[str, Any]]] = []
+    federation = scripted(factory())
+    run = method.run(
+        federation, seed=SEED, on_event=lambda kind, facts: events.append((kind, dict(facts)))
+    )
+    _detach(federation)
+    engine: Any = federation.engine
+    return Record(run, federation, engine.requests, engine.replies, tuple(events))
+
+
+def _detach(federation: Federation) -> None:
+    """Take away the hook through which a scripted engine refuses: copies would carry it along."""
+    for site in members(federation).values():
+        site.confirm = None
+
+
+def copied_home(home: Home) -> MemoryHome:
+    """Return a home with the same content, of which no reply waits for a steward."""
+    made = MemoryHome()
+    content = {name: value for name, value in vars(home).items() if name != "jobs"}
+    vars(made).update(copy.deepcopy(content))
+    return made

@@ -1,0 +1,108 @@
+"""What tests take, recorded, decides which suite they are in.
+
+``tests/durations.tsv`` has a line for each test that takes a while: seconds (call, set-up and
+tear-down) and name. The marks ``medium``, ``slow`` and ``long`` follow from it; nobody sets them by
+hand. A test that is not in the file is quick. Suites of another kind (`KINDS`) are chosen by their
+own mark alone.
+
+``make durations`` runs the suites and writes the file. Every run compares what it sees with what is
+recorded, allowing for a machine that is slower or busier as a whole, and says in its last lines
+which tests are more than three times off: a mark that is wrong is told, and nothing fails by it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+RECORDED = Path(__file__).with_name("durations.tsv")
+LIMITS = {"medium": 0.3, "slow": 1.0, "long": 30.0}
+"""Seconds from which a test has the mark."""
+KINDS = ("faults", "flower", "postgresql", "r")
+WORTH_RECORDING = 0.1
+FACTOR = 3.0
+
+
+def read(path: Path = RECORDED) -> dict[str, float]:
+    """Seconds by name of the test; nothing where there is no file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    pairs = (line.split("\t", 1) for line in lines)
+    return {name: float(seconds) for seconds, name in pairs}
+
+
+def write(seconds: Mapping[str, float], path: Path = RECORDED) -> None:
+    """Write what is worth it, with two digits, in the order of names."""
+    kept = sorted((name, s) for name, s in seconds.items() if s >= WORTH_RECORDING)
+    lines = [f"{s:.2g}\t{name}\n" for name, s in kept]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def mark_of(seconds: float) -> str:
+    """Return the mark of a test that takes so long; quick tests have none."""
+    return next((mark for mark, s in reversed(LIMITS.items()) if seconds >= s), "")
+
+
+def expected(name: str, recorded: Mapping[str, float], *, by_turns: bool) -> float:
+    """Seconds of a test; of one that had its turn on another day those of its like."""
+    if name in recorded or not by_turns:
+        return recorded.get(name, 0.0)
+    stem = name.rpartition("-")[0] or name.partition("[")[0]
+    return max((s for other, s in recorded.items() if other.startswith(stem)), default=0.0)
+
+
+def off(measured: Mapping[str, float], recorded: Mapping[str, float]) -> list[str]:
+    """One sentence for each test that belongs into another suite by more than the factor.
+
+    The machine counts as slower by the median ratio of the tests that are recorded.
+    """
+    pairs = [(measured[name], recorded[name]) for name in measured if name in recorded]
+    pace = statistics.median(now / max(then, 0.01) for now, then in pairs) if pairs else 1.0
+    found = []
+    for name, seconds in measured.items():
+        then = recorded.get(name, 0.0)
+        now = seconds / max(pace, 1.0)
+        least = LIMITS.get(mark_of(then), 0.0)
+        most = min((s for s in LIMITS.values() if s > then), default=float("inf"))
+        if now > FACTOR * most or now < least / FACTOR:
+            found.append(f"{name} takes {now:.2g} s, recorded are {then:.2g}")
+    return sorted(found)
+
+
+# --------------------------------------------------------------------------- in a run of pytest
+
+
+class Clock:
+    """Marks the tests of a run, measures them, and says what is off at its end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._recorded = read()
+        self._measured: dict[str, float] = defaultdict(float)
+        self._writes = bool(config.getoption("--write-durations"))
+
+    @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+    def pytest_collection_modifyitems(self, items: Iterable[pytest.Item]) -> None:
+        for item in items:
+            turn = item.get_closest_marker("turn") is not None
+            mark = mark_of(expected(item.nodeid, self._recorded, by_turns=turn))
+            if mark and not any(item.get_closest_marker(kind) for kind in KINDS):
+                item.add_marker(mark)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        unknown = "turn" in report.keywords and report.nodeid not in self._recorded
+        if not any(kind in report.keywords for kind in KINDS) and (self._writes or not unknown):
+            self._measured[report.nodeid] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._writes:
+            write({**self._recorded, **self._measured})
+        sentences = off(self._measured, self._recorded)
+        for sentence in sentences[:10]:
+            terminalreporter.write_line(f"durations: {sentence}")
+        if sentences:
+            terminalreporter.write_line(
+                f"durations: {len(sentences)} tests are in the wrong suite; make durations"
+            )
