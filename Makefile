@@ -90,8 +90,9 @@ test-nightly: $(STAMP) ## all that the suites leave out: whole products, long si
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and faults"
 	$(PYTEST) -n $(WORKERS) --dist loadscope -m "$(NIGHTLY) and flower"
 
+WHICH ?= not long and not nightly
 durations: $(STAMP) ## run the suites and record what each test takes, which decides its suite
-	$(PYTEST) -n $(WORKERS) --dist worksteal --write-durations -m "not long and not nightly and $(KINDS)"
+	$(PYTEST) -n $(WORKERS) --dist worksteal --write-durations -m "$(WHICH) and $(KINDS)"
 
 mutants: $(STAMP) ## put small faults into the code, one at a time: which do the tests find?
 	$(BIN)/python -m tools.mutants --workers $(WORKERS) --marks "$(FAST)" \

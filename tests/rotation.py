@@ -1,4 +1,4 @@
-"""Products of tests by turns: all combinations at night, each pair once in every other run.
+"""Products of tests by turns: all combinations in `make test-nightly`, each pair once elsewhere.
 
 A method that meets every fault at every end is a product of three. Few faults need three things at
 once to be found, so `make test` and `.ci/run` take of each combination of the others one value of

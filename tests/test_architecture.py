@@ -75,9 +75,13 @@ def docstring_lines(tree: ast.AST) -> set[int]:
 
 def code_lines(source: str) -> set[int]:
     """Numbers of the lines that hold code: no blank lines, comments or docstrings."""
+    tree = parsed(source)
     lines = enumerate(source.splitlines(), start=1)
     spoken = {n for n, line in lines if line.strip() and not line.lstrip().startswith("#")}
-    return spoken - docstring_lines(parsed(source))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr | ast.Constant) and node.end_lineno is not None:
+            spoken.update(range(node.lineno, node.end_lineno + 1))
+    return spoken - docstring_lines(tree)
 
 
 def too_long(source: str) -> list[str]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_marks() -> None:
-    seconds = (0.0, 0.29, 0.3, 0.9, 1.0, 29.0, 30.0, 500.0)
+    seconds = (0.0, 0.29, 0.3, 0.9, 1.0, 59.0, 60.0, 500.0)
     marks = ["", "", "medium", "medium", "slow", "slow", "long", "long"]
     assert [durations.mark_of(s) for s in seconds] == marks
 
@@ -35,15 +35,20 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_only_what_is_far_off_is_told() -> None:
     recorded = {"a": 0.5, "b": 1.0, "c": 5.0}
-    assert durations.off({"a": 0.5, "b": 8.0, "c": 1.1, "new": 0.8}, recorded) == []
-    found = durations.off({"a": 0.5, "b": 9.5, "c": 0.9, "new": 1.0}, recorded)
+    assert durations.off({"a": 0.5, "b": 170.0, "c": 0.4, "new": 0.8}, recorded) == []
+    found = durations.off({"a": 0.5, "b": 190.0, "c": 0.3, "new": 1.0}, recorded)
     assert [sentence.split()[0] for sentence in found] == ["b", "c", "new"]
 
 
 def test_a_machine_that_is_slow_as_a_whole_is_allowed_for() -> None:
     recorded = {name: 1.0 for name in "abcde"}
     assert durations.off({name: 9.5 for name in "abcde"}, recorded) == []
-    assert durations.off({**{name: 9.5 for name in "abcd"}, "e": 95.0}, recorded) != []
+    assert durations.off({**{name: 9.5 for name in "abcd"}, "e": 1900.0}, recorded) != []
+
+
+def test_no_test_leaves_the_suites_by_being_slow() -> None:
+    longest = {name for name, s in durations.read().items() if s >= durations.LIMITS["long"]}
+    assert longest - durations.LONG == set(), "make it shorter, or name it in `LONG`"
 
 
 def test_recorded_tests_exist() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def test_each_is_one_line_of_the_code() -> None:
         changed = mutate(text, mutant)
         lines = zip(text.splitlines(), changed.splitlines(), strict=True)
         assert sum(one != other for one, other in lines) == 1, mutant.id
+        ast.parse(changed)
 
 
 def test_each_names_tests_that_exist() -> None:

@@ -156,7 +156,7 @@ def in_fork(
     Returns
     -------
     verdict : str
-        ``"survived"``, ``"killed"``, or ``"killed (time)"``.
+        ``"survived"``, ``"killed"``, ``"killed (time)"``, ``"no tests"``, or ``"broken"``.
     by : str
         The first test that failed, or what else happened.
     """
@@ -183,13 +183,14 @@ def in_fork(
     if not pid:
         os.waitpid(child, 0)
         return "killed (time)", f"more than {seconds:g} s"
-    by = told.read_text() if told.exists() else ""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return "survived", ""
     if code == 5:
         return NO_TESTS, ""
-    return "killed", by or f"exit {code}"
+    if code in (1, 2) and told.exists():
+        return "killed", told.read_text()
+    return "broken", f"exit {code}"  # of pytest or of the machine: that finds no fault
 
 
 def _run_tests(copy: Path, tests: Sequence[str], marks: str, cache: Path | None, told: Path) -> int:
@@ -289,7 +290,7 @@ def run_all(
             copy.mkdir()
             copy_tracked(copy)
         if not known_green:
-            _check_unchanged(mutants, marks[0], copies)
+            _check_unchanged(mutants, " or ".join(f"({one})" for one in marks), copies)
         children = []
         for number, copy in enumerate(copies):
             sys.stdout.flush()

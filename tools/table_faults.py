@@ -46,7 +46,8 @@ entry of the journal or the transcript. Every boundary and every message of the 
 FLOWER_TOP = """\
 ## Flower engine, `make test-flower`
 
-The methods do not differ here: what is signed and kept is the same as on the folder engine.
+The methods do not differ here: what is signed and kept is the same as on the folder engine. Faults
+of several kinds take turns here, too.
 """
 
 Tests = tuple[tuple[Any, str, dict[str, Any]], ...]

@@ -250,14 +250,12 @@ class Case:
     """A method on a federation, with what the pooled rows give where the method is exact.
 
     ``factory`` keeps the undisturbed run: ask for the `record` and not for a run of your own.
-    ``long``: so many questions that losing each of them in turn is slow.
     """
 
     method: Method
     factory: Remembering
     oracle: Oracle | None = None
     asynchronous: bool = False
-    long: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factory", Remembering(self.factory))
@@ -269,63 +267,49 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "assistance-test": Case(
-        AssistanceTest(family="normal", n_directions=2), over_columns, long=True
-    ),
+    "assistance-test": Case(AssistanceTest(family="normal", n_directions=2), over_columns),
     # One round of training: later ones are no different.
-    "assisted-glm": Case(
-        AssistedGLM(family="normal", response="share", n_rounds=1), over_columns, long=True
-    ),
+    "assisted-glm": Case(AssistedGLM(family="normal", response="share", n_rounds=1), over_columns),
     "mean-and-sd": Case(MeanAndSD(), plain, pooled_mean_and_sd),
-    "mean-and-sd scaled": Case(MeanAndSD(), scaled, long=True),
+    "mean-and-sd scaled": Case(MeanAndSD(), scaled),
     "class-sums": Case(ClassSums(edges=((0.0,), (2.0,))), plain),
     "asynchronous": Case(Asynchronous(turns=2), plain, asynchronous=True),
     "ensemble-clustering": Case(
-        EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret, long=True
+        EnsembleClustering(n_clusters=3, n_init=2, stability_pairs=1), secret
     ),
     "ensemble-clustering by held-out entries": Case(
         EnsembleClustering(n_clusters="cv", max_clusters=4, n_init=2, n_folds=3, stability_pairs=0),
         secret,
-        long=True,
     ),
     "ensemble-clustering of sequences": Case(
         EnsembleClustering(
             model="markov-mixture", n_clusters=2, n_init=2, max_clusters=2, stability_pairs=0
         ),
         of_sequences,
-        long=True,
     ),
     "ensemble-clustering of categories": Case(
         EnsembleClustering(
             model="latent-class", n_clusters="vote", n_init=2, max_clusters=2, stability_pairs=0
         ),
         of_categories,
-        long=True,
     ),
     # Few rows of few columns: what is chosen among is one community, two, or each column alone.
-    "federated-community-bayes": Case(
-        FederatedCommunityBayes(choosing=0.4, holdout=0.2), labelled, long=True
-    ),
+    "federated-community-bayes": Case(FederatedCommunityBayes(choosing=0.4, holdout=0.2), labelled),
     "federated-community-bayes exact": Case(
         FederatedCommunityBayes(n_communities=2, fit="exact", holdout=0.0),
         labelled_by_partners,
-        long=True,
     ),
     "federated-pca": Case(FederatedPCA(n_splits=2), plain, pooled_components),
-    "federated-pca with gaps": Case(
-        FederatedPCA(rule="one-standard-error"), sites_with_gaps, long=True
-    ),
-    "federated-sparse-qda": Case(FederatedSparseQDA(n_alphas=3), labelled, long=True),
+    "federated-pca with gaps": Case(FederatedPCA(rule="one-standard-error"), sites_with_gaps),
+    "federated-sparse-qda": Case(FederatedSparseQDA(n_alphas=3), labelled),
     "federated-sparse-qda by blocks": Case(
         FederatedSparseQDA(alphas=(0.9, 0.5, 0.2), screening=True, choose="holdout"),
         labelled_by_partners,
-        long=True,
     ),
     # Sites protect their records; both ways to begin, and sums of those who were there before.
     "latent-class-regression": Case(
         LatentClassRegression(n_classes=2, rounds=1, settle_rounds=0, average_rounds=1),
         in_classes,
-        long=True,
     ),
     "latent-class-regression of some in each round": Case(
         LatentClassRegression(
@@ -339,10 +323,9 @@ CASES: dict[str, Case] = {
             server_cache=True,
         ),
         in_classes,
-        long=True,
     ),
     "meta-clustering": Case(
-        MetaClustering(candidates="linear", gain_folds=2, stability_runs=1), predicting, long=True
+        MetaClustering(candidates="linear", gain_folds=2, stability_runs=1), predicting
     ),
     "meta-clustering by held-out loss": Case(
         MetaClustering(
@@ -353,20 +336,16 @@ CASES: dict[str, Case] = {
             stability_runs=0,
         ),
         predicting,
-        long=True,
     ),
-    "community-bayes": Case(CommunityBayesStudy(candidates=(1, 2), cv=3), one_table, long=True),
-    "sparse-qda": Case(SparseQDAStudy(n_alphas=4, cv=3), one_table, long=True),
-    "cluster-count": Case(
-        ClusterCountStudy(n_clusters=(1, 2, 3), n_init=2, n_splits=3), with_gaps, long=True
-    ),
+    "community-bayes": Case(CommunityBayesStudy(candidates=(1, 2), cv=3), one_table),
+    "sparse-qda": Case(SparseQDAStudy(n_alphas=4, cv=3), one_table),
+    "cluster-count": Case(ClusterCountStudy(n_clusters=(1, 2, 3), n_init=2, n_splits=3), with_gaps),
     "matrix-completion": Case(
-        MatrixCompletionStudy(model="hard", grid=(0, 1, 2), n_splits=3), with_gaps, long=True
+        MatrixCompletionStudy(model="hard", grid=(0, 1, 2), n_splits=3), with_gaps
     ),
     "reference-averaging": Case(
         ReferenceAveraging(estimator="ridge", penalties=(0.1, 10.0), max_rounds=2),
         predicting,
-        long=True,
     ),
     "reference-averaging asynchronous": Case(
         ReferenceAveraging(
@@ -374,7 +353,6 @@ CASES: dict[str, Case] = {
         ),
         predicting,
         asynchronous=True,
-        long=True,
     ),
 }
 

@@ -72,7 +72,7 @@ def test_order_workers_and_backend_do_not_matter(case: Case, backend: Any) -> No
 def test_absence_is_as_stated(case: Case) -> None:
     """Each action at another round, and at another site, by turns."""
     sites = case.record.federation.engine.sites
-    site = sites[rotation() % len(sites)]
+    site = sites[rotation() // 7 % len(sites)]  # not in step with the rounds
     check_method.check_absence(case.method, case.factory, sites=[site], turn=rotation())
 
 

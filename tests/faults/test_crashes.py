@@ -50,6 +50,7 @@ def _moments(boundaries: list[tuple[int, str]], action: str) -> list[tuple[int, 
 
 def _chosen(moments: list[tuple[int, str]], turn: int | None) -> list[tuple[int, str]]:
     """All moments, or one of them by turns."""
+    assert moments
     return moments if turn is None else [moments[turn % len(moments)]]
 
 

@@ -235,6 +235,7 @@ def test_a_message_that_never_arrives_whole_is_reported(alone: Stage, case: str)
     assert alone.run(case, run, deadline=1.5, log=log) == 8, alone.said()
     said = (alone.root / log).read_text()
     assert said.count("\n") == 1 and SITES[0] in said and "no reply within the deadline" in said
+    assert acted_on(alone, f"trace-{SITES[0]}", run), "nothing was damaged"
     assert not (alone.root / run / "result.json").exists()
 
 

@@ -1,7 +1,7 @@
 """Sites that recall what they answered in an earlier test, and sites whose replies are altered.
 
 Tests of hostile replies run one study many times; only what follows an altered reply is computed
-anew. They must give the run an id of their own, or no two questions are the same.
+anew. They give all runs one id, `RUN`, or no two questions would be the same.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_every_method(case: Case) -> None:
 
 
 def test_errors_quote_no_value() -> None:
-    """The error is one of a step of its own, whatever the method."""
+    """The error is one of a step of its own, whatever the method; `test_attacks` has all cases."""
     outcome = CANARIES["canaries in errors"].run(CASES["mean-and-sd"].method, factory)
     assert outcome.verdict == "blocked" and "none of 15 planted" in outcome.evidence
 

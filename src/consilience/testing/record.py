@@ -65,7 +65,8 @@ class Record:
     def replayed(self, script: Script) -> Federation:
         """Return the federation behind an engine that repeats the replies, but for the script.
 
-        A run over it must have the record's run id and seed; sites compute nothing.
+        A run over it must have the record's run id and seed; sites compute nothing. Questions are
+        compared but for their messages, which a coordinator may have to seal anew.
         """
         return dataclasses.replace(self.federation, engine=_Repeating(self, script))
 
