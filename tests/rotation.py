@@ -23,7 +23,10 @@ VARIABLE = "CONSILIENCE_ROTATION"
 
 def rotation() -> int:
     """Return the number of this run; the workers of one run agree, also over midnight."""
-    return int(os.environ.setdefault(VARIABLE, str(datetime.now(UTC).toordinal())))
+    text = os.environ.setdefault(VARIABLE, str(datetime.now(UTC).toordinal()))
+    if not text.isdecimal():
+        raise pytest.UsageError(f"{VARIABLE} must be a whole number, not {text!r}")
+    return int(text)
 
 
 def by_turns(

@@ -79,6 +79,12 @@ def test_each_of_the_first_factors_meets_one_of_the_last(monkeypatch: pytest.Mon
     assert len(met) == 12
 
 
+def test_a_day_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "monday")
+    with pytest.raises(pytest.UsageError, match="must be a whole number, not 'monday'"):
+        rotation()
+
+
 def test_each_value_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     met = []
     for day in range(3):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutants import LIST, TABLE, Mutant, MutantError, faults_of, mutate, read_list
+from tools.mutants import LIST, TABLE, Mutant, MutantError, faults_of, main, mutate, read_list
 
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = read_list()
@@ -51,6 +51,17 @@ def test_two_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "list.toml").write_text(f"[[mutant]]{entry}[[mutant]]{entry}", encoding="utf-8")
     with pytest.raises(MutantError, match="two mutants named"):
         read_list(tmp_path / "list.toml")
+
+
+def test_what_is_not_there_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        (["--list", str(tmp_path / "none.toml")], "mutants: there is no list"),
+        (["gate-99"], "mutants: no mutant's name begins with gate-99"),
+    ):
+        assert main(["--marks", "not slow", *words]) == 2
+        assert capsys.readouterr().err.startswith(said)
 
 
 def test_survivors_need_a_reason_and_a_reason_needs_a_survivor() -> None:

@@ -92,8 +92,10 @@ def read_list(path: Path = LIST) -> list[Mutant]:
     Raises
     ------
     MutantError
-        Two mutants have one name.
+        There is no list, or two mutants have one name.
     """
+    if not path.is_file():
+        raise MutantError(f"there is no list {path}: name one with --list")
     rows = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
     mutants = [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows]
     twice = [name for name, n in Counter(one.id for one in mutants).items() if n > 1]
@@ -369,12 +371,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", type=Path, default=LIST)
     parser.add_argument("--table", type=Path, help="where the rows go")
     given = parser.parse_args(words)
-    mutants = [
-        one
-        for one in read_list(given.list)
-        if not given.names or one.id.startswith(tuple(given.names))
-    ]
+    wanted = tuple(given.names) or ("",)
     try:
+        mutants = [one for one in read_list(given.list) if one.id.startswith(wanted)]
+        if not mutants:
+            raise MutantError(f"no mutant's name begins with {' or '.join(wanted)}: see the list")
         rows = run_all(mutants, given.marks, given.workers, known_green=given.known_green)
     except MutantError as error:
         print(f"mutants: {error}", file=sys.stderr)
