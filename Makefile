@@ -16,6 +16,8 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export MPLBACKEND ?= Agg
+# Empty means no: hundreds of tests start an interpreter, which then reads what is compiled.
+export PYTHONDONTWRITEBYTECODE :=
 export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1

@@ -1,12 +1,13 @@
 """What tests take, recorded, decides which suite they are in.
 
 ``tests/durations.tsv`` has a line for each test that takes a while: seconds (call, set-up and
-tear-down) and name. The marks ``medium``, ``slow`` and ``long`` follow from it; nobody sets them by
-hand. A test that is not in the file is quick. Suites of another kind (`KINDS`) are chosen by their
-own mark alone.
+tear-down) and name. A fixture that several tests share counts for each of them, whichever comes
+first: else the suites would hand it on to one another. The marks ``medium``, ``slow`` and ``long``
+follow from the file; nobody sets them by hand. A test that is not in it is quick. Suites of another
+kind (`KINDS`) are chosen by their own mark alone.
 
-``make durations`` runs the suites and writes the file. `LONG` names the tests of a minute or more,
-which only ``make test-nightly`` runs: none leaves the other suites without being named.
+``make durations`` runs the suites and writes the file. `LONG` names the functions whose tests may
+be long, so that only ``make test-nightly`` runs them: none leaves the other suites unnamed.
 
 Every run compares what it sees with what is recorded, allowing for a machine that is slower or
 busier as a whole, and says in its last lines which tests are more than three times off: a mark that
@@ -16,17 +17,32 @@ is wrong is told, and nothing fails by it.
 from __future__ import annotations
 
 import statistics
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 RECORDED = Path(__file__).with_name("durations.tsv")
-LIMITS = {"medium": 0.3, "slow": 1.0, "long": 60.0}
+LIMITS = {"medium": 0.3, "slow": 1.0, "long": 15.0}
 """Seconds from which a test has the mark."""
 KINDS = ("faults", "flower", "postgresql", "r")
-LONG = {"tests/methods/test_meta_clustering.py::test_five_hundred_sites"}
+LONG = {
+    "tests/cli/test_commands.py::test_long_demo_runs",
+    "tests/docs/test_deploy_page.py::test_the_guide_is_followed_word_by_word",
+    "tests/docs/test_latent_class_page.py::test_python_of_the_guide_prints_what_it_shows",
+    "tests/estimators/test_wide_papers.py::test_digits",
+    "tests/methods/test_assisted_papers.py::test_coverage_with_a_masked_response",
+    "tests/methods/test_assisted_papers.py::test_rounds",
+    "tests/methods/test_assisted_papers.py::test_rounds_on_connections",
+    "tests/methods/test_ensemble_coded_papers.py::test_regions_of_mvad",
+    "tests/methods/test_ensemble_coded_papers.py::test_sites_are_closer_in_shared_classes_where_sequences_are_short",
+    "tests/methods/test_meta_clustering.py::test_five_hundred_sites",
+    "tests/methods/test_meta_clustering_papers.py::test_two_groups_of_linear_learners",
+    "tests/tall/test_guide.py::test_the_example_prints_what_the_page_shows",
+}
 WORTH_RECORDING = 0.1
 FACTOR = 3.0
 
@@ -85,6 +101,8 @@ class Clock:
     def __init__(self, config: pytest.Config) -> None:
         self._recorded = read()
         self._measured: dict[str, float] = defaultdict(float)
+        self._shared: dict[object, float] = {}  # seconds of fixtures that outlive a test
+        self._paid = 0.0  # of them, by the test that is being set up
         self._writes = bool(config.getoption("--write-durations"))
 
     @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
@@ -95,10 +113,33 @@ class Clock:
             if mark and not any(item.get_closest_marker(kind) for kind in KINDS):
                 item.add_marker(mark)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self._shared[fixturedef] = time.perf_counter() - begun
+                self._paid += self._shared[fixturedef]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
+        report = yield
+        if report.when == "setup":
+            used = getattr(item, "_fixtureinfo", None)
+            found = {d for ds in used.name2fixturedefs.values() for d in ds} if used else ()
+            # An attribute of the report, since it is read in the process that collects them.
+            report.seconds_of_others = sum(self._shared.get(d, 0.0) for d in found) - self._paid
+            self._paid = 0.0
+        return report
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        unknown = "turn" in report.keywords and report.nodeid not in self._recorded
-        if not any(kind in report.keywords for kind in KINDS) and (self._writes or not unknown):
-            self._measured[report.nodeid] += report.duration
+        known = report.nodeid in self._recorded
+        left_out = {*KINDS, "nightly", *(() if self._writes or known else ("turn",))}
+        if left_out.isdisjoint(report.keywords):
+            others = max(getattr(report, "seconds_of_others", 0.0), 0.0)
+            self._measured[report.nodeid] += report.duration + others
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._writes:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests import durations
 from tests.rotation import VARIABLE, by_turns, one_in, rotation
 
+
+class _Fixture(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_marks() -> None:
-    seconds = (0.0, 0.29, 0.3, 0.9, 1.0, 59.0, 60.0, 500.0)
+    seconds = (0.0, 0.29, 0.3, 0.9, 1.0, 14.0, 15.0, 500.0)
     marks = ["", "", "medium", "medium", "slow", "slow", "long", "long"]
     assert [durations.mark_of(s) for s in seconds] == marks
 
@@ -35,8 +41,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_only_what_is_far_off_is_told() -> None:
     recorded = {"a": 0.5, "b": 1.0, "c": 5.0}
-    assert durations.off({"a": 0.5, "b": 170.0, "c": 0.4, "new": 0.8}, recorded) == []
-    found = durations.off({"a": 0.5, "b": 190.0, "c": 0.3, "new": 1.0}, recorded)
+    assert durations.off({"a": 0.5, "b": 40.0, "c": 0.4, "new": 0.8}, recorded) == []
+    found = durations.off({"a": 0.5, "b": 50.0, "c": 0.3, "new": 1.0}, recorded)
     assert [sentence.split()[0] for sentence in found] == ["b", "c", "new"]
 
 
@@ -48,7 +54,29 @@ def test_a_machine_that_is_slow_as_a_whole_is_allowed_for() -> None:
 
 def test_no_test_leaves_the_suites_by_being_slow() -> None:
     longest = {name for name, s in durations.read().items() if s >= durations.LIMITS["long"]}
-    assert longest - durations.LONG == set(), "make it shorter, or name it in `LONG`"
+    unnamed = {name.split("[")[0] for name in longest} - durations.LONG
+    assert unnamed == set(), "make it shorter, or name it in `LONG`"
+
+
+def test_what_tests_share_counts_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 3.0, 3.0, 3.5])
+    monkeypatch.setattr(durations.time, "perf_counter", lambda: next(now))
+    clock = durations.Clock(SimpleNamespace(getoption=lambda _: True))  # type: ignore[arg-type]
+    study, own = _Fixture(scope="module"), _Fixture(scope="function")
+
+    def others(*used: object, sets_up: tuple[object, ...] = ()) -> float:
+        for fixture in sets_up:
+            list(clock.pytest_fixture_setup(fixture))  # type: ignore[arg-type]
+        fixtures = SimpleNamespace(name2fixturedefs={str(i): [d] for i, d in enumerate(used)})
+        report = clock.pytest_runtest_makereport(SimpleNamespace(_fixtureinfo=fixtures))  # type: ignore[arg-type]
+        next(report)
+        with pytest.raises(StopIteration) as ended:
+            report.send(SimpleNamespace(when="setup"))  # type: ignore[attr-defined]
+        return float(ended.value.value.seconds_of_others)
+
+    assert others(study, sets_up=(study,)) == 0.0  # it is in its own time
+    assert others(study, own, sets_up=(own,)) == 3.0
+    assert others() == 0.0
 
 
 def test_recorded_tests_exist() -> None:

@@ -158,7 +158,6 @@ def test_features_that_only_interact_are_one_community() -> None:
     assert abs(apart.score(new, right) - 0.5) < 0.07
 
 
-@pytest.mark.long
 def test_communities_lower_the_error_where_they_are_there_and_not_where_not() -> None:
     """Logistic regression almost without a penalty, 20 rows of each of three classes.
 

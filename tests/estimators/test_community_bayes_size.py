@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from consilience import CommunityBayesClassifier
 from consilience.datasets.simulate_wide import simulate_separate_groups
@@ -42,7 +41,6 @@ def test_memory_of_the_tree() -> None:
     assert found_share(cut(tree, 80)) > 0.9
 
 
-@pytest.mark.long
 def test_memory_of_a_fit() -> None:
     p = 3000
     x, y = simulate_separate_groups(100, p // 10, rng=stream(0), group=10, shift=0.15)

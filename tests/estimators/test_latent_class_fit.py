@@ -199,7 +199,6 @@ def test_marginal_likelihood_picks_among_restarts() -> None:
     assert joint - shares <= fit.log_marginals.max() <= joint + entropy - shares
 
 
-@pytest.mark.long
 def test_overlapping_classes_are_not_given_up() -> None:
     """3 events, sigma = 1.5: labels are uncertain, and drawn ones look as if 3 classes did."""
     right = 0

@@ -53,7 +53,6 @@ def test_digits_ends_of_the_path(digits: Any) -> None:
         assert [errors(fit, new, label) for fit in ends] == [53, 21]
 
 
-@pytest.mark.long
 def test_digits(digits: Any) -> None:
     """At most 20 errors, and fewer than the 21 of shrinkage towards the diagonal."""
     x, y, new, label = digits

@@ -49,7 +49,6 @@ def test_thousand_features() -> None:
     assert ratio < 5
 
 
-@pytest.mark.long
 def test_five_thousand_features() -> None:
     """A p x p matrix would be 8.3 times the table: here everything stays below 4 times."""
     x, y = table_of(5000)

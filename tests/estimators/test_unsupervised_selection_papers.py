@@ -76,7 +76,6 @@ def test_the_rank_is_found_where_factors_are_dense_and_noise_is_white() -> None:
             assert found[model]["off"] == 0.0, (seed, model)
 
 
-@pytest.mark.long
 def test_sparse_factors_cost_truncation_more_than_refitting() -> None:
     """Eight tables: standard deviations of 2 and .5 each, so that .7 and .2 remain of means."""
     sets = [rank("sparse factors, white noise", SEED + i) for i in range(8)]
@@ -91,7 +90,6 @@ def test_sparse_factors_cost_truncation_more_than_refitting() -> None:
     assert printed < exact
 
 
-@pytest.mark.long
 def test_noise_whose_variance_differs_by_row_and_column_chooses_too_many() -> None:
     """Coloured noise: eight tables, each off by one or two on average."""
     off = [rank("gaussian factors, coloured noise", SEED + i)["SOFT+"]["off"] for i in range(8)]

@@ -118,7 +118,6 @@ def run(data_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactor
     return method_of(study).run(federation, seed=study.seed)
 
 
-@pytest.mark.long
 def test_no_groups(run: Run) -> None:
     assert run.result.sites == tuple(ROWS)
     assert run.result.left_out == {}
@@ -126,7 +125,6 @@ def test_no_groups(run: Run) -> None:
     assert run.result.status != "groups"
 
 
-@pytest.mark.long
 def test_the_own_model_loses_and_an_intercept_does_not_help(run: Run) -> None:
     """On halves of a site the shrunken intercept costs a little: -.0101 (se .0036).
 

@@ -69,7 +69,6 @@ def test_tables_of_the_areas(data_dir: Callable[[str], Path]) -> None:
     assert np.linalg.matrix_rank(scaled - scaled.mean(), tol=1e-6) == 77
 
 
-@pytest.mark.long
 def test_every_area_can_take_part_under_strict_rules(workspace: Path) -> None:
     study = Study.load(workspace / "study.toml")
     files = read_site_files(study)
@@ -78,7 +77,6 @@ def test_every_area_can_take_part_under_strict_rules(workspace: Path) -> None:
     assert [check.error for check in checks] == [None] * 50
 
 
-@pytest.mark.long
 def test_the_rounds_close_the_gap(workspace: Path, run: Run) -> None:
     """Over ten draws the share is .988 on average, .980 at least (``replications``)."""
     result = run.result
@@ -93,7 +91,6 @@ def test_the_rounds_close_the_gap(workspace: Path, run: Run) -> None:
     assert len(result.to_estimator().predict(new[list(feature_names())])) == 1000
 
 
-@pytest.mark.long
 def test_random_areas_are_no_example(data_dir: Callable[[str], Path]) -> None:
     """Rows dealt out at random leave nothing to gain: R2 .887 and .888, with 12 inputs .643."""
     sites, new = site_tables(read_grids(data_dir("grid_stability")), by_tau1=False)

@@ -44,7 +44,6 @@ def printed(page: str) -> dict[str, dict[str, float]]:
     return found
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", DATA)
 def test_the_mixed_model_is_ahead(grouped: dict[str, Grouped], name: str) -> None:
     """As the page shows it; classes move by .02 (sleepstudy) and .002 (Exam) over their seeds."""

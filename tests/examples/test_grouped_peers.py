@@ -77,7 +77,6 @@ def test_parts_that_share_no_group_are_solved_apart() -> None:
     np.testing.assert_allclose(model.crossed, of_levels @ left, atol=1e-9)
 
 
-@pytest.mark.long
 def test_against_statsmodels() -> None:
     from statsmodels.regression.mixed_linear_model import MixedLM
 

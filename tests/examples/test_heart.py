@@ -95,7 +95,6 @@ def test_the_null_is_printed_beside_it(heart: tuple[Run, pd.DataFrame]) -> None:
     assert "no clear evidence" in run.result.summary()
 
 
-@pytest.mark.long
 def test_held_out_entries_take_two_classes(
     data_dir: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

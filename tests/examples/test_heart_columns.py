@@ -179,7 +179,6 @@ def test_the_priced_test_charges_its_price_once(space: Workspace) -> None:
     )
 
 
-@pytest.mark.long
 def test_how_often_the_partner_is_found(space: Workspace) -> None:
     """Shares over 200 draws have a standard error of at most .035."""
     whole = read_all(space.study("test"), space.files("test"))
@@ -189,7 +188,6 @@ def test_how_often_the_partner_is_found(space: Workspace) -> None:
     assert shares[None] == pytest.approx(0.91, abs=0.06)
 
 
-@pytest.mark.long
 def test_gain_over_many_splits(space: Workspace) -> None:
     """Pooled or with numeric codings there is a gain; at Cleveland with indicators hardly."""
     pooled = splits(read_all(space.study("fit"), space.files("fit")), "clinic")

@@ -73,7 +73,6 @@ def test_studies_of_threes_can_run(digits: Path) -> None:
     assert read.parameters["grid"] == list(range(61))
 
 
-@pytest.mark.long
 def test_errors_of_ratings_that_took_no_part(jester: Path) -> None:
     """Errors as the page shows them, and the bounds that the method is held to."""
     run: Any = run_workspace(jester)
@@ -94,7 +93,6 @@ def test_errors_of_ratings_that_took_no_part(jester: Path) -> None:
     assert run.result.n_final == pytest.approx(36_321, abs=5)
 
 
-@pytest.mark.long
 def test_rank_of_threes_and_an_edge_that_is_none(digits: Path) -> None:
     found: dict[str, Any] = {
         name: run_workspace(digits, f"{name}.toml") for name in ("rank", "rank-soft")

@@ -90,7 +90,6 @@ def test_every_department_can_take_part_under_strict_rules(workspace: Path) -> N
     assert [check.error for check in checks] == [None] * 14
 
 
-@pytest.mark.long
 def test_classes_beside_mixed_models(workspace: Path, run: Run) -> None:
     """Errors on new ratings, as the page shows them.
 
@@ -122,7 +121,6 @@ def printed(page: str) -> dict[str, float]:
     return {line[0]: float(line[1]) for line in lines}
 
 
-@pytest.mark.long
 def test_what_the_sites_measure(run: Run) -> None:
     ridge, _, classes, mean = run.result.pooled_mse
     assert classes < 0.98 * ridge < mean

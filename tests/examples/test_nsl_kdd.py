@@ -76,7 +76,6 @@ def test_new_connections_are_predicted(space: Workspace, fitted: Run) -> None:
     assert found["deviance"] < fitted.result.holdout["alone"]
 
 
-@pytest.mark.long
 def test_plain_alternation_takes_far_more_rounds(space: Workspace, fitted: Run) -> None:
     """Rounds as measured: 9 with the span, 13 with Anderson acceleration, 80 without."""
     rounds = {
@@ -97,7 +96,6 @@ def test_plain_alternation_takes_far_more_rounds(space: Workspace, fitted: Run) 
     assert final <= rounds["none"].deviance["joint"] * (1 + 1e-9)
 
 
-@pytest.mark.long
 def test_how_often_the_partner_is_found(space: Workspace) -> None:
     """Shares over 100 draws have a standard error of at most .05."""
     whole = read_all(space.study("test"), space.files("test"))

@@ -68,7 +68,6 @@ def test_tables_of_the_services(data_dir: Callable[[str], Path]) -> None:
     assert min(smallest.values()) >= 20, smallest
 
 
-@pytest.mark.long
 def test_every_service_can_take_part_under_strict_rules(workspace: Path) -> None:
     study = Study.load(workspace / "study.toml")
     files = read_site_files(study)
@@ -88,7 +87,6 @@ def test_own_rows_offered_as_public_ones_stop_the_study(workspace: Path, tmp_pat
         run_workspace(root, max_rounds=1)
 
 
-@pytest.mark.long
 def test_twenty_rounds_close_most_of_the_gap(workspace: Path) -> None:
     """Over ten draws the share is .74 on average, .66 at least (``replications``)."""
     run = run_workspace(workspace, max_rounds=20)
@@ -97,7 +95,6 @@ def test_twenty_rounds_close_most_of_the_gap(workspace: Path) -> None:
     assert found["share"] >= 0.60
 
 
-@pytest.mark.long
 def test_a_hundred_rounds_are_near_the_pooled_fit(workspace: Path) -> None:
     """Over ten draws the share is .96 on average, .91 at least."""
     run = run_workspace(workspace)
@@ -116,7 +113,6 @@ def test_a_hundred_rounds_are_near_the_pooled_fit(workspace: Path) -> None:
     assert np.nansum(sizes * own) < 0
 
 
-@pytest.mark.long
 def test_on_random_sites_averaging_beats_the_pooled_fit(data_dir: Callable[[str], Path]) -> None:
     """Near the pooled fit is not always better: averaged probabilities win by .0041 (se .0004)."""
     sites, _, new = site_tables(connections(data_dir("nsl_kdd")), by_service=False)

@@ -57,7 +57,6 @@ def test_studies_can_run(mvad: Path, biofam: Path) -> None:
         assert study.columns.levels[study.columns.sequence[0]] == states
 
 
-@pytest.mark.long
 def test_regions_mean_the_same_by_a_class(mvad: Path) -> None:
     """The bounds that the method is held to; the figures of the page are of one such run."""
     run: Any = run_workspace(mvad, stability_pairs=0)
@@ -76,7 +75,6 @@ def test_regions_mean_the_same_by_a_class(mvad: Path) -> None:
     assert "By BIC, every site prefers one class" in said.text and said.tone == "caution"
 
 
-@pytest.mark.long
 def test_languages_prefer_one_class_too(biofam: Path) -> None:
     run: Any = run_workspace(biofam, stability_pairs=0)
     assert set(run.result.votes.values()) == {1}

@@ -105,7 +105,6 @@ def test_digits_are_means_of_squares(data_dir: Callable[[str], Path]) -> None:
     assert np.array_equal(np.sort(rows), np.sort(known.index))
 
 
-@pytest.mark.long
 def test_vowels_of_new_speakers_and_of_known_ones(places: dict[str, Path]) -> None:
     """Counts of the page; the order of the rules turns round with the speakers."""
     page = (EXAMPLES / "vowel" / "README.md").read_text(encoding="utf-8")
@@ -123,7 +122,6 @@ def test_vowels_of_new_speakers_and_of_known_ones(places: dict[str, Path]) -> No
     assert qda < sparse < lda
 
 
-@pytest.mark.long
 def test_spam_in_one_table_and_in_three_mailboxes(places: dict[str, Path]) -> None:
     """Wrong letters among 1,601, as the page shows them."""
     place = places["spam"]
@@ -147,7 +145,6 @@ def test_spam_in_one_table_and_in_three_mailboxes(places: dict[str, Path]) -> No
     assert sorted(len(community) for community in run.result.communities) == [1, 56]
 
 
-@pytest.mark.long
 def test_digits_in_one_table_and_at_three_offices(places: dict[str, Path]) -> None:
     """Wrong digits among 332, as the page shows them."""
     place = places["digits"]

@@ -79,7 +79,6 @@ def test_entity_counts_favour_large_agents() -> None:
     assert found["exact distance"] < found["left out distance"]
 
 
-@pytest.mark.long
 def test_price_of_the_rules_for_class_sums() -> None:
     free = disclosure(64, "local", "simulation", SEED)
     ruled = disclosure(64, "local", "strict", SEED)

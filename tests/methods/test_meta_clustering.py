@@ -266,7 +266,6 @@ def test_groups_of_few_sites(design: Any, policy: str) -> None:
     assert share_exact(design, (2, 3, 5, 8), 2, policy=policy) >= 7 / 8
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
 def test_groups_of_few_sites_in_many_data_sets(design: Any) -> None:
     """80 data sets, Monte Carlo error 2.4 points at 95 %."""

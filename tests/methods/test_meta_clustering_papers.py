@@ -30,19 +30,11 @@ def test_fairness(seed: int) -> None:
     assert strong["oracle"] < strong["sec"] < 0.6 * strong["fairness"]
 
 
-@pytest.mark.parametrize(
-    ("n_features", "snr"),
-    [
-        pytest.param(5, 32, marks=pytest.mark.long),
-        (10, 64),
-        pytest.param(20, 128, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("n_features", "snr"), [(5, 32), (10, 64), (20, 128)])
 def test_two_groups_of_linear_learners(n_features: int, snr: int) -> None:
     assert np.mean([simulation1(n_features, snr, "pairwise", s)["exact"] for s in range(3)]) == 1
 
 
-@pytest.mark.long
 def test_wide_learners_with_three_methods() -> None:
     found = simulation2(3, 0)
     assert found["exact"] == 1

@@ -336,7 +336,6 @@ def test_training_errors_in_place_of_cross_fitted_ones_split_equal_sites():
 # long tests: the figures of docs/proofs/pairwise-test.md
 
 
-@pytest.mark.long
 def test_homogeneous_sites_are_split_in_at_most_two_percent():
     found = {n_sites: false_splits("slow", n_sites, 200) for n_sites in HOMOGENEOUS_SITES}
     splits, sets = (sum(part) for part in zip(*found.values()))
@@ -344,7 +343,6 @@ def test_homogeneous_sites_are_split_in_at_most_two_percent():
     assert splits <= 0.02 * sets, found
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("noise", [1.0, math.sqrt(5.0)], ids=["strong", "half"])
 @pytest.mark.parametrize("design", ["two", "two flip", "odd", "odd flip"])
 def test_two_groups_and_one_odd_site_are_found(design, noise):
@@ -353,13 +351,11 @@ def test_two_groups_and_one_odd_site_are_found(design, noise):
     assert all(right >= 0.95 * sets for right, sets in found.values()), found
 
 
-@pytest.mark.long
 def test_unique_sites_are_told_apart():
     found = {n_sites: recovered("unique", n_sites, 300) for n_sites in (2, 3, 4, 5)}
     assert all(right >= 0.95 * sets for right, sets in found.values()), found
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", list(NULLS))
 def test_equal_functions_have_mean_about_zero(name):
     w, se, z = null(name, 250 if "trees" in name else 1000)
@@ -369,7 +365,6 @@ def test_equal_functions_have_mean_about_zero(name):
     assert np.mean(z > sc.LONE_THRESHOLD) < 0.05
 
 
-@pytest.mark.long
 def test_learning_curve_and_spread_of_least_squares():
     """Mean -(1.33)/12 standard errors and ratio sqrt(2/1.5), both first order."""
     w, se, _ = null("500 and 500 rows", 2000)
@@ -378,14 +373,12 @@ def test_learning_curve_and_spread_of_least_squares():
     assert spread_ratio(w, se) == pytest.approx(math.sqrt(2 / 1.5), abs=0.06)
 
 
-@pytest.mark.long
 def test_what_the_margin_tolerates():
     shares = {ratio: split_at(ratio, 2000, 300) for ratio in (0.0, 0.5, 1.0, 1.5, 2.0)}
     assert shares[0.0] == 0.0 and shares[0.5] <= 0.02
     assert shares[1.0] < 0.15 and shares[2.0] > 0.9
 
 
-@pytest.mark.long
 def test_power_that_is_promised():
     """It holds where the standard error grows with the difference; the control without fails."""
     for n in (50, 100, 400):
@@ -394,7 +387,6 @@ def test_power_that_is_promised():
         assert power_kept(n, 300, grows=False)[1] < 0.5
 
 
-@pytest.mark.long
 def test_mean_z_between_equal_clusters_falls_with_the_root_of_their_size():
     for size in (1, 2, 4, 8):
         values = mean_z_between(size, 300)

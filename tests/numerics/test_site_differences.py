@@ -248,7 +248,6 @@ def test_intervals_hold_the_truth(n: int, times: float) -> None:
     assert 1 - sum(coverage((2, 1, INITIAL), n, times, 200)) >= enough(200)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("times", [NONE, SMALL, LARGE])
 @pytest.mark.parametrize("n", [30, 1000])
 @pytest.mark.parametrize(

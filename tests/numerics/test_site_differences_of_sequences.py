@@ -78,7 +78,6 @@ def classes_given(moved: float, n: int, replicates: int) -> np.ndarray:
     return np.array(misses)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("moved", [0.0, 0.15, 0.6])
 @pytest.mark.parametrize("n", [60, 600])
 def test_steps_within_sequences_leave_the_coverage(moved: float, n: int) -> None:

@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
@@ -88,14 +89,18 @@ class RunInfo:
 
 def libraries() -> dict[str, str]:
     """Return versions of the numerical libraries and their hash."""
-    found = {}
-    for name in _NUMERIC:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "absent"
+    found = {name: _version(name) for name in _NUMERIC}
     found["lock"] = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
     return found
+
+
+@cache
+def _version(name: str) -> str:
+    """Version of a library; looked up once, since a whole search path is read for it."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
 
 
 class RunStore:
