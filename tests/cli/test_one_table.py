@@ -45,7 +45,9 @@ class Clinic:
         site = self.root / "sites" / "clinic.toml"
         site.parent.mkdir()
         site.write_text(
-            'name = "clinic"\nhome = "../homes/clinic"\n[source]\npath = "../data/clinic.csv"\n',
+            'name = "clinic"\nhome = "../homes/clinic"\n[source]\npath = "../data/clinic.csv"\n'
+            '[columns.offered]\n"*" = "number"\npatient = "id"\n'
+            'diagnosis = ["malignant", "benign"]\n',
             encoding="utf-8",
         )
         self.write()

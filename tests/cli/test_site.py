@@ -44,6 +44,7 @@ class Workspace:
             (place / "table.csv").write_text(f"x,y\n{lines}\n")
             self.site_toml(name).write_text(
                 f'name = "{name}"\nhome = "home"\n[source]\npath = "table.csv"\n'
+                '[columns.offered]\n"*" = "number"\n'
                 f'[trust]\ncoordinators = ["{self.coordinator.public}"]\n'
             )
         keys = "\n".join(f'{name} = "{key.public}"' for name, key in self.keys.items())

@@ -47,6 +47,8 @@ name = "north"
 home = "home"
 [source]
 path = "table.csv"
+[columns.offered]
+"*" = "number"
 [policy]
 preset = "strict"
 """

@@ -394,9 +394,23 @@ def demo_files(method: str) -> dict[str, str]:
         )
     }
     for site, table in tables.items():
-        files[f"sites/{site}.toml"] = SITE.format(site=site, preset=about.preset)
+        files[f"sites/{site}.toml"] = SITE.format(
+            site=site, preset=about.preset, offered=_offered(about)
+        )
         files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
     return files
+
+
+def _offered(about: Tables) -> str:
+    """What studies may name of a table, as the site's own file says it."""
+    levels = "[" + ", ".join(f'"{level}"' for level in about.levels) + "]"
+    told = [f'"*" = {levels}' if about.sequence else '"*" = "number"']
+    told += [f'{column} = "id"' for _, column in about.roles]
+    others = (about.last, *about.unused) if about.sequence else ()
+    told += [f'{column} = "number"' for column in others if column]
+    if about.levels and not about.sequence:
+        told.append(f"{about.last} = {levels}")
+    return ", ".join(told)
 
 
 def _levels(about: Tables, column: str) -> str:

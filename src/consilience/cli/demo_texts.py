@@ -36,6 +36,10 @@ home = "../homes/{site}"
 [source]
 path = "../data/{site}.csv"
 
+[columns]
+# What studies may name, and as what.
+offered = {{ {offered} }}
+
 [policy]
 preset = "{preset}"
 data_id = "demo-{site}"

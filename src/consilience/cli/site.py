@@ -142,6 +142,30 @@ def outputs(
 
 @app.command()
 @_one_sentence
+def offer(site_toml: SiteToml) -> None:
+    """Propose which columns of the site's table studies may name, as lines for its file.
+
+    Nothing is written: look at the lines, change them, and add them to the end of the site file.
+    What fewer than min_records rows have is not offered, nor are columns that look like ids.
+    """
+    from consilience.sites.offer import propose
+    from consilience.sites.policy import Policy
+    from consilience.sites.source import read_source
+    from consilience.sites.study import SiteFile
+
+    file = SiteFile.load(site_toml)
+    if file.columns.long is not None:
+        raise StudyError(
+            "the table has one row for each person and time, whose columns are made when it is "
+            'read: write [columns.offered] with its states, as "*" = ["first state", ...]'
+        )
+    table = read_source(file.source, file.base)
+    least = Policy.from_settings(file.policy).min_records
+    typer.echo(propose(table, file.columns, least).to_toml(), nl=False)
+
+
+@app.command()
+@_one_sentence
 def approve(
     site_toml: SiteToml,
     study_toml: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study.")],

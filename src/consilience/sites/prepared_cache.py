@@ -22,6 +22,7 @@ import numpy as np
 
 from consilience.exceptions import RunError, WireError
 from consilience.methods.base import Columns, Preparation, SiteData
+from consilience.sites.policy import Policy
 from consilience.sites.prepare import ColumnReport, Loaded, Report
 from consilience.sites.source import source_path
 from consilience.sites.study import SiteFile
@@ -58,7 +59,8 @@ class PreparedCache:
         with open(path, "rb") as table:
             while block := table.read(1 << 20):
                 hashed.update(block)
-        made_from = (self._file.source, self._file.columns, columns, preparation, partition)
+        few = Policy.from_settings(self._file.policy).min_records
+        made_from = (self._file.source, self._file.columns, columns, preparation, partition, few)
         return digest(f"{__version__} {hashed.hexdigest()} {made_from!r}".encode())[:40]
 
     def get(self, key: str | None) -> Loaded | None:
