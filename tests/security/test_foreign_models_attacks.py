@@ -60,6 +60,7 @@ from consilience.methods.meta_clustering.messages import (
 )
 from consilience.methods.phases.site_moments import Request
 from consilience.numerics.random import stream
+from consilience.sites.policy import Policy, Preset
 from consilience.sites.site import Site
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import relayed
@@ -93,7 +94,7 @@ def hostile(
     questions: Callable[[], Questions],
     *,
     levels: tuple[str, ...] = (),
-    policy: str = "strict",
+    policy: Preset = "strict",
     seed: int = 3,
     recalled: bool = False,
 ) -> Any:
@@ -111,7 +112,8 @@ def hostile(
 
     features = tuple(c for c in table.columns if c != "y")
     columns = Columns(features=features, target="y", levels={"y": levels} if levels else {})
-    federation = Federation.local({"s": table}, columns=columns, policy=policy)
+    granted = Policy(preset=policy, foreign_models=True)
+    federation = Federation.local({"s": table}, columns=columns, policy=granted)
     if recalled:
         site = recalling(members(federation)["s"], table)
         federation = dataclasses.replace(federation, engine=LocalEngine([site]))

@@ -43,6 +43,11 @@ offered = {{ {offered} }}
 [policy]
 preset = "{preset}"
 data_id = "demo-{site}"
+{consent}"""
+
+FOREIGN_MODELS = """\
+# Models that the other sites fitted may be asked how well they do on the rows here.
+foreign_models = true
 """
 
 

@@ -602,6 +602,8 @@ class Method(ABC):
         Of a method that takes the table of one site: name of the method for several sites.
     accepts_missing : bool
         Whether its steps work with empty cells of the features, which a study then may keep.
+    foreign_models : bool
+        Whether sites apply models that others made to their own rows: a policy must grant it.
     """
 
     name: ClassVar[str]
@@ -617,6 +619,7 @@ class Method(ABC):
     predictor: ClassVar[Any] = None
     several: ClassVar[str] = ""
     accepts_missing: ClassVar[bool] = False
+    foreign_models: ClassVar[bool] = False
 
     def validate(self) -> None:  # noqa: B027  a method without parameters has nothing to check
         """Check parameters; raise `ParameterError`."""

@@ -297,6 +297,7 @@ class Site:
             raise WireError(sentence, public=sentence)
         # Where this site has the method from; a request cannot name a module.
         work = dataclasses.replace(work, module=method.__module__)
+        self.policy.check_method(method)
         if r.step == opening.NAME:
             self._admit(r)
             return dataclasses.replace(work, data=self._open(r))

@@ -213,6 +213,7 @@ class MetaClustering(Method):
     )
     Result: ClassVar = MetaClusteringResult
     predictor: ClassVar = CollaborativePredictor
+    foreign_models: ClassVar = True
 
     def __post_init__(self) -> None:
         given: Any = self.candidates
