@@ -694,6 +694,24 @@ def test_a_policy_that_lets_nothing_out() -> None:
     assert is_one_sentence(caught.value)
 
 
+def test_a_strict_site_lets_no_model_of_others_in() -> None:
+    """A model that is made up asks about single rows, so that a steward grants it or not."""
+    tables = draw([0, 0, 0], 60)
+    columns = Columns(features=("x0", "x1", "x2"), target="y")
+    method = MetaClustering(candidates="linear", gain_folds=0, stability_runs=0)
+    policy = {"s0": "strict", "s1": Policy(foreign_models=True), "s2": "consortium"}
+    federation = Federation.local(tables, columns=columns, policy=policy, quorum=2)
+    run = method.run(federation, seed=0)
+    assert any("Site s0 refused" in note and "foreign_models" in note for note in run.notes)
+    assert {line.verdict for line in run.transcript if line.site == "s0"} == {"sent", "refused"}
+    assert not any(
+        line.bytes for line in run.transcript if line.direction == "from-site" and line.site == "s0"
+    )
+    federation = Federation.local(tables, columns=columns)
+    with pytest.raises(QuorumError, match="its steward grants it by foreign_models"):
+        method.run(federation, seed=0)
+
+
 def test_error_of_one_site_names_no_value() -> None:
     tables = draw([0, 0, 0], 60)
     tables["s1"]["y"] = tables["s1"]["y"].astype(str)
