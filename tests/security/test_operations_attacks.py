@@ -18,11 +18,12 @@ from consilience.engines.flower import join
 from consilience.engines.flower.desk import HOME_FAILED, OTHER_COORDINATOR
 from consilience.engines.flower.keys import make_federation, make_node_key
 from consilience.engines.flower.link import Content
-from consilience.engines.folder import Mailbox, heartbeat
+from consilience.engines.folder import FolderEngine, Mailbox, heartbeat
+from consilience.engines.folder.coordinator import remove_files
 from consilience.engines.health import heartbeat_of
 from consilience.engines.local import LocalEngine
 from consilience.engines.signed import Place
-from consilience.exceptions import PrivacyError
+from consilience.exceptions import PrivacyError, RunError
 from consilience.methods.assistance_test.messages import NoisySketched
 from consilience.sites.home import DiskHome, sole
 from consilience.sites.jobs import holds
@@ -32,6 +33,7 @@ from consilience.sites.study import SiteFile, Study
 from consilience.testing.fakes import array_loader
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed
+from consilience.wire.envelope import Request
 from consilience.wire.keys import KeyList
 from consilience.wire.message import Disclosure
 from consilience.wire.signing import SigningKey
@@ -179,6 +181,91 @@ def test_a_run_that_cannot_be_looked_into_stops_no_other(parties: Parties) -> No
     watcher.once()
     said = [facts for _, kind, facts in parties.events if kind == "unreachable"]
     assert [facts["run"] for facts in said] == ["evil"]
+
+
+def put_out(parties: Parties) -> tuple[FolderEngine, Path, bytes]:
+    """A run with one ask that nobody has answered yet, and its folder."""
+    engine = parties.engine()
+    engine.open_run("r1")
+    place, body = parties.ask()
+    engine.send({(1, place.site): body})
+    return engine, parties.folder / "runs" / "r1", body
+
+
+def elsewhere(root: Path) -> Path:
+    """A folder outside of the shared one."""
+    (root / "private" / "health").mkdir(parents=True)
+    return root / "private"
+
+
+@pytest.mark.parametrize("replaced", ["runs/r1/replies", "runs/r1", "runs"])
+def test_a_site_writes_nothing_outside_the_folder(parties: Parties, replaced: str) -> None:
+    """A directory of the folder that is exchanged for a link, with the site's own rights."""
+    put_out(parties)
+    path, private = parties.folder / replaced, parties.root / "private"
+    path.rename(private)
+    path.symlink_to(private)
+    before = sorted(private.rglob("*"))
+    watcher = parties.watcher(SITES[0])
+    assert watcher.once() == watcher.once() == 0
+    assert sorted(private.rglob("*")) == before
+    ((_, kind, facts),) = parties.events
+    assert kind == ("unsent" if path.name == "replies" else "unreachable")
+    assert "a link is in the way" in facts["reason"]
+
+
+def test_a_site_goes_on_where_the_link_was(parties: Parties) -> None:
+    engine, run, _ = put_out(parties)
+    (run / "replies").rmdir()
+    (run / "replies").symlink_to(elsewhere(parties.root))
+    watcher = parties.watcher(SITES[0])
+    assert watcher.once() == 0 and watcher.unsent
+    (run / "replies").unlink()
+    (run / "replies").mkdir()
+    assert watcher.once() == 1
+    assert parties.sites[SITES[0]].computed == 1
+    (arrival,) = engine.collect(frozenset({(1, SITES[0])}), wait="all", deadline=5.0)
+    assert arrival.data
+
+
+def test_the_coordinator_writes_reads_and_removes_nothing_outside(parties: Parties) -> None:
+    """And says why there is no reply, although the right one lies where the link leads."""
+    engine, run, body = put_out(parties)
+    assert parties.watcher(SITES[0]).once() == 1
+    private = elsewhere(parties.root)
+    for name in ("asks", "replies"):
+        (run / name).rename(private / name)
+        (run / name).symlink_to(private / name)
+    before = {path: path.read_bytes() for path in private.rglob("*.msg")}
+    assert len(before) == 2
+    (arrival,) = engine.collect(frozenset({(1, SITES[0])}), wait="all", deadline=0.1)
+    assert arrival.data is None and "a link" in arrival.reason
+    with pytest.raises(RunError, match="a link is in the way"):
+        engine.send(
+            {(2, SITES[0]): dataclasses.replace(Request.from_bytes(body), round=2).to_bytes()}
+        )
+    with pytest.raises(RunError, match="a link is in the way"):
+        os.symlink(private, parties.folder / "runs" / "r2")
+        engine.open_run("r2")
+    remove_files(parties.folder, "r1")
+    remove_files(parties.folder, "r2")
+    assert list((parties.folder / "runs").iterdir()) == []
+    assert {path: path.read_bytes() for path in private.rglob("*.msg")} == before
+
+
+def test_a_heartbeat_is_written_and_read_in_the_folder_only(tmp_path: Path) -> None:
+    key, shared = SigningKey.generate(), tmp_path / "shared"
+    shared.mkdir()
+    private = elsewhere(tmp_path)
+    beat = heartbeat_of(Site("a", array_loader(X)), "watching")
+    heartbeat.write(private, beat, key)
+    (shared / "health").symlink_to(private / "health")
+    before = sorted(private.rglob("*"))
+    with pytest.raises(RunError, match="a link is in the way"):
+        heartbeat.write(shared, dataclasses.replace(beat, held=1), key)
+    (found,) = heartbeat.health(shared, {"a": KeyList.of(key.public)}, "mean-and-sd")
+    assert found.state == "unknown" and found.age is None
+    assert sorted(private.rglob("*")) == before
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["directory", "pipe"])

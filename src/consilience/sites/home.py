@@ -164,13 +164,14 @@ class Home(ABC):
         """Drop a run's records; outputs and ledger stay."""
 
 
-def _is_run_id(run: str) -> bool:
+def is_run_id(run: str) -> bool:
+    """Whether a name may be a run's."""
     return _RUN_ID.fullmatch(run) is not None and ".." not in run
 
 
 def check_run_id(run: str) -> str:
     """Refuse run ids that could leave the home's directory."""
-    if not _is_run_id(run):
+    if not is_run_id(run):
         raise RunError("a run id with characters that are not allowed was refused")
     return run
 
@@ -322,7 +323,7 @@ class DiskHome(Home):
             return {
                 folder.name: max(p.stat().st_mtime for p in (folder, *folder.glob("*.record")))
                 for folder in (self.path / "runs").glob("[!.]*")
-                if folder.is_dir() and _is_run_id(folder.name)
+                if folder.is_dir() and is_run_id(folder.name)
             }
         except OSError as error:
             raise explain(error, "read", self.path / "runs") from error

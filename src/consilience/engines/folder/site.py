@@ -16,6 +16,7 @@ from consilience.engines.folder.mailbox import (
     Stamp,
     existing,
     printable,
+    reason_of,
 )
 from consilience.engines.folder.schedule import UNSEEN, Schedule
 from consilience.engines.signed import OnNote, Place, TrustedCoordinators, check_poll, pause
@@ -105,7 +106,7 @@ class Watcher:
             self._name_conflicts({place.run for place in places})
         except OSError as error:
             if self._reachable:
-                self._tell("unreachable", reason=error.strerror or type(error).__name__)
+                self._tell("unreachable", reason=reason_of(error))
             self._reachable = False
             return 0
         self._reachable = True
@@ -233,7 +234,7 @@ class Watcher:
             return
         self._answered[place] = ask
         body = self._box.own(place, coordinator, about=about)
-        if body is not None and self._box.path(place, "reply").parent.is_dir():
+        if body is not None and self._box.has_folder(place):
             with suppress(RunError):  # What lies there is whole: it is tried again later.
                 self._box.put(place, coordinator, body, about=about, anew=True)
 
@@ -242,7 +243,7 @@ class Watcher:
 
         Some synchronisers copy no empty folders. A run that is closed loses its asks first.
         """
-        if self._box.path(place, "reply").parent.is_dir():
+        if self._box.has_folder(place):
             self._no_folder.pop(place, None)
             return True
         since = self._no_folder.setdefault(place, time.monotonic())
