@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,9 @@ from consilience.engines.flower import join
 from consilience.engines.flower.desk import HOME_FAILED, OTHER_COORDINATOR
 from consilience.engines.flower.keys import make_federation, make_node_key
 from consilience.engines.flower.link import Content
-from consilience.engines.folder import FolderEngine, Mailbox, heartbeat
+from consilience.engines.folder import FolderEngine, Mailbox, heartbeat, mailbox, watch
 from consilience.engines.folder.coordinator import remove_files
+from consilience.engines.folder.site import MOST_NEW, MOST_NEW_BYTES, NAMED
 from consilience.engines.health import heartbeat_of
 from consilience.engines.local import LocalEngine
 from consilience.engines.signed import Place
@@ -34,6 +36,7 @@ from consilience.testing.fakes import array_loader
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Request
+from consilience.wire.files import AppendLog
 from consilience.wire.keys import KeyList
 from consilience.wire.message import Disclosure
 from consilience.wire.signing import SigningKey
@@ -190,6 +193,117 @@ def put_out(parties: Parties) -> tuple[FolderEngine, Path, bytes]:
     place, body = parties.ask()
     engine.send({(1, place.site): body})
     return engine, parties.folder / "runs" / "r1", body
+
+
+class Work:
+    """What looks into a folder and the site's own log cost, counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: Counter[str] = Counter()
+        for name, where, what in (
+            ("listed", os, "listdir"),
+            ("logged", AppendLog, "append"),
+            ("verified", mailbox, "unseal"),
+        ):
+            monkeypatch.setattr(where, what, self._counted(name, getattr(where, what)))
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            self.done[name] += 1
+            return real(*given, **named)
+
+        return call
+
+    def of(self, look: Callable[[], object]) -> tuple[object, Counter[str]]:
+        self.done.clear()
+        return look(), self.done.copy()
+
+
+def flooded(parties: Parties, runs: int) -> None:
+    """Runs with an ask to the first site, half of them signed, by nobody known."""
+    stranger = SigningKey.generate()
+    for number in range(runs):
+        place, body = parties.ask(run=f"junk-{number:04d}")
+        path = parties.folder / "runs" / place.run / "asks" / place.file
+        path.parent.mkdir(parents=True)
+        body = stranger.seal(place.context("ask", stranger.public, ""), body)
+        path.write_bytes(body if number % 2 else os.urandom(200))
+
+
+def put(parties: Parties, run: str, round_: int = 1) -> FolderEngine:
+    engine = parties.engine()
+    engine.open_run(run)
+    place, body = parties.ask(run=run, round_=round_)
+    engine.send({(round_, place.site): body})
+    return engine
+
+
+def test_a_flood_of_runs_starves_nobody(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted: what a look costs does not grow with it, and how many looks an honest ask waits."""
+    flooded(parties, 5000)
+    engine = put(parties, "real")
+    watcher, work = parties.watcher(SITES[0]), Work(monkeypatch)
+    answered, logged = [], 0
+    for _ in range(-(-5001 // MOST_NEW)):
+        written, cost = work.of(watcher.once)
+        answered.append(written)
+        logged += cost["logged"]
+        assert cost["verified"] <= MOST_NEW + 5
+        assert cost["listed"] <= 3 * MOST_NEW + 10, "one of each run, two for copies"
+    assert sum(map(int, answered)) == 1
+    assert logged <= NAMED + 10
+    assert not watcher.is_behind
+    # A run that is known, and one that was not there before, have their answer at once.
+    put(parties, "real", round_=2)
+    assert watcher.once() == 1
+    put(parties, "later")
+    assert watcher.once() == 1
+    # The coordinator looks at its own run only.
+    key = frozenset({(1, SITES[0])})
+    arrivals, cost = work.of(lambda: engine.collect(key, wait="all", deadline=5.0))
+    assert [arrival.data is None for arrival in arrivals] == [False]  # type: ignore[attr-defined]
+    assert cost["listed"] + cost["verified"] <= 5
+    ignored = [facts for _, kind, facts in parties.events if kind == "ignored"]
+    assert len(ignored) == NAMED + 1 and "more files" in ignored[-1]["reason"]
+
+
+def test_a_flood_of_messages_in_one_run_starves_nobody(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under names that an honest ask could have, some as large as a message may be."""
+    engine = put(parties, "real")
+    asks = parties.folder / "runs" / "real" / "asks"
+    for number in range(3, 1500):
+        path = asks / f"{number}-1-{SITES[0]}.msg"
+        path.write_bytes(b"")
+        if number % 3 == 0:
+            os.truncate(path, 1 << 28)
+    watcher, work = parties.watcher(SITES[0]), Work(monkeypatch)
+    read = 0
+    real = mailbox.Mailbox._read
+
+    def counted(box: Mailbox, parts: tuple[str, ...]) -> bytes | None:
+        nonlocal read
+        path = parties.folder.joinpath(*parts)
+        read += path.stat().st_size if path.exists() else 0
+        return b"" if path.exists() and path.stat().st_size > 1 << 20 else real(box, parts)
+
+    monkeypatch.setattr(mailbox.Mailbox, "_read", counted)
+    assert watcher.once() == 1
+    assert read <= MOST_NEW_BYTES + (2 << 28)
+    body = parties.ask(run="real", round_=2)[1]
+    engine.send({(2, SITES[0]): body})
+    written, cost = work.of(watcher.once)
+    assert written == 1 and cost["verified"] <= MOST_NEW + 5
+
+
+def test_a_single_look_answers_what_is_there(parties: Parties) -> None:
+    """``--once`` goes through all of it; watching goes on without a pause until it has."""
+    flooded(parties, 2 * MOST_NEW + 1)
+    put(parties, "real")
+    key, trusted = parties.keys[SITES[0]], [parties.coordinator.public]
+    site = parties.sites[SITES[0]]
+    assert watch(site, parties.folder, key=key, coordinators=trusted, once=True) == 1
 
 
 def elsewhere(root: Path) -> Path:
