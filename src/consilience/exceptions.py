@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 
 LONGEST_NAME = 200
-LONGEST_SENTENCE = 4000
+LONGEST_SENTENCE = 2000
 _NAMES = re.compile(rf"""(?<!\w)'[^'\n]*'(?!\w)|(?<!\w)"[^"\n]*"(?!\w)|\S{{{LONGEST_NAME},}}""")
 
 

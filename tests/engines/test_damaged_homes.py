@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -14,12 +16,16 @@ from consilience.engines.signed import BINDINGS, Place
 from consilience.exceptions import QuorumError
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.sites.home import DiskHome
+from consilience.sites.loaders import file_site
 from consilience.sites.site import Site
+from consilience.sites.study import SiteFile
+from consilience.wire.codec import decode_message, encode_message
 from tests.engines.flower_parties import Parties as OverFlower
 from tests.engines.test_flower_desk import OPENING, asked, reply_in
 from tests.engines.test_folder import Parties
 from tests.faults.cases import CASES, SITES, loader
 from tests.sites.test_damage import OF_DATA, OF_RUN
+from tests.sites.test_site import OPEN
 
 ASH = SITES[0]
 
@@ -161,3 +167,21 @@ def test_in_one_process_the_run_goes_on_without_the_site(tmp_path: Path) -> None
     with pytest.raises(QuorumError, match=f"{ASH} refused: {OF_RUN}"):
         federation.run(MeanAndSD(), seed=1, run_id="r1", on_event=damage)
     assert federation.run(MeanAndSD(), seed=1, run_id="r2")
+
+
+def test_a_refusal_is_never_longer_than_a_reply_may_say(parties: Parties) -> None:
+    """Names come from a study: the site could not read its own reply, and its watch ended."""
+    opening = decode_message(OPEN.message)
+    columns = {**json.loads(opening.columns), "features": ["n" * 3000]}
+    opened = dataclasses.replace(opening, columns=json.dumps(columns))
+    request = dataclasses.replace(OPEN, run="r1", site=ASH, message=encode_message(opened))
+    (parties.root / "t.csv").write_text("x,y\n1,2\n")
+    text = f'name = "{ASH}"\nhome = "home"\n[source]\npath = "t.csv"\n'
+    (parties.root / "site.toml").write_text(text)
+    parties.sites[ASH] = file_site(SiteFile.load(parties.root / "site.toml"))
+    engine = parties.engine()
+    engine.open_run("r1")
+    engine.send({(1, ASH): request.to_bytes()})
+    assert once(parties) == 1
+    (facts,) = said(parties, "answered")
+    assert facts["outcome"] == "refused" and len(str(facts["reason"])) < 2000
