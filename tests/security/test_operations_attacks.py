@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
+import socket
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +46,7 @@ from tests.engines.flower_parties import Parties as OverFlower
 from tests.engines.test_flower_desk import asked, ignored, query
 from tests.engines.test_folder import Parties
 from tests.faults.cases import CASES, SITES, loader
+from tests.rotation import by_turns
 from tests.sites.test_site import OPEN, X, after, ask, sums
 
 ALONE = "rare-value"
@@ -326,6 +329,83 @@ def test_a_site_writes_nothing_outside_the_folder(parties: Parties, replaced: st
     ((_, kind, facts),) = parties.events
     assert kind == ("unsent" if path.name == "replies" else "unreachable")
     assert "a link is in the way" in facts["reason"]
+
+
+def a_socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # Names of sockets are short.
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def endless(path: Path) -> None:
+    path.write_bytes(b"")
+    os.truncate(path, 1 << 40)
+
+
+def a_hard_link(path: Path) -> None:
+    other = path.with_name(".other")
+    other.write_bytes(b"private")
+    os.link(other, path)
+    other.unlink()
+
+
+def odd_names(path: Path) -> None:
+    path.mkdir()
+    for name in (b"1-1-ash (conflicted copy\x1b[2J\n).msg", b"1-1-ash.sync-conflict\xff.msg"):
+        (path / os.fsdecode(name)).write_bytes(b"x")
+
+
+def of_another_age(path: Path) -> None:
+    path.write_bytes(b"x" * 300)
+    os.utime(path, (-(10**9), 10**11))
+
+
+HOSTILE: dict[str, Callable[[Path], None]] = {
+    "pipe": os.mkfifo,
+    "socket": a_socket,
+    "endless": endless,
+    "hard link": a_hard_link,
+    "directory": lambda path: (path / "deep" / "er").mkdir(parents=True),
+    "odd names": odd_names,
+    "loop": lambda path: path.symlink_to(path),
+    "nowhere": lambda path: path.symlink_to("/nonexistent/x"),
+    "zeros": lambda path: path.symlink_to("/dev/zero"),
+    "of another age": of_another_age,
+}
+
+
+@by_turns(
+    HOSTILE,
+    ["", "asks", "replies", "asks/1-1-ash.msg", "asks/9-1-ash.msg", "replies/1-1-ash.msg"],
+    names=("make", "place"),
+)
+def test_whatever_lies_in_the_folder_stops_no_other_run(
+    parties: Parties, make: Callable[[Path], None], place: str
+) -> None:
+    """And what either end says of it steers no terminal; the coordinator removes it all."""
+    engine, run, _ = put_out(parties)
+    target = run / place
+    if target.is_dir():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
+    make(target)
+    put(parties, "other")
+    watcher = parties.watcher(SITES[0])
+    for _ in range(3):
+        watcher.once()
+    assert (parties.folder / "runs" / "other" / "replies" / f"1-1-{SITES[0]}.msg").is_file()
+    (arrival,) = engine.collect(frozenset({(1, SITES[0])}), wait="all", deadline=0.05)
+    engine._name_conflicts(at_once=True)
+    said = [*engine.notes, arrival.reason, *(str(facts) for _, _, facts in parties.events)]
+    assert all(text.isprintable() for text in said)
+    assert arrival.data or arrival.reason.startswith("no reply within the deadline")
+    assert remove_files(parties.folder, "r1")
+    assert [path.name for path in (parties.folder / "runs").iterdir()] == ["other"]
 
 
 def test_a_site_goes_on_where_the_link_was(parties: Parties) -> None:

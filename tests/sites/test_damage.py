@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from consilience.cli.logs import LogLevel, as_line
 from consilience.exceptions import DamageError, RunError
 from consilience.sites.home import DiskHome, MemoryHome
 from consilience.sites.jobs import NOT_RELEASED
@@ -93,6 +95,8 @@ def test_only_the_damaged_run_is_refused(
         )
         assert again.take_damages() == []
         assert lines(again, "damaged")[-1] == sentence
+        line = as_line("damaged", LogLevel.warning, {"run": RUN, "reason": sentence})
+        assert json.loads(line)["code"] == "damaged" and str(path) not in line
         assert ask(again, OTHER).status == "reply"
         assert ask(again, dataclasses.replace(SECOND, run="other")).status == "reply"
     if path.is_dir():
@@ -126,7 +130,11 @@ def test_a_damaged_ledger_is_told_and_stops_what_is_on_its_data(
     said = ask(one, OTHER)
     assert (said.status, said.reason) == ("refused", OF_DATA)
     ((run, sentence),) = one.take_damages()
-    assert run == "other" and sentence.startswith(str(path)) and "budgets are in it" in sentence
+    assert (
+        run == "other"
+        and sentence.startswith(str(path))
+        and "what was spent is counted in it" in sentence
+    )
     assert ask(one, OPEN).status == "reply", "what was said before is said again"
     with pytest.raises(DamageError):
         home.ledger(name)

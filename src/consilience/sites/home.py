@@ -148,7 +148,7 @@ class Home(ABC):
         copy = "restore it from a copy of the home"
         if kind == "ledger":
             return DamageError(
-                f"{what} {why}: {copy}, because budgets are in it and nothing is answered before",
+                f"{what} {why}: {copy}, the newest there is: what was spent is counted in it",
                 public=_DATA_IS_DAMAGED,
             )
         if kind == "kept":

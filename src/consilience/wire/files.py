@@ -17,7 +17,8 @@ from pathlib import Path
 
 from consilience.exceptions import RunError
 
-LINK = "a link is in the way: find out who put it there, and remove it"
+REMOVE = "find out who put it there, and remove it"
+LINK = f"a link is in the way: {REMOVE}"
 
 
 def explain(error: OSError, what: str, where: Path) -> RunError:
@@ -30,6 +31,7 @@ def explain(error: OSError, what: str, where: Path) -> RunError:
         errno.EROFS: "the file system is read-only: choose another directory",
         errno.ENOTDIR: "a part of the path is a file: choose another directory",
         errno.EEXIST: "a file is in the way: choose another directory",
+        errno.EISDIR: "a directory is in the way: remove it",
         errno.ELOOP: LINK,
     }
     reason = remedies.get(error.errno or 0, error.strerror or type(error).__name__)

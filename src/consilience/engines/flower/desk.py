@@ -137,12 +137,13 @@ class Desk:
 
         coordinator, body, damage = self._trusted.ask(place, take)
         reply = self._site.answer(body) if damage is None else self._site.refuse(body, damage)
-        if isinstance(reply, Held):
-            return self._waiting(place, reply)
-        # Here is where it leaves: whoever asked comes again if it was lost on the way.
-        self._site.sent(place.run, place.round, place.attempt)
+        if isinstance(reply, bytes):
+            # Here is where it leaves: whoever asked comes again if it was lost on the way.
+            self._site.sent(place.run, place.round, place.attempt)
         for run, reason in self._site.take_damages():
             self._tell("damaged", run=run, reason=reason)
+        if isinstance(reply, Held):
+            return self._waiting(place, reply)
         said = Reply.from_bytes(reply)
         context = place.context("reply", coordinator, digest(body))
         self._tell(

@@ -177,9 +177,11 @@ class FolderEngine(Engine):
             self._repair(ask)
             return None
         reason = "no reply within the deadline"
-        return Arrival(
-            key, None, f"{reason}, except one set aside: {ask.fault}" if ask.fault else reason
-        )
+        if ask.fault:
+            reason += f", except one set aside: {ask.fault}"
+        if ask.unsent:
+            reason += "; the question was altered or removed and could not be written again"
+        return Arrival(key, None, reason)
 
     def _reply(self, ask: _Open) -> bytes | None:
         """Return the reply to an ask, signed with a key of the site that counts today."""
@@ -206,6 +208,7 @@ class FolderEngine(Engine):
         try:
             if self._box.put(place, self._public, ask.data, anew=unseen) and not unseen:
                 self._spoilt.done(place)
+            ask.unsent = ""
         except RunError as error:
             self._spoilt.done(place)
             if str(error) != ask.unsent:

@@ -14,7 +14,7 @@ from consilience.engines.signed import Direction, Place
 from consilience.exceptions import EngineError, SignatureError, WireError
 from consilience.sites.home import is_run_id
 from consilience.wire.codec import MAX_BYTES
-from consilience.wire.files import LINK, Beneath
+from consilience.wire.files import LINK, REMOVE, Beneath
 from consilience.wire.signing import OVERHEAD, SigningKey, unseal
 
 Stamp = tuple[int, int, int, int]
@@ -268,7 +268,7 @@ def reason_of(error: OSError) -> str:
 
 def _unreadable(error: OSError) -> WireError:
     if error.errno == errno.ELOOP:
-        return WireError(f"what lies there is a link: {LINK}", public="it is no file, but a link")
+        return WireError(f"what lies there is a link: {REMOVE}", public="it is no file, but a link")
     return WireError(f"it cannot be read: {reason_of(error)}", public="it cannot be read")
 
 

@@ -161,8 +161,7 @@ class Watcher:
                     continue
                 read += 0 if ask is None else ask[1]
             written += self._handle(place)
-            for run, reason in self._site.take_damages():
-                self._tell("damaged", run=run, reason=reason)
+            self._tell_damages()
             if place not in self.unsent:
                 self._looked.note(place, (ask, self._box.stamp(place, "reply")))
         return written
@@ -239,6 +238,7 @@ class Watcher:
                 return False
             decision = self._decision(place)
             reply = self._site.answer(body) if damage is None else self._site.refuse(body, damage)
+            self._tell_damages()
             if isinstance(reply, Held):
                 if place not in self._held:
                     self._tell("held", run=reply.run, round=reply.round, step=reply.step)
@@ -361,6 +361,10 @@ class Watcher:
             return
         self._site.home.log("ignored", run=place.run, file=place.file, reason=reason)
         self._tell("ignored", run=place.run, file=place.file, reason=reason)
+
+    def _tell_damages(self) -> None:
+        for run, reason in self._site.take_damages():
+            self._tell("damaged", run=run, reason=reason)
 
     def _may_name(self) -> bool:
         """Whether one more file or run of the folder may be named; says once that it may not."""
