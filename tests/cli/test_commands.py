@@ -381,6 +381,11 @@ def test_clean_leaves_letters_and_shows_codes() -> None:
     assert clean("a\x1b[0m\n\u2028\u202e\x9b") == "a\\x1b[0m\\x0a\\u2028\\u202e\\x9b"
 
 
+def test_clean_cuts_a_name_without_end() -> None:
+    found = clean(f"column {'n' * 3000} is said to be odd")
+    assert len(found) < 200 and found.startswith("column nnn") and found.endswith("to be odd")
+
+
 def test_version() -> None:
     assert re.fullmatch(r"consilience \S+ \(Python [\d.]+\)\n", call("--version").stdout)
 

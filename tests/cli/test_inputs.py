@@ -567,3 +567,34 @@ def test_reference_rows_reach_sites_elsewhere_unless_they_are_theirs(
     assert "rows of the table of site leeds" in sentence(done)
     steps = [line.step for line in read_lines(tmp_path / "out")]
     assert steps[-1] == "offer"
+
+
+# --- names without end ------------------------------------------------------------------------
+
+ENDLESS = "n" * 3000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [ENDLESS],
+        [f"--{ENDLESS}"],
+        ["site", ENDLESS],
+        ["run", ENDLESS],
+        ["status", ENDLESS],
+        ["show", ENDLESS],
+        ["methods", ENDLESS],
+        ["site", "queue", ENDLESS],
+    ],
+    ids=lambda words: "-".join(word[:8] for word in words),
+)
+def test_what_was_given_is_not_said_whole(words: list[str]) -> None:
+    result = call(*words)
+    assert result.exit_code == 2
+    assert len(result.stderr) < 800 and "n" * 300 not in result.stderr
+
+
+def test_a_column_with_an_endless_name_is_not_said_whole(space: Workspace) -> None:
+    space.write(features=("x", ENDLESS))
+    said = refused(space, 3)
+    assert len(said) < 800 and "n" * 50 in said and "n" * 300 not in said

@@ -555,10 +555,10 @@ def test_a_folder_that_cannot_be_read_is_said_once(
 ) -> None:
     watcher = parties.watcher(SITES[0])
 
-    def broken(site: str) -> list[Place]:
+    def broken() -> list[str]:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(watcher._box, "places", broken)
+    monkeypatch.setattr(watcher._box, "runs", broken)
     assert watcher.once() == watcher.once() == 0
     assert [(kind, facts["reason"]) for _, kind, facts in parties.events] == [
         ("unreachable", "Input/output error")

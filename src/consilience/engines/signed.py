@@ -14,7 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from consilience.exceptions import ParameterError, SignatureError, StudyError, WireError
+from consilience.exceptions import (
+    DamageError,
+    ParameterError,
+    SignatureError,
+    StudyError,
+    WireError,
+)
 from consilience.methods.phases import opening
 from consilience.sites.home import check_run_id
 from consilience.sites.site import Site
@@ -140,6 +146,15 @@ class TrustedCoordinators:
         if not any(party.valid() for party in self._parties):
             self._parties[0].require_valid("the coordinator", IN_SITE_FILE)
 
+    def begun(self) -> set[str]:
+        """Runs that a trusted coordinator is known to have begun here."""
+        publics = {public for party in self._parties for public in party.publics}
+        try:
+            known = self._site.home.ledger(BINDINGS)
+        except DamageError:
+            return set()  # Whoever asks is told.
+        return {run for run, public in known.items() if public in publics}
+
     def signed(self, take: Callable[[str], bytes | None]) -> tuple[KeyList, str, bytes | None]:
         """Return who signed a message (party and key), and the message.
 
@@ -172,8 +187,17 @@ class TrustedCoordinators:
             f"coordinator's key has changed, add the new one to {IN_SITE_FILE}"
         )
 
-    def ask(self, place: Place, take: Callable[[str], bytes | None]) -> tuple[str, bytes]:
+    def ask(
+        self, place: Place, take: Callable[[str], bytes | None]
+    ) -> tuple[str, bytes, DamageError | None]:
         """Return the coordinator's key and its ask at a place, and bind the run to it.
+
+        Returns
+        -------
+        public : str
+        body : bytes
+        damage : DamageError or None
+            Why the run can be bound to nobody; then the ask may be refused and nothing else.
 
         Raises
         ------
@@ -187,9 +211,12 @@ class TrustedCoordinators:
         request = Request.from_bytes(body)
         if Place.of(request) != place:
             raise WireError("the ask is for another place")
-        self._bind(place.run, party, public)
-        self._may_follow(request, party)
-        return public, body
+        try:
+            self._bind(place.run, party, public)
+            self._may_follow(request, party)
+        except DamageError as error:
+            return public, body, error
+        return public, body, None
 
     def _may_follow(self, request: Request, party: KeyList) -> None:
         """Check that a run follows no run of another coordinator: it would use what that one left.

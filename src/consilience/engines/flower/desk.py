@@ -79,7 +79,7 @@ class Desk:
     check : callable, optional
         ``check(study text) -> {"able": bool, "said": [...]}`` for the kind "check".
     on_event : callable, optional
-        ``on_event(kind, facts)``: "answered", "ignored", "held", "greeted", "checked".
+        ``on_event(kind, facts)``: "answered", "ignored", "held", "damaged", "greeted", "checked".
     """
 
     def __init__(
@@ -135,12 +135,15 @@ class Desk:
         def take(public: str) -> bytes:
             return unseal(envelope, public=public, context=place.context("ask", public, ""))
 
-        coordinator, body = self._trusted.ask(place, take)
-        reply = self._site.answer(body)
+        coordinator, body, damage = self._trusted.ask(place, take)
+        reply = self._site.answer(body) if damage is None else self._site.refuse(body, damage)
+        if isinstance(reply, bytes):
+            # Here is where it leaves: whoever asked comes again if it was lost on the way.
+            self._site.sent(place.run, place.round, place.attempt)
+        for run, reason in self._site.take_damages():
+            self._tell("damaged", run=run, reason=reason)
         if isinstance(reply, Held):
             return self._waiting(place, reply)
-        # Here is where it leaves: whoever asked comes again if it was lost on the way.
-        self._site.sent(place.run, place.round, place.attempt)
         said = Reply.from_bytes(reply)
         context = place.context("reply", coordinator, digest(body))
         self._tell(

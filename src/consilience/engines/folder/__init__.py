@@ -40,8 +40,9 @@ The protocol, in eight rules:
 
 What the folder does not do: hide. Who can read the folder can read the messages in it, so a site
 that must not see another's replies needs a folder of its own kind of access. A party that can write
-to the folder can delete files and so delay a run, but not alter it. When a run has ended well its
-files are removed.
+to the folder can delete files and so delay a run, but not alter it, and no link in it, in the place
+of a file or of a directory, leads a party elsewhere (`wire.files.Beneath`). When a run has ended
+well its files are removed.
 
 Both ends are one `Mailbox` (``mailbox.py``), which does not know what role it plays;
 `FolderEngine` (``coordinator.py``) and `watch` (``site.py``) are the two uses of it.
