@@ -27,7 +27,8 @@ def transcript(
 ) -> None:
     """Show who sent what to whom in a run.
 
-    One line for each field of each message, with its class, shape, size and the gate's verdict. The
+    One line for each field of each message, with its class, shape, size, the gate's verdict, and who
+    alone could open it on its way. The
     chain of hashes is always checked: a line that was changed, dropped or moved is an error (exit
     code 7). The end of the chain is checked too once the run has ended.
     """
@@ -55,7 +56,18 @@ def transcript(
 
 def _show(lines: Sequence[Line]) -> None:
     console.table(
-        ("round", "step", "from", "to", "field", "class", "shape", "bytes", "verdict"),
+        (
+            "round",
+            "step",
+            "from",
+            "to",
+            "field",
+            "class",
+            "shape",
+            "bytes",
+            "on its way",
+            "verdict",
+        ),
         (
             (
                 line.round,
@@ -66,6 +78,7 @@ def _show(lines: Sequence[Line]) -> None:
                 line.disclosure if line.field else "",
                 _short(line.shape),
                 f"{line.bytes:,}" if line.field else "",
+                line.protection,
                 _verdict(line),
             )
             for line in lines

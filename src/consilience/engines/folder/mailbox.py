@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 from consilience.engines.signed import Direction, Place
 from consilience.exceptions import (
@@ -18,9 +19,9 @@ from consilience.exceptions import (
     WireError,
 )
 from consilience.sites.home import check_run_id
-from consilience.wire.codec import MAX_BYTES
+from consilience.wire.codec import MAX_BYTES, digest
 from consilience.wire.files import atomic_write
-from consilience.wire.signing import OVERHEAD, SigningKey, unseal
+from consilience.wire.signing import OVERHEAD, SigningKey, check_sealed
 
 Stamp = tuple[int, int, int, int]
 
@@ -31,6 +32,14 @@ _NUMBERS = r"([1-9]\d{0,8})-([1-9]\d{0,8})"
 _ENVELOPE_SLACK = 1 << 16
 _TRUST = 0.05
 _MOST_TRUST = 60.0
+
+
+class Taken(NamedTuple):
+    """A message of the other end: what it says, the key that signed it, digest of the whole."""
+
+    body: bytes
+    public: str
+    digest: str
 
 
 class Mailbox:
@@ -66,9 +75,43 @@ class Mailbox:
         return self.runs / place.run / FOLDERS[direction] / place.file
 
     def put(
-        self, place: Place, coordinator: str, body: bytes, *, about: str = "", anew: bool = False
+        self,
+        place: Place,
+        coordinator: str,
+        body: bytes,
+        *,
+        readers: Collection[str],
+        about: str = "",
     ) -> bool:
         """Write a message unless it is there already; returns whether it was written.
+
+        Parameters
+        ----------
+        readers : collection of str
+            Public keys of the other end, which alone can open it.
+
+        Raises
+        ------
+        RunError
+            The folder cannot be written.
+        """
+        return self.write(place, self.seal(place, coordinator, body, readers=readers, about=about))
+
+    def seal(
+        self,
+        place: Place,
+        coordinator: str,
+        body: bytes,
+        *,
+        readers: Collection[str],
+        about: str = "",
+    ) -> bytes:
+        """Return the envelope of a message; the arguments are those of `put`."""
+        context = place.context(self.writes, coordinator, about)
+        return self._key.seal(context, body, readers=readers)
+
+    def write(self, place: Place, envelope: bytes, *, anew: bool = False) -> bool:
+        """Write an envelope unless it is there already; returns whether it was written.
 
         Parameters
         ----------
@@ -80,21 +123,20 @@ class Mailbox:
         RunError
             The folder cannot be written.
         """
-        sealed = self._key.seal(place.context(self.writes, coordinator, about), body)
         path = self.path(place, self.writes)
         try:
-            if not anew and self._read(path) == sealed:
+            if not anew and self._read(path) == envelope:
                 return False
         except WireError:
             pass  # What lies there is not a message: it is replaced.
         # The umask says who else may read: the other party is often another user.
-        atomic_write(path, sealed, mode=0o666)
+        atomic_write(path, envelope, mode=0o666)
         return True
 
     def take(
         self, place: Place, coordinator: str, publics: Collection[str], *, about: str = ""
-    ) -> tuple[bytes, str] | None:
-        """Return the other end's message at a place and the key that signed it, if there is one.
+    ) -> Taken | None:
+        """Return the other end's message at a place, if there is one.
 
         Parameters
         ----------
@@ -104,14 +146,35 @@ class Mailbox:
         Raises
         ------
         WireError
-            The file is no message for this place; SignatureError says that none of them signed.
+            The file is no message for this place; SignatureError says that none of them signed,
+            `OtherReaderError` that one did, but not for this end's key.
         """
-        return self._opened(place, self.reads, coordinator, publics, about)
+        data = self._read(self.path(place, self.reads))
+        if data is None:
+            return None
+        context = place.context(self.reads, coordinator, about)
+        refusal: SignatureError | None = None
+        for public in publics:
+            try:
+                body = self._key.unseal(data, public=public, context=context)
+            except SignatureError as error:
+                refusal = error
+                continue
+            return Taken(body, public, digest(data))
+        raise refusal or SignatureError("nobody is trusted here")
+
+    def digest(self, place: Place) -> str:
+        """Digest of what lies at a place for this end, empty where there is nothing."""
+        data = self._read(self.path(place, self.reads))
+        return "" if data is None else digest(data)
 
     def own(self, place: Place, coordinator: str, *, about: str) -> bytes | None:
-        """Return what this end wrote at a place, verified like any other message."""
-        found = self._opened(place, self.writes, coordinator, (self._key.public,), about)
-        return None if found is None else found[0]
+        """Return the envelope that this end wrote at a place, verified like any other one."""
+        data = self._read(self.path(place, self.writes))
+        if data is not None:
+            context = place.context(self.writes, coordinator, about)
+            check_sealed(data, public=self._key.public, context=context)
+        return data
 
     def stamp(self, place: Place, direction: Direction) -> Stamp | None:
         """Return what changes whenever a file is replaced or altered."""
@@ -166,26 +229,6 @@ class Mailbox:
                 if match is not None and _is_copy(name, match[5], sites):
                     found.append(f"{folder}/{name}")
         return found
-
-    def _opened(
-        self,
-        place: Place,
-        direction: Direction,
-        coordinator: str,
-        publics: Collection[str],
-        about: str,
-    ) -> tuple[bytes, str] | None:
-        data = self._read(self.path(place, direction))
-        if data is None:
-            return None
-        context = place.context(direction, coordinator, about)
-        refusal: SignatureError | None = None
-        for public in publics:
-            try:
-                return unseal(data, public=public, context=context), public
-            except SignatureError as error:
-                refusal = error
-        raise refusal or SignatureError("nobody is trusted here")
 
     def _read(self, path: Path) -> bytes | None:
         """Read a file that anybody may have put there: no link, no pipe, no endless one."""
