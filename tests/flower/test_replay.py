@@ -194,7 +194,7 @@ def test_asks_of_another_place_are_not_answered(deployment: Deployment) -> None:
                 (other_node, {"site": "birch-2"}, NOT_TRUSTED),
                 (node, {"envelope": stranger.seal(context, body)}, NOT_TRUSTED),
                 (node, {"run": "../r0"}, NOT_OURS),
-                (node, {"kind": "hello", "query": "0" * 32}, NOT_TRUSTED),
+                (node, {"kind": "hello", "query": "0" * 32}, NOT_OURS),
             ):
                 assert answer(to, **changes) == {"status": "ignored", "reason": reason}, changes
         finally:

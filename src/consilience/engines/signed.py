@@ -1,9 +1,10 @@
 """Who may say what, where: what engines between organisations check of signed messages.
 
 A *place* (run, round, attempt, site) names one question; its ask and its reply are envelopes that
-are bound to it and sealed for its two parties (`wire.signing`). The coordinator knows the sites by the keys that the study lists
-(`SiteKeys`), a site knows coordinators by those that its own file trusts (`TrustedCoordinators`).
-Both lists come from files that a person wrote; nothing that arrives changes them.
+are bound to it and sealed for its two parties (`wire.signing`). The coordinator knows the sites by
+the keys that the study lists (`SiteKeys`), a site knows coordinators by those that its own file
+trusts (`TrustedCoordinators`). Both lists come from files that a person wrote; nothing that arrives
+changes them.
 """
 
 from __future__ import annotations

@@ -256,8 +256,8 @@ class SigningKey:
                 break
         else:
             sentence = (
-                "it is sealed for another key of this party: if the key has changed, have the new "
-                "public line listed wherever the old one is"
+                "it is not sealed for this party's key at this place: if the key has changed, have "
+                "the new public line listed wherever the old one is"
             )
             raise OtherReaderError(sentence, public=sentence)
         try:

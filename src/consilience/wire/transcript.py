@@ -2,9 +2,9 @@
 
 Each line holds run, round, step, site, direction, audience, field, class, shape, bytes, a salted
 digest of the content, the gate's verdict and epsilon, the rank of what the site has revealed of its
-columns so far ("3 of 6"), who alone could open the field on its way ("sealed to coordinator"; "open"
-where whoever carried it could), and ``chain``: the SHA-256 of the previous line's chain and this
-line.
+columns so far ("3 of 6"), who alone could open the field on its way ("sealed to coordinator";
+"open" where whoever carried it could), and ``chain``: the SHA-256 of the previous line's chain and
+this line.
 Changing, dropping or reordering a line breaks the chain from there on.
 The salt stays with the run's payloads: without it a digest cannot be tried against guessed values.
 

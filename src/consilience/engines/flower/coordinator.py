@@ -445,7 +445,7 @@ class FlowerEngine(Engine):
         query = secrets.token_hex(16)
         text = json.dumps({"kind": kind, **body}, sort_keys=True).encode()
         context = query_context(query, "ask", self._key.public)
-        # Who is greeted is not known yet; what else is asked, the sites of the study alone may read.
+        # Who is greeted is not known yet; other questions only the sites of the study may read.
         readers = None
         if kind != "hello":
             readers = [public for site in self.sites for public in self._keys.readers(site)]
