@@ -27,10 +27,10 @@ def transcript(
 ) -> None:
     """Show who sent what to whom in a run.
 
-    One line for each field of each message, with its class, shape, size, who alone could open it on
-    its way, and the gate's verdict. The chain of hashes is always checked: a line that was changed,
-    dropped or moved is an error (exit code 7). The end of the chain is checked too once the run has
-    ended.
+    One line for each field of each message, with its class, shape, size, the gate's verdict, and
+    who alone could open it on its way. The chain of hashes is always checked: a line that was
+    changed, dropped or moved is an error (exit code 7). The end of the chain is checked too once
+    the run has ended.
     """
     from consilience.engines.rundir import read_info, read_lines
     from consilience.exceptions import StudyError
@@ -65,8 +65,8 @@ def _show(lines: Sequence[Line]) -> None:
             "class",
             "shape",
             "bytes",
-            "on its way",
             "verdict",
+            "on its way",
         ),
         (
             (
@@ -78,8 +78,8 @@ def _show(lines: Sequence[Line]) -> None:
                 line.disclosure if line.field else "",
                 _short(line.shape),
                 f"{line.bytes:,}" if line.field else "",
-                line.protection,
                 _verdict(line),
+                line.protection,
             )
             for line in lines
         ),

@@ -1,9 +1,10 @@
 """A site's end of the exchange through Flower: one message in, one message out.
 
 Nothing that arrives is trusted for where it came from: an ask is an envelope that a coordinator on
-the site's own list has signed for this site, run, round and attempt, like a file in a shared folder
-(`engines.signed`); Flower's authentication only says which machine is connected. And nothing but
-our own sentences leaves: whatever is raised in here becomes a refusal or one of a few words.
+the site's own list has signed and sealed for this site, run, round and attempt, like a file in a
+shared folder (`engines.signed`); Flower's authentication only says which machine is connected. And
+nothing but our own sentences leaves: whatever is raised in here becomes a refusal or one of a few
+words.
 
 ======= ============================================ ===========================================
 kind    asks                                         answer
