@@ -183,6 +183,7 @@ def test_transcript(ran: Workspace) -> None:
     said = call("transcript", ran.out).stdout
     assert re.search(r"2 +sums +lyon +coordinator +totals +aggregate +2 +\d+ +released: sum", said)
     assert re.search(r"3 +deviations +coordinator +osaka +mean", said)
+    assert re.search(r"released: sum +open *$", said, re.MULTILINE), "one process carried it"
     one = call("transcript", ran.out, "--site", "lyon").stdout
     assert "osaka" not in one
     assert call("transcript", ran.out, "--site", "rome").exit_code == 2

@@ -183,7 +183,8 @@ def test_a_run_that_cannot_be_looked_into_stops_no_other(parties: Parties) -> No
     watcher = parties.watcher(SITES[0])
     place, body = parties.ask()
     box = Mailbox(parties.folder, parties.coordinator, "ask")
-    box.put(place, parties.coordinator.public, body)
+    readers = [parties.keys[SITES[0]].public]
+    box.put(place, parties.coordinator.public, body, readers=readers)
     box.path(place, "reply").parent.mkdir()
     assert watcher.once() == 1
     watcher.once()
@@ -518,7 +519,8 @@ def test_two_processes_of_a_stock_node_do_not_work_in_one_home(
     path.write_text(f'{SITE_FILE}[trust]\ncoordinators = ["{coordinator.public}"]\n')
     place = Place("run", 1, 1, "north")
     request = dataclasses.replace(OPEN, run="run", site="north")
-    envelope = coordinator.seal(place.context("ask", coordinator.public, ""), request.to_bytes())
+    asking = place.context("ask", coordinator.public, "")
+    envelope = coordinator.seal(asking, request.to_bytes(), readers=[key.public])
     content: Content = {
         "kind": "ask",
         "run": "run",
@@ -544,9 +546,9 @@ def test_a_question_that_is_carried_again_is_told_nothing_new() -> None:
 
     desk = parties.desk(SITES[0], check=check)
     for kind in ("hello", "check"):
-        asked = query(parties.coordinator, kind, study="of ours")
+        asked = query(parties, parties.coordinator, kind, study="of ours")
         assert desk.handle(asked) == desk.handle(asked)
-        other = query(parties.coordinator, kind, number="b2" * 16, study="of ours")
+        other = query(parties, parties.coordinator, kind, number="b2" * 16, study="of ours")
         assert desk.handle(other) != desk.handle(asked)
     assert len(read) == 2
 
@@ -560,7 +562,7 @@ def test_no_coordinator_follows_the_run_of_another() -> None:
         message = decode_message(OPEN.message)
         message = encode_message(dataclasses.replace(message, follows=follows))
         request = dataclasses.replace(OPEN, run=run, site=name, message=message)
-        return desk.handle(asked(key, Place.of(request), request.to_bytes()))
+        return desk.handle(asked(parties, key, Place.of(request), request.to_bytes()))
 
     assert opened(parties.coordinator, "first", "")["status"] == "reply"
     assert ignored(opened(second, "second", "first")) == OTHER_COORDINATOR

@@ -1,9 +1,10 @@
 """Who may say what, where: what engines between organisations check of signed messages.
 
 A *place* (run, round, attempt, site) names one question; its ask and its reply are envelopes that
-are bound to it (`wire.signing`). The coordinator knows the sites by the keys that the study lists
-(`SiteKeys`), a site knows coordinators by those that its own file trusts (`TrustedCoordinators`).
-Both lists come from files that a person wrote; nothing that arrives changes them.
+are bound to it and sealed for its two parties (`wire.signing`). The coordinator knows the sites by
+the keys that the study lists (`SiteKeys`), a site knows coordinators by those that its own file
+trusts (`TrustedCoordinators`). Both lists come from files that a person wrote; nothing that arrives
+changes them.
 """
 
 from __future__ import annotations
@@ -106,6 +107,13 @@ class SiteKeys:
     def publics(self, site: str) -> tuple[str, ...]:
         """Every key of a site, whether it counts today or not."""
         return self._keys[site].publics
+
+    def readers(self, site: str) -> tuple[str, ...]:
+        """Keys of a site for which an ask is sealed: those that count today.
+
+        Which of several the site has in hand, nobody else can know.
+        """
+        return self._keys[site].valid()
 
     def require_current(self, site: str, public: str) -> None:
         """Refuse what a key has signed that has ended.

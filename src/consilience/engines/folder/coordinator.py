@@ -40,7 +40,7 @@ class _Open:
     """An ask without its reply yet."""
 
     place: Place
-    data: bytes
+    envelope: bytes
     about: str
     sent: float
     fault: str = ""
@@ -80,7 +80,7 @@ class FolderEngine(Engine):
         There is no such folder.
     """
 
-    name = "folder"
+    name, seals = "folder", True
 
     def __init__(
         self,
@@ -119,10 +119,12 @@ class FolderEngine(Engine):
         for key, data in requests.items():
             request = Request.from_bytes(data)
             place = Place(request.run, key[0], request.attempt, key[1])
-            self._box.put(place, self._public, data)
+            readers = self._keys.readers(place.site)
+            envelope = self._box.seal(place, self._public, data, readers=readers)
+            self._box.write(place, envelope)
             self._looked.note((place, "ask"), self._box.stamp(place, "ask"))
             self._unseen.start(place)
-            self._waiting[key] = _Open(place, data, digest(data), time.monotonic())
+            self._waiting[key] = _Open(place, envelope, digest(envelope), time.monotonic())
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
         """Look for replies until all (or any) are there or past their deadline."""
@@ -194,9 +196,8 @@ class FolderEngine(Engine):
             raise SignatureError(sentence, public=sentence) from None
         if found is None:
             return None
-        body, public = found
-        self._keys.require_current(site, public)
-        return body
+        self._keys.require_current(site, found.public)
+        return found.body
 
     def _repair(self, ask: _Open) -> None:
         """Write an ask again that was altered or removed, or that nobody seems to see."""
@@ -206,7 +207,7 @@ class FolderEngine(Engine):
         if not unseen and not spoilt:
             return
         try:
-            if self._box.put(place, self._public, ask.data, anew=unseen) and not unseen:
+            if self._box.write(place, ask.envelope, anew=unseen) and not unseen:
                 self._spoilt.done(place)
             ask.unsent = ""
         except RunError as error:

@@ -9,13 +9,14 @@ import stat
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from consilience.engines.signed import Direction, Place
 from consilience.exceptions import EngineError, SignatureError, WireError
 from consilience.sites.home import is_run_id
-from consilience.wire.codec import MAX_BYTES
+from consilience.wire.codec import MAX_BYTES, digest
 from consilience.wire.files import LINK, REMOVE, Beneath
-from consilience.wire.signing import OVERHEAD, SigningKey, unseal
+from consilience.wire.signing import OVERHEAD, SigningKey, check_sealed
 
 Stamp = tuple[int, int, int, int]
 
@@ -29,6 +30,14 @@ _BLOCKED: Stamp = (-1, -1, -1, -1)
 """Stamp of what cannot be looked at, for instance behind a link: whoever reads it learns why."""
 _TRUST = 0.05
 _MOST_TRUST = 60.0
+
+
+class Taken(NamedTuple):
+    """A message of the other end: what it says, the key that signed it, digest of the whole."""
+
+    body: bytes
+    public: str
+    digest: str
 
 
 class Mailbox:
@@ -67,9 +76,43 @@ class Mailbox:
         return self.within.root.joinpath(*_parts(place, direction))
 
     def put(
-        self, place: Place, coordinator: str, body: bytes, *, about: str = "", anew: bool = False
+        self,
+        place: Place,
+        coordinator: str,
+        body: bytes,
+        *,
+        readers: Collection[str],
+        about: str = "",
     ) -> bool:
         """Write a message unless it is there already; returns whether it was written.
+
+        Parameters
+        ----------
+        readers : collection of str
+            Public keys of the other end, which alone can open it.
+
+        Raises
+        ------
+        RunError
+            The folder cannot be written.
+        """
+        return self.write(place, self.seal(place, coordinator, body, readers=readers, about=about))
+
+    def seal(
+        self,
+        place: Place,
+        coordinator: str,
+        body: bytes,
+        *,
+        readers: Collection[str],
+        about: str = "",
+    ) -> bytes:
+        """Return the envelope of a message; the arguments are those of `put`."""
+        context = place.context(self.writes, coordinator, about)
+        return self._key.seal(context, body, readers=readers)
+
+    def write(self, place: Place, envelope: bytes, *, anew: bool = False) -> bool:
+        """Write an envelope unless it is there already; returns whether it was written.
 
         Parameters
         ----------
@@ -81,21 +124,20 @@ class Mailbox:
         RunError
             The folder cannot be written.
         """
-        sealed = self._key.seal(place.context(self.writes, coordinator, about), body)
         parts = _parts(place, self.writes)
         try:
-            if not anew and self._read(parts) == sealed:
+            if not anew and self._read(parts) == envelope:
                 return False
         except WireError:
             pass  # What lies there is not a message: it is replaced.
         # The umask says who else may read: the other party is often another user.
-        self.within.write(*parts, data=sealed, mode=0o666)
+        self.within.write(*parts, data=envelope, mode=0o666)
         return True
 
     def take(
         self, place: Place, coordinator: str, publics: Collection[str], *, about: str = ""
-    ) -> tuple[bytes, str] | None:
-        """Return the other end's message at a place and the key that signed it, if there is one.
+    ) -> Taken | None:
+        """Return the other end's message at a place, if there is one.
 
         Parameters
         ----------
@@ -105,14 +147,35 @@ class Mailbox:
         Raises
         ------
         WireError
-            The file is no message for this place; SignatureError says that none of them signed.
+            The file is no message for this place; SignatureError says that none of them signed,
+            `OtherReaderError` that one did, but not for this end's key.
         """
-        return self._opened(place, self.reads, coordinator, publics, about)
+        data = self._read(_parts(place, self.reads))
+        if data is None:
+            return None
+        context = place.context(self.reads, coordinator, about)
+        refusal: SignatureError | None = None
+        for public in publics:
+            try:
+                body = self._key.unseal(data, public=public, context=context)
+            except SignatureError as error:
+                refusal = error
+                continue
+            return Taken(body, public, digest(data))
+        raise refusal or SignatureError("nobody is trusted here")
+
+    def digest(self, place: Place) -> str:
+        """Digest of what lies at a place for this end, empty where there is nothing."""
+        data = self._read(_parts(place, self.reads))
+        return "" if data is None else digest(data)
 
     def own(self, place: Place, coordinator: str, *, about: str) -> bytes | None:
-        """Return what this end wrote at a place, verified like any other message."""
-        found = self._opened(place, self.writes, coordinator, (self._key.public,), about)
-        return None if found is None else found[0]
+        """Return the envelope that this end wrote at a place, verified like any other one."""
+        data = self._read(_parts(place, self.writes))
+        if data is not None:
+            context = place.context(self.writes, coordinator, about)
+            check_sealed(data, public=self._key.public, context=context)
+        return data
 
     def stamp(self, place: Place, direction: Direction) -> Stamp | None:
         """Return what changes whenever a file is replaced or altered."""
@@ -188,26 +251,6 @@ class Mailbox:
                 if match is not None and _is_copy(name, match[5], sites):
                     found.append(f"{folder}/{name}")
         return found
-
-    def _opened(
-        self,
-        place: Place,
-        direction: Direction,
-        coordinator: str,
-        publics: Collection[str],
-        about: str,
-    ) -> tuple[bytes, str] | None:
-        data = self._read(_parts(place, direction))
-        if data is None:
-            return None
-        context = place.context(direction, coordinator, about)
-        refusal: SignatureError | None = None
-        for public in publics:
-            try:
-                return unseal(data, public=public, context=context), public
-            except SignatureError as error:
-                refusal = error
-        raise refusal or SignatureError("nobody is trusted here")
 
     def _read(self, parts: tuple[str, ...]) -> bytes | None:
         """Read a file that anybody may have put there: no link, no pipe, no endless one."""

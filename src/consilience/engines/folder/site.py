@@ -33,10 +33,9 @@ from consilience.sites.home import sole
 from consilience.sites.jobs import Held
 from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Site
-from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply
 from consilience.wire.keys import KeyList
-from consilience.wire.signing import SigningKey
+from consilience.wire.signing import OtherReaderError, SigningKey
 
 _WAIT_FOR_FOLDER = 5.0
 _LIST_EVERY = 5.0
@@ -229,8 +228,7 @@ class Watcher:
 
     def _handle(self, place: Place) -> bool:
         try:
-            coordinator, body, damage = self._asked(place)
-            about = digest(body)
+            coordinator, body, about, damage = self._asked(place)
             if self._is_answered(place, coordinator, about):
                 self._say_again(place, coordinator, about)
                 return False
@@ -252,7 +250,7 @@ class Watcher:
             self._ignore(place, "the coordinator has closed the run, or its folder is not here yet")
             return False
         try:
-            self._box.put(place, coordinator, reply, about=about)
+            self._box.put(place, coordinator, reply, readers=(coordinator,), about=about)
         except RunError as error:
             if self.unsent.get(place) != str(error):
                 self._tell("unsent", run=place.run, file=place.file, reason=str(error))
@@ -285,17 +283,36 @@ class Watcher:
         """What changes when the steward decides."""
         return self._site.home.jobs.stamp(place.run, place.round, place.attempt)
 
-    def _asked(self, place: Place) -> tuple[str, bytes, DamageError | None]:
-        """Return the coordinator's key and its ask at a place, as `TrustedCoordinators.ask`."""
+    def _asked(self, place: Place) -> tuple[str, bytes, str, DamageError | None]:
+        """Return the coordinator's key, its ask at a place, what a reply is about, and damage.
+
+        The last one as in `TrustedCoordinators.ask`.
+        """
+        about = ""
 
         def take(public: str) -> bytes | None:
-            found = self._box.take(place, public, (public,))
-            return None if found is None else found[0]
+            nonlocal about
+            try:
+                found = self._box.take(place, public, (public,))
+            except OtherReaderError:
+                self._say_unread(place, public)
+                raise
+            if found is None:
+                return None
+            about = found.digest
+            return found.body
 
-        found = self._trusted.ask(place, take)
+        coordinator, body, damage = self._trusted.ask(place, take)
         self._verified.add(place)
         self._begun.add(place.run)
-        return found
+        return coordinator, body, about, damage
+
+    def _say_unread(self, place: Place, coordinator: str) -> None:
+        """Let the coordinator see by which key this site goes: its ask is for another one."""
+        if self._has_folder(place):
+            with suppress(RunError):  # It is tried again with the next look at the ask.
+                about = self._box.digest(place)
+                self._box.put(place, coordinator, b"", readers=(coordinator,), about=about)
 
     def _is_answered(self, place: Place, coordinator: str, about: str) -> bool:
         """Whether this site's own reply to this very ask lies there."""
@@ -320,10 +337,10 @@ class Watcher:
         if place not in self._latest and self._answered[place] == ask:
             return
         self._answered[place] = ask
-        body = self._box.own(place, coordinator, about=about)
-        if body is not None and self._box.has_folder(place):
+        envelope = self._box.own(place, coordinator, about=about)
+        if envelope is not None and self._box.has_folder(place):
             with suppress(RunError):  # What lies there is whole: it is tried again later.
-                self._box.put(place, coordinator, body, about=about, anew=True)
+                self._box.write(place, envelope, anew=True)
 
     def _has_folder(self, place: Place) -> bool:
         """Whether there is a folder for the reply; it is made when the ask stays for a while.
