@@ -7,8 +7,6 @@ these rows. Where a policy protects no record they come from the public stream.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +15,8 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError
 from consilience.methods.base import SiteContext, SiteData, State
 from consilience.methods.meta_clustering.messages import Settings
+from consilience.methods.phases.holdout import uniform
+from consilience.methods.phases.protected_rows import class_codes, with_common_levels
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import Limits
 
@@ -24,6 +24,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 RESAMPLE_SHARE = 0.8
+FOLDS = 3
+"""Folds of a site that protects records, at most."""
 
 
 @dataclass(frozen=True)
@@ -34,41 +36,66 @@ class View:
     held: IntArray
 
 
-def views(n: int, settings: Settings, seed: int, least: int = 1) -> list[View]:
-    """Main view, folds, resamples.
+def views(n: int, settings: Settings, seed: int) -> list[View]:
+    """Main view, folds and resamples where no record is protected.
 
     Parameters
     ----------
     n : int
     settings : Settings
     seed : int
-    least : int
-        Rows that a view leaves out at least: the difference of two fits is a statistic of these
-        rows. A site with fewer shows its main view again, and measures no gain.
     """
     everything = np.arange(n, dtype=np.int64)
-    main = View(everything, everything[:0])
-    found = [main]
+    found = [View(everything, everything[:0])]
     if settings.gain_folds:
         order = stream(seed, "folds").permutation(n)
         for part in np.array_split(order, settings.gain_folds):
-            fold = View(np.setdiff1d(everything, part), np.sort(part))
-            found.append(fold if n // settings.gain_folds >= least else main)
+            found.append(View(np.setdiff1d(everything, part), np.sort(part)))
     size = int(RESAMPLE_SHARE * n)
     for i in range(settings.stability_runs):
         chosen = stream(seed, "resample", i).permutation(n)[:size]
-        found.append(View(np.sort(chosen), everything[:0]) if n - size >= least else main)
+        found.append(View(np.sort(chosen), everything[:0]))
+    return found
+
+
+def protected_views(data: SiteData, settings: Settings, least: int) -> list[View]:
+    """The same where records are protected: of one deal of the table for all runs.
+
+    Folds are thirds of the rows, however many are asked for; a fit of other folds would differ from
+    one of these by a few rows.
+
+    Parameters
+    ----------
+    data : SiteData
+    settings : Settings
+    least : int
+        Rows that a view leaves out at least, and the others: the difference of two fits is a
+        statistic of these rows. Where it would be fewer the main view is shown again, and no gain
+        is measured.
+    """
+    everything = np.arange(data.n_rows, dtype=np.int64)
+    main = View(everything, everything[:0])
+    third = (FOLDS * uniform(data, "folds")).astype(np.int64)
+    whole = np.bincount(third, minlength=FOLDS).min() >= least
+    found = [main]
+    for fold in range(settings.gain_folds):
+        held = np.flatnonzero(third == fold)
+        shown = whole and len(held)
+        found.append(View(np.flatnonzero(third != fold), held) if shown else main)
+    for i in range(settings.stability_runs):
+        chosen = np.flatnonzero(uniform(data, "resample", i) < RESAMPLE_SHARE)
+        found.append(View(chosen, main.held) if data.n_rows - len(chosen) >= least else main)
     return found
 
 
 def shown_views(data: SiteData, s: Settings, state: State, site: SiteContext) -> list[View]:
     """Views as this site shows them."""
-    protected = site.limits.min_records > 1
-    least = max(site.limits.min_records, data.features.shape[1] + 2) if protected else 1
-    found = views(data.n_rows, s, int(state["seed"]), least)
+    if site.limits.min_records <= 1:
+        return views(data.n_rows, s, int(state["seed"]))
+    found = protected_views(data, s, max(site.limits.min_records, data.features.shape[1] + 2))
     if not s.levels:
         return found
-    y = rows_of(data, s).y
+    y = standardised(data, s).y
     return [v if not has_rare_level(y[v.rows], s, site.limits) else found[0] for v in found]
 
 
@@ -81,8 +108,8 @@ class Rows:
     standards: FloatArray | None
 
 
-def rows_of(data: SiteData, settings: Settings) -> Rows:
-    """Take the rows as the study wants them.
+def standardised(data: SiteData, settings: Settings) -> Rows:
+    """Rows as numbers, on the scale that the study wants.
 
     Raises
     ------
@@ -92,11 +119,7 @@ def rows_of(data: SiteData, settings: Settings) -> Rows:
     if data.target is None:
         raise DataError("the study names no target column")
     if settings.levels:
-        positions = {level: i for i, level in enumerate(settings.levels)}
-        try:
-            y = np.array([positions[str(value)] for value in data.target], dtype=float)
-        except KeyError:
-            raise DataError("the target holds values outside its declared levels") from None
+        y = class_codes(data, settings.levels).astype(float)
     else:
         y = np.asarray(data.target, dtype=float)
     if not settings.standardize:
@@ -115,39 +138,4 @@ def has_rare_level(y: FloatArray, s: Settings, limits: Limits) -> bool:
 
     A classifier that is pulled to such rows tells of them.
     """
-    if not s.levels or limits.min_records <= 1:
-        return False
-    counts = np.bincount(y.astype(np.int64), minlength=len(s.levels))
-    return bool(((counts > 0) & (counts < limits.min_records)).any())
-
-
-def drawing_seed(data: SiteData, site: SiteContext) -> int:
-    """Seed of halves, folds, resamples and estimators.
-
-    Where records are protected it is a digest of the rows themselves: nobody else can tell it, and
-    the same rows give the same draws in every run, so that asking again tells nothing new.
-    """
-    if site.limits.min_records <= 1:
-        return int(site.rng.integers(2**63 - 1))
-    sealed = hashlib.sha256(b"meta-clustering draws")
-    for part in (data.features, np.asarray(data.target)):
-        sealed.update(str(part.dtype).encode() + np.ascontiguousarray(part).tobytes())
-    return int.from_bytes(sealed.digest()[:8], "little") >> 1
-
-
-def without_thin(
-    x: FloatArray, names: Sequence[str], limits: Limits
-) -> tuple[FloatArray, list[str]]:
-    """Make columns constant in which all but a few rows have one value.
-
-    A model that leans on such a column tells of these few rows.
-    """
-    thin = []
-    kept = x
-    for j, name in enumerate(names):
-        common = np.unique(x[:, j], return_counts=True)[1].max(initial=0)
-        if 0 < len(x) - common < limits.min_records:
-            kept = kept.copy() if kept is x else kept
-            kept[:, j] = x[:, j].mean()
-            thin.append(name)
-    return kept, thin
+    return bool(s.levels) and not with_common_levels(y, len(s.levels), limits).all()

@@ -33,7 +33,7 @@ from consilience.methods.one_table.judging import (
 )
 from consilience.methods.one_table.messages import SCORES, Fit, Fitted, Settings
 from consilience.methods.one_table.result import OneTableResult
-from consilience.methods.one_table.rows import Rows, rows_of
+from consilience.methods.one_table.rows import Rows, fitted_and_held
 from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
 
 FloatArray = NDArray[np.float64]
@@ -210,7 +210,7 @@ def fit_step(method: str) -> Step:
         study = get_method(method).from_parameters(settings.parameters)
         if not isinstance(study, OneTableStudy):
             raise StudyError(f"method {method!r} does not fit one table")
-        rows = rows_of(data, settings.levels, study.holdout, site)
+        rows = fitted_and_held(data, settings.levels, study.holdout, site)
         return _answered(study, rows, data, site), state
 
     return fit
