@@ -12,7 +12,7 @@ from consilience.engines.federation import Run
 from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
 from consilience.methods.base import Preparation
 from consilience.methods.one_table.judging import hidden, judge
-from consilience.methods.one_table.rows import Rows, rows_of
+from consilience.methods.one_table.rows import Rows, fitted_and_held
 from consilience.methods.one_table.study import STAYS, STAYS_FEW
 from consilience.sites.policy import Policy
 from consilience.wire.disclosure import Limits
@@ -357,7 +357,7 @@ def test_rows_without_a_level_are_refused() -> None:
     assert run.result.n == 239
 
 
-def test_rows_of_refuses_what_preparation_should_have_filled() -> None:
+def test_rows_are_refused_that_preparation_should_have_filled() -> None:
     from types import SimpleNamespace
 
     from consilience.methods.base import SiteData
@@ -366,9 +366,10 @@ def test_rows_of_refuses_what_preparation_should_have_filled() -> None:
     target = np.array(["a", "b"] * 20)
     x = np.zeros((40, 1))
     x[3] = np.nan
-    data = SiteData(x, ("x",), np.arange(40), target=target)
+    levels = {"y": ("a", "b")}
+    data = SiteData(x, ("x",), np.arange(40), target=target, levels=levels)
     with pytest.raises(ConsilienceError, match="missing values"):
-        rows_of(data, ("a", "b"), 0.2, site)
+        fitted_and_held(data, ("a", "b"), 0.2, site)
 
 
 def test_the_site_is_told_what_was_noticed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,8 +69,11 @@ def by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
         drawn = stream(s.split_seed, "holdout").permutation(places)
         held[drawn[: round(s.holdout * len(places))]] = True
     else:
+        # Matched rows are in the order of their ids: that of the table, and its format, are nothing
+        # to them, so ids and response stand for the table.
+        matched = dataclasses.replace(data, rows=np.arange(data.n_rows), n_read=0, content_hash="")
         cells = np.where(response.known, 0, -1)
-        held[held_out(data, cells, [s.holdout], site.limits)[0]] = True
+        held[held_out(matched, cells, [s.holdout], site.limits)[0]] = True
     weights = np.ones(data.n_rows) if data.weight is None else np.asarray(data.weight)
     rows = Rows(response.y, response.known & ~held, held, ~response.known, weights)
     fault = s.true_family().check(rows.y[rows.train])

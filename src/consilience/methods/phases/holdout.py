@@ -6,17 +6,17 @@ only the table's holder has (its content), whatever is asked of them. A run hold
 or no row:
 
 * A *cell* is a set of rows about which figures are told: a class, or all rows that take part.
-* Of the sets in `_SETS`, in that order, a cell *admits* those that leave no small piece: the sets
-  that it admits cut it into pieces, and each piece, the rest among them, is empty or has at least
-  `min_records` rows (of `min_entities` entities, where known).
-* A run holds out the first set that all its cells admit: about a fifth of the rows, whatever share
-  above 0 was asked for; two fifths where a class is small; none where no set will do.
+* A cell *admits* one of the first `OPEN` parts, taken in order, where its rows in this part are at
+  least `min_records` (of `min_entities` entities, where known), and so are those that are then in
+  no admitted part.
+* A run holds out the first part that all its cells admit, about a fifth of the rows, whatever share
+  above 0 was asked for; or nothing, where there is none.
 
 What a cell admits follows from its own rows. So in all runs that tell of a cell, of all methods,
-under any share, seed, columns and levels, figures are those of whole pieces, and so is any linear
-combination of them (``docs/proofs/held-out-rows.md``). Rows of an entity are dealt together, where
-the study names entities. A policy that protects no record (``min_records = 1``) has the share that
-was asked for, drawn by a public stream.
+under any share, seed, columns and levels, figures are those of admitted parts and of the rest, and
+so is any linear combination of them (``docs/proofs/held-out-rows.md``). Rows of an entity are dealt
+together, where the study names entities. A policy that protects no record (``min_records = 1``) has
+the share that was asked for, drawn by a public stream.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 PARTS = 5
-"""Parts of a table. A protected site holds out one of them, or two where its classes are small."""
-_SETS: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,), (0, 1))
+"""Parts of a table, of which a protected site holds out one."""
+OPEN = 3
+"""Parts that may be: some of the rows stay in every fit, so that there is always a rest."""
 
 
 def held_out(
@@ -77,11 +78,11 @@ def held_out(
     if limits.min_records > 1:
         part = _dealt(data) if within is None else _dealt_within(data, within, cells >= 0)
         chosen = _admitted(part, cells, data.entity if within is None else None, shares, limits)
-        masks = [np.isin(part, parts) & (cells >= 0) for parts in chosen]
-        return tuple(np.flatnonzero(mask) for mask in masks)
+        return tuple(np.flatnonzero((part == p) & (cells >= 0)) for p in chosen)
+    order = np.arange(len(cells)) if order is None else order
     found: list[list[IntArray]] = [[] for _ in shares]
     for k in np.unique(cells[cells >= 0]):
-        members = order[cells[order] == k] if order is not None else np.flatnonzero(cells == k)
+        members = order[cells[order] == k]
         left = max(len(members) - spare, 0)
         for i, share in enumerate(shares):
             size = min(int(share * len(members)), left)
@@ -95,7 +96,7 @@ def held_out(
 
 
 def uniform(data: SiteData, *label: str | int) -> FloatArray:
-    """Numbers in [0, 1) by row, the same for the same row of a table whatever is asked of it.
+    """Numbers in [0, 1), evenly dealt to the table's rows: the same ones whatever is asked of it.
 
     Parameters
     ----------
@@ -103,16 +104,16 @@ def uniform(data: SiteData, *label: str | int) -> FloatArray:
     *label
         What they are for: another label gives others.
     """
-    last = int(data.rows.max(initial=-1))
-    return stream(0, *label, _secret(data)).random(last + 1)[data.rows]
+    n = max(data.n_read, int(data.rows.max(initial=-1)) + 1)
+    return np.asarray((stream(0, *label, _secret(data)).permutation(n)[data.rows] + 0.5) / n)
 
 
 def _dealt(data: SiteData) -> IntArray:
     """Part of each row: of its entity, where the study names entities."""
     if data.entity is None:
         return _part(uniform(data, "parts"))
-    names, which = np.unique(np.asarray(data.entity).astype(str), return_inverse=True)
-    return _part(_by_name(data, names)[which.ravel()])
+    names, which = _names(data)
+    return _part(_by_name(data, names)[which])
 
 
 def _dealt_within(data: SiteData, entity: IntArray, used: NDArray[np.bool_]) -> IntArray:
@@ -121,9 +122,8 @@ def _dealt_within(data: SiteData, entity: IntArray, used: NDArray[np.bool_]) -> 
     So what is held out depends on what an entity is. Its name moves the deal: two columns of
     entities would otherwise give sets that differ by a few rows.
     """
-    pairs = zip(_texts(data, "agent"), _texts(data, "entity"), strict=True)
-    labels, which = np.unique(np.array([" ".join(pair) for pair in pairs]), return_inverse=True)
-    value = (uniform(data, "parts within") + _by_name(data, labels)[which.ravel()]) % 1.0
+    names, which = _names(data)
+    value = (uniform(data, "parts within") + _by_name(data, names)[which]) % 1.0
     part = _part(value)
     order = np.lexsort((value, used, entity))
     last = np.append(entity[order][1:] != entity[order][:-1], True)
@@ -142,16 +142,19 @@ def _by_name(data: SiteData, names: NDArray[np.str_]) -> FloatArray:
     return np.array([int.from_bytes(d, "little") >> 11 for d in found], dtype=float) / (1 << 53)
 
 
-def _texts(data: SiteData, name: str) -> list[str]:
-    values = getattr(data, name)
-    return [""] * data.n_rows if values is None else np.asarray(values).astype(str).tolist()
+def _names(data: SiteData) -> tuple[NDArray[np.str_], IntArray]:
+    """Names of the entities, and whose each row is."""
+    names, which = np.unique(np.asarray(data.entity).astype(str), return_inverse=True)
+    return names, which.ravel().astype(np.int64)
 
 
 def _secret(data: SiteData) -> str:
     """What only the table's holder has: a digest of all of it, not of the columns asked for."""
-    content = data.content_hash.encode()
-    if not content:  # rows that were made by hand
-        content = np.asarray(data.rows if data.target is None else data.target).tobytes()
+    if data.content_hash:
+        content = data.content_hash.encode()
+    else:  # rows that are in an order of their own
+        parts = (data.id, data.rows if data.target is None else data.target)
+        content = b"".join(np.asarray(part).tobytes() for part in parts if part is not None)
     return hashlib.blake2b(content, digest_size=32, person=b"held-out rows").hexdigest()
 
 
@@ -164,43 +167,23 @@ def _admitted(
     entity: NDArray[np.str_] | None,
     shares: Sequence[float],
     limits: Limits,
-) -> list[tuple[int, ...]]:
-    """Parts to hold out for each share; none where a share is 0, or no set is left."""
+) -> list[int]:
+    """Part to hold out for each share; -1 where a share is 0, or no part is left."""
     used = np.flatnonzero(cells >= 0)
-    sizes = _sizes(part[used], cells[used])
-    if entity is not None and limits.min_entities > 1:
-        # A row of each entity and class stands for it.
-        names = np.unique(entity[used], return_inverse=True)[1].ravel()
-        both = names * (int(cells.max(initial=0)) + 1) + cells[used]
-        first = used[np.unique(both, return_index=True)[1]]
-        entities = _sizes(part[first], cells[first])
-        entities[-1] = np.bincount(
-            part[used[np.unique(names, return_index=True)[1]]], minlength=PARTS
-        )
-    else:
-        entities = np.full_like(sizes, limits.min_entities) * (sizes > 0)
-    open_ = list(_SETS)
-    for rows, units in zip(sizes, entities, strict=True):
-        admitted = admits(rows, units, limits)
-        open_ = [parts for parts in open_ if parts in admitted]
-    chosen: list[tuple[int, ...]] = []
-    for share in shares:
-        taken = {p for parts in chosen for p in parts}
-        free = [parts for parts in open_ if not taken & set(parts)]
-        chosen.append(free[0] if share > 0 and free else ())
-    return chosen
+    left = list(range(OPEN)) if len(used) else []
+    for members in (used, *(used[cells[used] == k] for k in np.unique(cells[used]))):
+        rows = np.bincount(part[members], minlength=PARTS)
+        entities = np.full(PARTS, limits.min_entities)
+        if entity is not None:  # each is of one part
+            first = members[np.unique(entity[members], return_index=True)[1]]
+            entities = np.bincount(part[first], minlength=PARTS)
+        admitted = admits(rows, entities, limits)
+        left = [p for p in left if p in admitted]
+    return [left.pop(0) if share > 0 and left else -1 for share in shares]
 
 
-def _sizes(part: IntArray, cells: IntArray) -> IntArray:
-    """Rows by cell and part; the last line is of all cells together."""
-    there, codes = np.unique(cells, return_inverse=True)
-    table = np.bincount(codes.ravel() * PARTS + part, minlength=len(there) * PARTS)
-    table = table.reshape(len(there), PARTS)
-    return np.concatenate([table, table.sum(axis=0, keepdims=True)])
-
-
-def admits(rows: IntArray, entities: IntArray, limits: Limits) -> list[tuple[int, ...]]:
-    """Sets of parts that a cell admits.
+def admits(rows: IntArray, entities: IntArray, limits: Limits) -> list[int]:
+    """Parts that a cell admits.
 
     Parameters
     ----------
@@ -208,16 +191,11 @@ def admits(rows: IntArray, entities: IntArray, limits: Limits) -> list[tuple[int
         Of the cell, by part.
     limits : Limits
     """
-    admitted: list[tuple[int, ...]] = []
-    for parts in _SETS:
-        trial = [*admitted, parts]
-        pieces: dict[tuple[bool, ...], list[int]] = {}
-        for p in range(PARTS):
-            pieces.setdefault(tuple(p in one for one in trial), []).append(p)
-        enough = all(
-            rows[piece].sum() >= limits.min_records and entities[piece].sum() >= limits.min_entities
-            for piece in pieces.values()
-        )
-        if enough:
-            admitted = trial
+    least = (limits.min_records, limits.min_entities)
+    admitted: list[int] = []
+    for p in range(OPEN):
+        rest = [q for q in range(PARTS) if q not in (*admitted, p)]
+        pieces = ((rows[piece].sum(), entities[piece].sum()) for piece in ([p], rest))
+        if all(n >= least[0] and e >= least[1] for n, e in pieces):
+            admitted.append(p)
     return admitted
