@@ -7,8 +7,8 @@ or no row:
 
 * A *cell* is a set of rows about which figures are told: a class, or all rows that take part.
 * A cell *admits* one of the first `OPEN` parts, taken in order, where its rows in this part are at
-  least `min_records` (of `min_entities` entities, where known), and so are those that are then in
-  no admitted part.
+  least `min_records` (of `min_entities` entities, where known) and at most two fifths of all, and
+  those that are then in no admitted part are as many.
 * A run holds out the first part that all its cells admit, about a fifth of the rows, whatever share
   above 0 was asked for; or nothing, where there is none.
 
@@ -38,6 +38,8 @@ PARTS = 5
 """Parts of a table, of which a protected site holds out one."""
 OPEN = 3
 """Parts that may be: some of the rows stay in every fit, so that there is always a rest."""
+MOST = 0.4
+"""Share of a cell that a part may be."""
 
 
 def held_out(
@@ -196,6 +198,7 @@ def admits(rows: IntArray, entities: IntArray, limits: Limits) -> list[int]:
     for p in range(OPEN):
         rest = [q for q in range(PARTS) if q not in (*admitted, p)]
         pieces = ((rows[piece].sum(), entities[piece].sum()) for piece in ([p], rest))
-        if all(n >= least[0] and e >= least[1] for n, e in pieces):
+        enough = all(n >= least[0] and e >= least[1] for n, e in pieces)
+        if enough and rows[p] <= MOST * rows.sum():  # one large entity may be most of a part
             admitted.append(p)
     return admitted
