@@ -127,7 +127,8 @@ class AssistedGLM(Method):
     tol : float
         Relative change of the linear predictor in a round at which the training ends.
     holdout : float
-        Share of the rows kept out of the training, to compare with the initiator's own model.
+        Share of the rows kept out of the training, to compare with the initiator's own model;
+        protected sites hold out a fifth or nothing.
     interval : {"joint", "inflated", "paper", "none"}
         "joint" needs partners whose policy lets all directions be known. "inflated" needs
         ``acceleration="none"``, one partner and at least 5 rounds; "paper" does not cover in
@@ -154,7 +155,7 @@ class AssistedGLM(Method):
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     steps: ClassVar[tuple[Step, ...]] = (

@@ -157,7 +157,7 @@ class FederatedSparseQDA(Method):
     tol: float = 1e-8
 
     name: ClassVar[str] = "federated-sparse-qda"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Which class does a row belong to, and which columns interact?"
     steps = (site.offer, site.links, site.moments, site.judge, site.conclude)
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {

@@ -175,7 +175,7 @@ class LatentClassRegression(Method):
     level: float = 0.9
 
     name: ClassVar[str] = "latent-class-regression"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Which classes of entities follow which regression?"
     steps = (at_site.offer, at_site.begin, at_site.round_, at_site.conclude)
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {

@@ -107,7 +107,7 @@ class OneTableStudy(Method):
     ----------
     holdout : float
         Share of the rows that judge the fit and take no part in it, in [0, .5]; whole entities,
-        where the study names an entity.
+        where the study names an entity. A protected site holds out a fifth or nothing.
     """
 
     holdout: float = 0.2
@@ -167,7 +167,10 @@ class OneTableStudy(Method):
         replies = ctx.require((yield asked), at_least=1)
         (site, reply), *_ = replies.items()
         if not reply.n_held.value and self.holdout:
-            ctx.note(f"Site {site} has too few rows to hold any out: nothing judges the fit anew.")
+            ctx.note(
+                f"Site {site} has too few rows to hold any out, or too few of a class: nothing "
+                "judges the fit anew."
+            )
         k, figures = len(levels), reply.figures.value
         common: dict[str, Any] = {
             "site": site,

@@ -142,7 +142,7 @@ class ReferenceAveraging(Method):
         Rounds without gain after which a track ends; not under the asynchronous schedule.
     holdout : float
         Share of each site's rows that measures the rounds, in [0, .5]; sites with too few rows hold
-        out none. 0 measures nothing, and the last round is kept.
+        out none, protected ones a fifth or none. 0 measures nothing, and the last round is kept.
     convention : {"auto", "sum", "normalised", "rows", "trees"}
         How the learner weighs loss against penalty, where it is not known.
     guard : bool
@@ -171,7 +171,7 @@ class ReferenceAveraging(Method):
     loss: str = "auto"
 
     name: ClassVar[str] = "reference-averaging"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "What would any estimator say, fitted on all rows, where they are split?"
     steps = (
         *site_moments.STEPS,
