@@ -96,6 +96,7 @@ from consilience.methods.base import (
     Step,
     register,
 )
+from consilience.methods.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -220,6 +221,7 @@ class AssistedGLM(Method):
             return (yield from self._predict(ctx))
         s = self._settings(ctx)
         text = s.to_json()
+        say_share(ctx, s.holdout)
         course = Course(s)
         yield from self._share(ctx, s, text, course)
         yield from self._train(ctx, s, text, course)

@@ -112,6 +112,7 @@ from consilience.methods.federated_community_bayes.pooling import (
 )
 from consilience.methods.federated_community_bayes.result import FederatedCommunityBayesResult
 from consilience.methods.federated_community_bayes.survey import Survey, survey_of, tree_of
+from consilience.methods.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -230,6 +231,7 @@ class FederatedCommunityBayes(Method):
         p = len(ctx.feature_names)
         wanted = candidates_of(self, p)
         s = self._settings(ctx)
+        say_share(ctx, s.choosing, s.holdout)
         offered = ctx.require((yield Ask("offer", Offer(settings=s.to_json()))))
         survey = survey_of(s, offered, chooses=len(wanted) > 1)
         tables = ctx.require(

@@ -90,6 +90,7 @@ from consilience.methods.latent_class_regression.parameters import (
 from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
 from consilience.methods.latent_class_regression.rounds import BETAS, Rounds, Shared
 from consilience.methods.latent_class_regression.survey import Survey, survey_of
+from consilience.methods.phases.holdout import say_share
 from consilience.numerics.latent_class_rounds import JUMPING, JUMPING_BY_ALL
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
@@ -228,6 +229,7 @@ class LatentClassRegression(Method):
         """Offer, begin, rounds, merging, rounds, conclude."""
         s = self._settings()
         text = s.to_json()
+        say_share(ctx, s.holdout)
         offered = ctx.require((yield Ask("offer", Offer(settings=text))))
         survey = survey_of(offered, s, len(ctx.feature_names))
         if survey is None:

@@ -36,67 +36,41 @@ class View:
     held: IntArray
 
 
-def views(n: int, settings: Settings, seed: int) -> list[View]:
-    """Main view, folds and resamples where no record is protected.
-
-    Parameters
-    ----------
-    n : int
-    settings : Settings
-    seed : int
-    """
-    everything = np.arange(n, dtype=np.int64)
-    found = [View(everything, everything[:0])]
-    if settings.gain_folds:
-        order = stream(seed, "folds").permutation(n)
-        for part in np.array_split(order, settings.gain_folds):
-            found.append(View(np.setdiff1d(everything, part), np.sort(part)))
-    size = int(RESAMPLE_SHARE * n)
-    for i in range(settings.stability_runs):
-        chosen = stream(seed, "resample", i).permutation(n)[:size]
-        found.append(View(np.sort(chosen), everything[:0]))
-    return found
-
-
-def protected_views(data: SiteData, settings: Settings, least: int) -> list[View]:
-    """The same where records are protected: of one deal of the table for all runs.
-
-    Folds are thirds of the rows, however many are asked for; a fit of other folds would differ from
-    one of these by a few rows.
-
-    Parameters
-    ----------
-    data : SiteData
-    settings : Settings
-    least : int
-        Rows that a view leaves out at least, and the others: the difference of two fits is a
-        statistic of these rows. Where it would be fewer the main view is shown again, and no gain
-        is measured.
-    """
-    everything = np.arange(data.n_rows, dtype=np.int64)
-    main = View(everything, everything[:0])
-    third = (FOLDS * uniform(data, "folds")).astype(np.int64)
-    whole = np.bincount(third, minlength=FOLDS).min() >= least
-    found = [main]
-    for fold in range(settings.gain_folds):
-        held = np.flatnonzero(third == fold)
-        shown = whole and len(held)
-        found.append(View(np.flatnonzero(third != fold), held) if shown else main)
-    for i in range(settings.stability_runs):
-        chosen = np.flatnonzero(uniform(data, "resample", i) < RESAMPLE_SHARE)
-        found.append(View(chosen, main.held) if data.n_rows - len(chosen) >= least else main)
-    return found
-
-
 def shown_views(data: SiteData, s: Settings, state: State, site: SiteContext) -> list[View]:
-    """Views as this site shows them."""
-    if site.limits.min_records <= 1:
-        return views(data.n_rows, s, int(state["seed"]))
-    found = protected_views(data, s, max(site.limits.min_records, data.features.shape[1] + 2))
-    if not s.levels:
-        return found
-    y = standardised(data, s).y
-    return [v if not has_rare_level(y[v.rows], s, site.limits) else found[0] for v in found]
+    """Main view, folds and resamples, as this site shows them.
+
+    Where records are protected all follow from one deal of the table for all runs, and folds are
+    thirds however many are asked for: a fit of other folds would differ from one of these by a few
+    rows. The difference of two fits is a statistic of the rows between them: where these would be
+    fewer than `min_records`, or than a linear model has parameters, or would leave a rare level,
+    the main view is shown again, and no gain is measured.
+    """
+    n, seed, protected = data.n_rows, int(state["seed"]), site.limits.min_records > 1
+    least = max(site.limits.min_records, data.features.shape[1] + 2) if protected else 1
+    fold, kept = np.empty(n, dtype=np.int64), []
+    if protected:
+        fold = (FOLDS * uniform(data, "folds")).astype(np.int64)
+        kept = [uniform(data, "resample", i) < RESAMPLE_SHARE for i in range(s.stability_runs)]
+    else:
+        for f, part in enumerate(
+            np.array_split(stream(seed, "folds").permutation(n), max(s.gain_folds, 1))
+        ):
+            fold[part] = f
+        for i in range(s.stability_runs):
+            mask = np.zeros(n, dtype=bool)
+            mask[stream(seed, "resample", i).permutation(n)[: int(RESAMPLE_SHARE * n)]] = True
+            kept.append(mask)
+    whole = np.bincount(fold).min(initial=n) >= least
+    y = standardised(data, s).y if s.levels else np.empty(n)
+    main = View(np.arange(n, dtype=np.int64), np.empty(0, dtype=np.int64))
+    found = [main]
+    for v, chosen in enumerate([*(fold != f for f in range(s.gain_folds)), *kept]):
+        rows, held = np.flatnonzero(chosen), np.flatnonzero(~chosen)
+        shown = whole if v < s.gain_folds else len(held) >= least
+        shown &= len(held) > 0 and not has_rare_level(y[rows], s, site.limits)
+        gone = held if v < s.gain_folds else main.held
+        found.append(View(rows, gone) if shown else main)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

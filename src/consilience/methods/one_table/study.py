@@ -34,6 +34,7 @@ from consilience.methods.one_table.judging import (
 from consilience.methods.one_table.messages import SCORES, Fit, Fitted, Settings
 from consilience.methods.one_table.result import OneTableResult
 from consilience.methods.one_table.rows import Rows, fitted_and_held
+from consilience.methods.phases.holdout import say_share
 from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
 
 FloatArray = NDArray[np.float64]
@@ -161,6 +162,7 @@ class OneTableStudy(Method):
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Ask once."""
         self.admit_features(ctx)
+        say_share(ctx, self.holdout)
         levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
         settings = Settings(self.parameters(), levels)
         asked = Ask("fit", Fit(settings=settings.to_json()), to=ctx.sites[:1])

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.methods.base import SiteData
+from consilience.methods.base import CoordinatorContext, SiteData
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import Limits
 
@@ -92,6 +92,16 @@ def held_out(
             found[i].append(members[start : start + size])
             left -= size
     return tuple(np.sort(np.concatenate([np.empty(0, np.int64), *some])) for some in found)
+
+
+def say_share(ctx: CoordinatorContext, *shares: float) -> None:
+    """Note what shares mean where some site protects records, for the result."""
+    protected = any(preset != "simulation" for preset in ctx.presets.values())
+    if protected and any(share > 0 and share * PARTS != 1 for share in shares):
+        ctx.note(
+            "Sites that protect records hold out a fifth of their rows or nothing, the same rows "
+            "in every run, whatever share is asked for."
+        )
 
 
 # --------------------------------------------------------------------------- the deal

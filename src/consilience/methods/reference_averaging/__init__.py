@@ -79,6 +79,7 @@ from consilience.estimators.pseudo_rows import separable
 from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
 from consilience.methods.base import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.methods.phases import site_moments
+from consilience.methods.phases.holdout import say_share
 from consilience.methods.reference_averaging import site as at_site
 from consilience.methods.reference_averaging.drawing import Reference, reference_of
 from consilience.methods.reference_averaging.messages import (
@@ -227,6 +228,7 @@ class ReferenceAveraging(Method):
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Offer, rounds, choice, use."""
         settings = self._settings(ctx)
+        say_share(ctx, settings.holdout)
         reference = yield from reference_of(self, ctx)
         rounds, scale = yield from self._offered(ctx, settings, reference)
         if self.schedule == "asynchronous":
