@@ -26,7 +26,7 @@ from consilience.methods.federated_sparse_qda.messages import (
     Products,
     Settings,
 )
-from consilience.methods.federated_sparse_qda.rows import Rows, rows_of
+from consilience.methods.federated_sparse_qda.rows import Rows, by_class
 from consilience.wire.disclosure import (
     Limits,
     Released,
@@ -53,7 +53,7 @@ _MOST = 1e30
 def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
     """Tell rows, means and spreads by class."""
     s = Settings.from_json(message.settings)
-    rows = rows_of(data, s, site)
+    rows = by_class(data, s, site)
     n_classes = len(s.levels)
     means, spreads = _means_and_spreads(rows, n_classes, data.entity, site.limits)
     reply = Offered(
@@ -64,7 +64,11 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
         means=means,
         spreads=spreads,
     )
-    return reply, {"settings": message.settings, "withheld": np.isnan(means.value)}
+    return reply, {
+        "settings": message.settings,
+        "seed": rows.seed,
+        "withheld": np.isnan(means.value),
+    }
 
 
 def _means_and_spreads(
@@ -109,7 +113,7 @@ def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tu
     from consilience.numerics.joint_precision import RowMoments, components
 
     s = _settings(message.settings, state)
-    rows = rows_of(data, s, site)
+    rows = by_class(data, s, site, state)
     columns, cells = _asked(message, rows, state)
     scale = np.asarray(message.scale.value, dtype=float)
     if scale.shape != (len(columns),) or not ((scale >= 1 / _MOST) & (scale <= _MOST)).all():
@@ -167,7 +171,7 @@ def moments(
 ) -> tuple[Products, State]:
     """Tell sums of products within blocks, by class."""
     s = _settings(message.settings, state)
-    rows = rows_of(data, s, site)
+    rows = by_class(data, s, site, state)
     columns, cells = _asked(message, rows, state)
     labels = np.asarray(message.labels.value)
     if labels.shape != (len(columns),):
@@ -220,7 +224,7 @@ def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tu
     if not _judges(site):
         sentence = "this site does not say how many of its rows models get wrong"
         raise DisclosureError(sentence, public=sentence)
-    rows = rows_of(data, s, site)
+    rows = by_class(data, s, site, state)
     judged = rows.held if message.held else rows.kept
     models = message.models.value
     if not isinstance(models, tuple) or len(models) > MAX_ALPHAS:
@@ -332,7 +336,7 @@ def conclude(
 ) -> tuple[Concluded, State]:
     """Keep the model, and judge it on rows that were held out."""
     s = _settings(message.settings, state)
-    rows = rows_of(data, s, site)
+    rows = by_class(data, s, site, state)
     models = message.models.value
     if not isinstance(models, tuple) or len(models) != 2:
         raise ProtocolError("the end takes the model and the one without links")
