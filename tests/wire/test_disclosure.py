@@ -191,7 +191,7 @@ def test_withholding_leaves_gaps_without_evidence() -> None:
 @pytest.mark.parametrize("kinds", [("normal", "indicator", "signs"), ("sparse", "heavy", "zeros")])
 def test_cross_products_against_loops(kinds: tuple[str, ...]) -> None:
     x = np.stack([column(kind) for kind in kinds], axis=1)
-    released = cross_products(x)
+    released = cross_products(x, limits=LIMITS)
     assert evidence(released).n_records == 40
     assert evidence(released).n_columns == 3
     np.testing.assert_array_equal(released.value, released.value.T)
@@ -221,7 +221,7 @@ def test_cross_products_of_many_rows_against_loops() -> None:
         axis=1,
     )
     with np.errstate(over="ignore", invalid="ignore"):
-        released = evidence(cross_products(x))
+        released = evidence(cross_products(x, limits=LIMITS))
     for j in range(7):
         for k in range(1, 7):  # the square of the first column overflows
             _, records, share = cell_facts(x[:, j] * x[:, k])

@@ -138,16 +138,17 @@ def drawing_seed(data: SiteData, site: SiteContext) -> int:
 def without_thin(
     x: FloatArray, names: Sequence[str], limits: Limits
 ) -> tuple[FloatArray, list[str]]:
-    """Make columns constant in which all but a few rows have one value.
+    """Make columns constant in which all but a few rows, or all, have one value.
 
-    A model that leans on such a column tells of these few rows.
+    A model that leans on such a column tells of these few rows; that it has none is told no more
+    than that it has few.
     """
     thin = []
     kept = x
     for j, name in enumerate(names):
         common = np.unique(x[:, j], return_counts=True)[1].max(initial=0)
-        if 0 < len(x) - common < limits.min_records:
+        if len(x) - common < limits.min_records:
             kept = kept.copy() if kept is x else kept
-            kept[:, j] = x[:, j].mean()
+            kept[:, j] = np.median(x[:, j])
             thin.append(name)
     return kept, thin

@@ -35,6 +35,7 @@ from consilience.methods.base import (
 )
 from consilience.wire.disclosure import Released, aggregate
 from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.moment_facts import unsafe_columns
 
 FloatArray = NDArray[np.float64]
 
@@ -88,7 +89,7 @@ def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> t
     means = aggregate(x, mean=True)
     spreads = aggregate((x - means.value) ** 2, mean=True)
     # A column is released whole or not at all: its mean and its spread tell the same story.
-    unsafe = np.asarray(missing.all(axis=0))
+    unsafe = unsafe_columns(x, limits=site.limits, coded=data.coded)
     for released in (n, means, spreads):
         unsafe = unsafe | np.isnan(released.withhold_unsafe(site.limits).value)
     reply = Sums(
