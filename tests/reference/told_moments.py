@@ -229,3 +229,21 @@ def counts_that_follow(
         sets = np.rint(values[(np.abs(values * (values - 1)) < 1e-6).all(axis=1)]).astype(bool)
         found |= {s.tobytes(): int(at[s].sum()) for s in sets if s.any()}
     return found
+
+
+def solved_counts(told: list[tuple[np.ndarray, float]]) -> dict[bytes, float]:
+    """Number of records in each set that the told sums count, solved from the sums alone.
+
+    Parameters
+    ----------
+    told : list of ((a,) array, float)
+        What a record at each point adds to a sum, and the sum. The first one is n.
+    """
+    basis = np.stack([function for function, _ in told], axis=1)
+    values = np.array([value for _, value in told])
+    points = np.arange(len(basis))
+    sets = counts_that_follow(basis, list(basis.T), basis, points[:0])
+    inverse = np.linalg.pinv(basis)
+    return {
+        key: float(inverse @ np.frombuffer(key, dtype=bool).astype(float) @ values) for key in sets
+    }

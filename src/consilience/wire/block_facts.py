@@ -69,7 +69,7 @@ def _centred(part: FloatArray) -> FloatArray:
     if not len(part):
         return part
     if np.isnan(part).any():
-        return np.nan_to_num(part - np.nanmean(part, axis=0))
+        return np.asarray(np.nan_to_num(part - np.nanmean(part, axis=0)))
     return np.asarray(part - part.mean(axis=0))
 
 

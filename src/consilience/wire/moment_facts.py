@@ -146,7 +146,7 @@ def _high(part: FloatArray) -> BoolArray:
     with np.errstate(invalid="ignore"):
         top = np.fmax.reduce(part, axis=0, initial=-np.inf)
         low = np.fmin.reduce(part, axis=0, initial=np.inf)
-        return np.asarray((part == top) & (low < top))
+        return np.asarray((part == top) & (low < top)).reshape(part.shape)
 
 
 def _by_itself(x: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -294,12 +294,12 @@ class _Few:
             if not told:
                 continue
             part = x[:, told]
-            known = ~np.isnan(part).any(axis=1)
-            levels = [(_high(part) & known[:, None])]
+            known = np.asarray(~np.isnan(part).any(axis=1), dtype=float)
+            have = np.asarray(_high(part), dtype=float) * known.reshape(-1, 1)
             if not (group.whole and len(told) == len(group.columns)):
-                levels.append(_rest(x, told)[:, None])
+                have = np.column_stack([have, _rest(x, told)])
             columns.append(told)
-            parts.append(np.concatenate(levels, axis=1).astype(float))
+            parts.append(have)
         for j in np.flatnonzero(left):
             values, _ = _values(x[:, j])
             if values is not None and len(values) == 2:
@@ -442,9 +442,9 @@ class _Few:
         np.fill_diagonal(apart, False)
         found[np.ix_(places, places)] = apart[np.ix_(of, of)]
         for columns in self.columns:
-            pairs = np.ix_(self.numbers, columns)
-            found[pairs] = unsafe[pairs].any(axis=1)[:, None]
-            found[pairs[::-1]] = found[pairs]
+            some = unsafe[self.numbers][:, columns].any(axis=1)
+            for column in columns:
+                found[self.numbers, column] = found[column, self.numbers] = some
         return found
 
     def _signs(self, used: BoolArray) -> tuple[FloatArray, IntArray]:
@@ -471,9 +471,7 @@ def _parts_in_two(n_levels: int) -> list[tuple[int, ...]]:
     return [c for size in range(1, n_levels) for c in itertools.combinations(first, size)]
 
 
-def _part_threes(
-    joined: BoolArray, products: FloatArray, variable: IntArray, least: float
-) -> None:
+def _part_threes(joined: BoolArray, products: FloatArray, variable: IntArray, least: float) -> None:
     """Withhold products until no three joined variables agree in too few records.
 
     For signs s, t, u the records in which all three agree are (n + st + su + tu) / 4, and with one
@@ -509,9 +507,7 @@ def _part(joined: BoolArray, variable: IntArray, first: IntArray, second: IntArr
         joined[np.ix_(one, other)] = joined[np.ix_(other, one)] = False
 
 
-def _part_fours(
-    joined: BoolArray, products: FloatArray, variable: IntArray, most: float
-) -> None:
+def _part_fours(joined: BoolArray, products: FloatArray, variable: IntArray, most: float) -> None:
     """Withhold products until no ring of four variables tells of too few records.
 
     For signs s, t, u, v the sum st + tu + uv - vs is 2 or -2, so n / 2 + (st + tu + uv - vs) / 4

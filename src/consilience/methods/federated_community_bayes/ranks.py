@@ -44,9 +44,7 @@ def class_ranks(x: FloatArray, limits: Limits, coded: Sequence[Coded] = ()) -> R
     return released.withhold(hidden | np.isnan(released.value))
 
 
-def thin_pairs(
-    x: FloatArray, limits: Limits, coded: Sequence[Coded] = ()
-) -> NDArray[np.bool_]:
+def thin_pairs(x: FloatArray, limits: Limits, coded: Sequence[Coded] = ()) -> NDArray[np.bool_]:
     """Pairs of columns of two values each of which some combination is in few rows or none, (p, p).
 
     Levels of one category are no such pair: that no row has both is known.

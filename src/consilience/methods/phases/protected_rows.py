@@ -65,7 +65,7 @@ def made_constant(x: FloatArray, thin: IntArray) -> FloatArray:
 
     So a column in which few rows differ is the same as one in which none does.
     """
-    if not len(thin):
+    if not len(thin) or not len(x):
         return x
     changed = x.copy()
     changed[:, thin] = np.median(x[:, thin], axis=0)
