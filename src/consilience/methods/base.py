@@ -35,6 +35,7 @@ from consilience.exceptions import ParameterError, ProtocolError, QuorumError, S
 from consilience.methods.result import Result
 from consilience.wire.disclosure import Limits
 from consilience.wire.message import message_type
+from consilience.wire.moment_facts import Coded
 
 State = dict[str, Any]
 Exchange = Generator["Ask", "Replies", Any]
@@ -167,6 +168,8 @@ class SiteData:
         Over columns: limits of each feature that hold by its meaning; NaN where none are stated.
     hashes : (n, 16) uint8 array or None
         Over columns: keyed hashes of the ids, by which rows are matched.
+    coded : tuple of Coded
+        Which features are levels of one category.
     """
 
     features: NDArray[np.float64]
@@ -187,6 +190,7 @@ class SiteData:
     bounds: NDArray[np.float64] | None = None
     hashes: NDArray[np.uint8] | None = None
     target_name: str = ""
+    coded: tuple[Coded, ...] = ()
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, StudyError
 from consilience.methods.base import Columns, Preparation, SiteData
-from consilience.sites.encoding import Encoding, encodings, feature_names, match
+from consilience.sites.encoding import Encoding, coded_of, encodings, feature_names, match
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.source import Table, is_number, row_list
 
@@ -305,6 +305,7 @@ class _Loader:
             n_read=self.table.n_rows,
             content_hash=self.table.content_hash,
             bounds=self._bounds(plan),
+            coded=coded_of(plan, self.columns),
             **{role: kept(values) for role, values in texts.items()},
         )
         report = self._report(data, keep, texts["id"])

@@ -28,6 +28,7 @@ from consilience.sites.source import source_path
 from consilience.sites.study import SiteFile
 from consilience.wire.codec import digest, pack, unpack
 from consilience.wire.files import atomic_write, make_directory
+from consilience.wire.moment_facts import Coded
 
 FOLDER = "prepared"
 KEEP = 4
@@ -124,6 +125,7 @@ def _used(path: Path) -> float:
 def _plain(loaded: Loaded) -> dict[str, Any]:
     data = {f.name: getattr(loaded.data, f.name) for f in dataclasses.fields(loaded.data)}
     data["levels"] = {name: list(levels) for name, levels in data["levels"].items()}
+    data["coded"] = [[list(of), whole] for of, whole in data["coded"]]
     report = {f.name: getattr(loaded.report, f.name) for f in dataclasses.fields(loaded.report)}
     report["columns"] = [dataclasses.asdict(column) for column in loaded.report.columns]
     return {
@@ -150,6 +152,7 @@ def _loaded(plain: dict[str, Any]) -> Loaded:
     data = {name: _texts(value) for name, value in plain["data"].items()}
     report = {name: _texts(value) for name, value in plain["report"].items()}
     data["levels"] = {name: tuple(levels) for name, levels in data["levels"].items()}
+    data["coded"] = tuple(Coded(tuple(of), whole) for of, whole in data["coded"])
     for name in ("feature_names", "sequence_names", "foreign_levels"):
         data[name] = tuple(data[name])
     columns = [

@@ -40,32 +40,42 @@ def cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
     return total, records, np.asarray(share)
 
 
-def product_facts(x: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Records and largest share of each cell of ``x'x``, for rows x (n, p)."""
-    return _by_matrices(x) if len(x) and np.isfinite(x).all() else _by_column(x)
+def product_facts(x: FloatArray, first: int | None = None) -> tuple[IntArray, FloatArray]:
+    """Records and largest share of each cell of ``x'x``, for rows x (n, p).
+
+    With `first`, cells that none of the first so many columns is in are left at 0.
+    """
+    n_first = x.shape[1] if first is None else first
+    if len(x) and np.isfinite(x).all():
+        return _by_matrices(x, n_first)
+    return _by_column(x, n_first)
 
 
-def _by_column(x: FloatArray) -> tuple[IntArray, FloatArray]:
+def _by_column(x: FloatArray, n_first: int) -> tuple[IntArray, FloatArray]:
     """The same, column by column."""
     p = x.shape[1]
-    records, share = np.empty((p, p), dtype=np.int64), np.empty((p, p))
-    for j in range(p):
+    records, share = np.zeros((p, p), dtype=np.int64), np.zeros((p, p))
+    for j in range(n_first):
         _, records[j], share[j] = cell_facts(x * x[:, [j]])
+        records[:, j], share[:, j] = records[j], share[j]
     return records, share
 
 
-def _by_matrices(x: FloatArray) -> tuple[IntArray, FloatArray]:
+def _by_matrices(x: FloatArray, n_first: int) -> tuple[IntArray, FloatArray]:
     """The same for finite rows, with most sums as products of matrices."""
     p = x.shape[1]
     peak_of = np.abs(x).max(axis=0)
     # In units of the largest of each column, so that no sum can overflow.
     size = np.abs(x) / np.where(peak_of > 0, peak_of, 1.0)
     nonzero = (x != 0).astype(float)
-    records = np.rint(nonzero.T @ nonzero).astype(np.int64)
-    whole = size.T @ size
-    peak = np.empty((p, p))
+    records, whole = np.zeros((p, p), dtype=np.int64), np.zeros((p, p))
+    for sums, of in ((records, nonzero), (whole, size)):
+        found = of[:, :n_first].T @ of
+        sums[:n_first] = np.rint(found) if sums is records else found
+        sums[:, :n_first] = sums[:n_first].T
+    peak = np.zeros((p, p))
     with np.errstate(over="ignore"):
-        for j in range(p):
+        for j in range(n_first):
             peak[j, j:] = peak[j:, j] = (size[:, j:] * size[:, [j]]).max(axis=0)
             first = x[:_FIRST, j:] * x[:_FIRST, [j]]
             few = ((first == first.min(axis=0)) | (first == first.max(axis=0))).all(axis=0)

@@ -82,7 +82,7 @@ def ranks(message: Rank, data: SiteData, state: State, site: SiteContext) -> tup
     """Tell rank correlations within each class."""
     s, rows = _goes_on(message.settings, data, state, site)
     x, codes = rows.of(TRAINING)
-    tables = [class_ranks(x[codes == k], site.limits) for k in range(len(s.levels))]
+    tables = [class_ranks(x[codes == k], site.limits, data.coded) for k in range(len(s.levels))]
     return Ranks(tables=bundle(tables)), state
 
 
@@ -96,7 +96,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     x, codes = rows.of(TRAINING)
     communities = _communities(message.communities.value, x.shape[1])
     present, local = np.unique(codes, return_inverse=True)
-    thin = thin_pairs(x, site.limits)
+    thin = thin_pairs(x, site.limits, data.coded)
     found = [_nothing() for _ in communities]
     left = NUMBERS_PER_CELL * x.size if site.limits.min_records > 1 else np.inf
     for c, columns in enumerate(communities):

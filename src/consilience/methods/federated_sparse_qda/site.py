@@ -38,6 +38,7 @@ from consilience.wire.disclosure import (
     rounded,
     weighted_means,
 )
+from consilience.wire.moment_facts import coded_within, unsafe_columns
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -55,7 +56,7 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     s = Settings.from_json(message.settings)
     rows = by_class(data, s, site)
     n_classes = len(s.levels)
-    means, spreads = _means_and_spreads(rows, n_classes, data.entity, site.limits)
+    means, spreads = _means_and_spreads(rows, n_classes, data, site.limits)
     reply = Offered(
         protected=site.limits.min_records > 1,
         judges=_judges(site),
@@ -72,29 +73,25 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
 
 
 def _means_and_spreads(
-    rows: Rows, n_classes: int, entities: NDArray[Any] | None, limits: Limits
+    rows: Rows, n_classes: int, data: SiteData, limits: Limits
 ) -> tuple[Released, Released]:
-    """Means and mean squared deviations by class; both or neither of a class and column.
-
-    Squares are judged about the medians too: about these a value that most rows share is zero, so
-    that a column which few rows have is seen, wherever somebody else put its origin.
-    """
+    """Means and mean squared deviations by class; both or neither of a class and column."""
     given: dict[str, Any] = {
         "cells": rows.cells,
         "n_cells": n_classes,
-        "entities": entities,
+        "entities": data.entity,
         "mean": True,
     }
-    centred, judged = np.array(rows.x), np.array(rows.x)
+    centred = np.array(rows.x)
+    unsafe = np.zeros((n_classes, rows.x.shape[1]), dtype=bool)
     for k in range(n_classes):
         members = np.flatnonzero(rows.cells == k)
         if len(members):
             centred[members] -= rows.x[members].mean(axis=0)
-            judged[members] -= np.median(rows.x[members], axis=0)
+            unsafe[k] = unsafe_columns(rows.x[members], limits=limits, coded=data.coded)
     means = aggregate(rows.x, **given)
     spreads = aggregate(centred**2, **given)
-    unsafe = np.zeros(np.shape(means.value), dtype=bool)
-    for released in (means, spreads, aggregate(judged**2, **given)):
+    for released in (means, spreads):
         unsafe |= np.isnan(released.withhold_unsafe(limits).value)
     return means.withhold(unsafe), spreads.withhold(unsafe)
 
@@ -183,6 +180,7 @@ def moments(
         blocks=blocks_of(labels),
         limits=site.limits,
         entities=data.entity,
+        coded=coded_within(data.coded, columns),
     )
     return Products(products=products), state
 

@@ -437,8 +437,9 @@ def pool_moments(
     """Cross-products of a constant, the columns and the response: a pooled linear fit's all."""
     _check_pooling(state)
     y = np.asarray(data.target, dtype=float)
-    columns = np.column_stack([np.ones(data.n_rows), data.features, y])
-    return PoolMoments(products=cross_products(columns)), state
+    columns = np.column_stack([data.features, y])
+    products = cross_products(columns, limits=site.limits, coded=data.coded, constant=True)
+    return PoolMoments(products=products), state
 
 
 @step("pool-rows")

@@ -35,6 +35,7 @@ from consilience.methods.base import (
 )
 from consilience.wire.disclosure import Released, aggregate
 from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.moment_facts import unsafe_columns
 
 FloatArray = NDArray[np.float64]
 
@@ -88,7 +89,7 @@ def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> t
     means = aggregate(x, mean=True)
     spreads = aggregate((x - means.value) ** 2, mean=True)
     # A column is released whole or not at all: its mean and its spread tell the same story.
-    unsafe = np.asarray(missing.all(axis=0))
+    unsafe = unsafe_columns(x, limits=site.limits, coded=data.coded)
     for released in (n, means, spreads):
         unsafe = unsafe | np.isnan(released.withhold_unsafe(site.limits).value)
     reply = Sums(
@@ -125,13 +126,20 @@ def pool(replies: dict[str, Sums]) -> tuple[FloatArray, FloatArray, FloatArray]:
     return parts[0]
 
 
-def moments(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
+def moments(ctx: CoordinatorContext, *, required: bool = True) -> Generator[Ask, Replies, Moments]:
     """Ask all sites for their sums and pool them.
+
+    Parameters
+    ----------
+    ctx : CoordinatorContext
+    required : bool
+        Whether every column must be told by some site; else one that is not has mean and variance 0
+        over no rows.
 
     Raises
     ------
     QuorumError
-        A column was withheld by every site.
+        A column that is required was withheld by every site.
     """
     replies = ctx.require((yield Ask("moments.sums", Request())))
     withheld: dict[str, tuple[str, ...]] = {}
@@ -148,13 +156,13 @@ def moments(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
                 "or one record dominates); the pooled moments come from the other sites."
             )
     n, mean, squares = pool(replies)
-    if (n == 0).any():
+    if required and (n == 0).any():
         lost = [name for name, k in zip(ctx.feature_names, n, strict=True) if k == 0]
         raise QuorumError(
             f"every site withheld column {lost[0]!r}: leave it out, or ask the stewards whether "
             "their limits may be lower"
         )
-    return Moments(n, mean, squares / n, withheld)
+    return Moments(n, mean, squares / np.maximum(n, 1), withheld)
 
 
 STEPS = (sums,)

@@ -76,9 +76,10 @@ def drawing_seed(data: SiteData, site: SiteContext, purpose: str) -> int:
 
 
 def without_thin(x: FloatArray, limits: Limits) -> tuple[FloatArray, IntArray]:
-    """Make columns constant in which all but a few rows have one value.
+    """Make columns constant in which all but a few rows, or all, have one value.
 
-    A model that leans on such a column tells of these few rows.
+    A model that leans on such a column tells of these few rows; that it has none is told no more
+    than that it has few.
 
     Returns
     -------
@@ -89,7 +90,7 @@ def without_thin(x: FloatArray, limits: Limits) -> tuple[FloatArray, IntArray]:
     """
     if limits.min_records <= 1:
         return x, np.empty(0, dtype=np.int64)
-    few = [j for j in range(x.shape[1]) if 0 < len(x) - _most_common(x[:, j]) < limits.min_records]
+    few = [j for j in range(x.shape[1]) if len(x) - _most_common(x[:, j]) < limits.min_records]
     thin = np.array(few, dtype=np.int64)
     return made_constant(x, thin), thin
 
@@ -102,11 +103,14 @@ def _most_common(column: FloatArray) -> int:
 
 
 def made_constant(x: FloatArray, thin: IntArray) -> FloatArray:
-    """Put the mean into some columns; the same array where there are none."""
-    if not len(thin):
+    """Put the usual value into some columns; the same array where there are none.
+
+    So a column in which few rows differ is the same as one in which none does.
+    """
+    if not len(thin) or not len(x):
         return x
     changed = x.copy()
-    changed[:, thin] = x[:, thin].mean(axis=0)
+    changed[:, thin] = np.median(x[:, thin], axis=0)
     return changed
 
 
