@@ -140,16 +140,14 @@ def test_figures_and_tables_are_accessible(page: str) -> None:
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in tags if tag == "th")
 
 
-def test_a_report_says_how_fields_travelled(run: Run) -> None:
+def test_a_report_says_how_fields_travelled(moments: Run) -> None:
     sealed = [
-        dataclasses.replace(x, protection="sealed to coordinator") if x.direction == "from-site"
-        else x for x in run.transcript
-    ]  # fmt: skip
-    moved = dataclasses.replace(run, transcript=tuple(sealed))
-    for text, way in ((Page(html.render(run)).text, "open"),
-                      (Page(html.render(moved)).text, "sealed to coordinator")):  # fmt: skip
-        assert "on its way" in text and way in text
-    assert "sealed to" not in Page(html.render(run)).text
+        dataclasses.replace(x, protection="sealed to coordinator") for x in moments.transcript
+    ]
+    moved = dataclasses.replace(moments, transcript=tuple(sealed))
+    here, there = (Page(html.render(one)).text for one in (moments, moved))
+    assert "on its way" in here and "sealed to" not in here
+    assert "sealed to coordinator" in there
 
 
 def test_what_left_each_site_is_that_of_the_transcript(run: Run, page: str) -> None:
