@@ -87,6 +87,29 @@ def _by_matrices(x: FloatArray, n_first: int) -> tuple[IntArray, FloatArray]:
     return records, share
 
 
+def facts_with_counts(x: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Facts of products; of two columns of two values the smallest cell that anybody is in.
+
+    With a column of ones among the columns, sums of products tell all four cells.
+    """
+    records, share = product_facts(x)
+    if not len(x):
+        return records, share
+    low, high = x.min(axis=0), x.max(axis=0)
+    two = np.flatnonzero(((x == low) | (x == high)).all(axis=0) & (low < high))
+    if len(two) < 2:
+        return records, share
+    up = (x[:, two] == high[two]).astype(float)
+    both = np.rint(up.T @ up).astype(np.int64)
+    ones = np.diagonal(both)
+    cells = np.stack(
+        [both, ones[:, None] - both, ones - both, len(x) - ones[:, None] - ones + both]
+    )
+    found = np.where(cells > 0, cells, len(x)).min(axis=0)
+    records[np.ix_(two, two)] = np.where(np.eye(len(two)) > 0, records[np.ix_(two, two)], found)
+    return records, share
+
+
 def class_facts(
     ways: Sequence[FloatArray], cells: IntArray, entities: IntArray, n_cells: int, n_marks: int
 ) -> tuple[IntArray, FloatArray, IntArray]:
@@ -115,9 +138,9 @@ def class_facts(
         members = np.flatnonzero(cells == k)
         if not len(members):
             continue
-        found, largest = product_facts(ways[0][members])
+        found, largest = facts_with_counts(ways[0][members])
         for other in ways[1:]:
-            also, share_also = product_facts(other[members])
+            also, share_also = facts_with_counts(other[members])
             found = np.where((found == 0) | (also == 0), found + also, np.minimum(found, also))
             largest = np.maximum(largest, share_also)
         records[k] = len(members)

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
 from consilience.wire.block_facts import block_facts, has_numbers, numbers_in
-from consilience.wire.cell_facts import cell_facts, class_facts, product_facts, sums_by_class
+from consilience.wire.cell_facts import cell_facts, class_facts, facts_with_counts, sums_by_class
 from consilience.wire.centred import Projectable, projectable
 from consilience.wire.centred import column_factor as column_factor
 from consilience.wire.chance_facts import chance_facts
@@ -386,7 +386,7 @@ def may_leave(rows: FloatArray, entities: NDArray[Any], limits: Limits) -> bool:
         return False
     if len(np.unique(entities)) < limits.min_entities:
         return False
-    records, share = product_facts(rows)
+    records, share = facts_with_counts(rows)
     small = (records > 0) & (records < limits.min_records)
     return not small.any() and bool((share <= limits.max_share).all())
 
