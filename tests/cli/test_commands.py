@@ -243,18 +243,18 @@ def test_status_by_directory_by_id_and_of_all(space: Workspace) -> None:
 
 def test_check_reports_by_site_and_runs_nothing(space: Workspace) -> None:
     header, *rows = space.lines("lyon")
-    space.table("lyon", header, ["?,1,200", *rows])
+    space.table("lyon", header, ["?,1,200"] * 10 + rows)
     space.site("lyon", more='[columns]\nmissing_codes = { x = "?" }\n')
     said = call("check", space.file)
     assert said.exit_code == 3
-    assert "lyon: Cannot take part: column 'x' has no value in 1 of 41 rows" in " ".join(
+    assert "lyon: Cannot take part: column 'x' has no value in 10 of 50 rows" in " ".join(
         said.stdout.split()
     )
     space.write(more='[preparation]\nmissing = "complete-rows"')
     said = call("check", space.file)
     assert said.exit_code == 0, said.output
-    assert re.search(r"^lyon +41 +40 +strict +10 +can take part$", said.stdout, re.MULTILINE)
-    assert "number, 1 (2%)" in said.stdout
+    assert re.search(r"^lyon +50 +40 +strict +10 +can take part$", said.stdout, re.MULTILINE)
+    assert "number, 10 (20%)" in said.stdout
     assert not (space.root / "homes").exists()
     assert not (space.root / "runs").exists()
 

@@ -34,7 +34,7 @@ from consilience.sites.site import Site
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.signing import SigningKey
-from tests.faults.cases import CASES, SITES, Case, loader
+from tests.faults.cases import CASES, GRANTED, SITES, Case, loader
 
 POLL = 0.02
 
@@ -49,7 +49,8 @@ class Parties:
         self.coordinator = SigningKey.generate()
         self.keys = {name: SigningKey.generate() for name in SITES}
         self.sites = {
-            name: Site(name, loader(name), home=DiskHome(root / f"home-{name}")) for name in SITES
+            name: Site(name, loader(name), policy=GRANTED, home=DiskHome(root / f"home-{name}"))
+            for name in SITES
         }
         self.events: list[tuple[str, str, dict[str, Any]]] = []
 

@@ -521,7 +521,7 @@ def test_nobody_can_choose() -> None:
 
 def test_missing_values_are_refused_by_the_preparation() -> None:
     tables = draw([60, 60], 3)
-    tables["s0"].loc[3, "x0"] = np.nan
+    tables["s0"].loc[3:12, "x0"] = np.nan
     with pytest.raises(QuorumError, match="s0"):
         FederatedSparseQDA(alpha=0.1).run(
             Federation.local(

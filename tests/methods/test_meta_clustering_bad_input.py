@@ -138,11 +138,12 @@ def test_binary_columns_with_few_ones() -> None:
 
 def test_no_target_and_no_features() -> None:
     tables = draw([0, 0], 50)
-    bare = Federation.local(tables, columns=Columns(features=("x0", "x1")))
+    granted = Policy(foreign_models=True)
+    bare = Federation.local(tables, columns=Columns(features=("x0", "x1")), policy=granted)
     with pytest.raises(StudyError, match="name it in"):
         MetaClustering(candidates="linear").run(bare)
     with pytest.raises(ConsilienceError, match="feature") as caught:
-        bare = Federation.local(tables, columns=Columns(features=(), target="y"))
+        bare = Federation.local(tables, columns=Columns(features=(), target="y"), policy=granted)
         MetaClustering(candidates="linear").run(bare)
     assert is_one_sentence(caught.value)
 
