@@ -138,7 +138,7 @@ def test_a_desk_refuses_the_damaged_run_and_answers_the_others(tmp_path: Path) -
     parties = OverFlower()
     parties.sites[ASH] = Site(ASH, loader(ASH), home=DiskHome(tmp_path))
     desk, (place, _) = parties.desk(ASH), parties.ask()
-    content = asked(parties.coordinator, place, OPENING)
+    content = asked(parties, parties.coordinator, place, OPENING)
     first = desk.handle(content)
     for path, reason in (
         ("runs/r1/000001-001.record", OF_RUN),
@@ -176,7 +176,7 @@ def test_a_refusal_is_never_longer_than_a_reply_may_say(parties: Parties) -> Non
     opened = dataclasses.replace(opening, columns=json.dumps(columns))
     request = dataclasses.replace(OPEN, run="r1", site=ASH, message=encode_message(opened))
     (parties.root / "t.csv").write_text("x,y\n1,2\n")
-    text = f'name = "{ASH}"\nhome = "home"\n[source]\npath = "t.csv"\n'
+    text = f'name = "{ASH}"\nhome = "home"\n[source]\npath = "t.csv"\n[columns]\noffered = {{}}\n'
     (parties.root / "site.toml").write_text(text)
     parties.sites[ASH] = file_site(SiteFile.load(parties.root / "site.toml"))
     engine = parties.engine()

@@ -121,7 +121,7 @@ def test_same_bytes_as_the_local_engine(parties: Parties, name: str) -> None:
     case = CASES[name]
     with parties.watching():
         there = parties.federation(case).run(case.method(), seed=11, run_id="run")
-    sites = [Site(s, loader(s)) for s in case.sites]
+    sites = [Site(s, loader(s), policy=GRANTED) for s in case.sites]
     here = Federation(LocalEngine(sites), case.columns, case.preparation).run(
         case.method(), seed=11, run_id="run"
     )

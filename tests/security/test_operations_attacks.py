@@ -209,7 +209,7 @@ class Work:
         for name, where, what in (
             ("listed", os, "listdir"),
             ("logged", AppendLog, "append"),
-            ("verified", mailbox, "unseal"),
+            ("verified", SigningKey, "unseal"),
         ):
             monkeypatch.setattr(where, what, self._counted(name, getattr(where, what)))
 
@@ -232,7 +232,8 @@ def flooded(parties: Parties, runs: int) -> None:
         place, body = parties.ask(run=f"junk-{number:04d}")
         path = parties.folder / "runs" / place.run / "asks" / place.file
         path.parent.mkdir(parents=True)
-        body = stranger.seal(place.context("ask", stranger.public, ""), body)
+        readers = [parties.keys[place.site].public]
+        body = stranger.seal(place.context("ask", stranger.public, ""), body, readers=readers)
         path.write_bytes(body if number % 2 else os.urandom(200))
 
 
