@@ -210,9 +210,10 @@ def test_what_may_leave(n: int, n_entities: int, column: str, good: bool) -> Non
 @pytest.mark.parametrize(("few", "good"), [(0, True), (1, False), (9, False), (10, True)])
 def test_all_cells_of_two_columns_of_two_values(cell: int, few: int, good: bool) -> None:
     """A column of ones, two others and their products tell all four."""
-    sizes = np.full(4, 25)
-    sizes[cell] = few
-    x = np.c_[np.ones(75 + few), np.repeat([(0, 0), (0, 1), (1, 0), (1, 1)], sizes, axis=0)]
+    first, second = divmod(cell, 2)
+    sizes = {(first, second): few, (first, 1 - second): 20, (1 - first, 1 - second): 20}
+    sizes[1 - first, second] = 60  # the small cell is not that of the two rarer values
+    x = np.c_[np.ones(100 + few), np.repeat(list(sizes), list(sizes.values()), axis=0)]
     of = np.arange(len(x))
     middle = x - np.c_[0.0, np.median(x[:, 1:], axis=0)[None]]
     assert may_leave(middle, of, LIMITS) is good
