@@ -430,10 +430,10 @@ def test_the_class_of_a_known_person_is_not_told_by_models_with_more_coefficient
     found = [_class_of_a_person("simulation", 800, seed) for seed in range(12)]
     assert np.mean(found) > 0.9
     s = settings(choosing=0.4)
-    wide = table_of(200, p=20)  # of which 40 rows choose
-    told = hostile(wide, "strict", judge(s, np.zeros((1, 21))), s=s)[1]
+    wide = table_of(200, p=40)
+    told = hostile(wide, "strict", judge(s, np.zeros((1, 41))), s=s)[1]
     assert np.isnan(told.losses.value).all()
-    narrow = hostile(table_of(200, p=19), "strict", judge(s, np.zeros((1, 20))), s=s)[1]
+    narrow = hostile(table_of(200, p=39), "strict", judge(s, np.zeros((1, 40))), s=s)[1]
     assert np.isfinite(narrow.losses.value).all()
 
 
@@ -453,11 +453,10 @@ def test_shares_of_wrong_predictions_are_told_to_within_some_rows() -> None:
     for policy in ("strict", "simulation"):
         answer = hostile(table_of(200), policy, conclude(s, model), s=s)[1]
         shares[policy] = float(answer.wrong.value[0])
-    # A fifth of 200 rows is held out, and the share is told to within ten of them.
-    steps = shares["strict"] * 40 / 10
-    assert steps == pytest.approx(round(steps), abs=1e-9)
-    # One step, and two standard errors of shares on 40 and 80 rows.
-    assert abs(shares["strict"] - shares["simulation"]) <= 0.25 + 2 * np.sqrt(0.25 / 40 + 0.25 / 80)
+    # Two fifths of 200 rows are held out, and the share is told to within ten of them.
+    assert 8 * shares["strict"] == pytest.approx(round(8 * shares["strict"]), abs=1e-9)
+    # One step, and two standard errors of shares on 80 other rows each.
+    assert abs(shares["strict"] - shares["simulation"]) <= 0.125 + 2 * np.sqrt(0.25 / 40)
 
 
 @pytest.mark.parametrize("n", [21, 200])

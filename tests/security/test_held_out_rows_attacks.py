@@ -310,11 +310,11 @@ def test_rows_keep_their_part_whatever_rows_a_study_reads() -> None:
         some = [np.asarray(CHOICES[name](data, 0.2, Context(np.random.default_rng(1)))[-1])]
         part = data.take(index)
         if name == "sparse-qda":
-            kept = of_sparse_qda(part, 0.3, Context(np.random.default_rng(2)))[-1]
+            kept = of_sparse_qda(part, 0.25, Context(np.random.default_rng(2)))[-1]
         else:
             y = np.asarray(with_numbers(data).target)[index]
             numbers = dataclasses.replace(part, target=y, target_name="z", levels={})
-            s = settings("ridge", holdout=0.3)
+            s = settings("ridge", holdout=0.25)
             site: Any = Context(np.random.default_rng(2))
             kept = averaging_rows.fitted_and_held(numbers, s, site).held
         np.testing.assert_array_equal(index[kept], np.intersect1d(some[0], index))

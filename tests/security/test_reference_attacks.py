@@ -273,7 +273,7 @@ def test_rows_are_at_least_twice_the_parameters(n: int, p: int, passes: bool) ->
 
 @pytest.mark.parametrize(
     ("n", "p", "holdout", "held"),
-    [(100, 3, 0.2, 20), (100, 9, 0.2, 20), (100, 10, 0.2, 0), (45, 2, 0.2, 0), (100, 3, 0.95, 20)],
+    [(100, 3, 0.2, 20), (100, 9, 0.2, 20), (100, 10, 0.2, 0), (45, 2, 0.2, 0), (100, 3, 0.95, 40)],
 )
 def test_fits_differ_by_enough_rows_or_by_none(n: int, p: int, holdout: float, held: int) -> None:
     """Held out are at least min_records rows and twice the parameters, and kept as many."""

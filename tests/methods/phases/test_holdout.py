@@ -79,7 +79,7 @@ def test_runs_with_any_classes_rest_on_whole_pieces(entity: int) -> None:
         kind = np.random.default_rng(seed).choice(3, size=300, p=[0.2, 0.3, 0.5])
         cuts = (kind, np.minimum(kind, 1), np.zeros(300, dtype=np.int64), np.maximum(kind, 1) - 1)
         told: dict[bytes, list[NDArray[np.bool_]]] = {}
-        for cells, shares in itertools.product(cuts, ([0.2], [0.3, 0.1], [0.0])):
+        for cells, shares in itertools.product(cuts, ([0.2], [0.3, 0.1], [0.5], [0.0])):
             out = held_out(data, cells, shares, STRICT)
             for cell in (cells >= 0, *(cells == k for k in np.unique(cells))):
                 sets = told.setdefault(cell.tobytes(), [])
@@ -101,7 +101,7 @@ def test_the_deal_is_of_the_table_alone() -> None:
     other = dataclasses.replace(
         data.with_features(np.ones((300, 2)), ("u", "v")), target=np.arange(300.0), target_name="z"
     )
-    np.testing.assert_array_equal(held_out(other, cells, [0.41], STRICT)[0], first)
+    np.testing.assert_array_equal(held_out(other, cells, [0.29], STRICT)[0], first)
     index = np.flatnonzero(np.arange(300) % 7 != 2)
     (part,) = held_out(data.take(index), cells[index], [0.2], STRICT)
     np.testing.assert_array_equal(index[part], np.intersect1d(first, index))
@@ -113,10 +113,14 @@ def test_the_deal_is_of_the_table_alone() -> None:
 def test_a_second_set_is_another_part() -> None:
     data, cells = table(), np.zeros(300, dtype=np.int64)
     (alone,) = held_out(data, cells, [0.2], STRICT)
-    first, second = held_out(data, cells, [0.2, 0.4], STRICT)
+    first, second = held_out(data, cells, [0.2, 0.25], STRICT)
     np.testing.assert_array_equal(first, alone)
     assert len(second) == 60 and not len(np.intersect1d(first, second))
-    np.testing.assert_array_equal(held_out(data, cells, [0.0, 0.3], STRICT)[1], alone)
+    np.testing.assert_array_equal(held_out(data, cells, [0.0, 0.1], STRICT)[1], alone)
+    (two,) = held_out(data, cells, [0.3], STRICT)
+    np.testing.assert_array_equal(two, np.union1d(first, second))
+    both = held_out(data, cells, [0.4, 0.5], STRICT)  # of three parts
+    assert [len(rows) for rows in both] == [120, 60]
 
 
 def test_rows_that_take_no_part_and_small_classes() -> None:

@@ -129,7 +129,7 @@ class AssistedGLM(Method):
         Relative change of the linear predictor in a round at which the training ends.
     holdout : float
         Share of the rows kept out of the training, to compare with the initiator's own model;
-        protected sites hold out a fifth or nothing.
+        protected sites hold out one or two fifths, or nothing.
     interval : {"joint", "inflated", "paper", "none"}
         "joint" needs partners whose policy lets all directions be known. "inflated" needs
         ``acceleration="none"``, one partner and at least 5 rounds; "paper" does not cover in

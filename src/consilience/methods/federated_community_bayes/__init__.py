@@ -144,7 +144,7 @@ class FederatedCommunityBayes(Method):
         Share of each class's rows that choose the number of communities: 0, .1, .2, .3 or .4.
     holdout : float
         Share of each class's rows that judge the classifier in the end, likewise. Protected sites
-        hold out a fifth or nothing for each of the two.
+        hold out one or two fifths, or nothing, for each.
     max_rounds : int
         Rounds of the exact fit at most.
 

@@ -133,7 +133,7 @@ class FederatedSparseQDA(Method):
         Probabilities of the levels, in their order; empty takes their shares of the rows.
     holdout : float
         Share of each site's rows that is kept out of the moments and judges the result, in [0, .5];
-        protected sites hold out a fifth or nothing.
+        protected sites hold out one or two fifths, or nothing.
     max_block : int
         Largest block that is fitted.
     tol : float

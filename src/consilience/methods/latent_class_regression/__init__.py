@@ -145,7 +145,7 @@ class LatentClassRegression(Method):
         Whether each class has an intercept.
     holdout : float
         Share of the events of each site that measures the classes, in [0, .5]; every entity keeps
-        an event, protected sites hold out a fifth or nothing.
+        an event, protected sites hold out one or two fifths, or nothing.
     level : float
         Of intervals.
 

@@ -170,7 +170,7 @@ class SparseQDAStudy(OneTableStudy):
         Relative duality gap at which a fit ends.
     holdout : float
         Share of the rows that judge the fit and take no part in it, in [0, .5]; a protected site
-        holds out a fifth or nothing.
+        holds out one or two fifths, or nothing.
     """
 
     alpha: float | str = "cv"

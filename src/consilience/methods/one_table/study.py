@@ -108,7 +108,8 @@ class OneTableStudy(Method):
     ----------
     holdout : float
         Share of the rows that judge the fit and take no part in it, in [0, .5]; whole entities,
-        where the study names an entity. A protected site holds out a fifth or nothing.
+        where the study names an entity. A protected site holds out one or two
+        fifths, or nothing.
     """
 
     holdout: float = 0.2

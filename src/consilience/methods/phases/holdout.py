@@ -2,15 +2,15 @@
 
 Figures of two sets of rows tell those of their difference. So at a site that protects records no
 study chooses a set: the table's rows are dealt to `PARTS` parts once and for ever, by a secret that
-only the table's holder has (its content), whatever is asked of them. A run holds out a whole part,
+only the table's holder has (its content), whatever is asked of them. A run holds out whole parts,
 or no row:
 
 * A *cell* is a set of rows about which figures are told: a class, or all rows that take part.
 * A cell *admits* one of the first `OPEN` parts, taken in order, where its rows in this part are at
   least `min_records` (of `min_entities` entities, where known) and at most two fifths of all, and
   those that are then in no admitted part are as many.
-* A run holds out the first part that all its cells admit, about a fifth of the rows, whatever share
-  above 0 was asked for; or nothing, where there is none.
+* A run holds out the first part that all its cells admit, about a fifth of the rows, or the first
+  two where at least .3 is asked for; or nothing, where there is none.
 
 What a cell admits follows from its own rows. So in all runs that tell of a cell, of all methods,
 under any share, seed, columns and levels, figures are those of admitted parts and of the rest, and
@@ -35,7 +35,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 PARTS = 5
-"""Parts of a table, of which a protected site holds out one."""
+"""Parts of a table, of which a protected site holds out one or two."""
 OPEN = 3
 """Parts that may be: some of the rows stay in every fit, so that there is always a rest."""
 MOST = 0.4
@@ -80,7 +80,7 @@ def held_out(
     if limits.min_records > 1:
         part = _dealt(data) if within is None else _dealt_within(data, within, cells >= 0)
         chosen = _admitted(part, cells, data.entity if within is None else None, shares, limits)
-        return tuple(np.flatnonzero((part == p) & (cells >= 0)) for p in chosen)
+        return tuple(np.flatnonzero(np.isin(part, parts) & (cells >= 0)) for parts in chosen)
     order = np.arange(len(cells)) if order is None else order
     found: list[list[IntArray]] = [[] for _ in shares]
     for k in np.unique(cells[cells >= 0]):
@@ -97,10 +97,10 @@ def held_out(
 def say_share(ctx: CoordinatorContext, *shares: float) -> None:
     """Note what shares mean where some site protects records, for the result."""
     protected = any(preset != "simulation" for preset in ctx.presets.values())
-    if protected and any(share > 0 and share * PARTS != 1 for share in shares):
+    if protected and any(share * PARTS not in (0, 1, 2) for share in shares):
         ctx.note(
-            "Sites that protect records hold out a fifth of their rows or nothing, the same rows "
-            "in every run, whatever share is asked for."
+            "Sites that protect records hold out one fifth of their rows, or two, or nothing, the "
+            "same rows in every run, whatever share is asked for."
         )
 
 
@@ -179,8 +179,8 @@ def _admitted(
     entity: NDArray[np.str_] | None,
     shares: Sequence[float],
     limits: Limits,
-) -> list[int]:
-    """Part to hold out for each share; -1 where a share is 0, or no part is left."""
+) -> list[list[int]]:
+    """Parts to hold out for each share; none where a share is 0, or no part is left."""
     used = np.flatnonzero(cells >= 0)
     left = list(range(OPEN)) if len(used) else []
     for members in (used, *(used[cells[used] == k] for k in np.unique(cells[used]))):
@@ -191,7 +191,12 @@ def _admitted(
             entities = np.bincount(part[first], minlength=PARTS)
         admitted = admits(rows, entities, limits)
         left = [p for p in left if p in admitted]
-    return [left.pop(0) if share > 0 and left else -1 for share in shares]
+    chosen: list[list[int]] = [[] for _ in shares]
+    for wanted in (0.0, 0.3):  # a second part only where all have a first
+        for parts, share in zip(chosen, shares, strict=True):
+            if left and share > 0 and share >= wanted:
+                parts.append(left.pop(0))
+    return chosen
 
 
 def admits(rows: IntArray, entities: IntArray, limits: Limits) -> list[int]:

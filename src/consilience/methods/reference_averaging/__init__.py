@@ -143,7 +143,8 @@ class ReferenceAveraging(Method):
         Rounds without gain after which a track ends; not under the asynchronous schedule.
     holdout : float
         Share of each site's rows that measures the rounds, in [0, .5]; sites with too few rows hold
-        out none, protected ones a fifth or none. 0 measures nothing, and the last round is kept.
+        out none, protected ones one or two fifths or none. 0 measures nothing, and the last round
+        is kept.
     convention : {"auto", "sum", "normalised", "rows", "trees"}
         How the learner weighs loss against penalty, where it is not known.
     guard : bool
