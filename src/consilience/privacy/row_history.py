@@ -1,4 +1,4 @@
-"""A guard over runs: which rows of a data set earlier releases rest on, and which a new one may use.
+"""A guard over runs: which rows of a data set releases rested on, and which a new one may use.
 
 Two releases that rest on nearly the same rows tell of the rows in which they differ. So the site
 remembers, for ever, which of its rows were in which release. Rows that no release so far tells
@@ -17,7 +17,7 @@ and of rows that were in no release before, all or (where fewer than `least` are
 further rows stay out follows from their keys, which are secret and the same in every run. Hence:
 
 - U differs from every earlier row set, and from every union and difference of earlier ones, by no
-  row or by at least `least` rows, since each atom is split into parts of no row or at least `least`;
+  row or at least `least` rows, since each atom is split into parts of no row or at least `least`;
 - who asks again for rows that were released gets just these: each atom lies inside or outside;
 - who asks again for W gets U again: the parts of its atoms that stayed out are smaller than `least`
   within W, or outside.
