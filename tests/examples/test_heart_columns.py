@@ -94,18 +94,18 @@ def test_fit_is_the_pooled_one(space: Workspace, fitted: Run) -> None:
 
 
 def test_gain_on_patients_held_out(fitted: Run) -> None:
-    """Over many splits .96 alone and .88 joint; half held out, as here, is harder."""
+    """Over many splits .96 alone and .88 joint; two fifths held out, as here, is harder."""
     holdout = fitted.result.holdout
-    assert holdout["alone_minus_joint"] == pytest.approx(0.044, abs=0.0005)
-    assert holdout["error"] == pytest.approx(0.044, abs=0.0005)
-    assert holdout["joint"] == pytest.approx(1.008, abs=0.0005)
+    assert holdout["alone_minus_joint"] == pytest.approx(0.095, abs=0.0005)
+    assert holdout["error"] == pytest.approx(0.042, abs=0.0005)
+    assert holdout["joint"] == pytest.approx(0.924, abs=0.0005)
 
 
 def test_cleveland_alone_does_not_gain(space: Workspace) -> None:
     run = space.run("cleveland/fit")
     holdout = run.result.holdout
     assert holdout["alone_minus_joint"] < 1.96 * holdout["error"]
-    assert holdout["joint"] == pytest.approx(0.875, abs=0.0005)
+    assert holdout["joint"] == pytest.approx(0.938, abs=0.0005)
     with pytest.raises(QuorumError, match="the columns separate the response"):
         space.run("cleveland/fit", alpha=0.0)
 
