@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from consilience.exceptions import StudyError
 from consilience.methods.base import Columns, Preparation
@@ -11,7 +11,7 @@ from consilience.sites.home import DiskHome
 from consilience.sites.jobs import Hold
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Everyone, Loaded, load_with_report
+from consilience.sites.prepare import AllRows, Everyone, Loaded, load_with_report
 from consilience.sites.prepared_cache import PreparedCache
 from consilience.sites.site import Confirm, Site
 from consilience.sites.source import read_source
@@ -95,8 +95,8 @@ def file_site(
             return found
 
         def everyone(names: tuple[str, ...]) -> Everyone:
-            again = load(columns, preparation)
-            return again.everyone(names)
+            again = cast(AllRows, load(columns, preparation).everyone)
+            return again(names)
 
         return dataclasses.replace(found, everyone=everyone)
 

@@ -11,9 +11,9 @@ moments.sums: Request       ->
 mean, ``n`` says how many rows they stand for: the rows with a value, or all rows where only a few
 values are missing, since a small number of missing values is a small count. They are combined by
 the update of Chan, Golub and LeVeque (1983), pairwise in name order, which loses no digits when
-means are large. A column whose cell is small (or empty) or dominated at a site is withheld there, and
-of a category one more level where the others would tell of a small one; the pooled
-moment then comes from the other sites, and a note says so.
+means are large. A column whose cell is small (or empty) or dominated at a site is withheld there,
+and of a category one more level where the others would tell of a small one; the pooled moment then
+comes from the other sites, and a note says so.
 """
 
 from __future__ import annotations
