@@ -16,7 +16,7 @@ Rows = frozenset[int]
 
 
 class DataSet:
-    """A table that changes a little between runs; rows are whole numbers, by which they are known."""
+    """A table that changes a little between runs; a row is a number."""
 
     def __init__(self, seed: int, n: int = 160, n_classes: int = 3) -> None:
         self.rng = np.random.default_rng(seed)

@@ -1,7 +1,7 @@
 """Two ordinary runs on one table, and the difference of what they tell.
 
-The rows of the second one are not quite those of the first: a column more has missing values, or the
-table was corrected between them.
+The rows of the second one are not quite those of the first: a column more has missing values, or
+the table was corrected between them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from consilience import Columns, Federation, Preparation
-from consilience.engines.local import LocalEngine
 from consilience.engines.federation import Run
+from consilience.engines.local import LocalEngine
 from consilience.exceptions import QuorumError
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.sites.home import MemoryHome

@@ -80,6 +80,7 @@ class RowHistory:
         cells: tuple[IntArray, ...] = (),
         *,
         least: int,
+        places: IntArray | None = None,
     ) -> tuple[Mask, RowHistory]:
         """Choose the rows that a run uses, and remember them.
 
@@ -93,6 +94,8 @@ class RowHistory:
             Up to two divisions of the rows (0, 1, 2, ...) of which the run tells parts.
         least : int
             Rows in which two releases may differ, if in any.
+        places : (n,) int array, optional
+            `places` of these keys, where they are known.
 
         Returns
         -------
@@ -100,7 +103,7 @@ class RowHistory:
         after : RowHistory
             The same object where nothing is new.
         """
-        places = self.places(keys)
+        places = self.places(keys) if places is None else places
         known = places >= 0
         size = np.bincount(self.atoms, minlength=int(self.atoms.max(initial=0)) + 1)
         group = np.zeros(len(keys), dtype=np.int64)

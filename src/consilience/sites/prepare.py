@@ -20,6 +20,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -147,8 +148,8 @@ class Everyone:
 
     Attributes
     ----------
-    content : (n,) uint64 array
-        What is in each row.
+    content : callable
+        Gives a number (n,) for what is in each row.
     names : tuple of str
         Columns of the table that were looked at.
     classes : (n,) int array
@@ -157,7 +158,7 @@ class Everyone:
         Where the study names entities.
     """
 
-    content: NDArray[np.uint64]
+    content: Callable[[], NDArray[np.uint64]]
     names: tuple[str, ...]
     classes: NDArray[np.int64]
     entity: NDArray[np.str_] | None = None
@@ -292,6 +293,7 @@ class _Loader:
         self.odd: dict[str, int] = {}
         self.reasons: dict[str, Mask] = {}
         self.unmatchable = (0, 0)
+        self.classes = np.zeros(table.n_rows, dtype=np.int64)
         self.read: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]] = {}
 
     def run(self) -> Loaded:
@@ -345,11 +347,9 @@ class _Loader:
         def everyone(names: tuple[str, ...]) -> Everyone:
             long = self.site.long
             names = names or self.source.names
-            content = row_content(self.source, names, None if long is None else long.id)
-            classes = np.zeros(self.table.n_rows, dtype=np.int64)
-            if target is not None and target.dtype.kind == "U":
-                classes = np.unique(target, return_inverse=True)[1].ravel()
-            return Everyone(content, names, classes, texts["entity"])
+            unit = None if long is None else long.id
+            content = partial(row_content, self.source, names, unit)
+            return Everyone(content, names, self.classes, texts["entity"])
 
         return Loaded(data, report, everyone)
 
@@ -544,7 +544,8 @@ class _Loader:
         if levels is None:
             return self._numbers(name)
         codes = self._codes(name, levels, name)
-        return np.asarray([*levels, ""])[np.where(codes < 0, len(levels), codes)]
+        self.classes = np.where(codes < 0, len(levels), codes)
+        return np.asarray([*levels, ""])[self.classes]
 
     def _texts(self, name: str | None) -> NDArray[np.str_] | None:
         if name is None:

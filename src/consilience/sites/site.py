@@ -60,7 +60,7 @@ from consilience.sites.jobs import (
 )
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import AllRows, Loaded
-from consilience.sites.row_guard import rows_to_use
+from consilience.sites.row_guard import RowGuard
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.sealing import hashed_ids
@@ -120,6 +120,7 @@ class Site:
         self._secret_seed: int | None = None
         self.computed = 0
         self._damages: dict[str, str] = {}
+        self._row_guard = RowGuard(self.policy)
 
     def answer(self, request: bytes) -> bytes | Held:
         """Answer one question; see the module's text for what happens.
@@ -548,7 +549,7 @@ class Site:
             packed = np.frombuffer(self.home.read_output(run, outputs.USED), dtype=np.uint8)
             used = np.unpackbits(packed, count=data.n_read).astype(bool)
         elif opens and everyone is not None:
-            used = rows_to_use(data, everyone, self.home, self.policy)
+            used = self._row_guard.rows_to_use(data, everyone, self.home)
             if not used[data.rows].all():
                 self.home.write_outputs(run, {outputs.USED: np.packbits(used).tobytes()})
         if opens and not (run in known and same):
