@@ -14,7 +14,7 @@ A study that wants the rows W gets U, a part of W:
 
 - in each group and in each margin, the rows of earlier releases that U lacks are none, or at least
   `least`, or all of it;
-- in each group of which U lacks some, U has none or at least `least`;
+- in each group and in each atom of which U lacks some, U has none or at least `least`;
 - of rows that were in no release before, U has a group where at least `least` are wanted;
 - where rows of an atom are no longer in the table, nobody knows their cells: U then lacks `least`
   known rows in each cell.
@@ -106,41 +106,53 @@ class RowHistory:
         places = self.places(keys) if places is None else places
         known = places >= 0
         size = np.bincount(self.atoms, minlength=int(self.atoms.max(initial=0)) + 1)
-        group = np.zeros(len(keys), dtype=np.int64)
-        group[known] = self.atoms[places[known]]
-        shape = [len(size)]
-        for cell in (*cells, *(np.zeros(len(keys), np.int64) for _ in range(2 - len(cells)))):
+        atom = np.zeros(len(keys), dtype=np.int32)
+        if len(self.atoms):
+            atom = np.where(known, self.atoms[np.maximum(places, 0)], np.int32(UNSEEN))
+        group, shape = atom, [len(size)]
+        for cell in cells:
             shape.append(int(cell.max(initial=0)) + 1)
-            group = group * shape[-1] + cell
+            group = group * np.int32(shape[-1]) + cell.astype(np.int32)
+        shape += [1] * (3 - len(shape))
         total = int(np.prod(shape))
         here = np.bincount(group[known], minlength=total).reshape(shape)
         asked = np.bincount(group[wanted], minlength=total).reshape(shape)
-        out = _left_out(size, here, asked, least).ravel()
+        out = _left_out(size, here, asked, least)
         chosen = wanted.copy()
-        for one in np.flatnonzero(out):
-            rows = np.flatnonzero(wanted & (group == one))
-            chosen[rows[np.argsort(keys[rows], kind="stable")[: out[one]]]] = False
-        return chosen, self._after(keys, chosen, places)
+        chosen[_first(keys, wanted, group, out.ravel())] = False
+        taken = (asked - out).sum(axis=(1, 2))
+        gone = bool((size > here.sum(axis=(1, 2)))[1:].any())
+        return chosen, self._after(keys, chosen, atom, places, taken < size, taken > 0, gone)
 
-    def _after(self, keys: Keys, chosen: Mask, places: IntArray) -> RowHistory:
-        """The history with one more release."""
-        known = places >= 0
-        released = places[chosen & known]
-        n_atoms = int(self.atoms.max(initial=0)) + 1
-        size = np.bincount(self.atoms, minlength=n_atoms)
-        taken = np.bincount(self.atoms[released], minlength=n_atoms)
-        split = np.flatnonzero((taken > 0) & (taken < size))
-        fresh = np.sort(keys[chosen & ~known])
-        if not len(split) and not len(fresh):
+    def _after(
+        self,
+        keys: Keys,
+        chosen: Mask,
+        atom: Atoms,
+        places: IntArray,
+        lacks: Mask,
+        has: Mask,
+        gone: bool,
+    ) -> RowHistory:
+        """The history with one more release, which lacks some of an atom, and has some of it."""
+        fresh = np.sort(keys[chosen & (places < 0)])
+        split = lacks & has
+        split[UNSEEN] = False
+        if not (split.any() or len(fresh)):
             return self
-        part_of = np.arange(n_atoms, dtype=self.atoms.dtype)
-        part_of[split] = n_atoms + np.arange(len(split))
+        # The rows that stay out are the fewer ones: they get the new number.
+        new = np.cumsum(split, dtype=np.int32) + np.int32(len(split) - 1)
+        away = places[split[atom] & ~chosen]
+        if gone:
+            there = np.zeros(len(self.keys), dtype=bool)
+            there[places[places >= 0]] = True
+            away = np.concatenate([away, np.flatnonzero(split[self.atoms] & ~there)])
         atoms, all_keys = self.atoms.copy(), self.keys
-        atoms[released] = part_of[atoms[released]]
+        atoms[away] = new[atoms[away]]
         if len(fresh):
             where = np.searchsorted(all_keys, fresh)
             all_keys = np.insert(all_keys, where, fresh)
-            atoms = np.insert(atoms, where, n_atoms + len(split))
+            atoms = np.insert(atoms, where, len(split) + int(split.sum()))
         return RowHistory(all_keys, atoms)
 
     def to_plain(self) -> dict[str, Any]:
@@ -158,6 +170,24 @@ class RowHistory:
         return cls(whole.view("<u8").ravel(), np.asarray(plain["atoms"]).astype(np.int32))
 
 
+def _first(keys: Keys, wanted: Mask, group: IntArray, out: IntArray) -> IntArray:
+    """So many wanted rows of each group, those with the smallest keys."""
+    found, need = [], out.copy()
+    # Of large groups these are among the smallest of all, so that few rows are sorted.
+    small = int(_BITS) // max(len(keys) // _SORTED, 1)
+    for largest in (small, int(_BITS)):
+        rows = np.flatnonzero(wanted & (keys <= np.uint64(largest)))
+        rows = rows[(need > 0)[group[rows]]]
+        rows = rows[np.lexsort((keys[rows], group[rows]))]
+        of, start, many = np.unique(group[rows], return_index=True, return_counts=True)
+        place = np.arange(len(rows)) - np.repeat(start, many)
+        enough = np.repeat(many >= need[of], many)
+        found.append(rows[enough & (place < need[group[rows]])])
+        need[of[many >= need[of]]] = 0
+    return np.concatenate(found)
+
+
+_SORTED = 20_000
 _MARGINS = tuple(axes for r in (1, 2, 3) for axes in itertools.combinations(range(3), r))
 """Sums over atoms, classes and parts, of which groups are made."""
 
@@ -189,6 +219,8 @@ def _left_out(size: IntArray, here: IntArray, wanted: IntArray, least: int) -> I
         parted = lacking + out > 0
         parted[UNSEEN] = True
         out = np.where(parted & (wanted - out < least), wanted, out)
+        taken = (wanted - out).sum(axis=(1, 2))
+        out = np.where(((taken < least) & (taken < size))[:, None, None], wanted, out)
         for axes in _MARGINS:
             _widen(out, wanted, lacking, gone, axes, least)
         if (out == before).all():
