@@ -153,6 +153,8 @@ class RowHistory:
             where = np.searchsorted(all_keys, fresh)
             all_keys = np.insert(all_keys, where, fresh)
             atoms = np.insert(atoms, where, len(split) + int(split.sum()))
+        if atoms.max(initial=0) >= 1 << 16:  # numbers are given again, so that two bytes do
+            atoms = (np.unique(atoms, return_inverse=True)[1].ravel() + 1).astype(np.int32)
         return RowHistory(all_keys, atoms)
 
     def to_plain(self) -> dict[str, Any]:
@@ -170,7 +172,7 @@ class RowHistory:
         return cls(whole.view("<u8").ravel(), np.asarray(plain["atoms"]).astype(np.int32))
 
 
-def _first(keys: Keys, wanted: Mask, group: IntArray, out: IntArray) -> IntArray:
+def _first(keys: Keys, wanted: Mask, group: NDArray[np.integer[Any]], out: IntArray) -> IntArray:
     """So many wanted rows of each group, those with the smallest keys."""
     found, need = [], out.copy()
     # Of large groups these are among the smallest of all, so that few rows are sorted.
