@@ -6,6 +6,7 @@ the table was corrected between them.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,13 @@ import pytest
 from consilience import Columns, Federation, Preparation
 from consilience.engines.federation import Run
 from consilience.engines.local import LocalEngine
-from consilience.exceptions import QuorumError
+from consilience.exceptions import ConsilienceError, QuorumError
+from consilience.methods.base import get_method
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.sites.home import MemoryHome
 from consilience.sites.loaders import memory_site
+from consilience.sites.policy import Policy
+from consilience.sites.study import Study
 
 FEATURES = ("age", "pressure", "rate")
 LEAST = 10
@@ -118,3 +122,42 @@ def test_many_missing_rows_cost_nobody_else() -> None:
     complete = people.dropna()
     assert n == len(complete)
     np.testing.assert_allclose(sums, complete[list(FEATURES)].sum(), rtol=1e-12)
+
+
+# ----------------------------------------------------------------------------- approved studies
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "others"),
+    [
+        ("ensemble-clustering", {"n_clusters": 2, "stability_pairs": 1}, {"n_init": 3}),
+        ("reference-averaging", {"estimator": "ridge"}, {"estimator": "lasso(alpha=0.001)"}),
+        ("federated-pca", {"rank": 1}, {"n_splits": 7}),
+    ],
+)
+def test_an_approval_is_of_the_parameters_too(
+    method: str, parameters: dict[str, Any], others: dict[str, Any]
+) -> None:
+    """Who names the approved study and asks with other parameters is refused."""
+    rows = table(lacking=()).assign(scan=lambda t: t["age"] + t["scan"])
+    study = Study.from_settings(
+        {
+            "name": "approved",
+            "method": method,
+            "seed": 1,
+            "parameters": parameters,
+            "data": {"features": list(FEATURES), "target": "scan"},
+            "sites": {"names": ["east", "west"]},
+        }
+    )
+    policy = Policy(preset="consortium", approved_studies=(study.hash(),))
+    federation = Federation.local(
+        {"east": rows[:150], "west": rows[150:]}, columns=study.columns, policy=policy
+    )
+    federation = dataclasses.replace(
+        federation, study=study.hash(), study_text=study.canonical(), quorum=2
+    )
+    made = get_method(method)
+    made.from_parameters(parameters).run(federation, seed=1)
+    with pytest.raises(ConsilienceError, match="not what the approved study says"):
+        made.from_parameters(parameters | others).run(federation, seed=1)

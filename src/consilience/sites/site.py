@@ -355,7 +355,7 @@ class Site:
         if prior.opening and (prior.study, prior.method) != (r.study, r.method):
             sentence = "the run was opened at this site for another study or method"
             raise DisclosureError(sentence, public=sentence)
-        if method.partition == "columns" and self._approved() is not None:
+        if self._approved() is not None:
             self._check_settings(r, prior)
         earlier: dict[str, Any] = {}
         if outputs.ROWS in self.home.output_names(r.run):
@@ -465,9 +465,7 @@ class Site:
             raise DisclosureError(sentence, public=sentence)
 
     def _check_settings(self, request: Request, prior: Record) -> None:
-        """Check that the settings of a step are the parameters of the approved study.
-
-        Over columns they decide what leaves: a response as it is, or a masked one.
+        """Check that what a question states of parameters is what the approved study says.
 
         Raises
         ------
@@ -477,19 +475,9 @@ class Site:
         from consilience.sites.study import Study
 
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
-        text = getattr(message, "settings", None)
-        if not isinstance(text, str):
-            return
         study = Study.from_canonical(decode_message(prior.opening).study)
-        approved = get_method(study.method).from_parameters(study.parameters).parameters()
-        try:
-            told = dict(json.loads(text))
-        except (ValueError, TypeError):
-            told = {}
-        plain = json.loads(json.dumps(approved, default=list))
-        # A penalty with an L1 part takes another way than was named.
-        names = (set(plain) & set(told)) - {"acceleration"}
-        if not names or any(told[name] != plain[name] for name in names):
+        approved = get_method(study.method).from_parameters(study.parameters)
+        if approved.contradicted(message):
             sentence = "what is asked is not what the approved study says"
             raise DisclosureError(sentence, public=sentence)
 
