@@ -132,7 +132,6 @@ def test_many_missing_rows_cost_nobody_else() -> None:
     [
         ("ensemble-clustering", {"n_clusters": 2, "stability_pairs": 1}, {"n_init": 3}),
         ("reference-averaging", {"estimator": "ridge"}, {"estimator": "lasso(alpha=0.001)"}),
-        ("federated-pca", {"rank": 1}, {"n_splits": 7}),
     ],
 )
 def test_an_approval_is_of_the_parameters_too(
