@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from consilience.privacy import row_history
 from consilience.privacy.row_history import RowHistory, row_keys
 
 LEAST = 5
@@ -106,6 +107,40 @@ def test_classes_and_parts_differ_by_none_or_many(seed: int) -> None:
             lost = int((missed & cell).sum())
             whole = int(cell.sum())
             assert lost == 0 or lost >= LEAST or (lost == whole and whole < LEAST)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_each_atom_the_rows_of_a_class_that_stay_out_are_many(seed: int) -> None:
+    data = DataSet(seed, n=400)
+    everybody = np.ones(len(data.rows), dtype=bool)
+    data.ask(everybody)
+    data.ask(data.rng.random(len(data.rows)) < 0.5)
+    atom = data.history.atoms[data.history.places(row_keys(data.rows.astype(np.uint64), SECRET))]
+    told = data.ask(data.rng.random(len(data.rows)) >= 0.03)
+    out = ~np.isin(data.rows, list(told))
+    kinds, parts = data.cells(0)
+    for a, kind, part in itertools.product(np.unique(atom), range(3), range(4)):
+        group = (atom == a) & (kinds == kind) & (parts == part)
+        lost = int((out & group).sum())
+        assert not 0 < lost < min(LEAST, int(group.sum()))
+
+
+def test_of_rows_that_are_gone_nobody_knows_the_class() -> None:
+    """So of each class and part as many known rows stay out, whatever the class was."""
+    data = DataSet(0, n=400)
+    first = data.ask(np.ones(400, dtype=bool))
+    data.rows = data.rows[1:]
+    told = data.ask(np.ones(399, dtype=bool))
+    out = np.isin(data.rows, list(first - told))
+    kinds, parts = data.cells(0)
+    for kind, part in itertools.product(range(3), range(4)):
+        assert int((out & (kinds == kind) & (parts == part)).sum()) == LEAST
+
+
+def test_keys_differ_where_hashes_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_history, "_BITS", np.uint64(255))
+    keys = row_keys(np.arange(200, dtype=np.uint64), SECRET)
+    assert len(set(keys.tolist())) == 200
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -224,19 +224,14 @@ def _left_out(size: IntArray, here: IntArray, wanted: IntArray, least: int) -> I
         taken = (wanted - out).sum(axis=(1, 2))
         out = np.where(((taken < least) & (taken < size))[:, None, None], wanted, out)
         for axes in _MARGINS:
-            _widen(out, wanted, lacking, gone, axes, least)
+            _widen(out, wanted, lacking, axes, least)
         if (out == before).all():
             return out
 
 
-def _widen(
-    out: IntArray, wanted: IntArray, lacking: IntArray, gone: IntArray, axes: Axes, least: int
-) -> None:
+def _widen(out: IntArray, wanted: IntArray, lacking: IntArray, axes: Axes, least: int) -> None:
     """Where few rows of a margin stay out, leave out further ones of its smallest group."""
     missed = (lacking + out)[1:].sum(axis=axes, keepdims=True)
-    if {1, 2} <= set(axes):  # of an atom, or of all
-        lost = gone[1:, None, None]
-        missed = missed + (lost.sum(axis=0, keepdims=True) if 0 in axes else lost)
     for margin in np.argwhere((missed > 0) & (missed < least)):
         inside = tuple(slice(None) if i in axes else slice(m, m + 1) for i, m in enumerate(margin))
         # Views: what is written here is written there.
