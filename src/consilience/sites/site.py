@@ -355,7 +355,7 @@ class Site:
         if prior.opening and (prior.study, prior.method) != (r.study, r.method):
             sentence = "the run was opened at this site for another study or method"
             raise DisclosureError(sentence, public=sentence)
-        if self._approved() is not None:
+        if prior.opening and self._approved() is not None:
             self._check_settings(r, prior)
         earlier: dict[str, Any] = {}
         if outputs.ROWS in self.home.output_names(r.run):
