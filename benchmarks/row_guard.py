@@ -1,9 +1,10 @@
 """What the guard over runs costs: time of a release, and what is kept of 1,000 of them.
 
 ``PYTHONPATH=. python benchmarks/row_guard.py`` writes results/row_guard.json. A table of a million
-rows is asked 1,000 times for the complete rows of three to eight of its 30 columns, which lack three
-values in a million up to a tenth of them, for a target of two classes. `choose` is the guard's own work (`RowHistory.admit`, and what the home
-keeps, in bytes and back); `know` is once for each table: what is in its rows, of so many columns.
+rows is asked 1,000 times for the complete rows of three to eight of its 30 columns, which lack
+three values in a million up to a tenth of them, for a target of two classes. `choose` is the guard's
+own work (`RowHistory.admit`, and what the home keeps, in bytes and back); `know` is once for each
+table: what is in its rows, of so many columns.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from consilience.sites.source import read_source
 from consilience.wire.codec import pack, unpack
 
 RESULTS = Path(__file__).parent / "results"
-ROWS, RELEASES, LEAST = 1_000_000, 200, 10
+ROWS, RELEASES, LEAST = 1_000_000, 1_000, 10
 COLUMNS, N_LACKING = 20, 30
 
 
