@@ -2,9 +2,9 @@
 
 ``PYTHONPATH=. python benchmarks/row_guard.py`` writes results/row_guard.json. A table of a million
 rows is asked 1,000 times for the complete rows of three to eight of its 30 columns, which lack
-three values in a million up to a tenth of them, for a target of two classes. `choose` is the guard's
-own work (`RowHistory.admit`, and what the home keeps, in bytes and back); `know` is once for each
-table: what is in its rows, of so many columns.
+three values in a million up to a tenth of them, for a target of two classes. `choose` is the own
+work of the guard (`RowHistory.admit`, and what the home keeps, in bytes and back); `know` is once
+for each table: what is in its rows, of so many columns.
 """
 
 from __future__ import annotations
