@@ -41,7 +41,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_only_what_is_far_off_is_told() -> None:
     recorded = {"a": 0.5, "b": 1.0, "c": 5.0}
-    assert durations.off({"a": 0.5, "b": 20.0, "c": 0.4, "new": 0.8}, recorded) == []
+    assert durations.off({"a": 0.5, "b": 20.0, "c": 0.4, "new": 0.3}, recorded) == []
     found = durations.off({"a": 0.5, "b": 25.0, "c": 0.2, "new": 1.0}, recorded)
     assert [sentence.split()[0] for sentence in found] == ["b", "c", "new"]
 
