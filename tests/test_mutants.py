@@ -83,12 +83,12 @@ def test_a_fault_is_put_in_and_found(tmp_path: Path) -> None:
 id = "{id}"
 kind = "off by one"
 file = "tests/durations.py"
-old = "WORTH_RECORDING = 0.1"
+old = "WORTH_RECORDING = 0.05"
 new = "WORTH_RECORDING = {new}"
 tests = ["tests/test_durations.py"]
 """
     listed, table = tmp_path / "some.toml", tmp_path / "some.csv"
-    listed.write_text(fault.format(id="a", new="20.1") + fault.format(id="b", new="0.10"))
+    listed.write_text(fault.format(id="a", new="20.1") + fault.format(id="b", new="0.050"))
     words = ["--marks", "not slow", "--workers", "1", "--list", str(listed), "--table", str(table)]
     told = subprocess.run(
         [sys.executable, "-m", "tools.mutants", *words],
