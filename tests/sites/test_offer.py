@@ -13,10 +13,11 @@ import pytest
 
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.methods.base import Columns, Preparation, SiteData
+from consilience.sites.loaded import Loaded
 from consilience.sites.loaders import file_site
 from consilience.sites.offer import propose
 from consilience.sites.own_columns import SiteColumns
-from consilience.sites.prepare import Loaded, load_with_report
+from consilience.sites.prepare import load_with_report
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile
 

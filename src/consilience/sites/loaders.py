@@ -9,9 +9,10 @@ from consilience.exceptions import StudyError
 from consilience.methods.base import Columns, Preparation
 from consilience.sites.home import DiskHome
 from consilience.sites.jobs import Hold
+from consilience.sites.loaded import AllRows, Everyone, Loaded
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import AllRows, Everyone, Loaded, load_with_report
+from consilience.sites.prepare import load_with_report
 from consilience.sites.prepared_cache import PreparedCache
 from consilience.sites.site import Confirm, Site
 from consilience.sites.source import read_source

@@ -18,8 +18,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
@@ -29,155 +28,13 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError, StudyError
 from consilience.methods.base import Columns, Preparation, SiteData
 from consilience.sites.encoding import Encoding, coded_of, encodings, feature_names, match
+from consilience.sites.loaded import ColumnReport, Everyone, Loaded, Report, constant_columns
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_content import row_content
 from consilience.sites.source import Table, is_number, row_list
 
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
-
-# --------------------------------------------------------------------------- the site's own report
-
-
-@dataclass(frozen=True)
-class ColumnReport:
-    """What was found in one column. Stays at the site.
-
-    Attributes
-    ----------
-    name, local_name : str
-        In the study and in the site's table.
-    roles : tuple of str
-    kind : str
-        Type as it was read.
-    missing : int
-        Rows of the table without a value.
-    foreign : tuple of str
-        Values outside the declared levels, at most 20.
-    n_foreign : int
-        Rows that hold one.
-    n_odd : int
-        Rows whose value counts as missing: it is not on offer, or no number or no level in too few
-        rows to be told of.
-    """
-
-    name: str
-    local_name: str
-    roles: tuple[str, ...]
-    kind: str
-    missing: int
-    foreign: tuple[str, ...] = ()
-    n_foreign: int = 0
-    n_odd: int = 0
-
-    def about_odd(self) -> str:
-        """Say how many values count as missing that are there."""
-        return (
-            f"Column {self.name}: {self.n_odd} values count as missing (not on offer, or not what "
-            "the study declares, in few rows)."
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Report:
-    """What became of a table, for the site itself. Never leaves it.
-
-    Attributes
-    ----------
-    description, content_hash : str
-    rows_read, rows_kept : int
-    dropped_by : dict of str to int
-        Dropped rows in which a column has no value; a row can count for several columns.
-    columns : tuple of ColumnReport
-    constant : tuple of str
-        Prepared columns with one value only; they are kept.
-    missing_ids, duplicate_ids : int
-        Over rows, kept rows without an id and those whose id an earlier one has; over columns, the
-        rows that were left out because of it (every row of a repeated id).
-    dropped_rows : int array
-        Positions in the table as it was read.
-    dropped_ids : str array or None
-    """
-
-    description: str
-    content_hash: str
-    rows_read: int
-    rows_kept: int
-    dropped_by: dict[str, int]
-    columns: tuple[ColumnReport, ...]
-    constant: tuple[str, ...]
-    missing_ids: int
-    duplicate_ids: int
-    dropped_rows: NDArray[np.int64]
-    dropped_ids: NDArray[np.str_] | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a file of the site's own."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain["columns"] = [dataclasses.asdict(column) for column in self.columns]
-        plain["dropped_rows"] = self.dropped_rows.tolist()
-        plain["dropped_ids"] = None if self.dropped_ids is None else self.dropped_ids.tolist()
-        return plain
-
-    def sentences(self) -> tuple[str, ...]:
-        """The report in words."""
-        said = [f"{self.rows_read} rows read, {self.rows_kept} kept ({self.description})."]
-        said += [
-            f"Column {name} has no value in {count} of the dropped rows."
-            for name, count in self.dropped_by.items()
-        ]
-        for column in self.columns:
-            if column.n_foreign:
-                said.append(
-                    f"Column {column.name}: {column.n_foreign} rows hold values outside the "
-                    f"declared levels: {', '.join(column.foreign)}."
-                )
-            if column.n_odd:
-                said.append(column.about_odd())
-        said += [f"Column {name} holds one value only." for name in self.constant]
-        if self.missing_ids:
-            said.append(f"{self.missing_ids} rows have no id.")
-        if self.duplicate_ids:
-            said.append(f"{self.duplicate_ids} rows repeat an id.")
-        return tuple(said)
-
-
-@dataclass(frozen=True, eq=False)
-class Everyone:
-    """All rows of a table, also those that a study leaves out; for the guard over runs.
-
-    Attributes
-    ----------
-    content : callable
-        Gives a number (n,) for what is in each row.
-    names : tuple of str
-        Columns of the table that were looked at.
-    classes : (n,) int array
-        By the study's target; all 0 where it has no levels.
-    entity : (n,) str array or None
-        Where the study names entities.
-    """
-
-    content: Callable[[], NDArray[np.uint64]]
-    names: tuple[str, ...]
-    classes: NDArray[np.int64]
-    entity: NDArray[np.str_] | None = None
-
-
-AllRows = Callable[[tuple[str, ...]], Everyone]
-"""Gives all rows by what is in some columns; in all, where none are named."""
-
-
-@dataclass(frozen=True, eq=False)
-class Loaded:
-    """Prepared rows and what became of the table."""
-
-    data: SiteData
-    report: Report
-    everyone: AllRows | None = None
-
-
-# --------------------------------------------------------------------------- loading
 
 
 def load(
@@ -259,11 +116,6 @@ def _nameless(public: str, columns: Columns) -> str:
     return f"a column: {public.rsplit(': ', 1)[1]}"
 
 
-def _own_rules(preparation: Preparation, partition: str) -> Preparation:
-    """Over columns, nobody else says how a party's own columns are coded."""
-    return preparation if partition == "rows" else dataclasses.replace(preparation, indicators={})
-
-
 def _refusal(name: str, sentence: str, rule: str) -> DataError:
     return DataError(f"column {name!r} {sentence}", public=f"column {name}: {rule}")
 
@@ -285,6 +137,8 @@ class _Loader:
         self.few = min_records if partition == "rows" else 1
         self.columns = site_columns.merged(columns, partition)
         self.preparation = preparation
+        if partition == "columns":  # nobody else says how a party's own columns are coded
+            self.preparation = dataclasses.replace(preparation, indicators={})
         self.site = site_columns
         self.partition = partition
         self.missing: dict[str, Mask] = {}
@@ -297,7 +151,6 @@ class _Loader:
         self.read: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]] = {}
 
     def run(self) -> Loaded:
-        self.preparation = _own_rules(self.preparation, self.partition)
         plan = encodings(self.columns, self.preparation)
         if self.partition == "columns" and self.columns.id is None:
             raise StudyError("a study over columns needs an id column in [data]")
@@ -433,7 +286,7 @@ class _Loader:
             values = np.where(odd, np.nan, values)
         odd[wrong] = True
         self.odd[name] = int(np.count_nonzero(odd))
-        self._note_missing(name, np.isnan(values))
+        self.missing[name] = np.isnan(values)
         return values
 
     def _off_offer(self, name: str) -> Mask:
@@ -465,7 +318,7 @@ class _Loader:
         odd = self._off_offer(name)
         self.odd[name] = int(np.count_nonzero(odd))
         positions = np.where(odd, -1, positions)
-        self._note_missing(name, positions < 0)
+        self.missing[name] = positions < 0
         return positions, texts
 
     def _codes(self, name: str, levels: tuple[str, ...], declared: str) -> NDArray[np.int64]:
@@ -485,11 +338,8 @@ class _Loader:
             else:
                 codes[codes == -2] = -1
                 self.odd[name] += n_foreign
-                self._note_missing(name, codes < 0)
+                self.missing[name] = codes < 0
         return codes
-
-    def _note_missing(self, name: str, missing: Mask) -> None:
-        self.missing[name] = missing
 
     # --- roles
 
@@ -569,7 +419,7 @@ class _Loader:
         if len(wrong):
             weight = np.where(weight > 0, weight, np.nan)
             self.odd[name] += len(wrong)
-            self._note_missing(name, np.isnan(weight))
+            self.missing[name] = np.isnan(weight)
         return weight
 
     def _sequence(self) -> NDArray[np.int64] | None:
@@ -681,7 +531,7 @@ class _Loader:
             rows_kept=data.n_rows,
             dropped_by={name: int(np.count_nonzero(m)) for name, m in self.reasons.items()},
             columns=tuple(self._column_report(name) for name in self.columns.used()),
-            constant=_constant(data),
+            constant=constant_columns(data),
             missing_ids=self.unmatchable[0] + (0 if data.id is None else data.n_rows - len(named)),
             duplicate_ids=self.unmatchable[1] + len(named) - len(np.unique(named)),
             dropped_rows=np.flatnonzero(~keep),
@@ -710,13 +560,6 @@ class _Loader:
 
 
 _TEXT_ROLES = ("id", "agent", "entity")
-
-
-def _constant(data: SiteData) -> tuple[str, ...]:
-    """Prepared columns that hold one value; NaN is no value."""
-    low = np.fmin.reduce(data.features, axis=0)
-    high = np.fmax.reduce(data.features, axis=0)
-    return tuple(np.asarray(data.feature_names, dtype=object)[low == high])
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -58,8 +58,8 @@ from consilience.sites.jobs import (
     waiting_facts,
     was_refused,
 )
+from consilience.sites.loaded import AllRows, Loaded
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import AllRows, Loaded
 from consilience.sites.row_guard import RowGuard
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Reply, Request

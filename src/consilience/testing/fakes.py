@@ -35,8 +35,8 @@ from consilience.methods.base import (
 from consilience.methods.result import Result
 from consilience.sites.computing import Work
 from consilience.sites.home import MemoryHome
+from consilience.sites.loaded import Loaded
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Loaded
 from consilience.sites.site import Loader, Site
 from consilience.wire.disclosure import Released, aggregate, count, per_record, relayed
 from consilience.wire.envelope import Request
