@@ -95,6 +95,7 @@ test-nightly: $(STAMP) ## all that the suites leave out: whole products, long si
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and $(KINDS)"
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and faults"
 	$(PYTEST) -n $(FLOWER_WORKERS) --dist loadscope -m "$(NIGHTLY) and flower"
+	CONSILIENCE_PICTURES=all $(PYTEST) -n $(WORKERS) --dist worksteal tests/report
 
 WHICH ?= not long and not nightly
 durations: $(STAMP) ## run the suites and record what each test takes, which decides its suite
@@ -122,6 +123,7 @@ check-style: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.stale_results
+	$(PYTEST) -m "medium or slow" tests/test_architecture.py
 
 format: $(STAMP) ## format and repair what ruff can repair
 	$(BIN)/ruff format $(STYLED)

@@ -29,7 +29,7 @@ from consilience.exceptions import (
     WireError,
 )
 from consilience.methods.mean_and_sd import MeanAndSD
-from consilience.sites.home import DiskHome, MemoryHome
+from consilience.sites.home import DiskHome, MemoryHome, sole
 from consilience.sites.site import Site
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply, Request
@@ -528,16 +528,17 @@ def test_a_closed_run_is_not_answered(parties: Parties) -> None:
 
 
 def test_one_process_for_a_home(parties: Parties) -> None:
-    with parties.watching(SITES[0]):
-        time.sleep(0.1)
-        with pytest.raises(RunError, match="another process serves the home"):
-            watch(
-                parties.sites[SITES[0]],
-                parties.folder,
-                key=parties.keys[SITES[0]],
-                coordinators=[parties.coordinator.public],
-                once=True,
-            )
+    with (
+        sole(parties.sites[SITES[0]].home),
+        pytest.raises(RunError, match="another process serves the home"),
+    ):
+        watch(
+            parties.sites[SITES[0]],
+            parties.folder,
+            key=parties.keys[SITES[0]],
+            coordinators=[parties.coordinator.public],
+            once=True,
+        )
     watch(
         parties.sites[SITES[0]],
         parties.folder,

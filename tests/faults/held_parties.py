@@ -91,9 +91,7 @@ def keep_watch(root: Path, trace: str, action: Action = "", at: int = 0) -> None
     Fate(root, trace, action, at)
     try:
         watch(
-            Site(
-                ASH, loader(ASH), policy=POLICY, home=DiskHome(root / f"home-{ASH}"), hold="all"
-            ),
+            Site(ASH, loader(ASH), policy=POLICY, home=DiskHome(root / f"home-{ASH}"), hold="all"),
             root / "shared",
             key=SigningKey.load(root / f"keys-{ASH}"),
             coordinators=[SigningKey.load(root / "keys").public],
