@@ -17,8 +17,8 @@
 ``make mutants`` copies the tracked files into a folder for each worker, runs the tests of the list
 on the unchanged copy (they must pass, or "killed" would mean nothing), then each mutant against its
 tests until the first failure: those of ``make test`` first, then the slow ones for what survived.
-It writes a row for each mutant and ends with 1 if one survives that the list does not explain, or if
-one dies that it calls equivalent.
+It writes a row for each mutant and ends with 1 if one survives that the list does not explain, or
+if one dies that it calls equivalent.
 
 Each mutant runs in a fork of a process that has imported the libraries, not the package. Compiled
 kernels are compiled anew for mutants of a file that holds some: callers keep what they inlined.
