@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_marks() -> None:
-    seconds = (0.0, 0.11, 0.12, 0.69, 0.7, 7.9, 8.0, 500.0)
+    seconds = (0.0, 0.09, 0.1, 0.69, 0.7, 7.9, 8.0, 500.0)
     marks = ["", "", "medium", "medium", "slow", "slow", "long", "long"]
     assert [durations.mark_of(s) for s in seconds] == marks
 
