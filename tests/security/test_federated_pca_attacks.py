@@ -125,8 +125,18 @@ def test_a_dropped_row_is_not_the_difference_of_two_runs() -> None:
     # The control: one run has the row, the other lacks it.
     np.testing.assert_allclose(without - of_all, row, atol=1e-9)
     assert sums_of_complete_rows("strict", FEATURES[:3]).shape == (2, 3)
-    with pytest.raises(Refused, match='set missing = "keep"'):
-        sums_of_complete_rows("strict", FEATURES[:4])
+    assert sums_of_complete_rows("strict", FEATURES[:4]).shape == (1, 3)
+
+
+def test_no_run_tells_that_a_row_was_left_out_by_refusing() -> None:
+    """The guard over runs holds ten rows back, or none; what is told is of one group then."""
+    table = table_of(p=4)
+    table.loc[17, "x3"] = np.nan
+    site = site_of(table)
+    of_all = Villain(site, "run-3", FEATURES[:3]).moments(2)[1].sum(axis=0)
+    later = Villain(site, "run-4", FEATURES[:4], missing="complete-rows").moments(10)[1]
+    assert len(later) == 1
+    assert of_all[0] - later[0, 0] >= 10
 
 
 def smallest_difference(first: Array, second: Array) -> tuple[int, Array]:

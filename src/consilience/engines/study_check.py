@@ -277,15 +277,18 @@ def _require_columns(table: Table, columns: Columns, own: SiteColumns) -> None:
 def _foreign(report: Report, partition: str) -> DataError | None:
     """Values outside the declared levels: sites must agree on the levels before anything runs."""
     where = "[data.levels]" if partition == "rows" else "[columns.levels]"
-    found = [column for column in report.columns if column.n_foreign]
+    found = [column for column in report.columns if column.foreign]
     if found:
         others = [column.name for column in found[1:]]
         do = "do" if len(others) > 1 else "does"
         listed = ", ".join(others[:5]) + " and more" * (len(others) > 5)
         more = f" (so {do} {listed})" if others else ""
-        rows = "1 row" if found[0].n_foreign == 1 else f"{found[0].n_foreign} rows"
+        n = found[0].n_foreign
+        has = f"holds values outside the declared levels in {n} row{'s' * (n != 1)}"
+        if not n:
+            has = "is on offer with values outside the declared levels"
         return DataError(
-            f"column {found[0].name!r} holds values outside the declared levels in {rows}{more}: "
+            f"column {found[0].name!r} {has}{more}: "
             f"declare all levels in {where}, or list what stands for a missing value in [columns] "
             "missing_codes"
         )

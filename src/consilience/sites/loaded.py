@@ -27,7 +27,8 @@ class ColumnReport:
     missing : int
         Rows of the table without a value.
     foreign : tuple of str
-        Values outside the declared levels, at most 20.
+        Values outside the declared levels, at most 20; where the site lists its levels, those of
+        the list, whether the table has them or not.
     n_foreign : int
         Rows that hold one.
     n_odd : int
@@ -101,7 +102,7 @@ class Report:
             for name, count in self.dropped_by.items()
         ]
         for column in self.columns:
-            if column.n_foreign:
+            if column.foreign:
                 said.append(
                     f"Column {column.name}: {column.n_foreign} rows hold values outside the "
                     f"declared levels: {', '.join(column.foreign)}."

@@ -325,20 +325,26 @@ class _Loader:
         """Positions among levels: -1 missing, -2 foreign.
 
         Foreign ones are remembered for the column that holds them, and for the one whose levels the
-        study declares (of a sequence, the first), about which sites are asked.
+        study declares (of a sequence, the first), about which sites are asked. A site that lists
+        its levels answers from its list: the table is not asked which of them are there.
         """
         positions, texts = self._categories(name)
         codes: NDArray[np.int64] = np.append(match(texts, levels), -1)[positions]
-        n_foreign = int(np.count_nonzero(codes == -2))
-        if n_foreign:
-            present = np.unique(positions[codes == -2])
-            self.foreign[name] = (tuple(texts[i] for i in present[:SHOWN_LEVELS]), n_foreign)
-            if n_foreign >= self.few:
-                self.outside[declared] = None
-            else:
-                codes[codes == -2] = -1
-                self.odd[name] += n_foreign
-                self.missing[name] = codes < 0
+        foreign = codes == -2
+        n_foreign = int(np.count_nonzero(foreign))
+        offer = self.site.offer(name) if self.partition == "rows" else NUMBER
+        if isinstance(offer, tuple):
+            others = tuple(level for level in offer if match((level,), levels)[0] < 0)
+        else:
+            present = np.unique(positions[foreign]) if n_foreign >= self.few else ()
+            others = tuple(texts[i] for i in present)
+        if others:
+            self.foreign[name] = (others[:SHOWN_LEVELS], n_foreign)
+            self.outside[declared] = None
+        elif n_foreign:
+            codes[foreign] = -1
+            self.odd[name] += n_foreign
+            self.missing[name] = codes < 0
         return codes
 
     # --- roles

@@ -51,6 +51,9 @@ class Groups:
 def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     """Find the most groups, up to `n_splits`, of which everything may leave.
 
+    Of a protected table of which rows are left out, all rows are one group: the rows of two runs
+    differ by many, those of a part might not (docs/proofs/fold-moments.md).
+
     Raises
     ------
     DataError
@@ -61,6 +64,8 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     if len(columns) < 2:
         raise DataError(TOO_NARROW, public=TOO_NARROW)
     leaves = leaves_of(data, site)
+    if limits.min_records > 1 and data.n_rows < data.n_read:
+        n_splits = 1
     for number in (level for level in LEVELS if level <= n_splits):
         of = merged(leaves, number)
         members = [np.flatnonzero(of == group) for group in range(number)]
