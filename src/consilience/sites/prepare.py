@@ -342,7 +342,6 @@ class _Loader:
             self.foreign[name] = (others[:SHOWN_LEVELS], n_foreign)
             self.outside[declared] = None
         elif n_foreign:
-            codes[foreign] = -1
             self.odd[name] += n_foreign
             self.missing[name] = codes < 0
         return codes
