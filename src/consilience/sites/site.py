@@ -69,6 +69,8 @@ APPROVED = "_approved"
 """Ledger of the studies that the steward has approved beside the policy (no data id begins so)."""
 TABLES = "_tables"
 """Ledger of the tables with which runs were opened, by the hash of their content."""
+LEAST_MODELS = 200
+"""Models of others that a site tries in all, however few rows it has."""
 PURGED = "_purged"
 """Ledger of the runs whose records were dropped."""
 
@@ -362,6 +364,7 @@ class Site:
             earlier = self.output(r.run)._rows()["columns"]
         data = self._rows(r.run, prior)
         name = self._kept_name(r, data)
+        self._count_models(r, data)
         return dataclasses.replace(
             work,
             data=data,
@@ -413,6 +416,23 @@ class Site:
         ledger = budget.charge(key, epsilon, limit=self.policy.max_epsilon)
         self.home.write_ledger(self.policy.data_id, ledger)
         return epsilon
+
+    def _count_models(self, request: Request, data: SiteData) -> None:
+        """Note how many models of others a question tries, before any is tried; see `_charge`."""
+        tries, most = step_of(request).tries, self.policy.max_models_per_row
+        if tries is None or most is None:
+            return
+        asked = tries(decode_message(request.message, max_bytes=self.policy.max_message_bytes))
+        ledger = self.home.ledger(self.policy.data_id)
+        key = f"{request.run}/{request.round}/{request.attempt}"
+        models = {**dict(ledger.get("models", {})), key: asked}
+        if sum(models.values()) > max(LEAST_MODELS, most * max(data.n_read, data.n_rows)):
+            sentence = (
+                "the number of models of others that the steward allows to be asked about this "
+                "data is used up"
+            )
+            raise BudgetError(f"{sentence} (max_models_per_row)", public=sentence)
+        self.home.write_ledger(self.policy.data_id, {**ledger, "models": models})
 
     def _admit(self, request: Request) -> None:
         """Check approval and the number of runs, and note the run in the ledger."""

@@ -42,6 +42,7 @@ from consilience.methods.meta_clustering.trial import (
     TOO_MANY,
     all_predictions,
     check_owners,
+    n_models,
     weights_of,
     within_reach,
 )
@@ -259,7 +260,7 @@ def _gaps(*shape: int) -> Released:
 # --------------------------------------------------------------------------- exchange
 
 
-@step("exchange", once=True)
+@step("exchange", once=True, tries=n_models)
 def exchange(
     message: Models, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Losses, State]:
@@ -271,11 +272,11 @@ def exchange(
     owners = message.owners
     check_owners(message, s, data.n_rows, site)
     all_views = shown_views(data, s, state, site)
-    found, failed = all_predictions(message.models.value, rows.x, s, owners)
+    found, failed = all_predictions(message.models.value, rows, s, owners, site)
     me = owners.index(site.site)
     weights = weights_of(message, rows.x, me, site.limits)
     if site.limits.min_records > 1 and not s.levels:
-        found = [within_reach(part, rows.y) for part in found]
+        found = [within_reach(part, rows.y, site.limits.min_records) for part in found]
     excess, raw, shifts, held = [], [], [], []
     for v, view in enumerate(all_views):
         losses = np.stack(
