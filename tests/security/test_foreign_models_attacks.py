@@ -1,8 +1,7 @@
 """A coordinator that asks for more than its study of meta clustering, through the real gate.
 
-What a site stops must stay stopped. Attacks that still work are marked as expected failures, with
-the figure that docs/proofs/foreign-models.md states; a test that begins to pass says that the
-page is to be changed.
+What a site stops must stay stopped. Of attacks that still tell something the tests hold how much,
+which docs/proofs/foreign-models.md states.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import rankdata
 from sklearn.discriminant_analysis import (
     LinearDiscriminantAnalysis,
     QuadraticDiscriminantAnalysis,
@@ -78,11 +78,6 @@ BROKEN = "broke the contract"
 MANY = "more (questions|views|models)|number of models"
 
 Questions = Generator[Ask, Any, Any]
-
-
-def still_open(reason: str) -> Any:
-    """A hole that is known and stated."""
-    return pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True)
 
 
 class _Answered(Exception):
@@ -412,15 +407,32 @@ def test_losses_under_a_huge_leaf_are_not_counts() -> None:
     assert exact_values(np.round(counts), thresholds, table["age"].to_numpy()) <= 3
 
 
-@still_open("numbers change from one threshold to the next only where a value lies between them")
 @pytest.mark.parametrize("n", [60, 200])
-def test_open_values_of_a_column_by_any_change(n: int) -> None:
-    """Rounding hides how many rows moved, not that some did: 59 of 60 values, and 167 of 200."""
+def test_values_of_a_column_do_not_follow_from_any_change(n: int) -> None:
+    """Numbers of two thresholds differed only if a value lies between: 59 of 60 ages, 167 of 200.
+
+    Now they differ by chance, too. A place with a value moves them further than one without with a
+    probability of .79 and .72 (.5 were no information, 1 was what was told), +- .05 and .03.
+    """
     table, thresholds = ages(n), np.arange(20.05, 100, 0.1)
     reply = tried(table, [constant(2, 0), *(stump(2, t, 0.0, 1e4) for t in thresholds)])
-    told = np.stack([r.value[0][1:] for r in (reply.raw, reply.excess, reply.variance)], axis=1)
-    changes = (np.diff(np.nan_to_num(told, nan=-1.0), axis=0) != 0).any(axis=1)
-    assert exact_values(np.cumsum(np.r_[0, changes]), thresholds, table["age"].to_numpy()) <= n / 20
+    lowest, highest = np.sort(table["age"])[[14, -15]]
+    inside = (thresholds[:-1] > lowest) & (thresholds[1:] < highest)
+    between = (np.histogram(table["age"], thresholds)[0] > 0)[inside]
+    for numbers in (reply.raw, reply.excess, reply.variance):
+        ranks = rankdata(np.abs(np.diff(numbers.value[0][1:]))[inside])
+        further = ranks[between].mean() - (between.sum() + 1) / 2
+        assert further / (~between).sum() < 0.85
+
+
+@pytest.mark.parametrize(("apart", "each"), [(0.0, 1), (0.0, 6), (3.0, 1), (3.0, 6)])
+def test_boxes_around_known_people_do_not_tell_a_third_column(apart: float, each: int) -> None:
+    """A guess is right for half of 200 people, +- .035; the attack was for all of them.
+
+    Where the rest of the model is flat, the box is cut away. Where it is not, one question of each
+    person is right for .56, six are for .57 (docs/proofs/foreign-models.md).
+    """
+    assert told_by_boxes(200, each, 3.0, apart) < (0.7 if apart else 0.61)
 
 
 def test_models_that_are_cut_do_not_tell_the_largest_response() -> None:

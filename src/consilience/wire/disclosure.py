@@ -823,6 +823,7 @@ def weighted_means(
     limits: Limits,
     entities: IntArray | None = None,
     least: FloatArray | None = None,
+    chance: FloatArray | None = None,
 ) -> WeightedMeans:
     """Release weighted means of columns, withholding what is small or dominated.
 
@@ -839,6 +840,8 @@ def weighted_means(
         less than what any of them does to D and Q.
     least : (...) array, optional
         D is rounded to no less than this, where records are protected.
+    chance : (2, ...) array, optional
+        Secret numbers in [0, 1) by which D and Q are rounded there, see `rounding.coarse`.
 
     Returns
     -------
@@ -879,7 +882,7 @@ def weighted_means(
         ruled = aggregate(parts).evidence
         dominated = np.asarray(ruled is not None and ruled.dominated(limits))
         largest = largest_move(parts if entities is not None else parts[:0], total, least)
-        mean, variance, effective = coarse(mean, variance, effective, dominated, largest)
+        mean, variance, effective = coarse(mean, variance, effective, dominated, largest, chance)
     shown = [
         replaced(sums[0], np.where(unsafe, 0.0, value)).withhold(unsafe)
         for value in (mean, variance, effective)

@@ -41,6 +41,7 @@ from consilience.methods.meta_clustering.rows import (
 from consilience.methods.meta_clustering.trial import (
     TOO_MANY,
     all_predictions,
+    chances,
     check_owners,
     n_models,
     weights_of,
@@ -284,8 +285,10 @@ def exchange(
         )
         d = losses - state["own"][v][:, None]
         d[:, me] = 0.0  # a site is not compared with itself
-        excess.append(weighted_means(d, weights[view.rows], limits=site.limits))
-        raw.append(weighted_means(losses, limits=site.limits).mean)
+        by = chances(message, v, site, state["seed"])
+        excess.append(weighted_means(d, weights[view.rows], limits=site.limits, chance=by))
+        by = None if by is None else by[::-1]
+        raw.append(weighted_means(losses, limits=site.limits, chance=by).mean)
         if 1 <= v <= s.gain_folds:
             held.append(np.stack([f[view.held] for f in found[v]], axis=1))
             shifts.append(_shift(rows.y, found[v], view.rows, message.sizes.value, s, site.limits))

@@ -20,6 +20,7 @@ from consilience.methods.meta_clustering.messages import Models, Settings
 from consilience.methods.meta_clustering.rows import Rows
 from consilience.numerics.random import stream
 from consilience.numerics.site_comparison import Pooled, overlap_weights_all
+from consilience.wire.codec import digest, pack
 from consilience.wire.disclosure import Limits
 
 FloatArray = NDArray[np.float64]
@@ -73,6 +74,25 @@ def weights_of(message: Models, x: FloatArray, me: int, limits: Limits) -> Float
 def n_models(message: Models) -> int:
     """Models that an exchange tries, over all views."""
     return sum(len(by_owner) for by_owner in message.models.value)
+
+
+def chances(message: Models, view: int, site: SiteContext, seed: int) -> FloatArray | None:
+    """Secret numbers by which what is told of each model is rounded, (2, L); None if unprotected.
+
+    They follow from the site's rows and from the question, which is a model with its weights: the
+    same question has the same answer, and another one is rounded by other numbers. Were they the
+    same, two models would be told apart wherever one row is.
+    """
+    if site.limits.min_records <= 1:
+        return None
+    shared = pack((np.asarray(message.inverse.value), float(message.trace.value)))
+    means, sizes = np.asarray(message.means.value), np.asarray(message.sizes.value)
+    asked = zip(message.models.value[view], means, sizes, strict=True)
+    drawn = [
+        stream(seed, "rounding", digest(shared, pack((model, mean, int(size))))).random(2)
+        for model, mean, size in asked
+    ]
+    return np.transpose(drawn)
 
 
 def all_predictions(
