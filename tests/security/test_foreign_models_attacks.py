@@ -58,6 +58,7 @@ from consilience.methods.meta_clustering.messages import (
     SelectRequest,
     Settings,
 )
+from consilience.methods.meta_clustering.trial import within_reach
 from consilience.methods.phases.site_moments import Request
 from consilience.numerics.random import stream
 from consilience.sites.policy import Policy, Preset
@@ -433,6 +434,17 @@ def test_boxes_around_known_people_do_not_tell_a_third_column(apart: float, each
     person is right for .56, six are for .57 (docs/proofs/foreign-models.md).
     """
     assert told_by_boxes(200, each, 3.0, apart) < (0.7 if apart else 0.61)
+
+
+@pytest.mark.parametrize("few", [0, 1, 9, 10])
+def test_what_a_flat_model_says_of_few_rows_is_cut_away(few: int) -> None:
+    y = np.random.default_rng(0).normal(size=60)
+    says = np.zeros((60, 1))
+    says[:few] = 3.0
+    (cut,) = within_reach([says], y, LEAST)
+    assert (cut == says).all() == (few in (0, LEAST))
+    assert not cut[few:].any()
+    assert few == LEAST or not cut.any()
 
 
 def test_models_that_are_cut_do_not_tell_the_largest_response() -> None:
