@@ -12,13 +12,23 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from consilience.exceptions import ProtocolError, WireError
+from consilience.exceptions import ConsilienceError, ProtocolError, WireError
 from consilience.wire.disclosure import Released, received
-from consilience.wire.message import Disclosure, Sealed, check_shape, iterate_fields, message_type
+from consilience.wire.message import (
+    Disclosure,
+    FieldSpec,
+    Sealed,
+    check_shape,
+    fault,
+    iterate_fields,
+    lengths_of,
+    message_type,
+)
 
 MAX_BYTES = 1 << 30
 MAX_DEPTH = 24
@@ -184,8 +194,17 @@ def plain_fields(msg: object) -> dict[str, Any]:
     return fields
 
 
-def decode_message(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
-    """Decode a message into its registered class; fields are checked against the declaration."""
+def decode_message(
+    data: bytes, *, max_bytes: int = MAX_BYTES, lengths: Mapping[str, int] | None = None
+) -> Any:
+    """Decode a message into its registered class; fields are checked against the declaration.
+
+    Parameters
+    ----------
+    lengths : mapping, optional
+        What names of dimensions stand for, as far as that is known beforehand.
+    """
+    known = dict(lengths or {})
     raw = unpack(data, max_bytes=max_bytes)
     if not isinstance(raw, dict) or set(raw) != {"m", "v", "f"} or not isinstance(raw["m"], str):
         raise WireError("bytes that are not a message of this package")
@@ -199,13 +218,74 @@ def decode_message(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     fields = raw["f"]
     if not isinstance(fields, dict) or set(fields) != set(kind.fields):
         raise WireError(f"message {kind.name} does not have its declared fields")
-    dims: dict[str, int] = {}
+    dims = dict(known)
     content: dict[str, Any] = {}
     for name, spec in kind.fields.items():
-        check_shape(f"{kind.name}.{name}", spec, fields[name], dims)
+        check_shape(f"{kind.name}.{name}", spec, fields[name], dims, known)
         public = spec.disclosure is Disclosure.PUBLIC
         content[name] = fields[name] if public else received(fields[name], spec.disclosure)
     return kind.cls(**content)
+
+
+LARGEST = 1e100
+"""A number of a reply is no larger where no bound is declared: its square is a number too."""
+MOST = 1 << 50
+"""No whole number of a reply is larger: sums of them are exact."""
+
+
+def decode_reply(data: bytes, request: object, known: Mapping[str, int]) -> Any:
+    """Decode a reply and judge it by its declaration, for all methods alike.
+
+    Parameters
+    ----------
+    data : bytes
+    request : message
+        What it answers: dimensions that both declare have one length.
+    known : mapping of str to int
+        Lengths that the run knows, by name of a dimension.
+
+    Raises
+    ------
+    WireError
+        The sentence names the message, the field and the rule, and no value.
+    """
+    lengths = {**known, **lengths_of(request)}
+    reply = decode_message(data, lengths=lengths)
+    name = message_type(type(reply)).name
+    for field, spec, content in iterate_fields(reply):
+        value = content.value if isinstance(content, Released) else content
+        if not spec.for_role and not _within_reason(value, spec):
+            raise fault(f"{name}.{field}", "numbers that are too large")
+    check = getattr(reply, "check", None)
+    if check is None:
+        return reply
+    try:
+        with np.errstate(all="ignore"):
+            wrong = check(request, {**lengths, **lengths_of(reply)})
+    except (ArithmeticError, AttributeError, ConsilienceError, LookupError, TypeError, ValueError):
+        # Whatever a check stumbles over is none of what it was written for.
+        wrong = "not what was declared"
+    if wrong:
+        raise fault(name, wrong)
+    return reply
+
+
+def _within_reason(value: Any, spec: FieldSpec) -> bool:
+    """Whether sums and squares of all numbers in a value are numbers, as far as none is bounded."""
+    if isinstance(value, dict):
+        return all(_within_reason(item, spec) for item in value.values())
+    if isinstance(value, tuple):
+        return all(_within_reason(item, spec) for item in value)
+    if isinstance(value, np.ndarray | int | float):
+        array = np.asarray(value)
+        if array.dtype.kind in "iu":
+            return not ((array > MOST) | (array < -MOST)).any()
+        low, high = (
+            bound if math.isfinite(bound) else math.copysign(LARGEST, bound)
+            for bound in (spec.low, spec.high)
+        )
+        return array.dtype.kind == "b" or not ((array > high) | (array < low)).any()
+    return True
 
 
 def digest(*data: bytes | memoryview, salt: bytes = b"") -> str:

@@ -7,7 +7,11 @@ opening.read: Open          ->  reads, renames, recodes, encodes (``sites.prepar
   columns, preparation, study,
   partition, run it follows
                             <-  Opened: feature names, preset         PUBLIC
+opening.told: NotAccepted   ->  writes it into its own log
+  round, step, reason       <-  Heard, for which nobody waits
 ==============================  ==================================================
+
+A coordinator that cannot accept a reply goes on without the site and tells it why.
 
 A site whose table does not fit refuses, naming column and rule, never a value. Sites must agree on
 the names of the prepared columns. Over columns each site has its own, and their names stay there:
@@ -35,6 +39,7 @@ from consilience.methods.base import (
 from consilience.wire.message import Disclosure, message, sends
 
 NAME = "opening.read"
+TOLD = "opening.told"
 
 
 @message("opening/open", version=2)
@@ -68,11 +73,43 @@ class Opened:
     preset: str = sends(Disclosure.PUBLIC, kind="str", doc="preset of the site's policy")
 
 
+@message("opening/not-accepted", version=1)
+class NotAccepted:
+    """A reply of yours does not fit its declaration: the round went on without you."""
+
+    round: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="round of the reply")
+    step: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="what was asked")
+    reason: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="what does not fit")
+
+
+@message("opening/heard", version=1)
+class Heard:
+    """It is in the site's log."""
+
+
 @step(NAME)
 def read(message: Open, data: SiteData, state: State, site: SiteContext) -> tuple[Opened, State]:
     """Say which columns there are (the site has read its table on the way here)."""
     names = data.feature_names if message.partition == "rows" else ()
     return Opened(feature_names=names, preset=site.preset), state
+
+
+@step(TOLD)
+def told(
+    message: NotAccepted, data: SiteData, state: State, site: SiteContext
+) -> tuple[Heard, State]:
+    """Write down, for the people at the site, that and why a reply was not accepted."""
+    step, reason = _one_line(message.step), _one_line(message.reason)
+    site.note(
+        f"The coordinator did not accept the reply to {step} in round {message.round} and counts "
+        f"this site as absent there: {reason}."
+    )
+    return Heard(), state
+
+
+def _one_line(text: str) -> str:
+    """What somebody else wrote, fit for a log."""
+    return "".join(c if c.isprintable() else "?" for c in text[:200])
 
 
 def opening(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
@@ -103,4 +140,4 @@ def opening(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
         )
 
 
-STEPS = (read,)
+STEPS = (read, told)

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import QuorumError
 from consilience.methods.base import (
     Ask,
     CoordinatorContext,
@@ -38,7 +37,6 @@ from consilience.wire.message import Disclosure, message, sends
 
 FloatArray = NDArray[np.float64]
 _MOST_ROWS = 1 << 40
-_ROUNDING = 1e-6
 
 
 @message("site-moments/request", version=1)
@@ -50,17 +48,29 @@ class Request:
 class Within:
     """Moments of a site; NaN where it withholds a column."""
 
-    n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows; 0 where there are too few")
+    n: Released = sends(
+        Disclosure.AGGREGATE,
+        kind="int",
+        low=0,
+        high=_MOST_ROWS,
+        doc="rows; 0 where there are too few",
+    )
     means: Released = sends(
         Disclosure.AGGREGATE, ("p",), gaps=True, audience="all", doc="column means"
     )
     spreads: Released = sends(
-        Disclosure.AGGREGATE, ("p",), gaps=True, doc="mean squared deviations from the means"
+        Disclosure.AGGREGATE,
+        ("p",),
+        gaps=True,
+        low=0.0,
+        doc="mean squared deviations from the means",
     )
     products: Released = sends(
         Disclosure.AGGREGATE,
-        ("r", "r"),
+        ("p", "p"),
         gaps=True,
+        empty=True,
+        gram=True,
         doc="sums of products of deviations from the means; empty where rows < 2 columns",
     )
 
@@ -119,15 +129,6 @@ def within(
 def site_moments(ctx: CoordinatorContext) -> Generator[Ask, Replies, SiteMoments]:
     """Ask all sites for their moments."""
     replies = ctx.require((yield Ask("site-moments.within", Request())))
-    odd = [site for site, r in replies.items() if not _fits(r, len(ctx.feature_names))]
-    if odd:
-        sentence = f"The moments of {', '.join(odd)} are none of the study's columns"
-        replies = {site: r for site, r in replies.items() if site not in odd}
-        if len(replies) < max(1, ctx.quorum):
-            raise QuorumError(
-                f"{sentence}: {len(replies)} sites are left and the study needs {ctx.quorum}"
-            )
-        ctx.note(f"{sentence}: left out.")
     withheld = [site for site, r in replies.items() if np.isnan(r.means.value).any() and r.n.value]
     if withheld:
         ctx.note(
@@ -142,25 +143,6 @@ def site_moments(ctx: CoordinatorContext) -> Generator[Ask, Replies, SiteMoments
             site: np.array(r.products.value) for site, r in replies.items() if r.products.value.size
         },
     )
-
-
-def _fits(reply: Within, p: int) -> bool:
-    """Whether moments have the right shapes and can be moments of anything."""
-    n, spreads, products = reply.n.value, reply.spreads.value, reply.products.value
-    if not 0 <= n < _MOST_ROWS or reply.means.value.shape != (p,):
-        return False
-    if products.shape not in ((0, 0), (p, p)) or (np.nan_to_num(spreads) < 0).any():
-        return False
-    if not products.size:
-        return True
-    diagonal = np.nan_to_num(np.diagonal(products))
-    if (diagonal < 0).any() or not np.allclose(products, products.T, atol=0.0, equal_nan=True):
-        return False
-    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    correlation = products / scale / scale[:, None]
-    if np.isnan(products).any():  # cells that are withheld can make an honest matrix indefinite
-        return bool((np.abs(np.nan_to_num(correlation)) <= 1 + _ROUNDING).all())
-    return bool(np.linalg.eigvalsh(correlation)[0] >= -_ROUNDING * p)
 
 
 STEPS = (within,)
