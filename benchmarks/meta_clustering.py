@@ -19,7 +19,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.ensemble_patterns import machine, peak_gigabytes
-from consilience import Columns, Federation, MetaClustering
+from consilience import Columns, Federation, MetaClustering, Policy
 from consilience.datasets.simulate_meta import GroupedSites, simulate_functions
 from consilience.estimators.candidates import build
 from consilience.estimators.foreign_models import predict_all
@@ -181,7 +181,9 @@ def whole_case(candidate: str, n_sites: int, rows: int) -> dict[str, Any]:
 
     def run(drawn: GroupedSites) -> Any:
         columns = Columns(features=drawn.feature_names, target="y")
-        federation = Federation.local(drawn.tables(), columns=columns, n_jobs=1)
+        federation = Federation.local(
+            drawn.tables(), columns=columns, policy=Policy(foreign_models=True), n_jobs=1
+        )
         started = time.perf_counter()
         done = method.run(federation, seed=1)
         return done, time.perf_counter() - started

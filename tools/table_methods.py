@@ -521,6 +521,7 @@ def _run(name: str, preset: str, n: int) -> Any:
         MatrixCompletionStudy,
         MeanAndSD,
         MetaClustering,
+        Policy,
         Preparation,
         ReferenceAveraging,
         SparseQDAStudy,
@@ -573,7 +574,7 @@ def _run(name: str, preset: str, n: int) -> Any:
             levels={"kind": ("one", "other")} if target == "kind" else {},
         ),
         preparation=Preparation(standardize=standardize),  # type: ignore[arg-type]
-        policy=preset,
+        policy=Policy(preset=preset, foreign_models=True),  # type: ignore[arg-type]
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -35,6 +35,9 @@ home = "../homes/{name}"
 [source]
 path = "../tables/{name}.csv"
 
+[columns]
+offered = {{ "*" = "number", student = "id" }}
+
 [policy]
 preset = "strict"
 data_id = "inst-eval-{name}"

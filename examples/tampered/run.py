@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.datasets import load_diabetes
 
-from consilience import Columns, Federation, MetaClustering
+from consilience import Columns, Federation, MetaClustering, Policy
 from consilience.datasets.simulate_meta import tamper
 from consilience.numerics.random import stream
 
@@ -76,7 +76,9 @@ def look(way: tuple[str, float] | None, *, standardize: bool = False, draw: int 
     clinics = tables(way, draw)
     features = tuple(name for name in clinics[TAMPERED] if name != "progression")
     federation = Federation.local(
-        clinics, columns=Columns(features=features, target="progression"), policy="strict"
+        clinics,
+        columns=Columns(features=features, target="progression"),
+        policy=Policy(foreign_models=True),
     )
     method = MetaClustering(
         candidates="linear", standardize=standardize, gain_folds=0, stability_runs=0

@@ -13,6 +13,7 @@
     │   └── SignatureError               5   bytes that are not signed by whom they should be
     ├── ProtocolError                    6   a method broke the contract of the exchange
     ├── RunError                         7   a run directory cannot be written, read or resumed
+    │   └── DamageError                  7   a file that a site keeps is damaged
     ├── QuorumError                      8   too few sites answered
     ├── EngineError                      9   an engine cannot reach its sites
     └── MissingExtraError (ImportError)  10  an optional dependency is not installed
@@ -21,10 +22,34 @@ The command line ends with the exit code of the error; 0 is success, 1 an error 
 
 Two readers see an error: the person at the site where it happened, and everybody else. ``str(e)``
 is for the first. ``e.public`` is the sentence that may leave a site: it names a column, a step or a
-rule, never a value, a path or a count.
+rule, never a value, a path or a count. Neither shows an endless name: names come from tables, files
+and other parties, so every sentence is `shortened`.
 """
 
 from __future__ import annotations
+
+import re
+
+LONGEST_NAME = 200
+LONGEST_SENTENCE = 2000
+_NAMES = re.compile(rf"""(?<!\w)'[^'\n]*'(?!\w)|(?<!\w)"[^"\n]*"(?!\w)|\S{{{LONGEST_NAME},}}""")
+
+
+def shortened(text: str) -> str:
+    """Return a text in which no name is longer than a reader can use, and its end if it is endless.
+
+    A name is what stands between quotes, or has no blank in it.
+    """
+    if len(text) <= LONGEST_NAME:
+        return text
+    return _cut(_NAMES.sub(lambda found: _cut(found.group(), LONGEST_NAME), text), LONGEST_SENTENCE)
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    head, tail = (2 * most) // 5, most // 10
+    return f"{text[:head]}...({len(text) - head - tail} characters)...{text[-tail:]}"
 
 
 class ConsilienceError(Exception):
@@ -42,8 +67,8 @@ class ConsilienceError(Exception):
     default_public = "the site stopped with an error; its own log says why"
 
     def __init__(self, message: str, *, public: str | None = None) -> None:
-        super().__init__(message)
-        self.public = self.default_public if public is None else public
+        super().__init__(shortened(message))
+        self.public = self.default_public if public is None else shortened(public)
 
 
 class StudyError(ConsilienceError):
@@ -111,6 +136,17 @@ class RunError(ConsilienceError):
 
     exit_code = 7
     default_public = "the site could not keep its record of the run; its own log says why"
+
+
+class DamageError(RunError):
+    """A file that a site keeps of one run, or of one data set, cannot be read as it was written.
+
+    Whoever asks is refused, and the site goes on with what does not need the file.
+    """
+
+    default_public = (
+        "what the site keeps of this run is damaged: its steward can restore it, or purge the run"
+    )
 
 
 class QuorumError(ConsilienceError):

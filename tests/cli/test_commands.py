@@ -183,6 +183,7 @@ def test_transcript(ran: Workspace) -> None:
     said = call("transcript", ran.out).stdout
     assert re.search(r"2 +sums +lyon +coordinator +totals +aggregate +2 +\d+ +released: sum", said)
     assert re.search(r"3 +deviations +coordinator +osaka +mean", said)
+    assert re.search(r"released: sum +open *$", said, re.MULTILINE), "one process carried it"
     one = call("transcript", ran.out, "--site", "lyon").stdout
     assert "osaka" not in one
     assert call("transcript", ran.out, "--site", "rome").exit_code == 2
@@ -242,18 +243,18 @@ def test_status_by_directory_by_id_and_of_all(space: Workspace) -> None:
 
 def test_check_reports_by_site_and_runs_nothing(space: Workspace) -> None:
     header, *rows = space.lines("lyon")
-    space.table("lyon", header, ["?,1,200", *rows])
+    space.table("lyon", header, ["?,1,200"] * 10 + rows)
     space.site("lyon", more='[columns]\nmissing_codes = { x = "?" }\n')
     said = call("check", space.file)
     assert said.exit_code == 3
-    assert "lyon: Cannot take part: column 'x' has no value in 1 of 41 rows" in " ".join(
+    assert "lyon: Cannot take part: column 'x' has no value in 10 of 50 rows" in " ".join(
         said.stdout.split()
     )
     space.write(more='[preparation]\nmissing = "complete-rows"')
     said = call("check", space.file)
     assert said.exit_code == 0, said.output
-    assert re.search(r"^lyon +41 +40 +strict +10 +can take part$", said.stdout, re.MULTILINE)
-    assert "number, 1 (2%)" in said.stdout
+    assert re.search(r"^lyon +50 +40 +strict +10 +can take part$", said.stdout, re.MULTILINE)
+    assert "number, 10 (20%)" in said.stdout
     assert not (space.root / "homes").exists()
     assert not (space.root / "runs").exists()
 
@@ -379,6 +380,11 @@ def test_demo_replaces_no_foreign_file(tmp_path: Path, monkeypatch: pytest.Monke
 def test_clean_leaves_letters_and_shows_codes() -> None:
     assert clean("Zürich [bold]") == "Zürich [bold]"
     assert clean("a\x1b[0m\n\u2028\u202e\x9b") == "a\\x1b[0m\\x0a\\u2028\\u202e\\x9b"
+
+
+def test_clean_cuts_a_name_without_end() -> None:
+    found = clean(f"column {'n' * 3000} is said to be odd")
+    assert len(found) < 200 and found.startswith("column nnn") and found.endswith("to be odd")
 
 
 def test_version() -> None:

@@ -41,7 +41,8 @@ class Clinics:
             home.parent.mkdir(exist_ok=True)
             home.write_text(
                 f'name = "{site}"\nhome = "../homes/{site}"\n[source]\n'
-                f'path = "../data/{site}.csv"\n[columns]\nmissing_codes = {{ "*" = -99 }}\n',
+                f'path = "../data/{site}.csv"\n[columns]\nmissing_codes = {{ "*" = -99 }}\n'
+                'offered = { patient = "id", "*" = "number" }\n',
                 encoding="utf-8",
             )
         self.write()

@@ -64,9 +64,9 @@ def nowhere(space: Workspace, said: str) -> None:
             assert canary not in content
 
 
-def plant(space: Workspace, site: str, line: str) -> None:
+def plant(space: Workspace, site: str, line: str, times: int = 1) -> None:
     header, *rows = space.lines(site)
-    space.table(site, header, [*rows, line])
+    space.table(site, header, [*rows, *[line] * times])
 
 
 def test_the_canary_search_can_find() -> None:
@@ -154,22 +154,40 @@ def test_an_unknown_column(space: Workspace) -> None:
 
 
 def test_text_in_a_numeric_column(space: Workspace) -> None:
-    plant(space, "lyon", f"{CANARY_TEXT},{CANARY_NUMBER},99")
+    plant(space, "lyon", f"{CANARY_TEXT},{CANARY_NUMBER},99", times=10)
     said = refused(space, 3)
-    assert "site lyon: column 'x' holds text in 1 cells" in said
+    assert "site lyon: column 'x' holds text in 10 cells" in said
     assert not space.out.exists()
 
 
 def test_a_missing_value(space: Workspace) -> None:
+    plant(space, "osaka", f",{CANARY_NUMBER},{CANARY_TEXT}", times=10)
+    assert "site osaka: column 'x' has no value in 10 of 50 rows" in refused(space, 3)
+
+
+def test_what_is_odd_in_few_rows_stops_nothing_and_is_told_at_the_site_only(
+    space: Workspace,
+) -> None:
     plant(space, "osaka", f",{CANARY_NUMBER},{CANARY_TEXT}")
-    assert "site osaka: column 'x' has no value in 1 of 41 rows" in refused(space, 3)
+    plant(space, "lyon", f"{CANARY_TEXT},{CANARY_NUMBER},99")
+    done = space.run()
+    assert done.exit_code == 0 and "120 rows" in done.stdout
+    nowhere(space, done.output)
+    for site in ("osaka", "lyon"):
+        (left,) = (space.root / "homes" / site / "outputs").glob("*/reading.json")
+        assert json.loads(left.read_text())["dropped_by"] == {"x": 1}
 
 
 def test_values_outside_the_declared_levels_are_counted_not_shown(space: Workspace) -> None:
     for site in ("boston", "lyon", "osaka"):
         header, *rows = space.lines(site)
         space.table(site, f"{header},kind", [f"{row},{'ab'[i % 2]}" for i, row in enumerate(rows)])
-    plant(space, "osaka", f"1,1,99,{CANARY_TEXT}")
+        offered = '[columns.offered]\nx = "number"\ny = "number"\nkind = ["a", "b"]\n'
+        path = space.site(site)
+        path.write_text(path.read_text().split("[columns")[0])
+        more = offered if site == "boston" else '[policy]\npreset = "consortium"\n'
+        path.write_text(path.read_text() + more)
+    plant(space, "osaka", f"1,1,99,{CANARY_TEXT}", times=10)
     space.write(
         features=("x", "y", "kind"),
         more='[data.levels]\nkind = ["a", "b"]\n[preparation]\ncategorical = "treatment"',
@@ -177,7 +195,7 @@ def test_values_outside_the_declared_levels_are_counted_not_shown(space: Workspa
     checked = call("check", space.file)
     assert checked.exit_code == 3
     assert "osaka: Cannot take part: column 'kind' holds values outside" in checked.stdout
-    assert "in 1 row:" in sentence(checked)
+    assert "in 10 rows:" in sentence(checked)
     nowhere(space, checked.output)
     assert "site osaka: column 'kind' holds values outside the declared" in refused(space, 3)
     space.write(
@@ -567,3 +585,34 @@ def test_reference_rows_reach_sites_elsewhere_unless_they_are_theirs(
     assert "rows of the table of site leeds" in sentence(done)
     steps = [line.step for line in read_lines(tmp_path / "out")]
     assert steps[-1] == "offer"
+
+
+# --- names without end ------------------------------------------------------------------------
+
+ENDLESS = "n" * 3000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [ENDLESS],
+        [f"--{ENDLESS}"],
+        ["site", ENDLESS],
+        ["run", ENDLESS],
+        ["status", ENDLESS],
+        ["show", ENDLESS],
+        ["methods", ENDLESS],
+        ["site", "queue", ENDLESS],
+    ],
+    ids=lambda words: "-".join(word[:8] for word in words),
+)
+def test_what_was_given_is_not_said_whole(words: list[str]) -> None:
+    result = call(*words)
+    assert result.exit_code == 2
+    assert len(result.stderr) < 800 and "n" * 300 not in result.stderr
+
+
+def test_a_column_with_an_endless_name_is_not_said_whole(space: Workspace) -> None:
+    space.write(features=("x", ENDLESS))
+    said = refused(space, 3)
+    assert len(said) < 800 and "n" * 50 in said and "n" * 300 not in said

@@ -81,7 +81,7 @@ def test_a_site_and_its_coordinator(tmp_path: Path) -> None:
 def test_canaries_of_tables_that_do_not_fit(tmp_path: Path) -> None:
     """A cell that stops the run is in no line; the command says why in one JSON line."""
     workspace = LocalWorkspace(tmp_path)
-    rows = [f"{CANARY_NUMBER},{CANARY_TEXT},1", *workspace.lines("lyon")[1:]]
+    rows = [f"{CANARY_NUMBER},{CANARY_TEXT},1"] * 10 + workspace.lines("lyon")[1:]
     workspace.table("lyon", "x,y,id", rows)
     done = workspace.run("--log-format", "json")
     assert done.exit_code == 3 and done.stdout == ""

@@ -45,7 +45,9 @@ class Clinic:
         site = self.root / "sites" / "clinic.toml"
         site.parent.mkdir()
         site.write_text(
-            'name = "clinic"\nhome = "../homes/clinic"\n[source]\npath = "../data/clinic.csv"\n',
+            'name = "clinic"\nhome = "../homes/clinic"\n[source]\npath = "../data/clinic.csv"\n'
+            '[columns.offered]\n"*" = "number"\npatient = "id"\n'
+            'diagnosis = ["malignant", "benign"]\n',
             encoding="utf-8",
         )
         self.write()
@@ -81,7 +83,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     space = Clinic(tmp_path_factory.mktemp("cells"), request.param)
     result = call("run", space.file, "--out", space.out)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("Of 113 rows that were held out, ")
+    assert result.stdout.startswith("Of 114 rows that were held out, ")
     assert "round 3, fit: 1 of 1 sites (clinic)" in result.stderr
     assert (space.out / "report.html").stat().st_size > 1000
     return space
@@ -109,7 +111,7 @@ def test_show_and_json_say_the_same(ran: Clinic) -> None:
     for rule in result.judged:  # type: ignore[attr-defined]
         assert rule in shown.stdout
     said = json.loads(call("show", ran.out, "--json").stdout)
-    assert said["result"]["n"] == 569 and said["result"]["n_held"] == 113
+    assert said["result"]["n"] == 569 and said["result"]["n_held"] == 114
     assert said["result"]["judged"][0] == ran.method
 
 

@@ -51,7 +51,8 @@ class Cellar:
         site = self.root / "sites" / "cellar.toml"
         site.parent.mkdir()
         site.write_text(
-            'name = "cellar"\nhome = "../homes/cellar"\n[source]\npath = "../data/wines.csv"\n',
+            'name = "cellar"\nhome = "../homes/cellar"\n[source]\npath = "../data/wines.csv"\n'
+            '[columns.offered]\n"*" = "number"\nwine = "id"\nmeasure = "id"\n',
             encoding="utf-8",
         )
         self.write()

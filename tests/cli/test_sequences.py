@@ -51,6 +51,7 @@ def workspace(root: Path, *, missing: str = "keep", parameters: str = "", known:
         table.to_csv(root / f"{site}.csv", index=False)
         (root / "sites" / f"{site}.toml").write_text(
             f'name = "{site}"\nhome = "../home-{site}"\n\n[source]\npath = "../{site}.csv"\n'
+            f'[columns.offered]\n"*" = {list(STATES)}\nid = "id"\noutcome = "number"\n'
         )
     study = root / "study.toml"
     states = list(STATES)[:known]
@@ -96,5 +97,6 @@ def test_the_check_names_the_columns_with_unknown_states(tmp_path: Path) -> None
     table.loc[7, "t4"] = "CANARY"
     table.to_csv(tmp_path / "s0.csv", index=False)
     said = " ".join(call("check", study).output.split())
-    assert "column 't3' holds values outside the declared levels in 2 rows (so does t4)" in said
+    assert "Column t3: 2 values count as missing" in said
+    assert "Column t4: 1 values count as missing" in said
     assert "CANARY" not in said

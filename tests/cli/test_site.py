@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +23,11 @@ from consilience.engines.federation import Federation, Run
 from consilience.engines.folder import FolderEngine
 from consilience.exceptions import QuorumError
 from consilience.methods.base import get_method
-from consilience.sites.study import Study
+from consilience.sites.loaders import file_site
+from consilience.sites.study import SiteFile, Study
+from consilience.wire.envelope import Request
 from consilience.wire.signing import SigningKey
+from tests.sites.test_site import OPEN, opening
 
 CANARY = 731.25
 
@@ -44,6 +49,7 @@ class Workspace:
             (place / "table.csv").write_text(f"x,y\n{lines}\n")
             self.site_toml(name).write_text(
                 f'name = "{name}"\nhome = "home"\n[source]\npath = "table.csv"\n'
+                '[columns.offered]\n"*" = "number"\n'
                 f'[trust]\ncoordinators = ["{self.coordinator.public}"]\n'
             )
         keys = "\n".join(f'{name} = "{key.public}"' for name, key in self.keys.items())
@@ -303,3 +309,56 @@ def test_what_leaves_is_described_in_columns() -> None:
     for word in ("class", "shape", "bytes", "rule", "verdict", "epsilon"):
         at = head.index(word)
         assert all(row[at - 2 : at] == "  " and row[at] != " " for row in rows), word
+
+
+# --------------------------------------------------------------------------- damaged homes
+
+
+def opened(workspace: Workspace, run: str) -> Request:
+    """A run that was opened at a site, in its home on disk."""
+    request = dataclasses.replace(OPEN, run=run, site="boston", message=opening(("x", "y")))
+    file_site(SiteFile.load(workspace.site_toml("boston"))).answer(request.to_bytes())
+    return request
+
+
+def test_a_damaged_record_ends_no_watch(workspace: Workspace) -> None:
+    """What the steward reads, at every start, and that the other run has its answer."""
+    study = Study.load(workspace.study_toml)
+    keys = (workspace.coordinator, study.sites.keys, 0.02)
+    engine = FolderEngine(workspace.folder, ["boston"], *keys)
+    request = opened(workspace, "r1")
+    record = workspace.root / "boston" / "home" / "runs" / "r1" / "000001-001.record"
+    record.write_bytes(b"")
+    for run in ("r1", "r2"):
+        engine.open_run(run)
+        engine.send({(1, "boston"): dataclasses.replace(request, run=run).to_bytes()})
+        done = run_cli(*workspace.watch_arguments("boston", "--once"))
+        assert done.exit_code == 0, done.output
+        (arrival,) = engine.collect(frozenset({(1, "boston")}), wait="all", deadline=5.0)
+        assert arrival.data
+        if run == "r1":
+            said = f"{record} is damaged: restore it from a copy of the home, or purge run r1"
+            assert f"{said}; what needs it is refused until then\n" in done.stdout
+            assert "r1, round 1, step opening.read: refused: what the site keeps" in done.stdout
+        else:
+            assert "run r2, round 1, step opening.read: replied" in done.stdout
+
+
+def test_damaged_outputs_hide_no_others(workspace: Workspace) -> None:
+    opened(workspace, "r1"), opened(workspace, "r2")
+    toml, home = str(workspace.site_toml("boston")), workspace.root / "boston" / "home"
+    path = home / "outputs" / "r1" / "provenance.json"
+    path.write_text("{")
+    listed = run_cli("outputs", toml)
+    assert listed.exit_code == 0 and listed.stdout.count("\n") == 2
+    assert f"{path} is damaged: restore it from a copy" in listed.stderr
+    assert run_cli("outputs", toml, "r2").stderr == ""
+
+
+def test_a_damaged_run_can_be_purged(workspace: Workspace) -> None:
+    opened(workspace, "r1")
+    toml, home = str(workspace.site_toml("boston")), workspace.root / "boston" / "home"
+    shutil.rmtree(home / "runs" / "r1")
+    (home / "runs" / "r1").write_bytes(b"in the way")
+    assert run_cli("purge", toml, "r1").exit_code == 0
+    assert not (home / "runs" / "r1").exists()

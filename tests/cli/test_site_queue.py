@@ -254,3 +254,18 @@ def test_a_wrong_word_for_holding_is_an_error(tmp_path: Path) -> None:
     toml.write_text(toml.read_text() + '[release]\nhold = "sometimes"\n')
     done = run_cli("queue", str(toml))
     assert done.exit_code == 2 and "hold" in done.stderr
+
+
+def test_a_damaged_job_hides_no_other(held: Held) -> None:
+    """It is named, and ends the command with 7; what waits beside it is listed and released."""
+    jobs = held.space.root / "boston" / "home" / "jobs"
+    held.site.answer(dataclasses.replace(REQUEST, run="run-2").to_bytes())
+    path = jobs / "run-2" / "1-1.json"
+    path.write_text("{")
+    for command, words in (("queue", ()), ("queue", ("--json",)), ("release", ("--all",))):
+        done = run_cli(command, str(held.toml), *words)
+        assert done.exit_code == 7
+        assert "run-1/2-1" in done.stdout
+        assert done.stderr == f"{path} is damaged: restore it from a copy, or remove it\n"
+    assert f"{path} is damaged" in held.call("release", "run-2/1-1", code=7)
+    assert held.said().status == "reply"

@@ -78,7 +78,7 @@ class Workspace:
         path.parent.mkdir(exist_ok=True)
         path.write_text(
             f'name = "{name or site}"\nhome = "../homes/{site}"\n'
-            f'[source]\npath = "../data/{site}.csv"\n{more}',
+            f'[source]\npath = "../data/{site}.csv"\n[columns.offered]\n"*" = "number"\n{more}',
             encoding="utf-8",
         )
         return path

@@ -21,7 +21,7 @@ from consilience.methods.latent_class_regression.parameters import (
 )
 from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
 from consilience.methods.latent_class_regression.rounds import LEAST_ROUNDS
-from consilience.methods.latent_class_regression.rows import PROTECTED_SHARE
+from consilience.methods.phases.holdout import PARTS
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study
 from tests.docs.test_pages import blocks, figures
@@ -59,7 +59,7 @@ def test_parameters_that_the_guide_names() -> None:
     assert default_rate(1.0) == 0.5 and ".5 with everyone present" in WORDS
     assert default_rate(0.25) == 0.2 and ".2 where a quarter or less reports" in WORDS
     assert AUTO_START == 18 and "starts with 18" in WORDS
-    assert PROTECTED_SHARE == 0.2, "the guide says a fifth"
+    assert PARTS == 5, "the guide says a fifth"
     assert method.start == "local" and method.concentration == "exact" and method.adapt_rate
     for word in (*STARTS, *CONCENTRATIONS):
         assert f'"{word}"' in WORDS

@@ -44,6 +44,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "north.csv").write_text(f"x,y\n{rows}\n")
     (tmp_path / "site.toml").write_text(
         f'name = "north"\nhome = "home"\n[source]\npath = "north.csv"\n'
+        '[columns.offered]\n"*" = "number"\n'
         f'[trust]\ncoordinators = ["{key.public}"]\n'
     )
     return tmp_path

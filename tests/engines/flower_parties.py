@@ -14,7 +14,7 @@ from consilience.sites.site import Site
 from consilience.testing.fake_link import FakeNode, FakeSuperLink, Trouble
 from consilience.wire.envelope import Request
 from consilience.wire.signing import SigningKey
-from tests.faults.cases import CASES, SITES, Case, loader
+from tests.faults.cases import CASES, GRANTED, SITES, Case, loader
 
 
 class Parties:
@@ -28,7 +28,8 @@ class Parties:
         self.coordinator = SigningKey.generate()
         self.keys = {name: SigningKey.generate() for name in SITES}
         self.sites = {
-            name: Site(name, loader(name), home=(homes or {}).get(name)) for name in SITES
+            name: Site(name, loader(name), policy=GRANTED, home=(homes or {}).get(name))
+            for name in SITES
         }
         self.events: list[tuple[str, str, dict[str, Any]]] = []
         self.notes: list[tuple[str, dict[str, Any]]] = []

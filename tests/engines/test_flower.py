@@ -92,12 +92,13 @@ def test_trouble_on_the_way_changes_no_byte(trouble: str, seed: int) -> None:
     parties.connect()
     there, wanted = parties.run(deadline=DAY), undisturbed()
     assert there.result.to_files() == wanted.result.to_files()
-    salted = {"digest", "chain"}
+    salted = {"digest", "chain", "protection"}
     lines = [
         [{k: v for k, v in vars(line).items() if k not in salted} for line in run.transcript]
         for run in (wanted, there)
     ]
     assert lines[0] == lines[1]
+    assert {line.protection for line in wanted.transcript} == {"open"}
     for name, site in parties.sites.items():
         assert site.computed == computed_without_trouble()[name], "each question is computed once"
 
@@ -413,13 +414,14 @@ def _replies(parties: Parties) -> tuple[FlowerEngine, bytes, bytes]:
 def test_replies_of_other_places_sites_and_keys_are_set_aside(parties: Parties) -> None:
     engine, body, reply = _replies(parties)
     place, public = parties.ask()[0], parties.coordinator.public
-    about, own = digest(body), parties.keys[ASH]
-    ask = parties.coordinator.seal(place.context("ask", public, ""), body)
+    own = parties.keys[ASH]
+    ask = parties.coordinator.seal(place.context("ask", public, ""), body, readers=[own.public])
+    about = digest(ask)
 
     def sealed(
         key: SigningKey, where: Any = place, coordinator: str = public, about: str = about
     ) -> bytes:
-        return key.seal(where.context("reply", coordinator, about), reply)
+        return key.seal(where.context("reply", coordinator, about), reply, readers=[public])
 
     def other(**where: Any) -> Any:
         return parties.ask(**where)[0]
@@ -433,6 +435,7 @@ def test_replies_of_other_places_sites_and_keys_are_set_aside(parties: Parties) 
         "another coordinator": sealed(own, place, SigningKey.generate().public),
         "another ask": sealed(own, about=digest(b"")),
         "the ask, turned back": ask,
+        "not sealed": own.seal(place.context("reply", public, about), reply),
         "nothing": b"",
         "cut": sealed(own)[:-1],
         "no bytes": 7,
@@ -557,7 +560,7 @@ def test_a_site_cannot_upset_the_coordinator_by_what_it_signs(
         query = str(content["query"])
         body = unseal(envelope, public=asked, context=query_context(query, "ask", asked))
         context = query_context(query, "reply", asked, digest(body))
-        sealed = parties.keys[ASH].seal(context, text)
+        sealed = parties.keys[ASH].seal(context, text, readers=[asked])
         return {"status": "reply", "site": ASH, "envelope": sealed}
 
     parties.server.connect(handle)

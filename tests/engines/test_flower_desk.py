@@ -22,6 +22,7 @@ from consilience.engines.flower.desk import (
     NOT_OURS,
     NOT_TRUSTED,
     OTHER_COORDINATOR,
+    OTHER_KEY,
     TOO_LARGE,
     UNFORESEEN,
     query_context,
@@ -29,7 +30,7 @@ from consilience.engines.flower.desk import (
 from consilience.engines.flower.link import Content
 from consilience.engines.health import Heartbeat
 from consilience.engines.signed import Place
-from consilience.exceptions import DataError, RunError, StudyError
+from consilience.exceptions import DataError, RunError, StudyError, WireError
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.sites.home import DiskHome, MemoryHome
 from consilience.sites.policy import Policy
@@ -38,7 +39,7 @@ from consilience.testing.fakes import FakeEngine
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.keys import KeyList, today
-from consilience.wire.signing import SigningKey, unseal
+from consilience.wire.signing import SigningKey
 from tests.engines.flower_parties import Parties, here
 from tests.faults.cases import CASES, SITES, loader
 
@@ -51,9 +52,12 @@ def parties() -> Parties:
     return Parties()
 
 
-def asked(key: SigningKey, place: Place, body: bytes, **changes: Any) -> dict[str, Any]:
-    """What an engine sends for a question, signed by a key."""
-    envelope = key.seal(place.context("ask", key.public, ""), body)
+def asked(
+    parties: Parties, key: SigningKey, place: Place, body: bytes, **changes: Any
+) -> dict[str, Any]:
+    """What an engine sends for a question, signed by a key and sealed for the place's site."""
+    readers = [parties.keys[place.site].public]
+    envelope = key.seal(place.context("ask", key.public, ""), body, readers=readers)
     return {
         "kind": "ask",
         "run": place.run,
@@ -65,9 +69,12 @@ def asked(key: SigningKey, place: Place, body: bytes, **changes: Any) -> dict[st
     }
 
 
-def query(key: SigningKey, kind: str, number: str = "a1" * 16, **body: Any) -> dict[str, Any]:
+def query(
+    parties: Parties, key: SigningKey, kind: str, number: str = "a1" * 16, **body: Any
+) -> dict[str, Any]:
     text = json.dumps({"kind": kind, **body}, sort_keys=True).encode()
-    envelope = key.seal(query_context(number, "ask", key.public), text)
+    readers = None if kind == "hello" else [each.public for each in parties.keys.values()]
+    envelope = key.seal(query_context(number, "ask", key.public), text, readers=readers)
     return {"kind": kind, "query": number, "envelope": envelope}
 
 
@@ -82,10 +89,10 @@ def reply_in(parties: Parties, answer: Content, place: Place, body: bytes) -> Re
     assert set(answer) == {"status", "envelope"} and answer["status"] == "reply", answer
     envelope = answer["envelope"]
     assert isinstance(envelope, bytes)
-    context = place.context("reply", parties.coordinator.public, digest(body))
-    return Reply.from_bytes(
-        unseal(envelope, public=parties.keys[place.site].public, context=context)
-    )
+    asking = asked(parties, parties.coordinator, place, body)
+    context = place.context("reply", parties.coordinator.public, digest(asking["envelope"]))
+    public = parties.keys[place.site].public
+    return Reply.from_bytes(parties.coordinator.unseal(envelope, public=public, context=context))
 
 
 def opening(site: str = ASH) -> bytes:
@@ -104,7 +111,7 @@ OPENING = opening()
 
 def test_an_ask_is_answered_and_signed_for_its_place(parties: Parties) -> None:
     place, _ = parties.ask()
-    content = asked(parties.coordinator, place, OPENING)
+    content = asked(parties, parties.coordinator, place, OPENING)
     desk = parties.desk(ASH)
     first = desk.handle(content)
     assert reply_in(parties, first, place, OPENING).status == "reply"
@@ -115,13 +122,14 @@ def test_an_ask_is_answered_and_signed_for_its_place(parties: Parties) -> None:
 
 
 def test_hello_tells_little_and_is_signed(parties: Parties) -> None:
-    answer = parties.desk(ASH).handle(query(parties.coordinator, "hello"))
+    answer = parties.desk(ASH).handle(query(parties, parties.coordinator, "hello"))
     assert set(answer) == {"status", "site", "envelope"} and answer["site"] == ASH
     body = json.dumps({"kind": "hello"}).encode()
     context = query_context("a1" * 16, "reply", parties.coordinator.public, digest(body))
     envelope = answer["envelope"]
     assert isinstance(envelope, bytes)
-    said = json.loads(unseal(envelope, public=parties.keys[ASH].public, context=context))
+    public = parties.keys[ASH].public
+    said = json.loads(parties.coordinator.unseal(envelope, public=public, context=context))
     assert set(said) == {field.name for field in fields(Heartbeat)}
 
 
@@ -132,8 +140,12 @@ def hostile() -> dict[str, tuple[Any, str]]:
     """Content that is no message, by what is wrong with it, and the word for it."""
     parties = Parties()
     place, body = parties.ask()
-    good = asked(parties.coordinator, place, body)
-    hello = query(parties.coordinator, "hello")
+    good = asked(parties, parties.coordinator, place, body)
+    hello = query(parties, parties.coordinator, "hello")
+    check = query(parties, parties.coordinator, "check")
+    context, own = place.context("ask", parties.coordinator.public, ""), [parties.keys[ASH].public]
+    unsealed = parties.coordinator.seal(context, body)
+    elsewhere = parties.coordinator.seal(context, body, readers=[parties.keys[BIRCH].public])
     found: dict[str, tuple[Any, str]] = {
         "nothing": ({}, NOT_OURS),
         "no mapping": (["kind", "ask"], NOT_OURS),
@@ -142,9 +154,15 @@ def hostile() -> dict[str, tuple[Any, str]]:
         "a short number": ({**hello, "query": "a1"}, NOT_OURS),
         "a number with a slash": ({**hello, "query": "../" + "a" * 29}, NOT_OURS),
         "another number": ({**hello, "query": "b2" * 16}, NOT_TRUSTED),
-        "a check as a hello": ({**query(parties.coordinator, "check"), "kind": "hello"}, NOT_OURS),
-        "a hello as an ask": ({**good, "envelope": hello["envelope"]}, NOT_TRUSTED),
-        "an ask as a hello": ({**hello, "envelope": good["envelope"]}, NOT_TRUSTED),
+        "a check as a hello": (
+            {**query(parties, parties.coordinator, "check"), "kind": "hello"},
+            NOT_OURS,
+        ),
+        "a hello as an ask": ({**good, "envelope": hello["envelope"]}, NOT_OURS),
+        "an ask as a hello": ({**hello, "envelope": good["envelope"]}, NOT_OURS),
+        "an ask as a check": ({**check, "envelope": good["envelope"]}, NOT_TRUSTED),
+        "an ask that is not sealed": ({**good, "envelope": unsealed}, NOT_OURS),
+        "an ask for another reader": ({**good, "envelope": elsewhere}, OTHER_KEY),
         "text for an envelope": ({**good, "envelope": "text"}, NOT_OURS),
         "no envelope": ({k: v for k, v in good.items() if k != "envelope"}, NOT_OURS),
         "an empty envelope": ({**good, "envelope": b""}, NOT_OURS),
@@ -174,26 +192,27 @@ def hostile() -> dict[str, tuple[Any, str]]:
         "an ask for another site": parties.ask(site=BIRCH)[1],
     }
     for what, inner in signed.items():
-        found[f"signed: {what}"] = (asked(parties.coordinator, place, inner), NOT_OURS)
+        found[f"signed: {what}"] = (asked(parties, parties.coordinator, place, inner), NOT_OURS)
     for what, text in {"text": b"no json", "list": b"[]", "deep": b"[" * 20_000}.items():
         envelope = parties.coordinator.seal(
             query_context("a1" * 16, "ask", parties.coordinator.public), text
         )
         found[f"hello of {what}"] = ({**hello, "envelope": envelope}, NOT_OURS)
     for what, study in {"no study": None, "a list": [1]}.items():
-        content = query(parties.coordinator, "check", study=study)
+        content = query(parties, parties.coordinator, "check", study=study)
         found[f"check of {what}"] = (content, NOT_OURS)
     stranger = SigningKey.generate()
-    found["signed by a stranger"] = (asked(stranger, place, body), NOT_TRUSTED)
-    found["hello of a stranger"] = (query(stranger, "hello"), NOT_TRUSTED)
+    found["signed by a stranger"] = (asked(parties, stranger, place, body), NOT_TRUSTED)
+    found["hello of a stranger"] = (query(parties, stranger, "hello"), NOT_TRUSTED)
     public = parties.coordinator.public
     for what, context in {
         "in another's name": place.context("ask", public, ""),
         "as a reply": place.context("reply", stranger.public, ""),
     }.items():
-        envelope = stranger.seal(context, body)
+        envelope = stranger.seal(context, body, readers=own)
         found[f"signed {what}"] = ({**good, "envelope": envelope}, NOT_TRUSTED)
-    turned = parties.keys[ASH].seal(place.context("reply", public, digest(body)), body)
+    about = digest(good["envelope"])
+    turned = parties.keys[ASH].seal(place.context("reply", public, about), body, readers=own)
     found["its own reply, turned back"] = ({**good, "envelope": turned}, NOT_TRUSTED)
     for content, _ in found.values():
         if isinstance(content, dict):
@@ -222,7 +241,7 @@ def test_what_is_no_message_is_set_aside_in_a_few_words(what: str) -> None:
 def test_an_ask_at_another_place_is_not_answered(parties: Parties) -> None:
     """Everything that a server could do with an envelope that it has seen."""
     desk, (place, _) = parties.desk(ASH), parties.ask()
-    good = asked(parties.coordinator, place, OPENING)
+    good = asked(parties, parties.coordinator, place, OPENING)
     assert desk.handle(good)["status"] == "reply"
     for change in ({"run": "r2"}, {"round": 2}, {"attempt": 2}):
         assert ignored(desk.handle({**good, **change})) == NOT_TRUSTED
@@ -235,13 +254,15 @@ def test_a_run_belongs_to_the_coordinator_that_began_it(parties: Parties) -> Non
     second = SigningKey.generate()
     desk = parties.desk(ASH, parties.coordinator.public, second.public)
     place, _ = parties.ask()
-    assert desk.handle(asked(parties.coordinator, place, OPENING))["status"] == "reply"
+    assert desk.handle(asked(parties, parties.coordinator, place, OPENING))["status"] == "reply"
     follow, body = parties.ask(round_=2)
-    assert ignored(desk.handle(asked(second, follow, body))) == OTHER_COORDINATOR
-    assert ignored(desk.handle(asked(second, place, OPENING))) == OTHER_COORDINATOR
+    assert ignored(desk.handle(asked(parties, second, follow, body))) == OTHER_COORDINATOR
+    assert ignored(desk.handle(asked(parties, second, place, OPENING))) == OTHER_COORDINATOR
     other, its = parties.ask(run="r2")
-    assert desk.handle(asked(second, other, its))["status"] == "reply", "its own run it may begin"
-    assert desk.handle(asked(parties.coordinator, follow, body))["status"] == "reply"
+    assert desk.handle(asked(parties, second, other, its))["status"] == "reply", (
+        "its own run it may begin"
+    )
+    assert desk.handle(asked(parties, parties.coordinator, follow, body))["status"] == "reply"
 
 
 def test_keys_of_a_coordinator_that_end_and_follow(parties: Parties) -> None:
@@ -250,12 +271,12 @@ def test_keys_of_a_coordinator_that_end_and_follow(parties: Parties) -> None:
     follows = {"key": new.public, "endorsement": old.endorse(new.public)}
     place, body = parties.ask()
     both = parties.desk(ASH, KeyList.of([old.public, follows]))
-    assert both.handle(asked(old, place, body))["status"] == "reply"
+    assert both.handle(asked(parties, old, place, body))["status"] == "reply"
     ended = parties.desk(ASH, KeyList.of([{"key": old.public, "until": yesterday}, follows]))
     follow, after = parties.ask(round_=2)
-    assert ignored(ended.handle(asked(old, follow, after))) == NOT_TRUSTED
-    assert ignored(ended.handle(query(old, "hello"))) == NOT_TRUSTED
-    assert ended.handle(asked(new, follow, after))["status"] == "reply", "the run goes on"
+    assert ignored(ended.handle(asked(parties, old, follow, after))) == NOT_TRUSTED
+    assert ignored(ended.handle(query(parties, old, "hello"))) == NOT_TRUSTED
+    assert ended.handle(asked(parties, new, follow, after))["status"] == "reply", "the run goes on"
     with pytest.raises(StudyError, match="ended"):
         parties.desk(ASH, KeyList.of([{"key": old.public, "until": yesterday}]))
 
@@ -264,11 +285,14 @@ def test_a_reply_to_a_follower_key_is_bound_to_that_key(parties: Parties) -> Non
     old, new = parties.coordinator, SigningKey.generate()
     follows = {"key": new.public, "endorsement": old.endorse(new.public)}
     desk, (place, body) = parties.desk(ASH, KeyList.of([old.public, follows])), parties.ask()
-    answer = desk.handle(asked(new, place, body))
+    answer = desk.handle(asked(parties, new, place, body))
     envelope = answer["envelope"]
     assert isinstance(envelope, bytes)
-    context = place.context("reply", new.public, digest(body))
-    unseal(envelope, public=parties.keys[ASH].public, context=context)
+    about = digest(asked(parties, new, place, body)["envelope"])
+    context = place.context("reply", new.public, about)
+    new.unseal(envelope, public=parties.keys[ASH].public, context=context)
+    with pytest.raises(WireError, match="not sealed for this party's key"):
+        old.unseal(envelope, public=parties.keys[ASH].public, context=context)
 
 
 # ------------------------------------------------------------------ nothing else leaves
@@ -318,9 +342,9 @@ def test_no_text_of_an_error_of_the_home_leaves(what: str, error: str) -> None:
     parties = Parties(homes={ASH: FailingHome(what, ERRORS[error])})
     desk, (place, _) = parties.desk(ASH), parties.ask()
     for content in (
-        asked(parties.coordinator, place, OPENING),
-        query(parties.coordinator, "hello"),
-        query(parties.coordinator, "check", study="s"),
+        asked(parties, parties.coordinator, place, OPENING),
+        query(parties, parties.coordinator, "hello"),
+        query(parties, parties.coordinator, "check", study="s"),
         {"kind": "ask"},
     ):
         answer = desk.handle(content)
@@ -344,7 +368,7 @@ def test_no_text_of_an_error_of_the_loader_leaves(parties: Parties, error: Excep
 
     parties.sites[ASH] = Site(ASH, fail)
     place, _ = parties.ask()
-    answer = parties.desk(ASH).handle(asked(parties.coordinator, place, OPENING))
+    answer = parties.desk(ASH).handle(asked(parties, parties.coordinator, place, OPENING))
     said = reply_in(parties, answer, place, OPENING)
     assert said.status == "refused" and CANARY not in repr(said) and CANARY not in repr(answer)
     assert CANARY in repr(parties.sites[ASH].home.read_log()), "the site's own log says why"
@@ -361,7 +385,7 @@ def test_no_text_of_an_error_of_a_check_leaves(parties: Parties, error: Exceptio
 
     desk = parties.desk(ASH, check=check)
     parties.server.connect(desk.handle)
-    answer = desk.handle(query(parties.coordinator, "check", study="s"))
+    answer = desk.handle(query(parties, parties.coordinator, "check", study="s"))
     assert CANARY not in repr(answer)
     found = parties.engine().ask_everyone("check", {"study": "s"}, seconds=1.0)
     assert CANARY not in repr(found)
@@ -378,7 +402,7 @@ def test_a_terminal_that_is_gone_keeps_no_reply_back(parties: Parties) -> None:
         raise BrokenPipeError(CANARY)
 
     desk, (place, _) = parties.desk(ASH, on_event=gone), parties.ask()
-    answer = desk.handle(asked(parties.coordinator, place, OPENING))
+    answer = desk.handle(asked(parties, parties.coordinator, place, OPENING))
     assert reply_in(parties, answer, place, OPENING).status == "reply"
     assert ignored(desk.handle({})) == NOT_OURS
 
@@ -391,7 +415,7 @@ def test_the_log_cannot_be_filled_from_outside(
     desk, (place, body) = parties.desk(ASH), parties.ask()
     for k in range(50):
         desk.handle({"kind": "ask"})
-        desk.handle(asked(parties.coordinator, place, body, site=f"{k}/"))
+        desk.handle(asked(parties, parties.coordinator, place, body, site=f"{k}/"))
     lines = [line for line in parties.sites[ASH].home.read_log() if line["event"] == "ignored"]
     assert len(lines) == 5
     assert len({line["reason"] for line in lines}) == 5
@@ -408,7 +432,7 @@ def test_a_desk_without_coordinators_is_not_opened(parties: Parties) -> None:
 def test_a_held_reply_does_not_leave_before_it_is_released(parties: Parties) -> None:
     site = parties.sites[ASH] = Site(ASH, loader(ASH), hold="all")
     desk, (place, _) = parties.desk(ASH), parties.ask()
-    content = asked(parties.coordinator, place, OPENING)
+    content = asked(parties, parties.coordinator, place, OPENING)
     for _ in range(2):
         assert desk.handle(content) == {"status": "held"}
     assert site.computed == 1
@@ -422,7 +446,7 @@ def test_a_held_reply_does_not_leave_before_it_is_released(parties: Parties) -> 
 def test_a_held_reply_that_is_refused_leaves_as_a_refusal(parties: Parties) -> None:
     site = parties.sites[ASH] = Site(ASH, loader(ASH), hold="all")
     desk, (place, _) = parties.desk(ASH), parties.ask()
-    content = asked(parties.coordinator, place, OPENING)
+    content = asked(parties, parties.coordinator, place, OPENING)
     assert desk.handle(content) == {"status": "held"}
     site.home.jobs.refuse("r1", 1, 1, "not now")
     assert reply_in(parties, desk.handle(content), place, OPENING).status == "refused"
@@ -496,9 +520,10 @@ def test_whatever_comes_is_set_aside(content: dict[str, Any]) -> None:
 def test_whatever_is_signed_is_answered_or_set_aside(kind: str, body: bytes) -> None:
     """A coordinator that a site trusts may still send nonsense."""
     place, key = Place("r1", 1, 1, ASH), FUZZED.coordinator
-    content = asked(key, place, body)
+    content = asked(FUZZED, key, place, body)
     if kind != "ask":
-        envelope = key.seal(query_context("a1" * 16, "ask", key.public), body)
+        readers = None if kind == "hello" else [FUZZED.keys[ASH].public]
+        envelope = key.seal(query_context("a1" * 16, "ask", key.public), body, readers=readers)
         content = {"kind": kind, "query": "a1" * 16, "envelope": envelope}
     assert ignored(FUZZED_DESK.handle(content)) == NOT_OURS
 
@@ -519,7 +544,7 @@ def test_whatever_is_asked_gets_a_refusal_at_most(data: Any) -> None:
         run, *fields, round_, 1, drawn[0], drawn[1], step, ASH, drawn[2], data.draw(st.binary())
     ).to_bytes()
     place = Place(run, round_, 1, ASH)
-    answer = FUZZED_DESK.handle(asked(FUZZED.coordinator, place, body))
+    answer = FUZZED_DESK.handle(asked(FUZZED, FUZZED.coordinator, place, body))
     if answer["status"] == "reply":
         assert reply_in(FUZZED, answer, place, body).status == "refused"
     else:

@@ -34,7 +34,7 @@ from consilience.sites.site import Site
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.signing import SigningKey
-from tests.faults.cases import CASES, SITES, Case, loader
+from tests.faults.cases import CASES, GRANTED, SITES, Case, loader
 
 POLL = 0.02
 
@@ -49,7 +49,8 @@ class Parties:
         self.coordinator = SigningKey.generate()
         self.keys = {name: SigningKey.generate() for name in SITES}
         self.sites = {
-            name: Site(name, loader(name), home=DiskHome(root / f"home-{name}")) for name in SITES
+            name: Site(name, loader(name), policy=GRANTED, home=DiskHome(root / f"home-{name}"))
+            for name in SITES
         }
         self.events: list[tuple[str, str, dict[str, Any]]] = []
 
@@ -120,17 +121,18 @@ def test_same_bytes_as_the_local_engine(parties: Parties, name: str) -> None:
     case = CASES[name]
     with parties.watching():
         there = parties.federation(case).run(case.method(), seed=11, run_id="run")
-    sites = [Site(s, loader(s)) for s in case.sites]
+    sites = [Site(s, loader(s), policy=GRANTED) for s in case.sites]
     here = Federation(LocalEngine(sites), case.columns, case.preparation).run(
         case.method(), seed=11, run_id="run"
     )
     assert there.result.to_files() == here.result.to_files()
-    salted = {"digest", "chain"}
+    salted = {"digest", "chain", "protection"}
     lines = [
         [{k: v for k, v in vars(line).items() if k not in salted} for line in run.transcript]
         for run in (here, there)
     ]
     assert lines[0] == lines[1]
+    assert {line.protection for line in here.transcript} == {"open"}
 
 
 def test_public_streams_do_not_depend_on_the_engine(parties: Parties) -> None:
@@ -301,7 +303,7 @@ def test_replies_of_other_places_sites_and_keys_are_set_aside(parties: Parties) 
     whole = path.read_bytes()
     ask = (parties.folder / "runs" / "r1" / "asks" / place.file).read_bytes()
     body = parties.ask()[1]
-    about = digest(body)
+    about = digest(ask)
     reply = whole[-100:]
     public = parties.coordinator.public
     site_key = parties.keys[place.site]
@@ -309,7 +311,7 @@ def test_replies_of_other_places_sites_and_keys_are_set_aside(parties: Parties) 
     def sealed(
         key: SigningKey, where: Place, coordinator: str = public, about: str = about
     ) -> bytes:
-        return key.seal(where.context("reply", coordinator, about), reply)
+        return key.seal(where.context("reply", coordinator, about), reply, readers=[public])
 
     forged = {
         "another site's key": sealed(parties.keys[SITES[1]], place),
@@ -412,7 +414,8 @@ def test_asks_that_no_trusted_coordinator_signed_are_ignored(parties: Parties) -
     path = parties.folder / "runs" / "r1" / "asks" / place.file
     (path.parents[1] / "replies").mkdir(parents=True)
     path.parent.mkdir()
-    public = parties.coordinator.public
+    public, own = parties.coordinator.public, [parties.keys[site].public]
+    right, later = place.context("ask", public, ""), parties.ask(round_=2)[1]
     for key, context in (
         (stranger, place.context("ask", stranger.public, "")),
         (stranger, place.context("ask", public, "")),
@@ -420,24 +423,22 @@ def test_asks_that_no_trusted_coordinator_signed_are_ignored(parties: Parties) -
         (parties.coordinator, Place("r2", 1, 1, site).context("ask", public, "")),
         (parties.coordinator, place.context("reply", public, "")),
     ):
-        path.write_bytes(key.seal(context, body))
+        path.write_bytes(key.seal(context, body, readers=own))
         assert "no coordinator that this site trusts" in _ignored(parties, watcher)
         assert watcher.once() == 0 and not parties.events, "noted once, until it changes"
     for data, reason in (
         (b"", "not a signed message"),
         (path.read_bytes()[:-2], "damaged"),
-        (parties.coordinator.seal(place.context("ask", public, ""), b"no request"), "not a"),
-        (
-            parties.coordinator.seal(place.context("ask", public, ""), parties.ask(round_=2)[1]),
-            "for another place",
-        ),
+        (parties.coordinator.seal(right, b"no request", readers=own), "not a"),
+        (parties.coordinator.seal(right, later, readers=own), "for another place"),
+        (parties.coordinator.seal(right, body), "it is not sealed"),
     ):
         path.write_bytes(data)
         assert reason in _ignored(parties, watcher)
     assert parties.sites[site].computed == 0
     assert list((path.parents[1] / "replies").iterdir()) == []
     log = (parties.root / f"home-{site}" / "log.jsonl").read_text()
-    assert log.count('"event": "ignored"') == 9
+    assert log.count('"event": "ignored"') == 10
 
 
 def test_a_run_belongs_to_the_coordinator_that_began_it(parties: Parties) -> None:
@@ -447,10 +448,11 @@ def test_a_run_belongs_to_the_coordinator_that_began_it(parties: Parties) -> Non
     trusted = [parties.coordinator.public, second.public]
     watcher = Watcher(site, parties.folder, parties.keys[place.site], trusted)
     follow, body = parties.ask(round_=2)
-    Mailbox(parties.folder, second, "ask").put(follow, second.public, body)
+    own = [parties.keys[place.site].public]
+    Mailbox(parties.folder, second, "ask").put(follow, second.public, body, readers=own)
     assert watcher.once() == 0
     Mailbox(parties.folder, parties.coordinator, "ask").put(
-        follow, parties.coordinator.public, body
+        follow, parties.coordinator.public, body, readers=own
     )
     assert watcher.once() == 1
 
@@ -458,7 +460,8 @@ def test_a_run_belongs_to_the_coordinator_that_began_it(parties: Parties) -> Non
 def test_names_that_lead_elsewhere_are_not_looked_at(parties: Parties) -> None:
     place, body = parties.ask()
     runs = parties.folder / "runs"
-    sealed = parties.coordinator.seal(place.context("ask", parties.coordinator.public, ""), body)
+    context = place.context("ask", parties.coordinator.public, "")
+    sealed = parties.coordinator.seal(context, body, readers=[parties.keys[place.site].public])
     for run in ("..x", ".hidden", "a..b", "-r", "r" * 101, "sp ace"):
         (runs / run / "asks").mkdir(parents=True)
         (runs / run / "replies").mkdir()
@@ -489,7 +492,7 @@ def test_a_message_larger_than_the_policy_reads_is_ignored(parties: Parties) -> 
     box = Mailbox(parties.folder, parties.keys[place.site], "reply", max_bytes=1024)
     big = Place("r1", 9, 1, place.site)
     Mailbox(parties.folder, parties.coordinator, "ask").put(
-        big, parties.coordinator.public, bytes(200_000)
+        big, parties.coordinator.public, bytes(200_000), readers=()
     )
     with pytest.raises(WireError, match="more than"):
         box.take(big, parties.coordinator.public, parties.coordinator.public)
@@ -555,10 +558,10 @@ def test_a_folder_that_cannot_be_read_is_said_once(
 ) -> None:
     watcher = parties.watcher(SITES[0])
 
-    def broken(site: str) -> list[Place]:
+    def broken() -> list[str]:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(watcher._box, "places", broken)
+    monkeypatch.setattr(watcher._box, "runs", broken)
     assert watcher.once() == watcher.once() == 0
     assert [(kind, facts["reason"]) for _, kind, facts in parties.events] == [
         ("unreachable", "Input/output error")

@@ -180,7 +180,9 @@ def test_a_key_that_has_ended_is_refused_by_name(parties: Parties) -> None:
         **{site: [{"key": old.public, "until": YESTERDAY}, follows(parties.new, old)]}
     )
     parties.ask(engine)
-    assert parties.watcher(site, [parties.old.public]).once() == 1
+    assert parties.watcher(site, [parties.old.public]).once() == 0
+    assert "it is not sealed for this party's key" in parties.reason()
+    assert parties.sites[site].computed == 0, "a key that has ended does not read the ask either"
     arrival = outcome(engine)
     assert arrival.data is None
     assert f"the key of site 'ash' has ended on {YESTERDAY}" in arrival.reason

@@ -198,7 +198,8 @@ def test_an_earlier_reply_is_written_again_only_when_it_is_asked_for_anew(
     later = Place("r1", 2, 1, place.site)
     body = Request("r1", "s", "mean-and-sd", 1, "0", 2, 1, 0, 0, "sums", place.site, 1, b"")
     box = Mailbox(parties.folders["coordinator"], parties.coordinator, "ask")
-    box.put(later, parties.coordinator.public, body.to_bytes())
+    readers = [parties.keys[place.site].public]
+    box.put(later, parties.coordinator.public, body.to_bytes(), readers=readers)
     watcher = parties.watcher(place.site, folder="coordinator", again=0.02)
     assert watcher.once() == 2
     path, last = box.path(place, "reply"), box.path(later, "reply")

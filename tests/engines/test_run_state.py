@@ -164,10 +164,10 @@ def test_a_full_disk_keeps_its_own_error(tmp_path: Path, monkeypatch: pytest.Mon
     """The state cannot be written either: the error told is the one that came first."""
     real = files.os.replace
 
-    def replace(source: str, target: Path) -> None:
-        if Path(target).name != "run.json" and full:
+    def replace(source: str, target: str, **where: int) -> None:
+        if target != "run.json" and full:
             raise OSError(28, "No space left on device")
-        real(source, target)
+        real(source, target, **where)
 
     full: list[bool] = []
     monkeypatch.setattr(files.os, "replace", replace)

@@ -93,7 +93,7 @@ def predicting() -> Federation:
         name: {**ROLES[name], "target": x @ np.array(slopes[name]) + noise[: len(x)]}
         for name, x in TABLES.items()
     }
-    plain_ones = members(federation_of(TABLES, roles=roles))
+    plain_ones = members(federation_of(TABLES, policy=Policy(foreign_models=True), roles=roles))
     sites = [with_fixed_secrets(site, i) for i, site in enumerate(plain_ones.values())]
     columns = Columns(features=("x0", "x1", "x2"), target="y")
     return Federation(LocalEngine(sites), columns, Preparation())

@@ -57,10 +57,15 @@ def test_every_engine_gives_the_same_bytes(case: Case, engine: Any) -> None:
         found = case.method.run(dataclasses.replace(federation, engine=moved), seed=SEED)
     assert found.result.to_files() == case.record.run.result.to_files()
     lines = [
-        [dataclasses.replace(x, run="", digest="", chain="") for x in run.transcript]
+        [dataclasses.replace(x, run="", digest="", chain="", protection="") for x in run.transcript]
         for run in (case.record.run, found)
     ]
     assert lines[0] == lines[1]
+    for here, there in zip(case.record.run.transcript, found.transcript, strict=True):
+        reader = "coordinator" if there.direction == "from-site" else there.site
+        usual = f"sealed to {reader}" if moved.seals else "open"
+        # A field for another site's eyes is for these, whoever carries it.
+        assert there.protection == (usual if here.protection == "open" else here.protection)
 
 
 @by_turns(CASES, BACKENDS, names=("case", "backend"))

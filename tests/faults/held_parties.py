@@ -22,6 +22,7 @@ from consilience.sites.site import Site
 from consilience.wire import files
 from consilience.wire.signing import SigningKey
 from tests.faults.cases import SITES, loader
+from tests.faults.zygote import in_directory
 
 ASH = SITES[0]
 POLL = 0.02
@@ -47,10 +48,11 @@ class Fate:
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
-    def replace(self, source: str, target: Path) -> None:
-        self._comes("kill", target)
-        os.replace(source, target)
-        self._comes("after", target)
+    def replace(self, source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        path = Path(in_directory(dst_dir_fd, target))
+        self._comes("kill", path)
+        os.replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        self._comes("after", path)
 
     def append(self, log: files.AppendLog, *parts: bytes) -> None:
         if log.path is None:

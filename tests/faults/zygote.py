@@ -106,8 +106,9 @@ class Fate:
 
         files.AppendLog.append = append  # type: ignore[method-assign]
 
-    def replace(self, source: str, target: Path) -> None:
-        name = self._begin(target)
+    def replace(self, source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        source, target = in_directory(src_dir_fd, source), in_directory(dst_dir_fd, target)
+        name = self._begin(Path(target))
         data = Path(source).read_bytes()
         self._die_if("kill", "torn")
         if self._at == 0 and self._is_due("full"):
@@ -243,6 +244,11 @@ class Fate:
 
 def _told(real: Callable[[float], Any]) -> Callable[..., Any]:
     return lambda seconds=None: real(time.time() if seconds is None else seconds)
+
+
+def in_directory(handle: int, name: str) -> str:
+    """Path of a name in an open directory."""
+    return os.path.join(os.readlink(f"/proc/self/fd/{handle}"), name)
 
 
 def _to_append(path: Path) -> int:

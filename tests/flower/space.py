@@ -41,6 +41,8 @@ name = "{name}"
 home = "{home}"
 [source]
 path = "{name}.csv"
+[columns.offered]
+"*" = "number"
 [policy]
 data_id = "{name}-rows"
 [trust]

@@ -29,7 +29,7 @@ def test_same_bytes_as_in_one_process(case: Case, deployment: Deployment) -> Non
         found = case.method.run(dataclasses.replace(federation, engine=engine), seed=SEED)
     assert found.result.to_files() == wanted.result.to_files()
     lines = [
-        [dataclasses.replace(x, run="", digest="", chain="") for x in run.transcript]
+        [dataclasses.replace(x, run="", digest="", chain="", protection="") for x in run.transcript]
         for run in (wanted, found)
     ]
     assert lines[0] == lines[1]

@@ -186,15 +186,17 @@ def test_asks_of_another_place_are_not_answered(deployment: Deployment) -> None:
             stranger = SigningKey.generate()
             body = b"whatever it is"
             context = _ask_context(ask, stranger.public)
+            strangers = stranger.seal(context, body, readers=[stranger.public])
             for to, changes, reason in (
                 (node, {"run": "r9"}, NOT_TRUSTED),
                 (node, {"round": 3}, NOT_TRUSTED),
                 (node, {"attempt": 2}, NOT_TRUSTED),
                 (other_node, {}, NOT_OURS),
                 (other_node, {"site": "birch-2"}, NOT_TRUSTED),
-                (node, {"envelope": stranger.seal(context, body)}, NOT_TRUSTED),
+                (node, {"envelope": stranger.seal(context, body)}, NOT_OURS),
+                (node, {"envelope": strangers}, NOT_TRUSTED),
                 (node, {"run": "../r0"}, NOT_OURS),
-                (node, {"kind": "hello", "query": "0" * 32}, NOT_TRUSTED),
+                (node, {"kind": "hello", "query": "0" * 32}, NOT_OURS),
             ):
                 assert answer(to, **changes) == {"status": "ignored", "reason": reason}, changes
         finally:

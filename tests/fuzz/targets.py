@@ -26,6 +26,7 @@ from consilience.exceptions import ConsilienceError
 from consilience.methods.base import method_names
 from consilience.sites.home import Record
 from consilience.sites.study import Study
+from consilience.wire import signing
 from consilience.wire.codec import decode_message, encode_message, pack, unpack
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.journal import Journal
@@ -36,7 +37,7 @@ from consilience.wire.transcript import Transcript, read_transcript
 method_names()  # Registers every method, and so every message.
 
 CONTEXT = Context("run", 1, 1, "reply", "ash", "coordinator", about="digest")
-KEY = SigningKey.generate()
+KEY, READER = SigningKey.generate(), SigningKey.generate()
 _FOLDER = tempfile.TemporaryDirectory(prefix="consilience-fuzz-")
 _FILE = Path(_FOLDER.name) / "file"
 
@@ -72,6 +73,27 @@ def signed(data: bytes) -> None:
         except ConsilienceError:
             continue
         raise AssertionError("an envelope that nobody signed was opened")
+
+
+class Hostile(SigningKey):
+    """Signs any bytes as if it had sealed them."""
+
+    def _closed(self, context: Context, body: bytes, readers: object) -> bytes:
+        return body
+
+
+def sealed(data: bytes) -> None:
+    """Bytes in place of a sealed body, then in place of what opens: its rightful sender signed."""
+    hostile, bound = Hostile(KEY._private), signing._bound(CONTEXT)
+    slot = KEY._closed(CONTEXT, b"", [READER.public])[: 2 + signing._KEY + signing._TAG]
+    content = signing._derived(KEY._private.private_bytes_raw(), [signing._CONTENT, bound])
+    within = slot + signing.AESSIV(content).encrypt(data or b"\0", [bound])
+    with suppress(ConsilienceError):
+        READER.unseal(hostile.seal(CONTEXT, data, readers=()), public=KEY.public, context=CONTEXT)
+    opened = hostile.seal(CONTEXT, within, readers=())
+    body = READER.unseal(opened, public=KEY.public, context=CONTEXT)
+    if len(data) != signing._padded(len(body)) or body not in data:
+        raise AssertionError("a body that was not sealed was opened")
 
 
 def record(data: bytes) -> None:
@@ -140,6 +162,7 @@ TARGETS: tuple[tuple[str, Callable[[bytes], None]], ...] = (
     ("state", state),
     ("heartbeat", heartbeat),
     ("study", study),
+    ("sealed", sealed),
 )
 NAMES = tuple(name for name, _ in TARGETS)
 
@@ -261,6 +284,10 @@ def seeds() -> dict[str, bytes]:
     nest = {"a": (1, 2.5, None, "x", b"y"), "b": np.arange(6.0).reshape(2, 3)}
     found["value"] = chosen("value", pack(nest))
     found["signed"] = chosen("signed", KEY.seal(CONTEXT, b"body")[OVERHEAD - 64 :] + b"more")
+    padded = signing._LENGTH.pack(4) + b"body" + bytes(signing.BLOCK - 12)
+    found["sealed"] = chosen("sealed", padded)
+    slots = KEY._closed(CONTEXT, b"body", [KEY.public, READER.public])
+    found["sealed-slots"] = chosen("sealed", slots)
     found["record"] = chosen("record", Record(1, 1, "d", b"r", {"s": 1}).to_bytes())
     for entry in (
         {"k": "ask", "r": 1, "step": "s", "to": ("ash",), "wait": "all", "digest": "d"},

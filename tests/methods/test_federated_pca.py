@@ -438,7 +438,7 @@ def test_studies_that_cannot_be() -> None:
 
 def test_columns_that_do_not_vary_or_on_other_scales() -> None:
     tables = {s: np.c_[x[:, :6], np.full(len(x), 3.0)] for s, x in TABLES.items()}
-    found = run(tables).result
+    found = run(tables, policy=SIMULATION).result
     assert "Columns that do not vary: x6" in found.summary()
     wide = run({s: x * np.r_[100.0, np.ones(P - 1)] for s, x in TABLES.items()}).result
     assert 'standardize to "pooled"' in wide.summary()

@@ -33,6 +33,7 @@ from consilience.testing.fakes import Sums
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Limits, class_sums, may_leave
 from tests.reference.moments_naive import cell_facts
+from tests.rotation import by_turns
 
 STRICT = Policy()
 K = 5
@@ -169,11 +170,9 @@ class Run:
                 yield members
 
 
-@pytest.mark.parametrize("offered", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(8))
+@by_turns(KINDS, [True, False], range(8), names="kind, offered, seed")
 def test_groups_with_one_history_could_leave_by_themselves(
-    seed: int, kind: str, offered: bool
+    kind: str, offered: bool, seed: int
 ) -> None:
     events = Events(seed, kind)
     run = Run(events, offered=offered)

@@ -15,7 +15,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from consilience import Columns, Federation, MetaClustering, Run
+from consilience import Columns, Federation, MetaClustering, Policy, Run
 from consilience.estimators.collaborative_predictor import CollaborativePredictor
 from consilience.exceptions import (
     DataError,
@@ -78,7 +78,9 @@ def federation_over(
     quorum: int | None = None,
     preparation: Any = None,
 ) -> Federation:
-    """Sites with secrets that can be repeated."""
+    """Sites with secrets that can be repeated; strict ones grant what the method needs."""
+    if policy == "strict":
+        policy = Policy(foreign_models=True)
     features = tuple(c for c in next(iter(tables.values())).columns if c != "y")
     columns = Columns(features=features, target="y", levels={"y": tuple(levels)} if levels else {})
     federation = Federation.local(

@@ -138,11 +138,12 @@ def test_binary_columns_with_few_ones() -> None:
 
 def test_no_target_and_no_features() -> None:
     tables = draw([0, 0], 50)
-    bare = Federation.local(tables, columns=Columns(features=("x0", "x1")))
+    granted = Policy(foreign_models=True)
+    bare = Federation.local(tables, columns=Columns(features=("x0", "x1")), policy=granted)
     with pytest.raises(StudyError, match="name it in"):
         MetaClustering(candidates="linear").run(bare)
     with pytest.raises(ConsilienceError, match="feature") as caught:
-        bare = Federation.local(tables, columns=Columns(features=(), target="y"))
+        bare = Federation.local(tables, columns=Columns(features=(), target="y"), policy=granted)
         MetaClustering(candidates="linear").run(bare)
     assert is_one_sentence(caught.value)
 
@@ -543,12 +544,12 @@ def test_the_only_partner_has_too_few_rows() -> None:
     assert "s1: it has too few rows" in result.summary()
 
 
-def test_views_that_are_too_small_for_a_model_are_named() -> None:
-    """Sixty rows are enough for 26 coefficients, half of them are not."""
+def test_folds_that_are_too_small_for_a_model_are_not_left_out() -> None:
+    """Sixty rows are enough for 26 coefficients, a third of them is not: no gain is measured."""
     tables = draw([0, 0], 60, p=25)
-    assert study(tables, "strict").result.sites == ("s0", "s1")
-    with pytest.raises(QuorumError, match="gain_folds and stability_runs"):
-        study(tables, "strict", gain_folds=2)
+    result = study(tables, "strict", gain_folds=2).result
+    assert result.sites == ("s0", "s1")
+    assert np.isnan(result.gain["own"]).all()
 
 
 @pytest.mark.parametrize("value", [1e3, 1e100, 1e153, 1e300])
@@ -692,6 +693,24 @@ def test_a_policy_that_lets_nothing_out() -> None:
     with pytest.raises(QuorumError) as caught:
         study(draw([0, 0], 60), Policy(min_records=40))
     assert is_one_sentence(caught.value)
+
+
+def test_a_strict_site_lets_no_model_of_others_in() -> None:
+    """A model that is made up asks about single rows, so that a steward grants it or not."""
+    tables = draw([0, 0, 0], 60)
+    columns = Columns(features=("x0", "x1", "x2"), target="y")
+    method = MetaClustering(candidates="linear", gain_folds=0, stability_runs=0)
+    policy = {"s0": "strict", "s1": Policy(foreign_models=True), "s2": "consortium"}
+    federation = Federation.local(tables, columns=columns, policy=policy, quorum=2)
+    run = method.run(federation, seed=0)
+    assert any("Site s0 refused" in note and "foreign_models" in note for note in run.notes)
+    assert {line.verdict for line in run.transcript if line.site == "s0"} == {"sent", "refused"}
+    assert not any(
+        line.bytes for line in run.transcript if line.direction == "from-site" and line.site == "s0"
+    )
+    federation = Federation.local(tables, columns=columns)
+    with pytest.raises(QuorumError, match="its steward grants it by foreign_models"):
+        method.run(federation, seed=0)
 
 
 def test_error_of_one_site_names_no_value() -> None:

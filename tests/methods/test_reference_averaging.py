@@ -587,16 +587,19 @@ def test_more_levels_than_a_site_can_hold_out_for_are_no_refusal() -> None:
     assert run.result.reason == "not-measured"
 
 
-def test_a_level_is_held_out_in_enough_rows_or_not_at_all() -> None:
-    from consilience.methods.reference_averaging.rows import _held_sizes, _split
+def test_every_level_is_held_out_in_enough_rows_or_none_is() -> None:
+    from consilience.methods.base import SiteData
+    from consilience.methods.reference_averaging.rows import held_rows
     from consilience.wire.disclosure import Limits
 
     settings = Settings("", "auto", ("a", "b"), "log", (), 0.2, True, 3, "adaptive")
-    y = np.repeat([0.0, 1.0], [270, 30])
-    assert _held_sizes(y, 2, settings, Limits()) == {0.0: 54, 1.0: 0}
-    held = _split(y, 2, settings, Limits(), seed=1)[1]
-    assert len(held) == 54 and (y[held] == 0).all()
-    assert _held_sizes(y, 2, settings, Limits(min_records=1)) == {0.0: 54, 1.0: 6}
+    for few, held in ((30, False), (120, True)):
+        y = np.repeat(["a", "b"], [300 - few, few])
+        data = SiteData(np.zeros((300, 2)), ("u", "v"), np.arange(300), target=y)
+        data = dataclasses.replace(data, levels={"y": ("a", "b")}, target_name="y")
+        assert bool(len(held_rows(data, settings, Limits()))) is held
+        rows = held_rows(data, settings, Limits(min_records=1))
+        assert (y[rows] == "a").sum() == (300 - few) // 5 and (y[rows] == "b").sum() == few // 5
 
 
 def test_the_summary_says_where_own_fits_are_better() -> None:

@@ -140,6 +140,16 @@ def test_figures_and_tables_are_accessible(page: str) -> None:
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in tags if tag == "th")
 
 
+def test_a_report_says_how_fields_travelled(moments: Run) -> None:
+    sealed = [
+        dataclasses.replace(x, protection="sealed to coordinator") for x in moments.transcript
+    ]
+    moved = dataclasses.replace(moments, transcript=tuple(sealed))
+    here, there = (Page(html.render(one)).text for one in (moments, moved))
+    assert "on its way" in here and "sealed to" not in here
+    assert "sealed to coordinator" in there
+
+
 def test_what_left_each_site_is_that_of_the_transcript(run: Run, page: str) -> None:
     text = Page(page).text
     sent = [line for line in run.transcript if line.direction == "from-site"]

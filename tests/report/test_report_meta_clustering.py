@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from consilience import Columns, Federation, MetaClustering, load_run
+from consilience import Columns, Federation, MetaClustering, Policy, load_run
 from consilience import report as room
 from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
@@ -533,7 +533,10 @@ def simulated(n_sites: int = 6, n: int = 90) -> dict[str, pd.DataFrame]:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "meta"
     federation = Federation.local(
-        simulated(), columns=Columns(features=("a", "b", "$c$"), target="<b>y</b>"), quorum=3
+        simulated(),
+        columns=Columns(features=("a", "b", "$c$"), target="<b>y</b>"),
+        policy=Policy(foreign_models=True),
+        quorum=3,
     )
     federation.run(
         MetaClustering(candidates=("linear", "ridge"), gain_folds=2, stability_runs=2),

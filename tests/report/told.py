@@ -31,8 +31,13 @@ def letters(svg: str) -> str:
     return " ".join(re.findall(r"<text[^>]*>([^<]*)<", svg))
 
 
-def check_told(report: MethodReport, run: Any, *, limits: int, longest: int = 330) -> None:
-    """Every outcome can be told: whole sentences, no gap shown as a number, tables that fit."""
+def check_told(
+    report: MethodReport, run: Any, *, limits: int, longest: int = 330, draws: bool = True
+) -> None:
+    """Every outcome can be told: whole sentences, no gap shown as a number, tables that fit.
+
+    Without ``draws`` the pictures, which are most of the time, are made but not written down.
+    """
     said = report.headline(run)
     assert said.text.endswith(".")
     assert len(said.text) < longest
@@ -46,7 +51,7 @@ def check_told(report: MethodReport, run: Any, *, limits: int, longest: int = 33
         assert "inf" not in text.lower().split(), block.title
         if block.picture:
             assert block.picture.alt
-            assert "<svg" in drawn(block.picture.figure)
+            assert not draws or "<svg" in drawn(block.picture.figure)
         for table in (*block.tables, *block.folded):
             assert all(len(row) == len(table.head) for row in table.rows)
             assert len(set(table.head)) == len(table.head)

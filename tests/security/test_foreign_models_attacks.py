@@ -60,6 +60,7 @@ from consilience.methods.meta_clustering.messages import (
 )
 from consilience.methods.phases.site_moments import Request
 from consilience.numerics.random import stream
+from consilience.sites.policy import Policy, Preset
 from consilience.sites.site import Site
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import relayed
@@ -93,7 +94,7 @@ def hostile(
     questions: Callable[[], Questions],
     *,
     levels: tuple[str, ...] = (),
-    policy: str = "strict",
+    policy: Preset = "strict",
     seed: int = 3,
     recalled: bool = False,
 ) -> Any:
@@ -111,7 +112,8 @@ def hostile(
 
     features = tuple(c for c in table.columns if c != "y")
     columns = Columns(features=features, target="y", levels={"y": levels} if levels else {})
-    federation = Federation.local({"s": table}, columns=columns, policy=policy)
+    granted = Policy(preset=policy, foreign_models=True)
+    federation = Federation.local({"s": table}, columns=columns, policy=granted)
     if recalled:
         site = recalling(members(federation)["s"], table)
         federation = dataclasses.replace(federation, engine=LocalEngine([site]))
@@ -243,23 +245,35 @@ def test_settings_that_no_honest_study_has(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "p", "shown"), [(40, 2, False), (60, 2, True), (65, 12, False), (75, 12, True)]
+    ("n", "p", "folds", "resamples"),
+    [
+        (29, 2, False, False),
+        (40, 2, True, False),
+        (60, 2, True, True),
+        (65, 12, True, False),
+        (75, 12, True, True),
+    ],
 )
-def test_views_leave_out_enough_rows_for_a_fit(n: int, p: int, shown: bool) -> None:
-    """Folds and resamples leave out a fifth: 8, 12, 13, 15 rows, where 10, 10, 14, 14 are needed.
+def test_views_leave_out_enough_rows_for_a_fit(
+    n: int, p: int, folds: bool, resamples: bool
+) -> None:
+    """Folds leave out a third, whatever is asked for, and resamples a fifth.
+
+    A fifth is 5, 8, 12, 13, 15 rows, and 10, 10, 10, 14, 14 are needed.
 
     The difference of two fits is a statistic of the rows between them.
     """
     table, s = rows(n, p), settings(gain_folds=5, stability_runs=2)
     models = hostile(table, lambda: selecting(s)).models.value
     differ = [not np.array_equal(m["coef"], models[0]["coef"]) for m in models[1:]]
-    assert len(models) == 8 and differ == [shown] * 7
+    assert len(models) == 8
+    assert differ == [folds] * 3 + [False] * 2 + [resamples] * 2
 
 
 def test_a_row_does_not_follow_from_two_fits() -> None:
     """The attack by algebra on fits without one row, on the views that a site shows."""
     table = rows(60, 2)
-    s = settings(gain_folds=5)
+    s = settings(gain_folds=3)
     models = hostile(table, lambda: selecting(s)).models.value
     x = np.column_stack([np.ones(60), table.to_numpy()[:, :2]])
     coefs = np.array([[*m["intercept"], *m["coef"][0]] for m in models])

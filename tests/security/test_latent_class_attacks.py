@@ -674,20 +674,23 @@ def test_held_out_events_are_the_same_whatever_is_asked() -> None:
     frame = table()
     frame["x2"] = np.random.default_rng(9).normal(size=len(frame))
     wide = dataclasses.replace(COLUMNS, features=("x1", "x2"))
-    scaled = frame.assign(x1=frame["x1"] * 3.0)
+    frame["ward"] = np.where(np.arange(len(frame)) % 12 < 6, "u", "v")  # of whole entities
+    frame["x3"] = frame["x1"] * 3.0
+    scaled = dataclasses.replace(COLUMNS, features=("x3",))
     offers = {
-        share: Villain(frame, holdout=share).open().offer()[0] for share in (0.0, 0.05, 0.2, 0.5)
+        share: Villain(frame, holdout=share).open().offer()[0]
+        for share in (0.0, 0.05, 0.2, 0.3, 0.5)
     }
     np.testing.assert_array_equal(offers[0.05], offers[0.2])
-    np.testing.assert_array_equal(offers[0.05], offers[0.5])
+    np.testing.assert_array_equal(offers[0.3], offers[0.5])
+    assert offers[0.2][0] - offers[0.3][0] >= 10
     n_held = offers[0.0][0] - offers[0.2][0]
     assert n_held >= 10
-    frame["ward"] = np.where(np.arange(len(frame)) % 12 < 6, "u", "v")  # of whole entities
     agents = dataclasses.replace(COLUMNS, agent="ward")
     by_ward = Villain(frame, holdout=0.2, columns=agents).open().offer()[0]
     np.testing.assert_array_equal(by_ward[[0, 2, 5]].round(9), offers[0.2][[0, 2, 5]].round(9))
     other = Villain(frame, holdout=0.2, columns=wide).open().offer()[0]
-    third = Villain(scaled, holdout=0.2).open().offer()[0]
+    third = Villain(frame, holdout=0.2, columns=scaled).open().offer()[0]
     y = other[[0, 3, 9]]  # events, sums of y and of its squares
     np.testing.assert_array_equal(offers[0.2][[0, 2, 5]], y)
     np.testing.assert_array_equal(offers[0.2][[0, 2, 5]], third[[0, 2, 5]])

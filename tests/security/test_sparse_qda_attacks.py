@@ -304,7 +304,7 @@ def test_answers_on_held_out_rows_go_on_at_the_end() -> None:
         villain.offer()
         x = table["x0"].to_numpy()
         direction = np.array([1.0, 0.0, 0.0])
-        lines = np.quantile(x, [0.5, 0.52])
+        lines = np.quantile(x, [0.5, 0.6])
         first = villain.judge(half_space(direction, lines[0]), held=True)
         last = villain.conclude(*(half_space(direction, t) for t in lines)).rates.value
         found[policy] = np.array([first[0], *last])
@@ -521,7 +521,7 @@ def test_held_out_rows_are_the_same_in_every_run(change: str) -> None:
         found.append(Villain(table, **study).offer())
     np.testing.assert_array_equal(found[0].counts.value, found[1].counts.value)
     np.testing.assert_array_equal(found[0].means.value[:, :3], found[1].means.value[:, :3])
-    assert (found[0].held.value == 30).all()
+    assert found[0].held.value.sum() == 60
 
 
 def test_any_share_would_tell_rows_by_subtraction() -> None:

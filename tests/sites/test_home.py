@@ -96,9 +96,13 @@ def test_a_damaged_record_is_named_as_one(tmp_path: Path) -> None:
     home.commit("run", RECORD)
     path = tmp_path / "runs" / "run" / "000003-001.record"
     whole = path.read_bytes()
-    for damaged in (whole[:-1], b"", b"\x80\x04.", whole + b"x"):
+    altered = whole[:60] + bytes([whole[60] ^ 1]) + whole[61:]
+    for damaged in (whole[:-1], b"", b"\x80\x04.", whole + b"x", altered):
         path.write_bytes(damaged)
-        with pytest.raises(RunError, match="record of this site is damaged"):
+        with pytest.raises(
+            RunError,
+            match=r"000003-001\.record is damaged: restore it from a copy .*, or purge run run",
+        ):
             home.record("run", 3, 1)
 
 

@@ -268,10 +268,11 @@ def test_a_damaged_job_lets_nothing_leave(tmp_path: Path) -> None:
     held(one, OPEN)
     path = tmp_path / "jobs" / RUN / "1-1.json"
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(RunError, match="is damaged: restore it"):
-        one.answer(OPEN.to_bytes())
-    with pytest.raises(RunError, match="is damaged"):
-        home.jobs.waiting()
+    said = reply(one, OPEN)
+    assert said.status == "refused" and "is damaged" in said.reason and not said.message
+    assert home.jobs.waiting() == []
+    (damage,) = home.jobs.damages()
+    assert str(damage) == f"{path} is damaged: restore it from a copy, or remove it"
     path.unlink()
     held(one, OPEN)
     assert [job.name for job in home.jobs.waiting()] == [f"{RUN}/1-1"]

@@ -16,6 +16,7 @@ from consilience.sites.encoding import feature_names
 from consilience.sites.own_columns import SiteColumns, Unit
 from consilience.sites.prepare import Loaded, load, load_with_report
 from consilience.sites.source import read_source
+from consilience.wire.moment_facts import Coded
 
 CANARY = "CANARY7731"
 NAN = float("nan")
@@ -239,6 +240,14 @@ def test_treatment_and_onehot() -> None:
     treatment = loaded(table, columns, categorical="treatment", missing="complete-rows").data
     assert treatment.feature_names == ("c=y", "c=z", "a")
     assert treatment.features.tolist() == [[1, 0, 1], [0, 1, 2], [0, 0, 3]]
+    assert onehot.coded == (Coded((0, 1, 2), True),)
+    assert treatment.coded == (Coded((0, 1), False),)
+    for wanted, whole in ((["x", "z"], False), (["z", "x", "y"], True)):
+        chosen = loaded(table, columns, indicators={"c": wanted}, missing="complete-rows").data
+        assert chosen.coded == (Coded(tuple(range(len(wanted))), whole),)
+    undeclared = Columns(features=("a", "c"))
+    chosen = loaded(table, undeclared, indicators={"c": ["x"]}, missing="complete-rows").data
+    assert chosen.coded == (Coded((1,), False),)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def write(folder: Path, rows: int = 30, shift: float = 0.0) -> SiteFile:
     (folder / "table.csv").write_text("\n".join(lines) + "\n")
     (folder / "site.toml").write_text(
         'name = "ash"\nhome = "home"\n[source]\npath = "table.csv"\n[policy]\ndata_id = "a"\n'
+        '[columns.offered]\n"*" = "number"\nwho = "id"\nkind = ["a", "b", "c"]\n'
     )
     return SiteFile.load(folder / "site.toml")
 

@@ -191,6 +191,8 @@ def test_a_site_that_is_told_a_study_opens_no_file_for_it(tmp_path: Path) -> Non
     (tmp_path / "east.csv").write_text("i,y,age,kind,cp\n" + "1,no,40,a,4\n2,yes,41,b,1\n" * 20)
     (tmp_path / "east.toml").write_text(
         'name = "east"\nhome = "home"\n[source]\npath = "east.csv"\n'
+        '[columns.offered]\n"*" = "number"\ni = "id"\ny = ["no", "yes"]\n'
+        'kind = ["a", "b"]\ncp = [1, 4]\n'
     )
     told = text.replace('"parameters":{}', '"parameters":{"estimator":"logistic"}')
     assert told != text

@@ -89,6 +89,30 @@ def test_encoding(tmp_path: Path) -> None:
     refused(lambda: read_csv(tmp_path, b"\xff\xfe" + data, encoding="ascii"), "set encoding")
 
 
+NO_TEXT: dict[str, tuple[bytes, int, dict[str, Any]]] = {
+    "a ragged row": (b"a,b\n1,2\n3,\xff,4\n5,6\n", 3, {}),
+    "a ragged row far below": (b"a,b\n" + b"1,2\n" * 300_000 + b"1,\xff,3\n", 300_002, {}),
+    "rows of other lengths before": (b"a,b\n1\n1,2,3\n4,\xff\n", 4, {}),
+    "the header": (b"a,b\xff,c\n1,2\n", 1, {}),
+    "names of the site file": (b"1,2\n3,\xff,4\n", 2, {"column_names": ("a", "b")}),
+    "another encoding": ("a,b\n\xe9,1\n".encode("utf-16") + b"\x00", 3, {"encoding": "utf-16"}),
+}
+
+
+@pytest.mark.parametrize(("data", "line", "settings"), NO_TEXT.values(), ids=NO_TEXT)
+def test_text_that_is_none_is_one_sentence_with_its_line(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    data: bytes,
+    line: int,
+    settings: dict[str, Any],
+) -> None:
+    """Arrow printed a traceback of its own where a row was both ragged and no text."""
+    header = {"header": False} if "column_names" in settings else {}
+    refused(lambda: read_csv(tmp_path, data, **settings, **header), f"line {line} of ", "encoding")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_nothing_is_guessed(tmp_path: Path) -> None:
     table = read_csv(tmp_path, b"id,x\n007,1e3\n010,2\n")
     assert content(table)["id"] == ["007", "010"]

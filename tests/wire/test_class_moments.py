@@ -10,9 +10,9 @@ import pytest
 from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.sites.gate import review
 from consilience.sites.policy import Policy
-from consilience.wire.block_facts import unsafe_pairs
 from consilience.wire.disclosure import Limits, Released, class_moments, linked
 from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.moment_facts import moment_facts
 
 STRICT, SIMULATION = Policy(), Policy.from_settings("simulation")
 NO_LIMITS = SIMULATION.limits
@@ -194,6 +194,10 @@ def test_many_columns_without_a_link_are_no_component() -> None:
 # --------------------------------------------------------------------------- missing values
 
 
+def unsafe_pairs(x: np.ndarray, min_records: int, max_share: float = 0.5) -> np.ndarray:
+    return moment_facts(x, limits=Limits(min_records, max_share)).unsafe
+
+
 def gappy(n: int, p: int, seen: int, column: int = 0) -> np.ndarray:
     """Rows of bounded numbers, of which the last lack one."""
     x = 2.0 + np.sin(np.arange(n)[:, None] * np.linspace(1.1, 2.7, p))
@@ -223,23 +227,23 @@ def test_pairs_of_few_rows_stop_a_block() -> None:
     x[34:, 0] = np.nan
     x[:26, 1] = np.nan
     assert np.isnan(made(x).value).all()
-    assert unsafe_pairs(x, min_records=10, max_share=0.5).tolist() == [[False, True], [True, False]]
-    assert not unsafe_pairs(x, min_records=8, max_share=0.5).any()
+    assert unsafe_pairs(x, 10).tolist() == [[False, True], [True, False]]
+    assert not unsafe_pairs(x, 8).any()
 
 
 def test_one_value_that_dominates_among_gaps() -> None:
     x = gappy(60, 2, 20)
     x[3, 0] = 1e3
     assert np.isnan(made(x).value).all()
-    assert unsafe_pairs(x, min_records=10, max_share=0.5)[0, 0]
+    assert unsafe_pairs(x, 10)[0, 0]
 
 
 def test_columns_without_values_and_pairs_without_rows() -> None:
     x = gappy(60, 2, 0)
     assert np.isnan(made(x).value).all()
-    assert unsafe_pairs(x, min_records=1, max_share=1.0).all()
+    assert unsafe_pairs(x, 1, 1.0).all()
     x = normal(60, 2)
     x[:30, 0], x[30:, 1] = np.nan, np.nan
-    unsafe = unsafe_pairs(x, min_records=1, max_share=1.0)
+    unsafe = unsafe_pairs(x, 1, 1.0)
     assert unsafe.tolist() == [[False, True], [True, False]]
-    assert unsafe_pairs(np.empty((0, 2)), min_records=1, max_share=1.0).all()
+    assert unsafe_pairs(np.empty((0, 2)), 1, 1.0).all()

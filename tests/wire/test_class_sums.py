@@ -206,6 +206,21 @@ def test_what_may_leave(n: int, n_entities: int, column: str, good: bool) -> Non
     assert may_leave(x, of, Limits(1, 1.0, 1))
 
 
+@pytest.mark.parametrize("cell", range(4))
+@pytest.mark.parametrize(("few", "good"), [(0, True), (1, False), (9, False), (10, True)])
+def test_all_cells_of_two_columns_of_two_values(cell: int, few: int, good: bool) -> None:
+    """A column of ones, two others and their products tell all four."""
+    first, second = divmod(cell, 2)
+    sizes = {(first, second): few, (first, 1 - second): 20, (1 - first, 1 - second): 20}
+    sizes[1 - first, second] = 60  # the small cell is not that of the two rarer values
+    x = np.c_[np.ones(100 + few), np.repeat(list(sizes), list(sizes.values()), axis=0)]
+    of = np.arange(len(x))
+    middle = x - np.c_[0.0, np.median(x[:, 1:], axis=0)[None]]
+    assert may_leave(middle, of, LIMITS) is good
+    made_of = class_sums(x, cells=np.zeros(len(x), int), n_cells=1, entities=of, judged=middle)
+    assert np.isfinite(made_of.withhold_unsafe(LIMITS).value).all() == good
+
+
 def test_what_may_leave_has_twice_as_many_rows_as_columns() -> None:
     x = 1 + np.random.default_rng(0).uniform(size=(16, 8))
     assert may_leave(x, np.arange(16), LIMITS)

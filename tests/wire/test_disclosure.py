@@ -8,6 +8,7 @@ import pytest
 
 from consilience.exceptions import ProtocolError
 from consilience.wire import disclosure as d
+from consilience.wire.cell_facts import product_facts
 from consilience.wire.disclosure import (
     Evidence,
     Limits,
@@ -28,6 +29,7 @@ from consilience.wire.disclosure import (
 )
 from consilience.wire.message import Disclosure
 from tests.reference.moments_naive import cell_facts
+from tests.reference.told_moments import unsafe_moments
 
 LIMITS = Limits()
 GAP = np.nan
@@ -188,22 +190,34 @@ def test_withholding_leaves_gaps_without_evidence() -> None:
         received(1.0, Disclosure.AGGREGATE).withhold(np.asarray(True))
 
 
-@pytest.mark.parametrize("kinds", [("normal", "indicator", "signs"), ("sparse", "heavy", "zeros")])
-def test_cross_products_against_loops(kinds: tuple[str, ...]) -> None:
+KIND_SETS = [("normal", "indicator", "signs"), ("sparse", "heavy", "zeros")]
+
+
+@pytest.mark.parametrize("kinds", KIND_SETS)
+@pytest.mark.parametrize("constant", [False, True])
+def test_cross_products_against_loops(kinds: tuple[str, ...], constant: bool) -> None:
+    """What may not leave rests on one record; see test_moment_facts for the rule."""
     x = np.stack([column(kind) for kind in kinds], axis=1)
-    released = cross_products(x)
+    released = cross_products(x, limits=LIMITS, constant=constant)
+    unsafe = unsafe_moments(x, 10, 0.5)
+    if constant:
+        x = np.c_[np.ones(40), x]
+        unsafe = np.pad(unsafe, (1, 0))
+        unsafe[0, 1:] = unsafe[1:, 0] = np.diagonal(unsafe)[1:]
     assert evidence(released).n_records == 40
-    assert evidence(released).n_columns == 3
+    assert evidence(released).n_columns == x.shape[1]
     np.testing.assert_array_equal(released.value, released.value.T)
-    for j in range(3):
-        for k in range(3):
-            total, records, share = cell_facts(x[:, j] * x[:, k])
+    for j in range(x.shape[1]):
+        for k in range(x.shape[1]):
+            total, _, _ = cell_facts(x[:, j] * x[:, k])
             assert released.value[j, k] == pytest.approx(total, rel=1e-12, abs=1e-12)
-            assert evidence(released).records[j, k] == records  # type: ignore[index]
-            assert evidence(released).share[j, k] == pytest.approx(share, rel=1e-12)  # type: ignore[index]
+    small = evidence(released).small(LIMITS)
+    np.testing.assert_array_equal(small | evidence(released).dominated(LIMITS), unsafe)
+    assert unsafe.any() and (kinds != KIND_SETS[0] or not unsafe.all())
 
 
-def test_cross_products_of_many_rows_against_loops() -> None:
+@pytest.mark.parametrize("first", [None, 3])
+def test_facts_of_products_of_many_rows_against_loops(first: int | None) -> None:
     """Two values that hold among the first rows do not hold among all; and the reverse."""
     rng = np.random.default_rng(8)
     n = 300
@@ -221,12 +235,14 @@ def test_cross_products_of_many_rows_against_loops() -> None:
         axis=1,
     )
     with np.errstate(over="ignore", invalid="ignore"):
-        released = evidence(cross_products(x))
+        found, found_share = product_facts(x, first)
     for j in range(7):
         for k in range(1, 7):  # the square of the first column overflows
             _, records, share = cell_facts(x[:, j] * x[:, k])
-            assert released.records[j, k] == records  # type: ignore[index]
-            assert released.share[j, k] == pytest.approx(share, rel=1e-12)  # type: ignore[index]
+            if first is not None and min(j, k) >= first:
+                records, share = 0, 0.0
+            assert found[j, k] == records
+            assert found_share[j, k] == pytest.approx(share, rel=1e-12)
 
 
 def test_cell_counts() -> None:

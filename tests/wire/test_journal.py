@@ -16,7 +16,7 @@ REFUSED = Reply("r", 2, 1, "sums", "b", "refused", b"", "no").to_bytes()
 def filled(path: Path | None) -> Journal:
     journal = Journal(path)
     journal.ask(1, ASK)
-    journal.reply((1, "a"), GOOD)
+    journal.reply((1, "a"), GOOD, sealed=True)
     journal.absent((1, "b"), "too late")
     journal.deliver(1, ((1, "a"), (1, "b")))
     journal.ask(2, ASK)
@@ -33,6 +33,7 @@ def test_a_journal_is_read_back(tmp_path: Path) -> None:
     written = filled(tmp_path / "log")
     read = Journal(tmp_path / "log")
     assert content(read) == content(written) == content(filled(None))
+    assert [reply.sealed for reply in read.replies.values()] == [True, False, False, False]
     assert list(read.replies) == [(1, "a"), (1, "b"), (2, "b"), (2, "a")], "order of arrival"
 
 

@@ -555,11 +555,14 @@ def test_the_transcript_shows_that_a_value_was_sealed(tmp_path: Path) -> None:
         site="b",
         direction="from-site",
         verdicts=({**said, "revealed": "3 of 6"},),
+        sealed=True,
     )
     lines = {line.field: line for line in read_transcript(path)}
     assert lines["predictor"].shape == "sealed"
     assert lines["predictor"].audience == "initiator"
     assert lines["predictor"].revealed == "3 of 6"
+    assert lines["predictor"].protection == "sealed to a", "its own reader, inside the other seal"
+    assert lines["n"].protection == "sealed to coordinator"
     assert lines["n"].revealed == "" and lines["response"].revealed == ""
     assert describe_shape((Sealed("b", "a", bytes(40)),) * 2) == "2 of [sealed]"
     altered = path.read_text().replace("3 of 6", "1 of 6")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import os
 from pathlib import Path
 
@@ -14,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consilience.exceptions import ConsilienceError, RunError, SignatureError, StudyError, WireError
-from consilience.wire.signing import OVERHEAD, Context, SigningKey, public_key, unseal
+from consilience.wire import signing
+from consilience.wire.signing import (
+    BLOCK,
+    OVERHEAD,
+    Context,
+    OtherReaderError,
+    SigningKey,
+    check_sealed,
+    public_key,
+    unseal,
+)
 
 KEY = SigningKey(ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 CONTEXT = Context("run-1", 2, 1, "ask", KEY.public, "boston", about="")
@@ -155,3 +166,136 @@ def test_errors_show_no_key(tmp_path: Path) -> None:
     with pytest.raises(ConsilienceError) as caught:
         SigningKey.load(path)
     assert secret not in str(caught.value) + caught.value.public
+
+
+# ------------------------------------------------------------------ sealed to readers
+
+READER, OTHER = SigningKey.generate(), SigningKey.generate()
+
+
+def test_the_form_for_sealing_is_the_one_that_others_compute() -> None:
+    """A pair of Ed25519 and its X25519 form from the tests of libsodium (ed25519_convert)."""
+    seed = bytes.fromhex("421151a459faeade3d247115f94aedae42318124095afabe4d1451a559faedee")
+    key = SigningKey(ed25519.Ed25519PrivateKey.from_private_bytes(seed))
+    wanted = "f1814f0e8ff1043d8a44d25babff3cedcae6c22c3edaa48f857ae70de2baae50"
+    assert signing._exchange_key(key.public).public_bytes_raw().hex() == wanted
+    assert key._exchange.public_key().public_bytes_raw().hex() == wanted
+
+
+@given(st.binary(max_size=3000), st.integers(1, 3))
+def test_readers_open_and_the_bytes_are_the_same_again(body: bytes, n: int) -> None:
+    keys = [SigningKey.generate() for _ in range(n)]
+    readers = [key.public for key in keys]
+    sealed = KEY.seal(CONTEXT, body, readers=readers)
+    assert sealed == KEY.seal(CONTEXT, body, readers=readers)
+    for key in keys:
+        assert key.unseal(sealed, public=KEY.public, context=CONTEXT) == body
+    whole = len(sealed) - OVERHEAD - 2 - 80 * n - 16
+    assert whole % BLOCK == 0 and 8 <= whole - len(body) <= BLOCK + 7
+    check_sealed(sealed, public=KEY.public, context=CONTEXT)
+
+
+def test_nobody_else_opens_it() -> None:
+    body = bytes(range(200))
+    sealed = KEY.seal(CONTEXT, body, readers=[READER.public])
+    for stranger in (OTHER, SigningKey.generate()):
+        with pytest.raises(OtherReaderError, match="not sealed for this party's key") as caught:
+            stranger.unseal(sealed, public=KEY.public, context=CONTEXT)
+        assert "\n" not in caught.value.public
+    with pytest.raises(OtherReaderError):
+        READER.unseal(KEY.seal(CONTEXT, body, readers=[]), public=KEY.public, context=CONTEXT)
+    # Nothing in it follows from the body alone: no part of it, and nothing to try guesses on.
+    assert not any(body[at : at + 8] in sealed for at in range(len(body) - 8))
+    assert hashlib.sha256(body).digest() not in sealed
+    for guess in (sealed[OVERHEAD - 64 : OVERHEAD] + body, body):
+        assert hashlib.sha256(guess).digest() != sealed[OVERHEAD - 96 : OVERHEAD - 64]
+    again = KEY.seal(dataclasses.replace(CONTEXT, round=3), body, readers=[READER.public])
+    assert len({sealed[at : at + 16] for at in range(OVERHEAD, len(sealed))}
+               & {again[at : at + 16] for at in range(OVERHEAD, len(again))}) == 0  # fmt: skip
+
+
+def test_sealed_and_open_are_not_taken_for_one_another() -> None:
+    sealed, plain = KEY.seal(CONTEXT, b"x", readers=[READER.public]), KEY.seal(CONTEXT, b"x")
+    with pytest.raises(WireError, match="it is not sealed"):
+        READER.unseal(plain, public=KEY.public, context=CONTEXT)
+    with pytest.raises(WireError, match="it is not sealed"):
+        check_sealed(plain, public=KEY.public, context=CONTEXT)
+    with pytest.raises(WireError, match="it is sealed"):
+        unseal(sealed, public=KEY.public, context=CONTEXT)
+    # Nor by another first line: it is what is signed.
+    turned = sealed[: OVERHEAD - 96].replace(b"sealed", b"signed") + sealed[OVERHEAD - 96 :]
+    with pytest.raises(SignatureError):
+        unseal(turned, public=KEY.public, context=CONTEXT)
+
+
+def test_every_flipped_bit_and_every_cut_of_a_sealed_one_is_refused() -> None:
+    sealed = KEY.seal(CONTEXT, b"a body", readers=[READER.public])
+    for position in range(0, len(sealed), 3):
+        for data in (
+            sealed[:position],
+            sealed[:position] + bytes([sealed[position] ^ 0x40]) + sealed[position + 1 :],
+        ):
+            with pytest.raises(WireError):
+                READER.unseal(data, public=KEY.public, context=CONTEXT)
+
+
+class Hostile(SigningKey):
+    """Signs any bytes as if it had sealed them: a party that lies about its own messages."""
+
+    def _closed(self, context: Context, body: bytes, readers: object) -> bytes:
+        return body
+
+
+def carried(key: SigningKey, context: Context, body: bytes = b"a body") -> bytes:
+    """What a sealed envelope carries."""
+    return key.seal(context, body, readers=[READER.public])[OVERHEAD:]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"run": "run-2"}, {"round": 3}, {"attempt": 2}, {"direction": "reply"}, {"sender": "boston"},
+     {"recipient": "leeds"}, {"about": "00"}],
+)  # fmt: skip
+def test_what_was_sealed_for_elsewhere_does_not_open_here(change: dict[str, str]) -> None:
+    """Also where who sealed it signs it anew for here."""
+    there = carried(KEY, dataclasses.replace(CONTEXT, **change))
+    moved = Hostile(KEY._private).seal(CONTEXT, there, readers=())
+    with pytest.raises(WireError, match="not sealed for this party's key at this place"):
+        READER.unseal(moved, public=KEY.public, context=CONTEXT)
+
+
+def test_no_party_passes_on_as_its_own_what_another_sealed() -> None:
+    taken = Hostile(OTHER._private).seal(CONTEXT, carried(KEY, CONTEXT), readers=())
+    with pytest.raises(OtherReaderError):
+        READER.unseal(taken, public=OTHER.public, context=CONTEXT)
+
+
+def test_a_body_under_a_slot_of_another_message_does_not_open() -> None:
+    there = carried(KEY, dataclasses.replace(CONTEXT, round=3))
+    mixed = carried(KEY, CONTEXT)[:82] + there[82:]
+    sealed = Hostile(KEY._private).seal(CONTEXT, mixed, readers=())
+    with pytest.raises(WireError, match="sealed for another place, or is damaged"):
+        READER.unseal(sealed, public=KEY.public, context=CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "padded",
+    [b"", b"x", bytes(7), bytes(8), bytes(BLOCK - 1), bytes(BLOCK + 1), bytes(2 * BLOCK),
+     (BLOCK - 7).to_bytes(8, "little") + bytes(BLOCK - 8), b"\xff" * BLOCK],
+)  # fmt: skip
+def test_what_opens_and_was_not_padded_so_is_refused(padded: bytes) -> None:
+    content = signing._derived(
+        KEY._private.private_bytes_raw(), [signing._CONTENT, signing._bound(CONTEXT)]
+    )
+    closed = signing.AESSIV(content).encrypt(padded or b"\0", [signing._bound(CONTEXT)])
+    sealed = Hostile(KEY._private).seal(CONTEXT, carried(KEY, CONTEXT)[:82] + closed, readers=())
+    with pytest.raises(WireError, match="or is damaged"):
+        READER.unseal(sealed, public=KEY.public, context=CONTEXT)
+
+
+@pytest.mark.parametrize("y", [0, 1, 2**255 - 20, 2**255 - 19, 2**255 - 18])
+def test_nothing_is_sealed_for_a_key_that_nobody_holds(y: int) -> None:
+    """Points of small order: everybody would know the secret."""
+    public = "ed25519:" + base64.b64encode(y.to_bytes(32, "little")).decode()
+    with pytest.raises(StudyError, match="nothing can be sealed for"):
+        KEY.seal(CONTEXT, b"x", readers=[public])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,33 @@ def test_lines_are_written_and_read_back(path: Path) -> None:
     assert lines[2].shape == "3"
     assert lines[2].disclosure == "aggregate"
     assert len({line.digest for line in lines}) == 3, "same field, same digest"
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_line_says_who_alone_could_open_it(path: Path, sealed: bool) -> None:
+    transcript = Transcript(path, "run", SALT)
+    where: dict[str, Any] = {"round_": 1, "step": "s", "site": "a"}
+    for message, direction in ((SumsRequest(), "to-site"), (REPLY, "from-site")):
+        transcript.message(message, direction=direction, sealed=sealed, **where)
+    transcript.absence(verdict="refused", reason="no", sealed=sealed, **where)
+    transcript.absence(verdict="absent", reason="late", **where)
+    wanted = ["sealed to a", *["sealed to coordinator"] * 3] if sealed else ["open"] * 4
+    assert [line.protection for line in read_transcript(path)] == [*wanted, ""]
+
+
+def test_a_run_that_goes_on_by_another_engine_keeps_what_was_written(path: Path) -> None:
+    """How a field was carried, it was; what was carried must be the same."""
+    where: dict[str, Any] = {"round_": 1, "step": "s", "site": "a", "direction": "from-site"}
+    Transcript(path, "run", SALT).message(REPLY, sealed=True, **where)
+    written = path.read_bytes()
+    again = Transcript(path, "run", SALT)
+    again.message(REPLY, sealed=False, **where)
+    assert path.read_bytes() == written
+    again.message(REPLY, sealed=False, **{**where, "round_": 2})
+    assert [line.protection for line in again.lines] == ["sealed to coordinator"] * 2 + ["open"] * 2
+    altered = replace(REPLY, n=count(21))
+    with pytest.raises(RunError, match="was altered"):
+        Transcript(path, "run", SALT).message(altered, sealed=True, **where)
 
 
 def test_digests_are_salted(path: Path) -> None:

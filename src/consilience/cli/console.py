@@ -1,7 +1,8 @@
 """Plain text for people: paragraphs, tables, one-sentence errors.
 
 Some of the text comes from other parties (names of sites and columns, reasons of refusals). It is
-printed without markup, and characters that could steer a terminal are shown as codes.
+printed without markup, characters that could steer a terminal are shown as codes, and long names
+are cut (`exceptions.shortened`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ from typing import Any
 
 import typer
 
+from consilience.exceptions import shortened
+
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 MOST_COLUMNS = 100
 
 
 def clean(text: object) -> str:
-    """Return text on one line in which no character steers the terminal."""
+    """Return text on one line in which no character steers the terminal and no name is endless."""
+    return shortened(_steerless(text))
+
+
+def _steerless(text: object) -> str:
     return "".join(_shown(character) for character in str(text))
 
 
@@ -61,7 +68,7 @@ def notes(sentences: Sequence[str]) -> None:
 
 def line(text: str = "") -> None:
     """Print one line as it is, however long (paths, commands)."""
-    typer.echo(clean(text))
+    typer.echo(_steerless(text))
 
 
 def heading(text: str) -> None:

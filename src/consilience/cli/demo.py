@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from consilience.cli import console
-from consilience.cli.demo_texts import OVER_COLUMNS, SITE, SITES_OVER_COLUMNS, STUDY
+from consilience.cli.demo_texts import FOREIGN_MODELS, OVER_COLUMNS, SITE, SITES_OVER_COLUMNS, STUDY
 from consilience.cli.run import Plan, execute, tell
 from consilience.cli.runs import RUNS
 
@@ -376,12 +376,15 @@ def demo_files(method: str) -> dict[str, str]:
     others = {about.last, *about.unused, *(column for _, column in about.roles)}
     columns = [name for name in next(iter(tables.values())).columns if name not in others]
     roles = [*about.roles, *([("target", about.last)] if about.target else [])]
+    from consilience.methods.base import get_method
+
+    used = chosen.method or method
     files = {
         f"{method}.toml": STUDY.format(
             about=chosen.about,
             file=f"{method}.toml",
             name=method,
-            method=chosen.method or method,
+            method=used,
             parameters=chosen.parameters,
             remark=about.remark,
             roles="".join(f'{role} = "{column}"\n' for role, column in roles)
@@ -394,9 +397,26 @@ def demo_files(method: str) -> dict[str, str]:
         )
     }
     for site, table in tables.items():
-        files[f"sites/{site}.toml"] = SITE.format(site=site, preset=about.preset)
+        files[f"sites/{site}.toml"] = SITE.format(
+            site=site,
+            preset=about.preset,
+            offered=_offered(about),
+            consent=FOREIGN_MODELS if get_method(used).foreign_models else "",
+        )
         files[f"data/{site}.csv"] = table.to_csv(index=False, lineterminator="\n")
     return files
+
+
+def _offered(about: Tables) -> str:
+    """What studies may name of a table, as the site's own file says it."""
+    levels = "[" + ", ".join(f'"{level}"' for level in about.levels) + "]"
+    told = [f'"*" = {levels}' if about.sequence else '"*" = "number"']
+    told += [f'{column} = "id"' for _, column in about.roles]
+    others = (about.last, *about.unused) if about.sequence else ()
+    told += [f'{column} = "number"' for column in others if column]
+    if about.levels and not about.sequence:
+        told.append(f"{about.last} = {levels}")
+    return ", ".join(told)
 
 
 def _levels(about: Tables, column: str) -> str:

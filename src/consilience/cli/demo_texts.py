@@ -36,9 +36,18 @@ home = "../homes/{site}"
 [source]
 path = "../data/{site}.csv"
 
+[columns]
+# What studies may name, and as what.
+offered = {{ {offered} }}
+
 [policy]
 preset = "{preset}"
 data_id = "demo-{site}"
+{consent}"""
+
+FOREIGN_MODELS = """\
+# Models that the other sites fitted may be asked how well they do on the rows here.
+foreign_models = true
 """
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,12 @@ from typer.core import TyperGroup
 
 from consilience.cli.console import complain
 from consilience.cli.help import PlainContext, plain
-from consilience.exceptions import ConsilienceError
+from consilience.exceptions import ConsilienceError, StudyError, shortened
 
 UNFORESEEN = 1
 INTERRUPTED = 130
 DEBUG = "--debug"
+TOO_LONG = "a name or path is longer than the file system takes: check what was given"
 
 
 class House(TyperGroup):
@@ -30,7 +34,8 @@ class House(TyperGroup):
         """Accept ``--debug`` anywhere before ``--``."""
         end = args.index("--") if "--" in args else len(args)
         ctx.obj = DEBUG in args[:end]
-        return super().parse_args(ctx, [a for a in args[:end] if a != DEBUG] + args[end:])
+        with _short():
+            return super().parse_args(ctx, [a for a in args[:end] if a != DEBUG] + args[end:])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Look up a command."""
@@ -44,7 +49,7 @@ class House(TyperGroup):
             # What commands have to say they say themselves; libraries' warnings may show values.
             logging.getLogger("consilience").addHandler(logging.NullHandler())
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _short():
                 if not debug:
                     warnings.simplefilter("ignore")
                 return super().invoke(ctx)
@@ -57,10 +62,27 @@ class House(TyperGroup):
             _trace(debug)
             complain(f"Error: {error}")
             raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            _trace(debug)
+            long = error.errno == errno.ENAMETOOLONG
+            complain(f"Error: {TOO_LONG if long else unforeseen(error)}")
+            raise typer.Exit(StudyError.exit_code if long else UNFORESEEN) from None
         except Exception as error:  # noqa: BLE001  its text could hold a value: only its type is shown
             _trace(debug)
             complain(f"Error: {unforeseen(error)}")
             raise typer.Exit(UNFORESEEN) from None
+
+
+@contextmanager
+def _short() -> Iterator[None]:
+    """Shorten what the parser of the command line says: it repeats what it was given."""
+    try:
+        yield
+    except click.UsageError as error:
+        said = error.format_message()
+        if shortened(said) == said:
+            raise
+        raise click.UsageError(shortened(said), ctx=error.ctx) from None
 
 
 def unforeseen(error: Exception) -> str:

@@ -182,7 +182,8 @@ def as_line(kind: str, level: LogLevel, facts: dict[str, Any]) -> str:
         elif isinstance(value, str) and value:
             shown[key] = value if _NAME.fullmatch(value) else "?"
     if facts.get("reason"):
-        shown["code"] = code_of(str(facts["reason"]))
+        # The sentence about a damaged file names its path, in which any word may stand.
+        shown["code"] = kind if kind == "damaged" else code_of(str(facts["reason"]))
     if kind == "failed":
         shown |= {"code": facts["code"], "message": _without_secrets(str(facts["message"]))}
     return json.dumps({key: shown[key] for key in KEYS if key in shown}, ensure_ascii=True)

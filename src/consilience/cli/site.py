@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.cli import site_keys, site_purge, site_queue
+from consilience.cli import console, site_keys, site_purge, site_queue
 from consilience.cli.logs import EventLog, Format, Level, LogFormat, LogLevel
 from consilience.cli.site_common import SiteToml
 from consilience.cli.site_common import one_sentence as _one_sentence
-from consilience.exceptions import RunError, StudyError
+from consilience.exceptions import DamageError, RunError, StudyError
 
 app = typer.Typer(help="Keys, watch, approvals and outputs of a site.", no_args_is_help=True)
 
@@ -142,6 +142,30 @@ def outputs(
 
 @app.command()
 @_one_sentence
+def offer(site_toml: SiteToml) -> None:
+    """Propose which columns of the site's table studies may name, as lines for its file.
+
+    Nothing is written: look at the lines, change them, and add them to the end of the site file.
+    What fewer than min_records rows have is not offered, nor are columns that look like ids.
+    """
+    from consilience.sites.offer import propose
+    from consilience.sites.policy import Policy
+    from consilience.sites.source import read_source
+    from consilience.sites.study import SiteFile
+
+    file = SiteFile.load(site_toml)
+    if file.columns.long is not None:
+        raise StudyError(
+            "the table has one row for each person and time, whose columns are made when it is "
+            'read: write [columns.offered] with its states, as "*" = ["first state", ...]'
+        )
+    table = read_source(file.source, file.base)
+    least = Policy.from_settings(file.policy).min_records
+    typer.echo(propose(table, file.columns, least).to_toml(), nl=False)
+
+
+@app.command()
+@_one_sentence
 def approve(
     site_toml: SiteToml,
     study_toml: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study.")],
@@ -262,6 +286,7 @@ def describe(request: Any, message: object, verdicts: tuple[dict[str, Any], ...]
 def _words(kind: str, facts: dict[str, Any]) -> str:
     """An event of the watch, for people."""
     where = ", ".join(f"{k} {facts[k]}" for k in ("run", "round", "step", "file") if k in facts)
+    where = where or "the folder"
     if kind == "watching":
         trusted = f"trusting {facts['coordinators']} coordinator(s)"
         text = f"site {facts['site']}: watching {facts['folder']}, {trusted}"
@@ -274,9 +299,11 @@ def _words(kind: str, facts: dict[str, Any]) -> str:
     elif kind == "held":
         text = f"{where}: held for the steward: 'consilience site queue' lists what waits"
     elif kind == "unreachable":
-        text = f"{where or 'the folder'} cannot be read: {facts['reason']}; trying again"
+        text = f"{where} cannot be read: {facts['reason']}; trying again"
     elif kind == "unsent":
         text = f"{where}: not sent yet: {facts['reason']}; trying again"
+    elif kind == "damaged":
+        text = f"{facts['reason']}; what needs it is refused until then"
     else:
         text = f"{where}: {kind}: {facts['reason']}"
     return _printable(text)
@@ -292,7 +319,11 @@ def _left_by(home: Any, run: str) -> dict[str, Any]:
     from consilience.sites.outputs import PROVENANCE, SiteOutput
 
     files = {name: str(home.path / "outputs" / run / name) for name in home.output_names(run)}
-    facts = SiteOutput(home, run).provenance if PROVENANCE in files else {}
+    try:
+        facts = SiteOutput(home, run).provenance if PROVENANCE in files else {}
+    except DamageError as error:
+        console.complain(str(error))
+        facts = {}
     return {**facts, "run": run, "files": files}
 
 

@@ -14,7 +14,7 @@ import typer
 
 from consilience.cli import console
 from consilience.cli.site_common import SiteToml
-from consilience.exceptions import RunError, StudyError
+from consilience.exceptions import DamageError, RunError, StudyError
 
 if TYPE_CHECKING:
     from consilience.sites.home import DiskHome
@@ -29,15 +29,17 @@ def queue(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the replies that wait for the steward."""
-    jobs = _home(site_toml).jobs.waiting()
+    home = _home(site_toml)
+    jobs, damages = home.jobs.waiting(), home.jobs.damages()
     if as_json:
         typer.echo(json.dumps([_facts(job) for job in jobs], indent=1, sort_keys=True))
-        return
-    if not jobs:
-        typer.echo("no reply waits")
-    for job in jobs:
-        for line in _described(job):
-            typer.echo(console.clean(line))
+    elif not jobs:
+        typer.echo("no reply waits" if not damages else "no reply waits that can be read")
+    else:
+        for job in jobs:
+            for line in _described(job):
+                typer.echo(console.clean(line))
+    _raise(damages)
 
 
 def preview(
@@ -83,13 +85,15 @@ def release(
     if bool(jobs) == everything:
         raise StudyError("name jobs, or give --all: one of them")
     home = _home(site_toml)
+    damages = home.jobs.damages() if everything else []
     chosen = home.jobs.waiting() if everything else [_find(home, name) for name in jobs or ()]
     for job in chosen:
         if not home.jobs.release(job.run, job.round, job.attempt):
             raise _decided(home, job)
         typer.echo(console.clean(f"released {job.name}"))
     if not chosen:
-        typer.echo("no reply waits")
+        typer.echo("no reply waits" if not damages else "no reply waits that can be read")
+    _raise(damages)
 
 
 def refuse(
@@ -136,8 +140,17 @@ def _find(home: DiskHome, name: str) -> Job:
     for job in home.jobs.all():
         if name == job.name:
             raise _decided(home, job)
+    _raise(home.jobs.damages())
     known = ", ".join(job.name for job in waiting) or "none"
     raise RunError(f"no job {name!r} waits here: those that do are {known}")
+
+
+def _raise(damages: list[DamageError]) -> None:
+    """Name what is damaged; it ends the command, once everything else is done."""
+    for error in damages[:-1]:
+        console.complain(str(error))
+    if damages:
+        raise damages[-1]
 
 
 def _decided(home: DiskHome, job: Job) -> RunError:

@@ -125,16 +125,20 @@ def _held(path: Path, sites: Path | None) -> dict[str, dict[str, list[str]]]:
     if not sites.is_dir():
         raise StudyError(f"there is no folder {sites}: name where the site files are by --sites")
     info = read_info(path)
-    found = {}
+    found, damaged = {}, {}
     for name in info.sites:
         if not (sites / f"{name}.toml").is_file():
             continue  # this site is elsewhere: its steward sees its queue there
         home = SiteFile.load(sites / f"{name}.toml").home_path
-        jobs = DiskHome(home).jobs.waiting() if home.is_dir() else []
-        held = [job.name for job in jobs if job.run == info.run]
+        if not home.is_dir():
+            continue
+        jobs = DiskHome(home).jobs
+        held = [job.name for job in jobs.waiting() if job.run == info.run]
         if held:
             found[name] = held
-    return {"held": found}
+        if damages := jobs.damages():
+            damaged[name] = [str(error) for error in damages]
+    return {"held": found, **({"damaged": damaged} if damaged else {})}
 
 
 def _all(folder: Path) -> list[dict[str, Any]]:
@@ -159,6 +163,8 @@ def _tell_one(found: list[dict[str, Any]], folder: Path) -> None:
         rows.append(("Absent", ", ".join(one["absent"])))
     for site, held in one.get("held", {}).items():
         rows.append((f"Held at {site}", f"{', '.join(held)}: consilience site queue"))
+    for site, said in one.get("damaged", {}).items():
+        rows += [(f"Damaged at {site}", sentence) for sentence in said]
     rows += [("Last heard", _ago(one["last_heard"])), ("Directory", one["directory"])]
     console.facts(rows)
     if one["state"] in ("stopped", "failed"):

@@ -27,9 +27,10 @@ def transcript(
 ) -> None:
     """Show who sent what to whom in a run.
 
-    One line for each field of each message, with its class, shape, size and the gate's verdict. The
-    chain of hashes is always checked: a line that was changed, dropped or moved is an error (exit
-    code 7). The end of the chain is checked too once the run has ended.
+    One line for each field of each message, with its class, shape, size, the gate's verdict, and
+    who alone could open it on its way. The chain of hashes is always checked: a line that was
+    changed, dropped or moved is an error (exit code 7). The end of the chain is checked too once
+    the run has ended.
     """
     from consilience.engines.rundir import read_info, read_lines
     from consilience.exceptions import StudyError
@@ -55,7 +56,18 @@ def transcript(
 
 def _show(lines: Sequence[Line]) -> None:
     console.table(
-        ("round", "step", "from", "to", "field", "class", "shape", "bytes", "verdict"),
+        (
+            "round",
+            "step",
+            "from",
+            "to",
+            "field",
+            "class",
+            "shape",
+            "bytes",
+            "verdict",
+            "on its way",
+        ),
         (
             (
                 line.round,
@@ -67,6 +79,7 @@ def _show(lines: Sequence[Line]) -> None:
                 _short(line.shape),
                 f"{line.bytes:,}" if line.field else "",
                 _verdict(line),
+                line.protection,
             )
             for line in lines
         ),

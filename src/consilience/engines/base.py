@@ -34,10 +34,13 @@ class Engine(ABC):
     ----------
     name : str
     sites : tuple of str
+    seals : bool
+        Whether only the party for whom a message is can open it; otherwise whoever carries it can.
     """
 
     name: str
     sites: tuple[str, ...]
+    seals: bool = False
 
     @abstractmethod
     def send(self, requests: Mapping[Key, bytes]) -> None:

@@ -125,6 +125,7 @@ class Driver:
                 step=ask.step,
                 site=site,
                 direction="to-site",
+                sealed=self._engine.seals,
             )
             request = self._request(ask.step, site, encoded[site])
             self._asked[(self._round, site)] = request, messages[site]
@@ -206,7 +207,7 @@ class Driver:
         else:
             try:
                 self._check(arrival)
-                self._journal.reply(arrival.key, arrival.data)
+                self._journal.reply(arrival.key, arrival.data, sealed=self._engine.seals)
             except WireError as error:
                 self._journal.absent(arrival.key, f"its reply was not accepted: {error.public}")
                 self._store.event("rejected", round=round_, site=site, reason=str(error))
@@ -289,11 +290,16 @@ class Driver:
             if reply.status == "refused":
                 content[site] = Refused(reply.reason)
                 self._transcript.absence(
-                    round_=round_, step=step, site=site, verdict="refused", reason=reply.reason
+                    round_=round_,
+                    step=step,
+                    site=site,
+                    verdict="refused",
+                    reason=reply.reason,
+                    sealed=known.sealed,
                 )
             else:
                 content[site] = decode_message(reply.message) if read is None else read[1]
-                self._transcript.reply(reply, content[site])
+                self._transcript.reply(reply, content[site], sealed=known.sealed)
         return Replies(content, rounds)
 
     def _ended(self, result: Any) -> Result:

@@ -30,6 +30,8 @@ LITTLE_DISK = 1 << 30
 """Free bytes below which a home's disk is trouble."""
 MAX_BYTES = 1 << 16
 _STEP = 1 << 26
+_LARGEST = 1 << 60
+"""Larger numbers are none of a clock, a queue or a disk, and some could not be printed."""
 
 State = Literal["watching", "stopped"]
 
@@ -100,6 +102,7 @@ class Heartbeat:
             or not all(type(one) is int for one in whole)
             or found.state not in ("watching", "stopped")
             or found.every <= 0
+            or max(map(abs, (*numbers, *whole))) > _LARGEST
         ):
             raise WireError("bytes that are no heartbeat")
         return found
@@ -130,11 +133,11 @@ def heartbeat_of(
 
 
 def held_at(site: Site) -> int:
-    """Replies of a site that wait for its steward; -1 where that cannot be read."""
+    """Replies of a site that wait for its steward; -1 where that cannot be read, or not wholly."""
     try:
-        return len(site.home.jobs.waiting())
+        return -1 if site.home.jobs.damages() else len(site.home.jobs.waiting())
     except RunError:
-        return -1  # the watch itself ends with the reason; a heartbeat goes on
+        return -1  # the watch itself says why; a heartbeat goes on
 
 
 def free_at(site: Site) -> int:
@@ -230,7 +233,8 @@ def judged(
         troubles.append(f"its clock is {abs(skew):.0f} s {ahead} this one: synchronise the clocks")
     if beat.held < 0:
         troubles.append(
-            "its queue of replies cannot be read: look at 'consilience site queue' there"
+            "its queue of replies cannot be read, or not wholly: 'consilience site queue' there "
+            "says why"
         )
     elif beat.held:
         waiting = "1 reply waits" if beat.held == 1 else f"{beat.held} replies wait"

@@ -1,9 +1,10 @@
 """Who may say what, where: what engines between organisations check of signed messages.
 
 A *place* (run, round, attempt, site) names one question; its ask and its reply are envelopes that
-are bound to it (`wire.signing`). The coordinator knows the sites by the keys that the study lists
-(`SiteKeys`), a site knows coordinators by those that its own file trusts (`TrustedCoordinators`).
-Both lists come from files that a person wrote; nothing that arrives changes them.
+are bound to it and sealed for its two parties (`wire.signing`). The coordinator knows the sites by
+the keys that the study lists (`SiteKeys`), a site knows coordinators by those that its own file
+trusts (`TrustedCoordinators`). Both lists come from files that a person wrote; nothing that arrives
+changes them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from consilience.exceptions import ParameterError, SignatureError, StudyError, WireError
+from consilience.exceptions import (
+    DamageError,
+    ParameterError,
+    SignatureError,
+    StudyError,
+    WireError,
+)
 from consilience.methods.phases import opening
 from consilience.sites.home import check_run_id
 from consilience.sites.site import Site
@@ -101,6 +108,13 @@ class SiteKeys:
         """Every key of a site, whether it counts today or not."""
         return self._keys[site].publics
 
+    def readers(self, site: str) -> tuple[str, ...]:
+        """Keys of a site for which an ask is sealed: those that count today.
+
+        Which of several the site has in hand, nobody else can know.
+        """
+        return self._keys[site].valid()
+
     def require_current(self, site: str, public: str) -> None:
         """Refuse what a key has signed that has ended.
 
@@ -140,6 +154,15 @@ class TrustedCoordinators:
         if not any(party.valid() for party in self._parties):
             self._parties[0].require_valid("the coordinator", IN_SITE_FILE)
 
+    def begun(self) -> set[str]:
+        """Runs that a trusted coordinator is known to have begun here."""
+        publics = {public for party in self._parties for public in party.publics}
+        try:
+            known = self._site.home.ledger(BINDINGS)
+        except DamageError:
+            return set()  # Whoever asks is told.
+        return {run for run, public in known.items() if public in publics}
+
     def signed(self, take: Callable[[str], bytes | None]) -> tuple[KeyList, str, bytes | None]:
         """Return who signed a message (party and key), and the message.
 
@@ -172,8 +195,17 @@ class TrustedCoordinators:
             f"coordinator's key has changed, add the new one to {IN_SITE_FILE}"
         )
 
-    def ask(self, place: Place, take: Callable[[str], bytes | None]) -> tuple[str, bytes]:
+    def ask(
+        self, place: Place, take: Callable[[str], bytes | None]
+    ) -> tuple[str, bytes, DamageError | None]:
         """Return the coordinator's key and its ask at a place, and bind the run to it.
+
+        Returns
+        -------
+        public : str
+        body : bytes
+        damage : DamageError or None
+            Why the run can be bound to nobody; then the ask may be refused and nothing else.
 
         Raises
         ------
@@ -187,9 +219,12 @@ class TrustedCoordinators:
         request = Request.from_bytes(body)
         if Place.of(request) != place:
             raise WireError("the ask is for another place")
-        self._bind(place.run, party, public)
-        self._may_follow(request, party)
-        return public, body
+        try:
+            self._bind(place.run, party, public)
+            self._may_follow(request, party)
+        except DamageError as error:
+            return public, body, error
+        return public, body, None
 
     def _may_follow(self, request: Request, party: KeyList) -> None:
         """Check that a run follows no run of another coordinator: it would use what that one left.

@@ -20,6 +20,7 @@ from consilience.exceptions import (
 from consilience.methods.base import Columns, Method, SiteData
 from consilience.methods.phases.align_ids import MIN_MATCHED
 from consilience.sites.home import DiskHome
+from consilience.sites.loaders import offered_columns
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import Report, load_with_report
@@ -181,13 +182,19 @@ def _check(
     kinds: dict[str, str] = {}
     try:
         policy = Policy.from_settings(file.policy)
+        policy.check_method(type(method))
         table = read_source(file.source, file.base)
         columns = file.columns.merged(study.columns, study.partition)
         schema = wide_schema(table, columns, file.columns)
         kinds = _kinds(schema, study, columns, file.columns)
         _require_columns(schema, columns, file.columns)
         loaded = load_with_report(
-            table, study.columns, study.preparation, file.columns, partition=study.partition
+            table,
+            study.columns,
+            study.preparation,
+            offered_columns(file, policy),
+            partition=study.partition,
+            min_records=policy.min_records,
         )
         remarks = [
             *_about_table(loaded.report, study.partition),
@@ -285,7 +292,8 @@ def _foreign(report: Report, partition: str) -> DataError | None:
 
 
 def _about_table(report: Report, partition: str) -> list[str]:
-    said = [f"Column {name} holds one value only." for name in report.constant]
+    said = [column.about_odd() for column in report.columns if column.n_odd]
+    said += [f"Column {name} holds one value only." for name in report.constant]
     left_out = " and are left out" if partition == "columns" else ""
     if report.missing_ids:
         said.append(f"{report.missing_ids} rows have no id{left_out}.")

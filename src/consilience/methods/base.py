@@ -35,6 +35,7 @@ from consilience.exceptions import ParameterError, ProtocolError, QuorumError, S
 from consilience.methods.result import Result
 from consilience.wire.disclosure import Limits
 from consilience.wire.message import message_type
+from consilience.wire.moment_facts import Coded
 
 State = dict[str, Any]
 Exchange = Generator["Ask", "Replies", Any]
@@ -167,6 +168,8 @@ class SiteData:
         Over columns: limits of each feature that hold by its meaning; NaN where none are stated.
     hashes : (n, 16) uint8 array or None
         Over columns: keyed hashes of the ids, by which rows are matched.
+    coded : tuple of Coded
+        Which features are levels of one category.
     """
 
     features: NDArray[np.float64]
@@ -187,6 +190,7 @@ class SiteData:
     bounds: NDArray[np.float64] | None = None
     hashes: NDArray[np.uint8] | None = None
     target_name: str = ""
+    coded: tuple[Coded, ...] = ()
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -602,6 +606,8 @@ class Method(ABC):
         Of a method that takes the table of one site: name of the method for several sites.
     accepts_missing : bool
         Whether its steps work with empty cells of the features, which a study then may keep.
+    foreign_models : bool
+        Whether sites apply models that others made to their own rows: a policy must grant it.
     """
 
     name: ClassVar[str]
@@ -617,6 +623,7 @@ class Method(ABC):
     predictor: ClassVar[Any] = None
     several: ClassVar[str] = ""
     accepts_missing: ClassVar[bool] = False
+    foreign_models: ClassVar[bool] = False
 
     def validate(self) -> None:  # noqa: B027  a method without parameters has nothing to check
         """Check parameters; raise `ParameterError`."""

@@ -82,7 +82,9 @@ def sums(
     message: SumsRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Sums, State]:
     """Count and sum the rows."""
-    return Sums(n=count(data.n_rows), totals=aggregate(data.features)), state
+    x = data.features
+    totals = aggregate(x, columns=x, coded=data.coded)
+    return Sums(n=count(data.n_rows), totals=totals), state
 
 
 @step("deviations")
@@ -90,7 +92,9 @@ def deviations(
     message: Centre, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Deviations, State]:
     """Sum the squared deviations from the pooled mean."""
-    return Deviations(squares=aggregate((data.features - message.mean.value) ** 2)), state
+    x = data.features
+    squares = aggregate((x - message.mean.value) ** 2, columns=x, coded=data.coded)
+    return Deviations(squares=squares), state
 
 
 @dataclass(frozen=True, eq=False)

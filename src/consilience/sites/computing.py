@@ -17,7 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError, WireError
+from consilience.exceptions import (
+    ConsilienceError,
+    DisclosureError,
+    ProtocolError,
+    WireError,
+    shortened,
+)
 from consilience.methods.base import SiteData, Step, get_method
 from consilience.methods.phases import opening
 from consilience.methods.phases.prepare import steps_of
@@ -344,7 +350,7 @@ def _counted_up(step: Step, message: Any, work: Work, known: dict[str, Any]) -> 
 def refused(work: Work, reason: str, error: Exception) -> Outcome:
     """Return the outcome of a refusal: its public reason, and the trace for the site's own log."""
     prior = work.prior or Record(0, 0, "", b"")
-    envelope = _envelope(work, "refused", b"", reason, ())
+    envelope = _envelope(work, "refused", b"", shortened(reason), ())
     record = dataclasses.replace(
         prior,
         round=work.request.round,

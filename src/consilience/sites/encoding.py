@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from consilience.exceptions import StudyError
 from consilience.methods.base import Columns, Preparation
 from consilience.sites.source import is_number, plain_text
+from consilience.wire.moment_facts import Coded
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,18 @@ def feature_names(columns: Columns, preparation: Preparation) -> tuple[str, ...]
     if preparation.missing == "indicator":
         names += [f"{one.column}_missing" for one in plan if one.kind == "number"]
     return tuple(names)
+
+
+def coded_of(plan: tuple[Encoding, ...], columns: Columns) -> tuple[Coded, ...]:
+    """Prepared columns that are levels of one category, for the rules of what may leave."""
+    found, place = [], 0
+    for one in plan:
+        if one.kind != "number":
+            levels = columns.levels.get(one.column, ())
+            places = tuple(range(place, place + len(one.names)))
+            found.append(Coded(places, 0 < len(levels) <= len(set(one.values))))
+        place += len(one.names)
+    return tuple(found)
 
 
 def _encoding(name: str, columns: Columns, preparation: Preparation) -> Encoding:

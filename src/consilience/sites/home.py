@@ -13,31 +13,50 @@
       log.jsonl                                the site's own log
 
 `MemoryHome` keeps the same in memory, for a federation that lives in one process.
+
+A file that is not as it was written is a `DamageError` that names it. Records, series, jobs and
+outputs concern one run, ledger and kept draws a data set: what does not need the file goes on.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
+import stat
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from consilience.exceptions import RunError, WireError
+from consilience.exceptions import DamageError, RunError, WireError
 from consilience.wire.codec import digest, pack, unpack
-from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
+from consilience.wire.files import AppendLog, Beneath, atomic_write, explain, make_directory
 
 if TYPE_CHECKING:
     from consilience.sites.jobs import Jobs
 
+T = TypeVar("T")
+
+SERIES = "series.bin"
 _OLD = 3600.0
+_CHECKSUM = 32
+_DATA_IS_DAMAGED = (
+    "what the site keeps of this data set is damaged: nothing is answered on it before its steward "
+    "has restored it"
+)
+_NO_FILE_OF_OURS = frozenset(
+    {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP, errno.ENXIO}
+    | {errno.EACCES, errno.EPERM, errno.EIO}
+)
+"""Faults of one file or directory; others, such as a full disk, concern the whole home."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -82,17 +101,71 @@ class Record:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Record:
-        """Decode."""
+        """Decode; `DamageError` where the bytes are no record."""
         try:
-            return cls(**unpack(data, max_bytes=1 << 40))
-        except (WireError, TypeError):
-            raise RunError(
+            return cls(**_plain(data))
+        except (WireError, TypeError, ValueError):
+            raise DamageError(
                 "a record of this site is damaged: restore its home from a copy, or purge the run"
             ) from None
 
 
+def _plain(body: bytes) -> dict[str, Any]:
+    return dict(unpack(body, max_bytes=1 << 40))
+
+
+def _checked(body: bytes) -> bytes:
+    """Put a checksum before bytes: what a disk alters is a fault and not another answer."""
+    return hashlib.sha256(body).digest() + body
+
+
+def _body(data: bytes) -> bytes:
+    """Return what `_checked` was given; `WireError` where it is not as it was written."""
+    seal, body = data[:_CHECKSUM], data[_CHECKSUM:]
+    if hashlib.sha256(body).digest() != seal:
+        raise WireError("bytes that are not as they were written")
+    return body
+
+
 class Home(ABC):
-    """Interface of both homes."""
+    """Interface of both homes.
+
+    Raises
+    ------
+    DamageError
+        From everything that reads: what is kept is not as it was written.
+    RunError
+        The home as a whole cannot be read or written.
+    """
+
+    def where(self, *parts: str) -> str:
+        """What a file of the home is called towards the steward."""
+        return "/".join(parts)
+
+    def damaged(self, *parts: str, why: str = "is damaged") -> DamageError:
+        """Error about a file of the home: what to do, and what others are told."""
+        what, kind = self.where(*parts), parts[0]
+        copy = "restore it from a copy of the home"
+        if kind == "ledger":
+            return DamageError(
+                f"{what} {why}: {copy}, the newest there is: what was spent is counted in it",
+                public=_DATA_IS_DAMAGED,
+            )
+        if kind == "kept":
+            return DamageError(
+                f"{what} {why}: {copy}, because it cannot be drawn again without a new price",
+                public=_DATA_IS_DAMAGED,
+            )
+        if kind == "outputs":
+            return DamageError(f"{what} {why}: {copy}, or remove it")
+        return DamageError(f"{what} {why}: {copy}, or purge run {parts[1]}")
+
+    def _decoded(self, decode: Callable[[bytes], T], data: bytes, *parts: str) -> T:
+        """Decode what a file of the home has after its checksum."""
+        try:
+            return decode(_body(data))
+        except (WireError, DamageError, TypeError, ValueError):
+            raise self.damaged(*parts) from None
 
     @property
     @abstractmethod
@@ -164,13 +237,14 @@ class Home(ABC):
         """Drop a run's records; outputs and ledger stay."""
 
 
-def _is_run_id(run: str) -> bool:
+def is_run_id(run: str) -> bool:
+    """Whether a name may be a run's."""
     return _RUN_ID.fullmatch(run) is not None and ".." not in run
 
 
 def check_run_id(run: str) -> str:
     """Refuse run ids that could leave the home's directory."""
-    if not _is_run_id(run):
+    if not is_run_id(run):
         raise RunError("a run id with characters that are not allowed was refused")
     return run
 
@@ -204,11 +278,13 @@ class MemoryHome(Home):
     def record(self, run: str, round_: int, attempt: int) -> Record | None:
         """Return the record of one answered question, if there is one."""
         data = self._records.get((run, round_, attempt))
-        return None if data is None else Record.from_bytes(data)
+        if data is None:
+            return None
+        return self._decoded(Record.from_bytes, data, *_record_parts(run, round_, attempt))
 
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
-        self._records[(run, record.round, record.attempt)] = record.to_bytes()
+        self._records[(run, record.round, record.attempt)] = _checked(record.to_bytes())
         self._written[run] = time.time()
 
     def recorded(self) -> dict[str, float]:
@@ -217,11 +293,13 @@ class MemoryHome(Home):
 
     def series(self, run: str) -> dict[str, Any]:
         """Last releases of a run's repeated sums, over all lines of questions."""
-        return dict(unpack(self._series[run])) if run in self._series else {}
+        if run not in self._series:
+            return {}
+        return self._decoded(_plain, self._series[run], "runs", run, SERIES)
 
     def write_series(self, run: str, series: dict[str, Any]) -> None:
         """Keep them; before the reply that they describe is committed."""
-        self._series[run] = pack(series)
+        self._series[run] = _checked(pack(series))
 
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
         """Keep files of a run at the site."""
@@ -252,11 +330,11 @@ class MemoryHome(Home):
     def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
         """Read what was drawn once for a data set, if it was."""
         data = self._kept.get((data_id, name))
-        return None if data is None else dict(unpack(data, max_bytes=1 << 40))
+        return None if data is None else self._decoded(_plain, data, *_kept_parts(data_id, name))
 
     def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
         """Keep it."""
-        self._kept[(data_id, name)] = pack(value)
+        self._kept[(data_id, name)] = _checked(pack(value))
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
@@ -302,56 +380,80 @@ class DiskHome(Home):
         # Opened on use: opening repairs the file, which only the process that writes it may do.
         return AppendLog(self.path / "log.jsonl", lambda data: data.rfind(b"\n") + 1)
 
-    def _record_path(self, run: str, round_: int, attempt: int) -> Path:
-        return self.path / "runs" / check_run_id(run) / f"{round_:06d}-{attempt:03d}.record"
+    def where(self, *parts: str) -> str:
+        """Path of a file."""
+        return str(self.path.joinpath(*parts))
+
+    def _read(self, *parts: str) -> bytes | None:
+        """Content of a file, None where there is nothing."""
+        path = self.path.joinpath(*parts)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(handle, "rb") as file:
+                if not stat.S_ISREG(os.fstat(handle).st_mode):
+                    raise self.damaged(*parts, why="is no file")
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._fault(error, "read", *parts) from error
+
+    def _write(self, data: bytes, *parts: str) -> None:
+        """Write a file; what is in its way alone is damage."""
+        try:
+            atomic_write(self.path.joinpath(*parts), data)
+        except RunError as error:
+            if isinstance(error.__cause__, OSError):
+                raise self._fault(error.__cause__, "written", *parts) from error
+            raise
+
+    def _fault(self, error: OSError, verb: str, *parts: str) -> RunError:
+        if error.errno in _NO_FILE_OF_OURS:
+            return self.damaged(*parts, why=f"cannot be {verb} ({error.strerror})")
+        return explain(error, {"written": "write"}.get(verb, verb), self.path.joinpath(*parts))
 
     def record(self, run: str, round_: int, attempt: int) -> Record | None:
         """Return the record of one answered question, if there is one."""
-        path = self._record_path(run, round_, attempt)
-        if not path.exists():
-            return None
-        return Record.from_bytes(_read(path))
+        parts = _record_parts(run, round_, attempt)
+        data = self._read(*parts)
+        return None if data is None else self._decoded(Record.from_bytes, data, *parts)
 
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
-        atomic_write(self._record_path(run, record.round, record.attempt), record.to_bytes())
+        self._write(_checked(record.to_bytes()), *_record_parts(run, record.round, record.attempt))
 
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
         try:
-            return {
-                folder.name: max(p.stat().st_mtime for p in (folder, *folder.glob("*.record")))
-                for folder in (self.path / "runs").glob("[!.]*")
-                if folder.is_dir() and _is_run_id(folder.name)
-            }
+            names = [name for name in os.listdir(self.path / "runs") if is_run_id(name)]
+        except FileNotFoundError:
+            return {}
         except OSError as error:
             raise explain(error, "read", self.path / "runs") from error
+        folders = [self.path / "runs" / name for name in sorted(names)]
+        return {folder.name: _last_written(folder) for folder in folders if folder.is_dir()}
 
     def series(self, run: str) -> dict[str, Any]:
         """Last releases of a run's repeated sums, over all lines of questions."""
-        path = self.path / "runs" / check_run_id(run) / "series.bin"
-        if not path.exists():
-            return {}
-        try:
-            return dict(unpack(_read(path), max_bytes=1 << 40))
-        except (WireError, TypeError, ValueError):
-            raise RunError(f"{path} is damaged: restore it before the run goes on") from None
+        parts = ("runs", check_run_id(run), SERIES)
+        data = self._read(*parts)
+        return {} if data is None else self._decoded(_plain, data, *parts)
 
     def write_series(self, run: str, series: dict[str, Any]) -> None:
         """Keep them; before the reply that they describe is committed."""
-        atomic_write(self.path / "runs" / check_run_id(run) / "series.bin", pack(series))
+        self._write(_checked(pack(series)), "runs", check_run_id(run), SERIES)
 
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
         """Keep files of a run at the site."""
         for name, data in sorted(outputs.items()):
-            atomic_write(self.path / "outputs" / check_run_id(run) / _output_name(name), data)
+            self._write(data, "outputs", check_run_id(run), _output_name(name))
 
     def read_output(self, run: str, name: str) -> bytes:
         """Read one of them; `RunError` where it does not exist."""
-        path = self.path / "outputs" / check_run_id(run) / _output_name(name)
-        if not path.is_file():
+        data = self._read("outputs", check_run_id(run), _output_name(name))
+        if data is None:
             raise RunError(f"no output {name!r} of run {run} is kept in {self.path}")
-        return _read(path)
+        return data
 
     def output_names(self, run: str) -> tuple[str, ...]:
         """Names of the files kept for a run."""
@@ -361,45 +463,35 @@ class DiskHome(Home):
     def runs(self) -> tuple[str, ...]:
         """Runs that left outputs."""
         folder = self.path / "outputs"
-        return tuple(sorted(p.name for p in folder.glob("[!.]*"))) if folder.is_dir() else ()
+        if not folder.is_dir():
+            return ()
+        return tuple(sorted(p.name for p in folder.glob("[!.]*") if is_run_id(p.name)))
 
     def ledger(self, data_id: str) -> dict[str, Any]:
         """Read the ledger of a data set."""
-        path = self.path / "ledger" / f"{data_id}.json"
-        if not path.exists():
+        parts = _ledger_parts(data_id)
+        data = self._read(*parts)
+        if data is None:
             return {}
-        try:
-            read = json.loads(_read(path))
-        except ValueError:
-            read = None
-        if not isinstance(read, dict):
-            raise RunError(f"the ledger {path} is damaged: restore it before anything else runs")
+        read = _json(data)
+        if read is None:
+            raise self.damaged(*parts)
         return read
 
     def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
         """Write it, durably."""
         text = json.dumps(ledger, indent=1, sort_keys=True) + "\n"
-        atomic_write(self.path / "ledger" / f"{data_id}.json", text.encode())
-
-    def _kept_path(self, data_id: str, name: str) -> Path:
-        return self.path / "kept" / data_id / f"{digest(name.encode())[:32]}.bin"
+        self._write(text.encode(), *_ledger_parts(data_id))
 
     def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
         """Read what was drawn once for a data set, if it was."""
-        path = self._kept_path(data_id, name)
-        if not path.exists():
-            return None
-        try:
-            return dict(unpack(_read(path), max_bytes=1 << 40))
-        except (WireError, TypeError, ValueError):
-            raise RunError(
-                f"{path} is damaged: restore it, because it cannot be drawn again without a new "
-                "price"
-            ) from None
+        parts = _kept_parts(data_id, name)
+        data = self._read(*parts)
+        return None if data is None else self._decoded(_plain, data, *parts)
 
     def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
         """Keep it, durably."""
-        atomic_write(self._kept_path(data_id, name), pack(value))
+        self._write(_checked(pack(value)), *_kept_parts(data_id, name))
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
@@ -409,22 +501,51 @@ class DiskHome(Home):
 
     def read_log(self) -> tuple[dict[str, Any], ...]:
         """Return the lines of the site's own log."""
-        path = self.path / "log.jsonl"
-        lines = _read(path).decode("utf-8", "replace").splitlines() if path.exists() else []
-        return tuple(json.loads(line) for line in lines)
+        return tuple(_log_line(line) for line in (self._read("log.jsonl") or b"").splitlines())
 
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""
-        import shutil
-
-        folder = self.path / "runs" / check_run_id(run)
         try:
-            if folder.exists():
-                shutil.rmtree(folder)
+            Beneath(self.path).remove("runs", check_run_id(run))
         except OSError as error:
-            raise explain(error, "remove", folder) from error
+            raise explain(error, "remove", self.path / "runs" / run) from error
         # Last: without its job a held reply is held still.
         self.jobs.purge(run)
+
+
+def _record_parts(run: str, round_: int, attempt: int) -> tuple[str, ...]:
+    return "runs", check_run_id(run), f"{round_:06d}-{attempt:03d}.record"
+
+
+def _ledger_parts(data_id: str) -> tuple[str, ...]:
+    return "ledger", f"{data_id}.json"
+
+
+def _kept_parts(data_id: str, name: str) -> tuple[str, ...]:
+    return "kept", data_id, f"{digest(name.encode())[:32]}.bin"
+
+
+def _last_written(folder: Path) -> float:
+    """Time of the newest record; the folder's own while there is none."""
+    last = 0.0
+    for path in (folder, *folder.glob("*.record")):
+        with suppress(OSError):
+            last = max(last, path.lstat().st_mtime)
+    return last
+
+
+def _log_line(line: bytes) -> dict[str, Any]:
+    """A line of the log, as far as it can be read."""
+    return _json(line) or {"event": "a line that cannot be read"}
+
+
+def _json(data: bytes) -> dict[str, Any] | None:
+    """Read an object; None where the bytes are none."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 @contextmanager
@@ -461,16 +582,10 @@ def _sweep(home: Path) -> None:
     """Remove what a killed process had begun to write."""
     for folder in ("runs", "outputs"):
         for part in (home / folder).glob("*/.*.part"):
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
     for part in (home / "jobs").glob("*/.*.part"):
         # Another process may be writing there: only what is old was left by a dead one.
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             if time.time() - part.stat().st_mtime > _OLD:
                 part.unlink()
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise explain(error, "read", path) from error

@@ -14,17 +14,18 @@ two decisions cannot both be made; a held reply without a file is computed, and 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from consilience.exceptions import ParameterError
-from consilience.sites.home import Record, check_run_id
+from consilience.exceptions import DamageError, ParameterError
+from consilience.sites.home import Record, check_run_id, is_run_id
 from consilience.wire.codec import decode_message, plain_fields
 from consilience.wire.envelope import Reply
-from consilience.wire.files import explain
+from consilience.wire.files import Beneath, explain
 from consilience.wire.message import Disclosure, iterate_fields
 from consilience.wire.states import Snapshot, StateFile
 from consilience.wire.transcript import describe_shape
@@ -40,6 +41,8 @@ TABLE = {
 NOT_RELEASED = "the steward did not release the reply"
 """All that a coordinator reads of a refusal: the steward's reason may tell of the data."""
 _MOST_REASON = 300
+_FACTS = {"method", "step", "since", "bytes", "fields"}
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 Hold = Literal["none", "per-record", "all"]
 
@@ -116,19 +119,33 @@ class Jobs:
         return found.st_ino, found.st_mtime_ns
 
     def all(self) -> list[Job]:
-        """All jobs, in order.
+        """All jobs in order, except damaged ones: one stops no other.
 
         Raises
         ------
         RunError
-            A file of them is damaged or cannot be read.
+            The home cannot be read.
         """
-        found = []
+        return self._read()[0]
+
+    def damages(self) -> list[DamageError]:
+        """What is damaged among the jobs; `RunError` as in `all`."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[list[Job], list[DamageError]]:
+        found, damages = [], []
         for key in sorted(self._keys()):
-            state, version, facts = self.state(*key).read()
-            if version:
-                found.append(Job(*key, state, facts))
-        return found
+            state = self.state(*key)
+            try:
+                name, version, facts = state.read()
+            except DamageError as error:
+                damages.append(error)
+                continue
+            if version and not facts.keys() >= _FACTS:
+                damages.append(state.damaged())
+            elif version:
+                found.append(Job(*key, name, facts))
+        return found, damages
 
     def waiting(self) -> list[Job]:
         """Jobs that are held, in order."""
@@ -158,25 +175,22 @@ class Jobs:
         return self.state(run, round_, attempt).move(HELD, REFUSED, **facts)
 
     def is_held(self, run: str) -> bool:
-        """Whether a reply of a run waits for the steward."""
+        """Whether a reply of a run waits for the steward; `DamageError` where that is not known."""
         keys = [key for key in self._keys() if key[0] == run]
         return any(self.state(*key).read().state == HELD for key in keys)
 
     def purge(self, run: str) -> None:
         """Drop the jobs of a run."""
-        import shutil
-
         for key in [key for key in self._memory if key[0] == run]:
             del self._memory[key]
         if self._folder is None:
             return
-        folder = self._folder / check_run_id(run)
         try:
-            shutil.rmtree(folder)
+            Beneath(self._folder).remove(check_run_id(run))
         except FileNotFoundError:
             return
         except OSError as error:
-            raise explain(error, "remove", folder) from error
+            raise explain(error, "remove", self._folder / run) from error
 
     def _keys(self) -> Iterator[tuple[str, int, int]]:
         yield from list(self._memory)
@@ -185,8 +199,9 @@ class Jobs:
         try:
             for path in self._folder.glob("[!.]*/[!.]*.json"):
                 round_, _, attempt = path.stem.partition("-")
-                if round_.isdecimal() and attempt.isdecimal():
-                    yield check_run_id(path.parent.name), int(round_), int(attempt)
+                run = path.parent.name
+                if is_run_id(run) and _NUMBER.fullmatch(round_) and _NUMBER.fullmatch(attempt):
+                    yield run, int(round_), int(attempt)
         except OSError as error:
             raise explain(error, "read", self._folder) from error
 

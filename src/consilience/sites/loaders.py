@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal
 
+from consilience.exceptions import StudyError
 from consilience.methods.base import Columns, Preparation
 from consilience.sites.home import DiskHome
 from consilience.sites.jobs import Hold
@@ -39,7 +41,9 @@ def memory_site(
     read = read_source(table)
 
     def load(columns: Columns, preparation: Preparation, partition: Partition = "rows") -> Loaded:
-        return load_with_report(read, columns, preparation, own, partition=partition)
+        return load_with_report(
+            read, columns, preparation, own, partition=partition, min_records=rules.min_records
+        )
 
     return Site(name, load, policy=rules, partner_key=partner_key)
 
@@ -63,14 +67,17 @@ def file_site(
     Raises
     ------
     StudyError
-        The policy is wrong, or the home's path cannot be found out.
+        The policy is wrong, nothing is on offer under a strict one, or the home's path cannot be
+        found out.
     RunError
         The home cannot be created.
     """
 
     def load(columns: Columns, preparation: Preparation, partition: Partition = "rows") -> Loaded:
         read = read_source(file.source, file.base)
-        return load_with_report(read, columns, preparation, file.columns, partition=partition)
+        return load_with_report(
+            read, columns, preparation, own, partition=partition, min_records=policy.min_records
+        )
 
     def load_once(
         columns: Columns, preparation: Preparation, partition: Partition = "rows"
@@ -86,6 +93,7 @@ def file_site(
         return found
 
     policy = Policy.from_settings(file.policy)
+    own = offered_columns(file, policy)
     home = DiskHome(file.home_path)
     key = file.partner_key()
     loader = load_once if cache else load
@@ -98,3 +106,23 @@ def file_site(
         partner_key=key,
         hold=file.release.held if hold is None else hold,
     )
+
+
+def offered_columns(file: SiteFile, policy: Policy) -> SiteColumns:
+    """What a site file says of columns; under a strict policy nothing is on offer but by its list.
+
+    Raises
+    ------
+    StudyError
+        The policy is strict and the file neither offers columns nor lists features of its own.
+    """
+    own = file.columns
+    if policy.preset != "strict" or own.offered is not None:
+        return own
+    if not own.features:
+        raise StudyError(
+            f'site {file.name}: under policy preset "strict" the site file says which columns '
+            "studies may name: add [columns.offered], which 'consilience site offer SITE_TOML' "
+            "proposes"
+        )
+    return dataclasses.replace(own, offered={})

@@ -10,13 +10,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from consilience.exceptions import ProtocolError, RunError
+from consilience.exceptions import ProtocolError, RunError, WireError
 from consilience.methods.base import SiteData, get_method
 from consilience.sites import quick_csv
 from consilience.sites.home import Home
@@ -76,9 +76,17 @@ class SiteOutput:
     run: str
 
     def _rows(self) -> dict[str, Any]:
-        read = unpack(self.home.read_output(self.run, ROWS), max_bytes=1 << 40)
-        if not isinstance(read, dict):
-            raise RunError(f"the outputs of run {self.run} are damaged")
+        return self._read(ROWS, lambda data: unpack(data, max_bytes=1 << 40), "rows", "columns")
+
+    def _read(self, name: str, decode: Callable[[bytes], Any], *keys: str) -> dict[str, Any]:
+        """Read a file; `DamageError` where it is not what a run leaves."""
+        data = self.home.read_output(self.run, name)
+        try:
+            read = decode(data)
+        except (WireError, ValueError, RecursionError):
+            read = None
+        if not isinstance(read, dict) or not set(keys) <= read.keys():
+            raise self.home.damaged("outputs", self.run, name)
         return read
 
     @property
@@ -114,7 +122,7 @@ class SiteOutput:
 
     def left(self) -> Left:
         """Everything that a run which follows this one may use."""
-        provenance = self.provenance
+        provenance = self._read(PROVENANCE, json.loads, "method", "content_hash")
         rows: dict[str, Any] = {"rows": np.empty(0, dtype=np.int64), "columns": {}}
         if ROWS in self.home.output_names(self.run):
             rows = self._rows()
@@ -129,16 +137,12 @@ class SiteOutput:
     @property
     def arrays(self) -> dict[str, Any]:
         """Arrays of the predictor that this run left."""
-        stored = unpack(self.home.read_output(self.run, PREDICTOR), max_bytes=1 << 40)
-        if not isinstance(stored, dict):
-            raise RunError(f"the outputs of run {self.run} are damaged")
-        return stored
+        return self._read(PREDICTOR, lambda data: unpack(data, max_bytes=1 << 40))
 
     @property
     def provenance(self) -> dict[str, Any]:
         """Where the outputs come from: run, study, method, rows read and kept, content hash."""
-        read: dict[str, Any] = json.loads(self.home.read_output(self.run, PROVENANCE))
-        return read
+        return self._read(PROVENANCE, json.loads, "method", "rows_read", "rows_kept")
 
 
 def encode_outputs(

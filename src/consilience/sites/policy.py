@@ -6,11 +6,14 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from consilience.exceptions import ParameterError, StudyError
+from consilience.exceptions import DisclosureError, ParameterError, StudyError
 from consilience.wire.disclosure import Limits
 from consilience.wire.message import Disclosure
+
+if TYPE_CHECKING:
+    from consilience.methods.base import Method
 
 Preset = Literal["strict", "consortium", "simulation"]
 
@@ -47,6 +50,8 @@ class Policy:
     share_names : bool
         Whether the names of the site's own columns may leave, beside their coefficients (studies
         over columns, at the initiator).
+    foreign_models : bool
+        Whether models that other parties made may be asked about the site's rows.
     max_revealed_rank : "default", "full" or int
         Directions of the columns that may ever be known: all but one, all, or so many.
     max_epsilon : float
@@ -69,6 +74,7 @@ class Policy:
     share_ids: bool = _BY_PRESET
     share_response: bool = _BY_PRESET
     share_names: bool = _BY_PRESET
+    foreign_models: bool = _BY_PRESET
     max_revealed_rank: Literal["default", "full"] | int = _BY_PRESET
     max_epsilon: float = _BY_PRESET
     max_runs: int | None = _BY_PRESET
@@ -106,6 +112,7 @@ class Policy:
             ("share_ids", isinstance(self.share_ids, bool), "true or false"),
             ("share_response", isinstance(self.share_response, bool), "true or false"),
             ("share_names", isinstance(self.share_names, bool), "true or false"),
+            ("foreign_models", isinstance(self.foreign_models, bool), "true or false"),
             (
                 "max_revealed_rank",
                 self.max_revealed_rank in ("default", "full") or _whole(self.max_revealed_rank, 0),
@@ -161,6 +168,20 @@ class Policy:
             return self.per_record
         return True
 
+    def check_method(self, method: type[Method]) -> None:
+        """Check that a method asks for nothing that the policy lets no study do.
+
+        Raises
+        ------
+        DisclosureError
+        """
+        if method.foreign_models and not self.foreign_models:
+            sentence = (
+                f"the policy does not let models of others be asked about the site's rows, as "
+                f"method {method.name!r} does (its steward grants it by foreign_models)"
+            )
+            raise DisclosureError(sentence, public=sentence)
+
     def revealed_limit(self, rank: int) -> int:
         """Directions that may ever be known of columns of this rank."""
         if self.max_revealed_rank == "full":
@@ -180,6 +201,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "share_ids": False,
         "share_response": False,
         "share_names": False,
+        "foreign_models": False,
         "max_revealed_rank": 0,
         "max_epsilon": 0.0,
         "max_runs": 200,
@@ -193,6 +215,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "share_ids": True,
         "share_response": False,
         "share_names": False,
+        "foreign_models": True,
         "max_revealed_rank": "default",
         "max_epsilon": 0.0,
         "max_runs": 200,
@@ -206,6 +229,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "share_ids": True,
         "share_response": True,
         "share_names": True,
+        "foreign_models": True,
         "max_revealed_rank": "full",
         "max_epsilon": 1e6,
         "max_runs": None,

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, StudyError
 from consilience.methods.base import Columns, Preparation, SiteData
-from consilience.sites.encoding import Encoding, encodings, feature_names, match
-from consilience.sites.own_columns import EVERY, SiteColumns
+from consilience.sites.encoding import Encoding, coded_of, encodings, feature_names, match
+from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.source import Table, is_number, row_list
 
 Mask = NDArray[np.bool_]
@@ -54,6 +54,9 @@ class ColumnReport:
         Values outside the declared levels, at most 20.
     n_foreign : int
         Rows that hold one.
+    n_odd : int
+        Rows whose value counts as missing: it is not on offer, or no number or no level in too few
+        rows to be told of.
     """
 
     name: str
@@ -63,6 +66,14 @@ class ColumnReport:
     missing: int
     foreign: tuple[str, ...] = ()
     n_foreign: int = 0
+    n_odd: int = 0
+
+    def about_odd(self) -> str:
+        """Say how many values count as missing that are there."""
+        return (
+            f"Column {self.name}: {self.n_odd} values count as missing (not on offer, or not what "
+            "the study declares, in few rows)."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +130,8 @@ class Report:
                     f"Column {column.name}: {column.n_foreign} rows hold values outside the "
                     f"declared levels: {', '.join(column.foreign)}."
                 )
+            if column.n_odd:
+                said.append(column.about_odd())
         said += [f"Column {name} holds one value only." for name in self.constant]
         if self.missing_ids:
             said.append(f"{self.missing_ids} rows have no id.")
@@ -145,9 +158,12 @@ def load(
     site_columns: SiteColumns | None = None,
     *,
     partition: Literal["rows", "columns"] = "rows",
+    min_records: int = 1,
 ) -> SiteData:
     """Return the prepared rows; see `load_with_report`."""
-    return load_with_report(table, columns, preparation, site_columns, partition=partition).data
+    return load_with_report(
+        table, columns, preparation, site_columns, partition=partition, min_records=min_records
+    ).data
 
 
 def load_with_report(
@@ -157,6 +173,7 @@ def load_with_report(
     site_columns: SiteColumns | None = None,
     *,
     partition: Literal["rows", "columns"] = "rows",
+    min_records: int = 1,
 ) -> Loaded:
     """Prepare a site's table as the study says.
 
@@ -170,6 +187,11 @@ def load_with_report(
         Over columns, rows are matched by id: those without an id, or with one that occurs twice,
         are left out, and rows without a target stay (their outcome is to be predicted). Over rows,
         missing and repeated ids are counted only.
+    min_records : int
+        Of the site's policy. What is odd in fewer rows than that (a value that is no number or no
+        level, or none where the study wants one) stops nothing: the value counts as missing, and
+        the row is left out where the study refuses missing values. Otherwise a study could ask, by
+        what it declares, whether there is anybody with a certain value.
 
     Returns
     -------
@@ -191,7 +213,7 @@ def load_with_report(
         from consilience.sites.source_long import wide_table
 
         table = wide_table(table, columns, own)
-    loader = _Loader(table, columns, preparation, own, partition)
+    loader = _Loader(table, columns, preparation, own, partition, min_records)
     try:
         return loader.run()
     except DataError as error:
@@ -226,8 +248,10 @@ class _Loader:
         preparation: Preparation,
         site_columns: SiteColumns,
         partition: str,
+        min_records: int,
     ) -> None:
         self.table = table
+        self.few = min_records if partition == "rows" else 1
         self.columns = site_columns.merged(columns, partition)
         self.preparation = preparation
         self.site = site_columns
@@ -235,6 +259,7 @@ class _Loader:
         self.missing: dict[str, Mask] = {}
         self.foreign: dict[str, tuple[tuple[str, ...], int]] = {}
         self.outside: dict[str, None] = {}
+        self.odd: dict[str, int] = {}
         self.reasons: dict[str, Mask] = {}
         self.unmatchable = (0, 0)
         self.read: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]] = {}
@@ -244,6 +269,8 @@ class _Loader:
         plan = encodings(self.columns, self.preparation)
         if self.partition == "columns" and self.columns.id is None:
             raise StudyError("a study over columns needs an id column in [data]")
+        if self.partition == "rows":
+            self.site.check_offer(self.columns, self.preparation)
         self._check_columns()
         features = self._features(plan)
         target = self._target()
@@ -278,6 +305,7 @@ class _Loader:
             n_read=self.table.n_rows,
             content_hash=self.table.content_hash,
             bounds=self._bounds(plan),
+            coded=coded_of(plan, self.columns),
             **{role: kept(values) for role, values in texts.items()},
         )
         report = self._report(data, keep, texts["id"])
@@ -338,7 +366,7 @@ class _Loader:
                 "its type is not a number",
             )
         values, wrong = self.table.numbers(local, self.site.codes(name))
-        if len(wrong):
+        if len(wrong) >= self.few:
             raise _refusal(
                 name,
                 f"holds text in {len(wrong)} cells where the study expects numbers"
@@ -351,15 +379,29 @@ class _Loader:
             with np.errstate(over="ignore"):  # infinite values are refused below
                 values = values * unit.scale + unit.offset
         infinite = np.flatnonzero(np.isinf(values))
-        if len(infinite):
+        if len(infinite) >= self.few:
             raise _refusal(
                 name,
                 f"holds {len(infinite)} infinite values{row_list(infinite + 1)}: correct them, or "
                 "list what stands for a missing value in [columns] missing_codes",
                 "infinite values",
             )
+        odd = np.isinf(values) | self._off_offer(name)
+        if odd.any():
+            values = np.where(odd, np.nan, values)
+        odd[wrong] = True
+        self.odd[name] = int(np.count_nonzero(odd))
         self._note_missing(name, np.isnan(values))
         return values
+
+    def _off_offer(self, name: str) -> Mask:
+        """Rows with a value that is not on offer."""
+        offer = self.site.offer(name) if self.partition == "rows" else NUMBER
+        if isinstance(offer, str):
+            return np.zeros(self.table.n_rows, dtype=bool)
+        positions, texts = self.table.categories(self.site.local(name), self.site.codes(name))
+        off: Mask = np.append(match(texts, offer) < 0, False)[positions]
+        return off
 
     def _categories(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         if name not in self.read:
@@ -378,6 +420,9 @@ class _Loader:
                 "its type is neither text nor a number",
             )
         positions, texts = self.table.categories(local, self.site.codes(name))
+        odd = self._off_offer(name)
+        self.odd[name] = int(np.count_nonzero(odd))
+        positions = np.where(odd, -1, positions)
         self._note_missing(name, positions < 0)
         return positions, texts
 
@@ -393,7 +438,12 @@ class _Loader:
         if n_foreign:
             present = np.unique(positions[codes == -2])
             self.foreign[name] = (tuple(texts[i] for i in present[:SHOWN_LEVELS]), n_foreign)
-            self.outside[declared] = None
+            if n_foreign >= self.few:
+                self.outside[declared] = None
+            else:
+                codes[codes == -2] = -1
+                self.odd[name] += n_foreign
+                self._note_missing(name, codes < 0)
         return codes
 
     def _note_missing(self, name: str, missing: Mask) -> None:
@@ -433,6 +483,15 @@ class _Loader:
             codes = self._codes(one.column, levels, one.column)
             found = [codes == i for i in match(one.values, levels)]
             unknown = codes < 0
+        rare = min(np.count_nonzero(cells) for cells in found) < self.few
+        if one.kind == "indicator" and self.few > 1 and rare:
+            # Also of nobody: else a study could ask whether there is anybody with some value.
+            raise _refusal(
+                one.column,
+                f"has an indicator of a value that fewer than {self.few} rows have: leave it out "
+                "of [preparation] indicators",
+                f"an indicator is of a value that fewer than {self.few} rows have",
+            )
         return [np.where(unknown, np.nan, cells) for cells in found]
 
     def _target(self) -> NDArray[Any] | None:
@@ -457,13 +516,17 @@ class _Loader:
             return None
         weight = self._numbers(name)
         wrong = np.flatnonzero(weight <= 0)
-        if len(wrong):
+        if len(wrong) >= self.few:
             raise _refusal(
                 name,
                 f"is the weight and is not positive in {len(wrong)} rows{row_list(wrong + 1)}: "
                 "every weight must be above 0",
                 "weights that are not positive",
             )
+        if len(wrong):
+            weight = np.where(weight > 0, weight, np.nan)
+            self.odd[name] += len(wrong)
+            self._note_missing(name, np.isnan(weight))
         return weight
 
     def _sequence(self) -> NDArray[np.int64] | None:
@@ -489,15 +552,14 @@ class _Loader:
             own = {*self.columns.features, self.columns.weight}
             found = {name: mask for name, mask in found.items() if name in own}
         if rule == "complete-rows":
-            keep = np.ones(self.table.n_rows, dtype=bool)
-            self.reasons = found
-            for mask in found.values():
-                keep &= ~mask
-            if not keep.any():
+            keep = self._complete(found)
+            if keep.sum() < max(self.few, 1):
+                few = f"fewer than {self.few} rows" if self.few > 1 else "no row"
+                verb = "are" if self.few > 1 else "is"
                 raise DataError(
-                    f"no row of {self.table.description} is complete: "
+                    f"{few} of {self.table.description} {verb} complete: "
                     f"columns {_listed(found)} have missing values",
-                    public="no row is complete",
+                    public=f"{few} {verb} complete",
                 )
             return self._matchable(keep)
         if rule != "refuse":
@@ -505,19 +567,31 @@ class _Loader:
             fillable -= {self.columns.target, self.columns.agent, self.columns.entity}
             fillable -= {self.columns.weight, self.columns.id}
             found = {name: mask for name, mask in found.items() if name not in fillable}
-        if found:
-            self._refuse_missing(found)
-        return self._matchable(np.ones(self.table.n_rows, dtype=bool))
+        keep = self._complete(found)
+        if np.count_nonzero(~keep) >= self.few:
+            many = {name: m for name, m in found.items() if np.count_nonzero(m) >= self.few}
+            self._refuse_missing(found, tuple(many))
+        return self._matchable(keep)
 
-    def _refuse_missing(self, found: dict[str, Mask]) -> None:
+    def _complete(self, found: dict[str, Mask]) -> Mask:
+        """Rows without a missing value in these columns; the others are left out because of it."""
+        self.reasons = found
+        keep = np.ones(self.table.n_rows, dtype=bool)
+        for mask in found.values():
+            keep &= ~mask
+        return keep
+
+    def _refuse_missing(self, found: dict[str, Mask], told: tuple[str, ...]) -> None:
+        """Refuse rows with missing values; of columns that lack few values nothing is told."""
         name, mask = next(iter(found.items()))
         rows = np.flatnonzero(mask)
         more = f" (so do {_listed(list(found)[1:])})" if len(found) > 1 else ""
+        where = f"column {_listed(told)}: " if told else ""
         raise DataError(
             f"column {name!r} has no value in {len(rows)} of {len(mask)} rows"
             f"{row_list(rows + 1)}{more}: complete the table, or let the study choose another "
             "rule in [preparation] missing",
-            public=f"column {_listed(found)}: missing values, which the study refuses",
+            public=f"{where}missing values, which the study refuses",
         )
 
     def _matchable(self, keep: Mask) -> Mask:
@@ -588,6 +662,7 @@ class _Loader:
             missing=int(np.count_nonzero(self.missing[name])),
             foreign=foreign,
             n_foreign=n_foreign,
+            n_odd=self.odd.get(name, 0),
         )
 
 

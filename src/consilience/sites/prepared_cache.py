@@ -22,11 +22,13 @@ import numpy as np
 
 from consilience.exceptions import RunError, WireError
 from consilience.methods.base import Columns, Preparation, SiteData
+from consilience.sites.policy import Policy
 from consilience.sites.prepare import ColumnReport, Loaded, Report
 from consilience.sites.source import source_path
 from consilience.sites.study import SiteFile
 from consilience.wire.codec import digest, pack, unpack
 from consilience.wire.files import atomic_write, make_directory
+from consilience.wire.moment_facts import Coded
 
 FOLDER = "prepared"
 KEEP = 4
@@ -58,7 +60,8 @@ class PreparedCache:
         with open(path, "rb") as table:
             while block := table.read(1 << 20):
                 hashed.update(block)
-        made_from = (self._file.source, self._file.columns, columns, preparation, partition)
+        few = Policy.from_settings(self._file.policy).min_records
+        made_from = (self._file.source, self._file.columns, columns, preparation, partition, few)
         return digest(f"{__version__} {hashed.hexdigest()} {made_from!r}".encode())[:40]
 
     def get(self, key: str | None) -> Loaded | None:
@@ -122,6 +125,7 @@ def _used(path: Path) -> float:
 def _plain(loaded: Loaded) -> dict[str, Any]:
     data = {f.name: getattr(loaded.data, f.name) for f in dataclasses.fields(loaded.data)}
     data["levels"] = {name: list(levels) for name, levels in data["levels"].items()}
+    data["coded"] = [[list(of), whole] for of, whole in data["coded"]]
     report = {f.name: getattr(loaded.report, f.name) for f in dataclasses.fields(loaded.report)}
     report["columns"] = [dataclasses.asdict(column) for column in loaded.report.columns]
     return {
@@ -148,6 +152,7 @@ def _loaded(plain: dict[str, Any]) -> Loaded:
     data = {name: _texts(value) for name, value in plain["data"].items()}
     report = {name: _texts(value) for name, value in plain["report"].items()}
     data["levels"] = {name: tuple(levels) for name, levels in data["levels"].items()}
+    data["coded"] = tuple(Coded(tuple(of), whole) for of, whole in data["coded"])
     for name in ("feature_names", "sequence_names", "foreign_levels"):
         data[name] = tuple(data[name])
     columns = [

@@ -8,8 +8,9 @@ log before it happens.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from consilience.exceptions import ParameterError
+from consilience.exceptions import DamageError, ParameterError, RunError
 from consilience.sites.home import DiskHome, Home
 from consilience.sites.prepared_cache import purge_prepared
 from consilience.sites.site import Site
@@ -20,7 +21,7 @@ DAY = 86400.0
 def old_runs(home: Home, days: float, *, now: float | None = None) -> dict[str, float]:
     """Return runs whose last question is more than `days` days ago, with their age in days.
 
-    Runs with a reply that waits for the steward are not among them.
+    Runs with a reply that waits for the steward, or of which that is not known, are not among them.
 
     Raises
     ------
@@ -34,7 +35,14 @@ def old_runs(home: Home, days: float, *, now: float | None = None) -> dict[str, 
     now = time.time() if now is None else now
     ages = {run: (now - last) / DAY for run, last in home.recorded().items()}
     old = {run: age for run, age in sorted(ages.items()) if age > days}
-    return {run: age for run, age in old.items() if not home.jobs.is_held(run)}
+    return {run: age for run, age in old.items() if not _may_wait(home, run)}
+
+
+def _may_wait(home: Home, run: str) -> bool:
+    try:
+        return home.jobs.is_held(run)
+    except DamageError:
+        return True
 
 
 def purge_run(site: Site, run: str, why: str) -> None:
@@ -50,18 +58,37 @@ def purge_run(site: Site, run: str, why: str) -> None:
 
 
 def purge_old(
-    site: Site, days: float, *, now: float | None = None, why: str = "retention"
+    site: Site,
+    days: float,
+    *,
+    now: float | None = None,
+    why: str = "retention",
+    on_error: Callable[[str, RunError], None] | None = None,
 ) -> dict[str, float]:
     """Purge runs that were not asked for some days; returns their ages in days.
+
+    Parameters
+    ----------
+    on_error : callable, optional
+        ``on_error(run, error)`` for a run that cannot be purged; the others are. Without it the
+        first such error is raised when all others are purged.
 
     Raises
     ------
     ParameterError, RunError
         As `old_runs` and `purge_run`.
     """
-    found = old_runs(site.home, days, now=now)
-    for run, age in found.items():
-        purge_run(site, run, f"{why}: last asked {age:.1f} days ago, kept for {days:g}")
+    found, errors = old_runs(site.home, days, now=now), []
+    for run, age in list(found.items()):
+        try:
+            purge_run(site, run, f"{why}: last asked {age:.1f} days ago, kept for {days:g}")
+        except RunError as error:
+            del found[run]
+            errors.append(error)
+            if on_error is not None:
+                on_error(run, error)
     if isinstance(site.home, DiskHome):
         purge_prepared(site.home.path, older_than=days)
+    if errors and on_error is None:
+        raise errors[0]
     return found

@@ -11,6 +11,8 @@
    until then the answer is `Held`, and asking again gives the reply, or a refusal.
 
 Whatever goes wrong becomes a refusal whose reason names no value; the site's own log has the rest.
+Where a file of the home is damaged, what needs it is refused too, but nothing is kept of that: once
+the file is restored, the question is answered as if nothing had been.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import numpy as np
 from consilience.exceptions import (
     BudgetError,
     ConsilienceError,
+    DamageError,
     DataError,
     DisclosureError,
     ProtocolError,
@@ -115,6 +118,7 @@ class Site:
         self._prepared: dict[str, tuple[bytes, Transforms, SiteData]] = {}
         self._secret_seed: int | None = None
         self.computed = 0
+        self._damages: dict[str, str] = {}
 
     def answer(self, request: bytes) -> bytes | Held:
         """Answer one question; see the module's text for what happens.
@@ -146,18 +150,20 @@ class Site:
         if request.site != self.name:
             raise WireError(f"a request to {request.site[:60]!r} reached site {self.name!r}")
         check_run_id(request.run)
-        request_digest = digest(data)
-        known = self.home.record(request.run, request.round, request.attempt)
-        if known is not None and known.request_digest == request_digest:
-            return self._leaving(request.run, known)
-        work = Work(
-            request, request_digest, _NO_ROWS, None, {}, self.policy, self._secret_seed, _release()
-        )
+        work = self._asked(request, digest(data))
+        try:
+            known = self.home.record(request.run, request.round, request.attempt)
+            if known is not None and known.request_digest == work.request_digest:
+                return self._leaving(request.run, known)
+        except DamageError as error:
+            return self._refused_for(work, error)
         try:
             if known is not None:
                 sentence = "this round was already answered to another question"
                 raise WireError(sentence, public=sentence)
             work = self._complete(work)
+        except DamageError as error:
+            return self._refused_for(work, error)
         except RunError:
             raise  # The home failed, not the question: it may be asked again.
         except ConsilienceError as error:
@@ -172,6 +178,35 @@ class Site:
 
     def finish(self, work: Work, outcome: Outcome) -> bytes | Held:
         """Keep what a step gave and return the reply; nothing leaves before it is written."""
+        try:
+            return self._finished(work, outcome)
+        except DamageError as error:
+            return self._refused_for(work, error)
+
+    def refuse(self, data: bytes, error: DamageError) -> bytes:
+        """Refuse a request because a file that it needs is damaged; nothing is kept of that."""
+        return self._refused_for(self._asked(Request.from_bytes(data), digest(data)), error)
+
+    def note_damage(self, run: str, error: DamageError) -> None:
+        """Note what is damaged where the steward finds it."""
+        self.home.log("damaged", run=run, reason=str(error))
+        self._damages[run] = str(error)
+
+    def take_damages(self) -> list[tuple[str, str]]:
+        """Take, for the steward, what was found damaged since the last time: run and sentence."""
+        found, self._damages = sorted(self._damages.items()), {}
+        return found
+
+    def _refused_for(self, work: Work, error: DamageError) -> bytes:
+        self.note_damage(work.request.run, error)
+        return refused(work, error.public, error).record.reply
+
+    def _asked(self, request: Request, request_digest: str) -> Work:
+        return Work(
+            request, request_digest, _NO_ROWS, None, {}, self.policy, self._secret_seed, _release()
+        )
+
+    def _finished(self, work: Work, outcome: Outcome) -> bytes | Held:
         self.computed += 1
         if self.confirm is not None and outcome.content is not None:
             outcome = self._confirmed(work, outcome)
@@ -206,9 +241,12 @@ class Site:
             The home cannot be written.
         """
         state = self.home.jobs.state(run, round_, attempt)
-        job = state.read()
-        if job.state in (RELEASED, REFUSED) and state.move(job, SENT, sent=time.time()):
-            self.home.log("sent", run=run, round=round_, attempt=attempt, outcome=job.state)
+        try:
+            job = state.read()
+            if job.state in (RELEASED, REFUSED) and state.move(job, SENT, sent=time.time()):
+                self.home.log("sent", run=run, round=round_, attempt=attempt, outcome=job.state)
+        except DamageError as error:
+            self.note_damage(run, error)  # The reply has left: it is only not noted that it has.
 
     def _leaving(self, run: str, record: Record) -> bytes | Held:
         """Return the reply of a record as far as the steward lets it leave."""
@@ -297,6 +335,7 @@ class Site:
             raise WireError(sentence, public=sentence)
         # Where this site has the method from; a request cannot name a module.
         work = dataclasses.replace(work, module=method.__module__)
+        self.policy.check_method(method)
         if r.step == opening.NAME:
             self._admit(r)
             return dataclasses.replace(work, data=self._open(r))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,34 +43,32 @@ class Csv:
         data = self._as_utf8(data)
         if self.separator == "whitespace":
             data = _single_blanks(data, self.source.quote)
-        ragged: list[Any] = []
-        names = self._names(data)
-        frame = self._table(data, names, ragged, threads=True)
-        if ragged:
-            again: list[Any] = []
-            self._table(data, names, again, threads=False)
-            raise self._ragged(again or ragged)
-        return frame
+        return self._table(data, self._names(data))
 
     def _as_utf8(self, data: bytes) -> bytes:
         if codecs.lookup(self.source.encoding).name == "utf-8":
             return data
         try:
             return data.decode(self.source.encoding).encode()
-        except UnicodeDecodeError:
-            raise self._badly_encoded() from None
+        except UnicodeDecodeError as error:
+            before = data[: error.start].decode(self.source.encoding, "ignore")
+            raise self._badly_encoded(before) from None
 
-    def _badly_encoded(self) -> DataError:
+    def _badly_encoded(self, before: str) -> DataError:
+        line = 1 + (before.count("\n") or before.count("\r"))
         return fail(
-            f"{self.where} is not {self.source.encoding} text: set encoding in [source], "
-            "for example 'latin-1'"
+            f"line {line} of {self.where} is not {self.source.encoding} text: set encoding in "
+            "[source], for example 'latin-1'"
         )
 
-    def _options(self, data: bytes, ragged: list[Any], threads: bool) -> dict[str, Any]:
+    def _options(
+        self, data: bytes, threads: bool, ragged: list[Any] | None = None
+    ) -> dict[str, Any]:
         import pyarrow.csv as csv
 
         def skip(row: Any) -> str:
-            ragged.append((row.expected_columns, row.actual_columns, row.number))
+            if ragged is not None:
+                ragged.append((row.expected_columns, row.actual_columns, row.number))
             return "skip"
 
         # A block must hold at least one row, however wide the table.
@@ -87,7 +86,8 @@ class Csv:
                 delimiter=self._delimiter,
                 quote_char=quote or False,
                 newlines_in_values=bool(quote) and quote.encode() in data,
-                invalid_row_handler=skip,
+                # Arrow decodes a row before it hands it over, and prints what goes wrong there.
+                invalid_row_handler=None if ragged is None else skip,
             ),
         }
 
@@ -103,13 +103,18 @@ class Csv:
 
         if self.source.column_names:
             return list(self.source.column_names)
-        try:
-            with csv.open_csv(pa.BufferReader(data), **self._options(data, [], False)) as reader:
-                names = list(reader.schema.names)
-        except (pa.ArrowException, UnicodeDecodeError):
-            names = []
-        if not names:
-            raise self._not_csv(data)
+        names: list[str] = []
+        for skips in (False, True):
+            options = self._options(data, False, [] if skips else None)
+            try:
+                with csv.open_csv(pa.BufferReader(data), **options) as reader:
+                    names = list(reader.schema.names)
+            except (pa.ArrowException, UnicodeDecodeError):
+                self._require_text(data)
+            if names:
+                break
+        else:
+            raise self._not_csv()
         if _look_like_data(names):
             raise fail(
                 f"the first row of {self.where} holds numbers, not column names: "
@@ -117,7 +122,7 @@ class Csv:
             )
         return names
 
-    def _table(self, data: bytes, names: list[str], ragged: list[Any], threads: bool) -> Any:
+    def _table(self, data: bytes, names: list[str]) -> Any:
         import pyarrow as pa
         import pyarrow.csv as csv
 
@@ -126,20 +131,28 @@ class Csv:
             strings_can_be_null=True,
             null_values=[""],
         )
-        try:
-            return csv.read_csv(
-                pa.BufferReader(data),
-                convert_options=convert,
-                **self._options(data, ragged, threads),
-            )
-        except pa.ArrowException:
-            raise self._not_csv(data) from None
 
-    def _not_csv(self, data: bytes) -> DataError:
+        def read(threads: bool, ragged: list[Any] | None = None) -> Any:
+            options = self._options(data, threads, ragged)
+            return csv.read_csv(pa.BufferReader(data), convert_options=convert, **options)
+
+        try:
+            return read(True)
+        except pa.ArrowException:
+            self._require_text(data)
+        ragged: list[Any] = []
+        with suppress(pa.ArrowException):
+            read(False, ragged)
+        raise self._ragged(ragged) if ragged else self._not_csv()
+
+    def _require_text(self, data: bytes) -> None:
+        """Refuse bytes that are no text, and say where."""
         try:
             data.decode()
-        except UnicodeDecodeError:
-            return self._badly_encoded()
+        except UnicodeDecodeError as error:
+            raise self._badly_encoded(data[: error.start].decode()) from None
+
+    def _not_csv(self) -> DataError:
         return fail(f"{self.where} is not a readable CSV file: check separator and quote")
 
     def _ragged(self, rows: list[Any]) -> DataError:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.wire.cell_facts import product_facts
+from consilience.wire.evidence import Limits
+from consilience.wire.moment_facts import Coded, coded_within, moment_facts
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -21,14 +22,15 @@ def block_facts(
     n_cells: int,
     blocks: Sequence[IntArray],
     entities: NDArray[Any] | None,
+    limits: Limits,
+    coded: Sequence[Coded] = (),
 ) -> tuple[FloatArray, list[tuple[Place, dict[str, Any]]]]:
     """Sums of products about class means, and the evidence of each class and block.
 
     Of rows with gaps (NaN) the facts are those of the pairs of values that are there, and the
     number of rows is that of the column with the fewest values. The sums are over these pairs too.
 
-    Cells are judged about the class's means, as they are sent, and about its medians: sums about
-    one point tell those about any other, and about the median a value that most rows share is zero.
+    Cells are judged as `moment_facts` says: about means, about medians, and as counts.
 
     Returns
     -------
@@ -52,66 +54,41 @@ def block_facts(
             gaps = np.isnan(part)
             if gaps.all(axis=0).any():
                 part = part[:0]  # a column without any value: the block rests on no row
-            centred, judged = _about(part)
             place = k, slice(int(ends[b]), int(ends[b + 1]))
             upper = np.triu_indices(len(block))
-            there = np.nan_to_num(centred) if gaps.any() else centred
+            there = _centred(part)
             products = there.T @ there
             value[place] = ((products + products.T) / 2)[upper]
-            facts.append((place, _of_block(centred, judged, behind)))
+            within = coded_within(coded, block)
+            facts.append((place, _of_block(part, behind, limits, within)))
     return value, facts
 
 
-def _about(part: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Rows about their means and about their medians."""
+def _centred(part: FloatArray) -> FloatArray:
+    """Rows about their means, 0 where there is no value."""
     if not len(part):
-        return part, part
+        return part
     if np.isnan(part).any():
-        return part - np.nanmean(part, axis=0), part - np.nanmedian(part, axis=0)
-    return part - part.mean(axis=0), part - np.median(part, axis=0)
+        return np.asarray(np.nan_to_num(part - np.nanmean(part, axis=0)))
+    return np.asarray(part - part.mean(axis=0))
 
 
-def _of_block(centred: FloatArray, judged: FloatArray, entities: int | None) -> dict[str, Any]:
-    upper = np.triu_indices(centred.shape[1])
-    records, share = product_facts(centred)
-    also, share_also = product_facts(judged)
-    fewer = np.where((records == 0) | (also == 0), records + also, np.minimum(records, also))
+def _of_block(
+    part: FloatArray, entities: int | None, limits: Limits, coded: Sequence[Coded]
+) -> dict[str, Any]:
+    judged = moment_facts(part, limits=limits, coded=coded)
+    upper = np.triu_indices(part.shape[1])
+    # What gives way for another cell's sake rests on no more than that one.
+    records = np.where(judged.unsafe, 1, judged.records)
     found: dict[str, Any] = {
-        "n_records": int((~np.isnan(centred)).sum(axis=0).min(initial=len(centred))),
-        "n_columns": centred.shape[1],
-        "records": fewer[upper],
-        "share": np.maximum(share, share_also)[upper],
+        "n_records": int((~np.isnan(part)).sum(axis=0).min(initial=len(part))),
+        "n_columns": part.shape[1],
+        "records": records[upper],
+        "share": judged.share[upper],
     }
     if entities is not None:
         found["entities"] = np.full(len(upper[0]), entities, dtype=np.int64)
     return found
-
-
-def unsafe_pairs(part: FloatArray, *, min_records: int, max_share: float) -> NDArray[np.bool_]:
-    """Pairs of columns of a group of rows whose sum of products may not leave.
-
-    Parameters
-    ----------
-    part : (n, q) array
-        NaN where a value is missing. A pair without a row that has both may not leave either.
-    min_records : int
-    max_share : float
-
-    Returns
-    -------
-    (q, q) bool array
-    """
-    q = part.shape[1]
-    seen = (~np.isnan(part)).astype(float)
-    if not len(part) or not seen.any(axis=0).all():
-        return np.ones((q, q), dtype=bool)
-    facts = _of_block(*_about(part), None)
-    records, share = facts["records"], facts["share"]
-    upper = np.triu_indices(q)
-    unsafe = np.zeros((q, q), dtype=bool)
-    unsafe[upper] = ((records > 0) & (records < min_records)) | ~(share <= max_share)
-    unsafe |= seen.T @ seen == 0
-    return np.asarray(unsafe | unsafe.T)
 
 
 def numbers_in(value: Any) -> int:

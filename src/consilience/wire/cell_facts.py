@@ -40,32 +40,42 @@ def cell_facts(x: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
     return total, records, np.asarray(share)
 
 
-def product_facts(x: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Records and largest share of each cell of ``x'x``, for rows x (n, p)."""
-    return _by_matrices(x) if len(x) and np.isfinite(x).all() else _by_column(x)
+def product_facts(x: FloatArray, first: int | None = None) -> tuple[IntArray, FloatArray]:
+    """Records and largest share of each cell of ``x'x``, for rows x (n, p).
+
+    With `first`, cells that none of the first so many columns is in are left at 0.
+    """
+    n_first = x.shape[1] if first is None else first
+    if len(x) and np.isfinite(x).all():
+        return _by_matrices(x, n_first)
+    return _by_column(x, n_first)
 
 
-def _by_column(x: FloatArray) -> tuple[IntArray, FloatArray]:
+def _by_column(x: FloatArray, n_first: int) -> tuple[IntArray, FloatArray]:
     """The same, column by column."""
     p = x.shape[1]
-    records, share = np.empty((p, p), dtype=np.int64), np.empty((p, p))
-    for j in range(p):
+    records, share = np.zeros((p, p), dtype=np.int64), np.zeros((p, p))
+    for j in range(n_first):
         _, records[j], share[j] = cell_facts(x * x[:, [j]])
+        records[:, j], share[:, j] = records[j], share[j]
     return records, share
 
 
-def _by_matrices(x: FloatArray) -> tuple[IntArray, FloatArray]:
+def _by_matrices(x: FloatArray, n_first: int) -> tuple[IntArray, FloatArray]:
     """The same for finite rows, with most sums as products of matrices."""
     p = x.shape[1]
     peak_of = np.abs(x).max(axis=0)
     # In units of the largest of each column, so that no sum can overflow.
     size = np.abs(x) / np.where(peak_of > 0, peak_of, 1.0)
     nonzero = (x != 0).astype(float)
-    records = np.rint(nonzero.T @ nonzero).astype(np.int64)
-    whole = size.T @ size
-    peak = np.empty((p, p))
+    records, whole = np.zeros((p, p), dtype=np.int64), np.zeros((p, p))
+    for sums, of in ((records, nonzero), (whole, size)):
+        found = of[:, :n_first].T @ of
+        sums[:n_first] = np.rint(found) if sums is records else found
+        sums[:, :n_first] = sums[:n_first].T
+    peak = np.zeros((p, p))
     with np.errstate(over="ignore"):
-        for j in range(p):
+        for j in range(n_first):
             peak[j, j:] = peak[j:, j] = (size[:, j:] * size[:, [j]]).max(axis=0)
             first = x[:_FIRST, j:] * x[:_FIRST, [j]]
             few = ((first == first.min(axis=0)) | (first == first.max(axis=0))).all(axis=0)
@@ -74,6 +84,29 @@ def _by_matrices(x: FloatArray) -> tuple[IntArray, FloatArray]:
                 _, found, _ = cell_facts(x[:, places] * x[:, [j]])
                 records[j, places] = records[places, j] = found
     share = np.divide(peak, whole, out=np.zeros_like(whole), where=whole != 0)
+    return records, share
+
+
+def facts_with_counts(x: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Facts of products; of two columns of two values the smallest cell that anybody is in.
+
+    With a column of ones among the columns, sums of products tell all four cells.
+    """
+    records, share = product_facts(x)
+    if not len(x):
+        return records, share
+    low, high = x.min(axis=0), x.max(axis=0)
+    two = np.flatnonzero(((x == low) | (x == high)).all(axis=0) & (low < high))
+    if len(two) < 2:
+        return records, share
+    up = (x[:, two] == high[two]).astype(float)
+    both = np.rint(up.T @ up).astype(np.int64)
+    ones = np.diagonal(both)
+    cells = np.stack(
+        [both, ones[:, None] - both, ones - both, len(x) - ones[:, None] - ones + both]
+    )
+    found = np.where(cells > 0, cells, len(x)).min(axis=0)
+    records[np.ix_(two, two)] = np.where(np.eye(len(two)) > 0, records[np.ix_(two, two)], found)
     return records, share
 
 
@@ -105,9 +138,9 @@ def class_facts(
         members = np.flatnonzero(cells == k)
         if not len(members):
             continue
-        found, largest = product_facts(ways[0][members])
+        found, largest = facts_with_counts(ways[0][members])
         for other in ways[1:]:
-            also, share_also = product_facts(other[members])
+            also, share_also = facts_with_counts(other[members])
             found = np.where((found == 0) | (also == 0), found + also, np.minimum(found, also))
             largest = np.maximum(largest, share_also)
         records[k] = len(members)

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import ProtocolError
 from consilience.wire.block_facts import block_facts, has_numbers, numbers_in
-from consilience.wire.cell_facts import cell_facts, class_facts, product_facts, sums_by_class
+from consilience.wire.cell_facts import cell_facts, class_facts, facts_with_counts, sums_by_class
 from consilience.wire.centred import Projectable, projectable
 from consilience.wire.centred import column_factor as column_factor
 from consilience.wire.chance_facts import chance_facts
@@ -53,6 +53,7 @@ from consilience.wire.evidence import Limits as Limits
 from consilience.wire.faults import class_moments_fault as class_moments_fault
 from consilience.wire.faults import estimator_fault as estimator_fault
 from consilience.wire.message import Disclosure
+from consilience.wire.moment_facts import Coded, column_facts, moment_facts
 from consilience.wire.rounding import by_entity, coarse, largest_move
 
 FloatArray = NDArray[np.float64]
@@ -178,6 +179,8 @@ def aggregate(
     entities: NDArray[Any] | None = None,
     series: str = "",
     mean: bool = False,
+    columns: FloatArray | None = None,
+    coded: Sequence[Coded] = (),
 ) -> Released:
     """Release sums (or means) over records.
 
@@ -194,6 +197,11 @@ def aggregate(
     mean : bool
         Divide each sum by the number of records that contribute: the same evidence, and the number
         itself does not leave. NaN where there is none.
+    columns : (n, ...) array, optional
+        Columns of which these are moments: n, sums and sums of squares of each may then leave side
+        by side (`wire.moment_facts`).
+    coded : sequence of Coded
+        What of the columns are levels of one category.
 
     Returns
     -------
@@ -214,6 +222,13 @@ def aggregate(
             (_divided(f[0], flat[rows]), *f[1:]) for f, rows in zip(facts, groups, strict=True)
         ]
     shape = x.shape[1:] if cells is None else (n_cells, *x.shape[1:])
+    if columns is not None:
+        given = np.asarray(columns, dtype=float).reshape(flat.shape)
+        judged = [column_facts(given[rows], coded) for rows in groups]
+        facts = [
+            (f[0], np.minimum(np.where(f[1] > 0, f[1], 1), own), np.maximum(f[2], largest))
+            for f, (own, largest) in zip(facts, judged, strict=True)
+        ]
     total, records, share = (np.stack([f[i] for f in facts]).reshape(shape) for i in range(3))
     n_entities = None
     if entities is not None:
@@ -240,19 +255,39 @@ def _divided(total: FloatArray, x: FloatArray) -> FloatArray:
     return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))
 
 
-def cross_products(x: FloatArray) -> Released:
+def cross_products(
+    x: FloatArray,
+    *,
+    limits: Limits,
+    coded: Sequence[Coded] = (),
+    constant: bool = False,
+) -> Released:
     """Release ``x'x`` for rows ``x`` (n, p), with the facts of each cell.
 
-    Notes
-    -----
-    The largest share is taken over the products of each pair of columns; for a pair of two-valued
-    columns the records are the smaller group of their product.
+    Parameters
+    ----------
+    x : (n, p) array
+        NaN, where a value is missing, adds nothing.
+    limits : Limits
+        Products that give way for the sake of others depend on them (`wire.moment_facts`); what may
+        not leave by these is known as resting on one record.
+    coded : sequence of Coded
+        What of the columns are levels of one category.
+    constant : bool
+        Whether a column of ones goes before the columns: the products then tell sums and n too.
     """
     x = np.asarray(x, dtype=float)
-    n, p = x.shape
-    records, share = product_facts(x)
-    value = x.T @ x
-    evidence = Evidence("moments", n, records, share, n_columns=p)
+    judged = moment_facts(x, limits=limits, coded=coded)
+    records, share = np.where(judged.unsafe, 1, judged.records), judged.share
+    if constant:
+        x = np.column_stack([np.ones(len(x)), x])
+        records = np.pad(records, (1, 0), constant_values=len(x))
+        share = np.pad(share, (1, 0))
+        records[0, 1:] = records[1:, 0] = np.diagonal(records)[1:]
+        share[0, 1:] = share[1:, 0] = np.diagonal(share)[1:]
+    there = np.nan_to_num(x)
+    value = there.T @ there
+    evidence = Evidence("moments", len(x), records, share, n_columns=x.shape[1])
     return Released((value + value.T) / 2, Disclosure.AGGREGATE, evidence, _KEY)
 
 
@@ -351,7 +386,7 @@ def may_leave(rows: FloatArray, entities: NDArray[Any], limits: Limits) -> bool:
         return False
     if len(np.unique(entities)) < limits.min_entities:
         return False
-    records, share = product_facts(rows)
+    records, share = facts_with_counts(rows)
     small = (records > 0) & (records < limits.min_records)
     return not small.any() and bool((share <= limits.max_share).all())
 
@@ -364,6 +399,7 @@ def class_moments(
     blocks: Sequence[IntArray],
     limits: Limits,
     entities: NDArray[Any] | None = None,
+    coded: Sequence[Coded] = (),
 ) -> Released:
     """Release, for each class and each block of columns, sums of products about the class's means.
 
@@ -382,6 +418,8 @@ def class_moments(
     limits : Limits
     entities : (n,) array, optional
         Entity of each row, so that entities behind a class are counted too.
+    coded : sequence of Coded
+        What of the columns are levels of one category.
 
     Returns
     -------
@@ -397,7 +435,8 @@ def class_moments(
     members = np.concatenate([*blocks, np.zeros(0, dtype=np.int64)])
     if len(np.unique(members)) != len(members):
         raise ProtocolError("blocks of columns have no column in common")
-    value, facts = block_facts(np.asarray(rows, dtype=float), cells, n_cells, blocks, entities)
+    rows = np.asarray(rows, dtype=float)
+    value, facts = block_facts(rows, cells, n_cells, blocks, entities, limits, coded)
     parts = tuple(Evidence("class-moments", **fact) for place, fact in facts)
     faults = [class_moments_fault(part, limits) is not None for part in parts]
     for (place, _), fault in zip(facts, faults, strict=True):

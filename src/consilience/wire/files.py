@@ -1,14 +1,24 @@
-"""Files that are either whole or absent: the one place that writes what must survive a crash."""
+"""Files that are either whole or absent: the one place that writes what must survive a crash.
+
+`Beneath` does so in a directory into which others write too: no link that they put there is
+followed, whichever part of a path it takes the place of.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import secrets
-from collections.abc import Callable
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from consilience.exceptions import RunError
+
+REMOVE = "find out who put it there, and remove it"
+LINK = f"a link is in the way: {REMOVE}"
 
 
 def explain(error: OSError, what: str, where: Path) -> RunError:
@@ -21,6 +31,8 @@ def explain(error: OSError, what: str, where: Path) -> RunError:
         errno.EROFS: "the file system is read-only: choose another directory",
         errno.ENOTDIR: "a part of the path is a file: choose another directory",
         errno.EEXIST: "a file is in the way: choose another directory",
+        errno.EISDIR: "a directory is in the way: remove it",
+        errno.ELOOP: LINK,
     }
     reason = remedies.get(error.errno or 0, error.strerror or type(error).__name__)
     return RunError(f"cannot {what} {where}: {reason}")
@@ -41,33 +53,156 @@ def atomic_write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     RunError
         The file cannot be written; nothing half-written is left behind.
     """
-    temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        name = os.path.join(path.parent, f".{secrets.token_hex(8)}.part")
-        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        temporary = name
+        above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _write_whole(above, path.name, data, mode)
+        finally:
+            os.close(above)
+    except OSError as error:
+        raise explain(error, "write", path) from error
+
+
+def _write_whole(above: int, name: str, data: bytes, mode: int) -> None:
+    """Write a file in an open directory, by a rename that is durable."""
+    temporary = f".{secrets.token_hex(8)}.part"
+    handle = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=above
+    )
+    try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-        temporary = None
-        _sync_directory(path.parent)
-    except OSError as error:
-        raise explain(error, "write", path) from error
-    finally:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
+        os.replace(temporary, name, src_dir_fd=above, dst_dir_fd=above)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=above)
+        raise
+    os.fsync(above)
 
 
-def _sync_directory(directory: Path) -> None:
-    """Make a rename durable."""
-    handle = os.open(directory, os.O_RDONLY)
+class Beneath:
+    """Files of a directory into which others write: links in it are not followed.
+
+    Each part of a path is opened by itself, as a directory and not as a link, from the descriptor
+    of the one before (``openat``); so whoever exchanges a directory for a link, be it at the worst
+    moment, sends nobody elsewhere. The directory itself is its owner's choice and may be a link.
+
+    Parameters
+    ----------
+    root : Path
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @contextmanager
+    def directory(self, *parts: str, make: bool = False) -> Iterator[int]:
+        """Open a directory; `make` those on the way that are not there.
+
+        Raises
+        ------
+        OSError
+            There is none; a link has `errno.ELOOP`.
+        """
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        handle = os.open(self.root, flags)
+        try:
+            for part in parts:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=handle)
+                deeper = _deeper(handle, part, flags | os.O_NOFOLLOW)
+                os.close(handle)
+                handle = deeper
+            yield handle
+        finally:
+            os.close(handle)
+
+    def make(self, *parts: str) -> None:
+        """Make a directory with those above it; `RunError` where that is not possible."""
+        try:
+            with self.directory(*parts, make=True):
+                pass
+        except OSError as error:
+            raise explain(error, "create", self.root.joinpath(*parts)) from error
+
+    def names(self, *parts: str) -> list[str]:
+        """Names in a directory, none where there is no directory; `OSError` as in `directory`."""
+        try:
+            with self.directory(*parts) as handle:
+                return os.listdir(handle)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def found(self, *parts: str) -> os.stat_result | None:
+        """What there is, without following a link, if anything; `OSError` as in `directory`."""
+        try:
+            with self.directory(*parts[:-1]) as handle:
+                return os.stat(parts[-1], dir_fd=handle, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    @contextmanager
+    def opened(self, *parts: str) -> Iterator[int]:
+        """Open a file for reading: a pipe does not block, and a link has `errno.ELOOP`."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with self.directory(*parts[:-1]) as above:
+            handle = os.open(parts[-1], flags, dir_fd=above)
+        try:
+            yield handle
+        finally:
+            os.close(handle)
+
+    def write(self, *parts: str, data: bytes, mode: int = 0o600) -> None:
+        """Write a file as `atomic_write` does.
+
+        Raises
+        ------
+        RunError
+            The file cannot be written; nothing half-written is left behind.
+        """
+        try:
+            with self.directory(*parts[:-1], make=True) as above:
+                _write_whole(above, parts[-1], data, mode)
+        except OSError as error:
+            raise explain(error, "write", self.root.joinpath(*parts)) from error
+
+    def rename(self, parts: tuple[str, ...], name: str) -> None:
+        """Give what there is another name in its directory; `OSError` where it does not take it."""
+        with self.directory(*parts[:-1]) as above:
+            os.rename(parts[-1], name, src_dir_fd=above, dst_dir_fd=above)
+
+    def remove(self, *parts: str) -> bool:
+        """Remove what there is, a directory with all that is in it; returns whether there was any.
+
+        Raises
+        ------
+        OSError
+            It cannot be removed.
+        """
+        try:
+            with self.directory(*parts[:-1]) as above:
+                found = os.stat(parts[-1], dir_fd=above, follow_symlinks=False)
+                if stat.S_ISDIR(found.st_mode):
+                    shutil.rmtree(parts[-1], dir_fd=above)
+                else:
+                    os.unlink(parts[-1], dir_fd=above)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def _deeper(above: int, name: str, flags: int) -> int:
+    """Open a directory in a directory; a link has `errno.ELOOP` on every system."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return os.open(name, flags, dir_fd=above)
+    except NotADirectoryError:
+        if stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+        raise
 
 
 def make_directory(path: Path, *, mode: int = 0o777) -> Path:

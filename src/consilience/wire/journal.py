@@ -33,11 +33,16 @@ class JournaledAsk:
 
 @dataclass(frozen=True)
 class JournaledReply:
-    """What came for a question: ``kind`` "reply" with bytes, or "absent" with a reason."""
+    """What came for a question: ``kind`` "reply" with bytes, or "absent" with a reason.
+
+    `sealed` says whether only the coordinator could open the bytes on their way; here they are
+    open.
+    """
 
     kind: str
     data: bytes
     reason: str
+    sealed: bool = False
 
 
 class Journal:
@@ -110,9 +115,10 @@ class Journal:
                 "other code or another study; start a new run"
             )
 
-    def reply(self, key: Key, data: bytes) -> None:
-        """Note a reply as it came."""
-        self._append({"k": "reply", "r": key[0], "site": key[1], "data": data})
+    def reply(self, key: Key, data: bytes, *, sealed: bool = False) -> None:
+        """Note a reply, as it came or as it was opened."""
+        record = {"k": "reply", "r": key[0], "site": key[1], "data": data, "sealed": sealed}
+        self._append(record)
 
     def absent(self, key: Key, reason: str) -> None:
         """Note that a site did not answer in time."""
@@ -136,8 +142,10 @@ class Journal:
         match record:
             case {"k": "ask", "r": int(r), "step": str(step), "to": tuple(to), **rest}:
                 self.asks[r] = JournaledAsk(step, to, str(rest["wait"]), str(rest["digest"]))
-            case {"k": "reply", "r": int(r), "site": str(site), "data": bytes(data)}:
-                self.replies[(r, site)] = JournaledReply("reply", data, "")
+            case {"k": "reply", "r": int(r), "site": str(site), "data": bytes(data), **rest}:
+                self.replies[(r, site)] = JournaledReply(
+                    "reply", data, "", rest.get("sealed") is True
+                )
             case {"k": "absent", "r": int(r), "site": str(site), "reason": str(reason)}:
                 self.replies[(r, site)] = JournaledReply("absent", b"", reason)
             case {"k": "deliver", "r": int(r), "keys": tuple(keys)}:

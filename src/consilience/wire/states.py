@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consilience.exceptions import ProtocolError, RunError
+from consilience.exceptions import DamageError, ProtocolError, RunError
 from consilience.wire.files import atomic_write, explain, make_directory
 
 Table = Mapping[str, Collection[str]]
@@ -80,7 +80,7 @@ class StateFile:
         Raises
         ------
         RunError
-            The file is damaged or cannot be read.
+            The file cannot be read; `DamageError` where it alone is at fault.
         """
         if self.path is None:
             return self._memory
@@ -89,6 +89,8 @@ class StateFile:
                 data = file.read(_MOST_BYTES)
         except FileNotFoundError:
             return Snapshot(self.initial, 0, {})
+        except (IsADirectoryError, NotADirectoryError, PermissionError):
+            raise self.damaged() from None
         except OSError as error:
             raise explain(error, "read", self.path) from error
         try:
@@ -96,12 +98,12 @@ class StateFile:
         except (ValueError, RecursionError):
             raw = None
         if not isinstance(raw, dict) or set(raw) != {"state", "version", "facts"}:
-            raise self._damaged()
+            raise self.damaged()
         state, version, facts = raw["state"], raw["version"], raw["facts"]
         if not (isinstance(state, str) and state in self._table and isinstance(facts, dict)):
-            raise self._damaged()
+            raise self.damaged()
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise self._damaged()
+            raise self.damaged()
         return Snapshot(state, version, facts)
 
     def move(self, expected: str | Snapshot, to: str, **facts: Any) -> bool:
@@ -167,8 +169,9 @@ class StateFile:
         finally:
             os.close(handle)
 
-    def _damaged(self) -> RunError:
-        return RunError(f"{self.path} is damaged: restore it from a copy, or remove it")
+    def damaged(self) -> DamageError:
+        """Error that names the file and what to do."""
+        return DamageError(f"{self.path} is damaged: restore it from a copy, or remove it")
 
 
 def _locked(path: Path) -> int:

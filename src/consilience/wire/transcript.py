@@ -2,7 +2,9 @@
 
 Each line holds run, round, step, site, direction, audience, field, class, shape, bytes, a salted
 digest of the content, the gate's verdict and epsilon, the rank of what the site has revealed of its
-columns so far ("3 of 6"), and ``chain``: the SHA-256 of the previous line's chain and this line.
+columns so far ("3 of 6"), who alone could open the field on its way ("sealed to coordinator";
+"open" where whoever carried it could), and ``chain``: the SHA-256 of the previous line's chain and
+this line.
 Changing, dropping or reordering a line breaks the chain from there on.
 The salt stays with the run's payloads: without it a digest cannot be tried against guessed values.
 
@@ -25,15 +27,25 @@ from consilience.exceptions import RunError
 from consilience.wire.codec import digest, pack_parts, plain_fields
 from consilience.wire.envelope import Reply
 from consilience.wire.files import AppendLog
-from consilience.wire.message import Sealed, iterate_fields
+from consilience.wire.message import Sealed, holds_sealed, iterate_fields
 
+OPEN = "open"
 _START = "0" * 64
 _AGAIN = "asked-again"
 
 
+def sealed_to(*readers: str) -> str:
+    """How `Line.protection` says that only these can open a field on its way."""
+    return f"sealed to {', '.join(readers)}"
+
+
 @dataclass(frozen=True)
 class Line:
-    """One field of one message, as the steward reads it."""
+    """One field of one message, as the steward reads it.
+
+    `protection` is "open" where whoever carried the field could read it, and otherwise "sealed to"
+    who alone can open it; it is empty where nothing was carried.
+    """
 
     run: str
     round: int
@@ -50,6 +62,7 @@ class Line:
     rule: str
     epsilon: float
     revealed: str = ""
+    protection: str = ""
     chain: str = ""
 
 
@@ -70,7 +83,8 @@ class Transcript:
     Notes
     -----
     On resume the run is replayed, and so is its transcript: lines that are already there must be
-    the same ones, otherwise somebody has altered the file.
+    the same ones, otherwise somebody has altered the file. How a field was protected when it was
+    carried stays as it was written then: the run may go on by another engine.
     """
 
     def __init__(self, path: Path | None, run: str, salt: bytes) -> None:
@@ -92,12 +106,22 @@ class Transcript:
         site: str,
         direction: str,
         verdicts: tuple[dict[str, Any], ...] = (),
+        sealed: bool = False,
     ) -> None:
-        """Record every field of a message; one line without a field where it has none."""
+        """Record every field of a message; one line without a field where it has none.
+
+        Parameters
+        ----------
+        sealed : bool
+            The whole message was sealed to its recipient on the way.
+        """
+        carried = OPEN
+        if sealed:
+            carried = sealed_to("coordinator" if direction == "from-site" else site)
         said = {v["field"]: v for v in verdicts}
         plain = plain_fields(msg)
         if not plain:
-            self._bare(round_, step, site, direction, "sent", "")
+            self._bare(round_, step, site, direction, "sent", "", carried)
         for name, spec, _ in iterate_fields(msg):
             encoded = pack_parts(plain[name])
             verdict = said.get(name, {})
@@ -118,15 +142,35 @@ class Transcript:
                     rule=str(verdict.get("rule", "")),
                     epsilon=float(verdict.get("epsilon", 0.0)),
                     revealed=str(verdict.get("revealed", "")),
+                    protection=_protection(plain[name], carried),
                 )
             )
 
-    def absence(self, *, round_: int, step: str, site: str, verdict: str, reason: str) -> None:
-        """Record that a site refused or did not answer."""
-        self._bare(round_, step, site, "from-site", verdict, reason)
+    def absence(
+        self,
+        *,
+        round_: int,
+        step: str,
+        site: str,
+        verdict: str,
+        reason: str,
+        sealed: bool = False,
+    ) -> None:
+        """Record that a site refused, in a reply that was sealed or not, or did not answer."""
+        carried = "" if verdict == "absent" else OPEN
+        if sealed:
+            carried = sealed_to("coordinator")
+        self._bare(round_, step, site, "from-site", verdict, reason, carried)
 
     def _bare(
-        self, round_: int, step: str, site: str, direction: str, verdict: str, rule: str
+        self,
+        round_: int,
+        step: str,
+        site: str,
+        direction: str,
+        verdict: str,
+        rule: str,
+        carried: str,
     ) -> None:
         """Record something that has no content."""
         self._add(
@@ -145,10 +189,11 @@ class Transcript:
                 verdict=verdict,
                 rule=rule,
                 epsilon=0.0,
+                protection=carried,
             )
         )
 
-    def reply(self, reply: Reply, msg: object) -> None:
+    def reply(self, reply: Reply, msg: object, *, sealed: bool = False) -> None:
         """Record a reply with the verdicts that came with it."""
         self.message(
             msg,
@@ -157,6 +202,7 @@ class Transcript:
             site=reply.site,
             direction="from-site",
             verdicts=reply.verdicts,
+            sealed=sealed,
         )
 
     def asked_again(self, round_: int) -> None:
@@ -193,7 +239,8 @@ class Transcript:
             self._append(line)
             return
         place = self._expected.pop(0)
-        if replace(self.lines[place], chain="") != line:
+        known = self.lines[place]
+        if replace(known, chain="") != replace(line, protection=known.protection):
             raise RunError(
                 f"line {place + 1} of the transcript {self._log.path} is not what this run wrote "
                 "there: the file was altered; start a new run"
@@ -204,6 +251,14 @@ class Transcript:
         body["chain"] = _link(self.lines[-1].chain if self.lines else _START, body)
         self._log.append(_encode(body) + b"\n")
         self.lines.append(Line(**body))
+
+
+def _protection(value: Any, carried: str) -> str:
+    """How a field was protected: a value that is sealed itself is so for its own reader."""
+    if not holds_sealed(value):
+        return carried
+    items = value if isinstance(value, tuple) else (value,)
+    return sealed_to(*sorted({x.recipient for x in items if isinstance(x, Sealed)}))
 
 
 def describe_shape(value: Any) -> str:

@@ -6,8 +6,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from consilience.engines.federation import Federation
 from consilience.exceptions import QuorumError
-from consilience.methods.base import CoordinatorContext, Exchange, Method, Preparation, register
+from consilience.methods.base import (
+    Columns,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    Preparation,
+    register,
+)
 from consilience.methods.phases import moments as phase
 from consilience.methods.phases.moments import combine, moments
 from consilience.methods.result import Result
@@ -198,9 +206,34 @@ def test_a_common_indicator_with_missing_values_is_not_withheld() -> None:
 
 
 def test_constant_columns() -> None:
+    """That nobody differs is told no more than that a few do."""
     given = {name: np.full((20, 1), 3.5) for name in ("a", "b")}
-    result = run(given).result
+    result = run(given, policy=Policy.from_settings("simulation")).result
     assert (result.mean[0], result.variance[0]) == (3.5, 0.0)
+    with pytest.raises(QuorumError, match="every site withheld column 'x0'"):
+        run(given)
+
+
+def test_a_level_that_would_follow_from_the_others_is_withheld_too() -> None:
+    """Rows less the levels that leave: the smallest level, or the one that is left out."""
+    columns = Columns(features=("kind",), levels={"kind": ("a", "b", "c", "d")})
+    for coding, sizes, withheld in (
+        ("onehot", [30, 40, 50, 7], ("kind=a", "kind=d")),
+        ("treatment", [30, 40, 50, 7], ("kind=d",)),
+        ("treatment", [7, 40, 50, 30], ("kind=b",)),
+        ("onehot", [30, 40, 50, 10], None),
+        ("onehot", [30, 40, 50, 0], ("kind=a", "kind=d")),
+    ):
+        federation = Federation.local(
+            {
+                "one": {"kind": np.repeat(["a", "b", "c", "d"], sizes)},
+                "two": {"kind": np.repeat(["a", "b", "c", "d"], 20)},
+            },
+            columns=columns,
+            preparation=Preparation(categorical=coding),  # type: ignore[arg-type]
+        )
+        found = OnlyMoments().run(federation, seed=0).result.withheld
+        assert found == ({} if withheld is None else {"one": withheld})
 
 
 def test_nothing_of_a_withheld_column_crosses() -> None:

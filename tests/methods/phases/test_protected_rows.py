@@ -86,7 +86,7 @@ def test_seeds_are_spread() -> None:
 # --------------------------------------------------------------------------- thin columns
 
 
-@pytest.mark.parametrize(("differ", "thin"), [(0, False), (1, True), (9, True), (10, False)])
+@pytest.mark.parametrize(("differ", "thin"), [(0, True), (1, True), (9, True), (10, False)])
 @pytest.mark.parametrize("common", [0.0, 1.0, -7.5])
 def test_columns_in_which_few_rows_differ(differ: int, thin: bool, common: float) -> None:
     x = np.array(rows().features)
@@ -96,7 +96,7 @@ def test_columns_in_which_few_rows_differ(differ: int, thin: bool, common: float
     assert columns.tolist() == ([1] if thin else [])
     if thin:
         assert np.unique(kept[:, 1]).size == 1
-        assert kept[0, 1] == pytest.approx(x[:, 1].mean())
+        assert kept[0, 1] == common
         np.testing.assert_array_equal(kept[:, [0, 2]], x[:, [0, 2]])
     else:
         np.testing.assert_array_equal(kept, x)
@@ -143,7 +143,7 @@ def test_thin_by_the_limit_of_the_policy() -> None:
 
 def test_empty_tables() -> None:
     kept, columns = without_thin(np.empty((0, 3)), STRICT)
-    assert kept.shape == (0, 3) and not columns.size
+    assert kept.shape == (0, 3) and columns.tolist() == [0, 1, 2]
     assert without_thin(np.empty((5, 0)), STRICT)[0].shape == (5, 0)
 
 

@@ -112,7 +112,9 @@ def test_constant_columns() -> None:
     given = tables()
     given["a"][:, 0] = 0.1
     given["b"][:, 0] = 0.0
-    found = run(given).result
+    told = run(given).result.means
+    assert np.isnan([told["a"][0], told["b"][0]]).all() and np.isfinite(told["c"]).all()
+    found = run(given, policy=SIMULATION).result
     assert found.means["b"][0] == 0.0
     np.testing.assert_allclose(found.means["a"][0], 0.1)
     assert abs(found.spreads["a"][0]) < 1e-20

@@ -1,16 +1,26 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from consilience.exceptions import ProtocolError, QuorumError, StudyError
-from consilience.methods.base import Preparation, SiteData, register
+from consilience.methods.base import (
+    CoordinatorContext,
+    Exchange,
+    Method,
+    Preparation,
+    SiteData,
+    register,
+)
 from consilience.methods.mean_and_sd import MeanAndSD
-from consilience.methods.phases import standardise
+from consilience.methods.phases import moments, standardise
 from consilience.methods.phases.standardise import Scale, transform
+from consilience.methods.result import Result
+from consilience.sites.policy import Policy
 from consilience.testing.fakes import federation_of, scripted
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
@@ -24,6 +34,26 @@ POOLED = np.concatenate(list(TABLES.values()))
 def run(how: str, tables: Any = TABLES, **settings: Any) -> Any:
     federation = federation_of(tables, preparation=Preparation(standardize=how), **settings)  # type: ignore[arg-type]
     return MeanAndSD().run(federation, seed=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Nothing(Result):
+    """A result that says nothing."""
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class OnlyScaled(Method):
+    name: ClassVar[str] = "test-only-scaled"
+    title: ClassVar[str] = "What does the preparation do?"
+    steps = moments.STEPS
+    absence: ClassVar[str] = "Down to the quorum."
+    leakage: ClassVar[str] = "Nothing."
+    Result = Nothing
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        yield from ()
+        return Nothing()
 
 
 def test_pooled() -> None:
@@ -49,9 +79,21 @@ def test_none_asks_nothing() -> None:
 
 def test_constant_columns_become_zero_and_are_noted() -> None:
     tables = {name: np.c_[x, np.full(len(x), 7.0)] for name, x in TABLES.items()}
-    finished = run("pooled", tables)
+    finished = run("pooled", tables, policy=Policy.from_settings("simulation"))
     assert (finished.result.mean[2], finished.result.sd[2]) == (0.0, 0.0)
     assert "Column x2 is constant over all sites and carries no information." in finished.notes
+
+
+@pytest.mark.parametrize("differ", [0, 5])
+def test_a_column_that_no_site_tells_stays_in_its_own_units(differ: int) -> None:
+    tables = {name: np.c_[x, np.full(len(x), 7.0)] for name, x in TABLES.items()}
+    for x in tables.values():
+        x[:differ, 2] = 8.0
+    finished = OnlyScaled().run(
+        federation_of(tables, preparation=Preparation(standardize="pooled")), seed=0
+    )
+    assert finished.scaling[:, 2].tolist() == [0.0, 0.0, 1.0]
+    assert any("Every site withheld column x2" in note for note in finished.notes)
 
 
 def scale(own: bool = False) -> Scale:

@@ -3,8 +3,7 @@
 Flower brings what is tedious and must be right between organisations: one port with TLS, nodes that
 connect from inside their networks and are known by a key, messages that wait for a node that is
 away. What it carries are our own envelopes (`engines.signed`), so it need not be trusted with what
-they say: a SuperLink can lose, delay, repeat and read them (except fields for one site's eyes), but
-neither write nor alter one.
+they say: a SuperLink can lose, delay and repeat them, but neither read, write nor alter one.
 
 Three departures from how Flower is mostly used, and their reasons:
 

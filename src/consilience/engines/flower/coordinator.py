@@ -18,7 +18,7 @@ from consilience.exceptions import EngineError, SignatureError, WireError
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Request
 from consilience.wire.keys import KeyList
-from consilience.wire.signing import Context, SigningKey, unseal
+from consilience.wire.signing import Context, SigningKey
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class _Open:
     """An ask without its reply yet."""
 
     place: Place
-    body: bytes
+    about: str
     content: Content
     sent: float
     due: float
@@ -120,7 +120,7 @@ class FlowerEngine(Engine):
         A site has no public key, every key of a site has ended, or a name or key is malformed.
     """
 
-    name = "flower"
+    name, seals = "flower", True
 
     def __init__(
         self,
@@ -155,7 +155,8 @@ class FlowerEngine(Engine):
         for key, data in requests.items():
             request = Request.from_bytes(data)
             place = Place.of(request)
-            envelope = self._key.seal(place.context("ask", self._key.public, ""), data)
+            context = place.context("ask", self._key.public, "")
+            envelope = self._key.seal(context, data, readers=self._keys.readers(place.site))
             content: Content = {
                 "kind": "ask",
                 "run": place.run,
@@ -164,7 +165,7 @@ class FlowerEngine(Engine):
                 "site": place.site,
                 "envelope": envelope,
             }
-            self._waiting[key] = _Open(place, data, content, now, now)
+            self._waiting[key] = _Open(place, digest(envelope), content, now, now)
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
         """Send what is in line and look for replies until all (or any) are there or late."""
@@ -404,7 +405,7 @@ class FlowerEngine(Engine):
             known = _known_words(content) or "it was not understood"
             self._again(ask, f"the site set the message aside: {known}")
             return None
-        context = ask.place.context("reply", self._key.public, digest(ask.body))
+        context = ask.place.context("reply", self._key.public, ask.about)
         try:
             return self._unsealed(key[1], envelope, context)
         except WireError as error:
@@ -416,7 +417,7 @@ class FlowerEngine(Engine):
         fault: WireError = WireError("a site without keys")
         for public in self._keys.publics(site):
             try:
-                body = unseal(envelope, public=public, context=context)
+                body = self._key.unseal(envelope, public=public, context=context)
             except SignatureError as error:
                 fault = error
                 continue
@@ -444,8 +445,12 @@ class FlowerEngine(Engine):
         query = secrets.token_hex(16)
         text = json.dumps({"kind": kind, **body}, sort_keys=True).encode()
         context = query_context(query, "ask", self._key.public)
-        content: Content = {"kind": kind, "query": query, "envelope": self._key.seal(context, text)}
-        return query, content, digest(text)
+        # Who is greeted is not known yet; other questions only the sites of the study may read.
+        readers = None
+        if kind != "hello":
+            readers = [public for site in self.sites for public in self._keys.readers(site)]
+        envelope = self._key.seal(context, text, readers=readers)
+        return query, {"kind": kind, "query": query, "envelope": envelope}, digest(text)
 
     def _answered(
         self, delivered: Delivered, query: str, about: str

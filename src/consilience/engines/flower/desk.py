@@ -1,9 +1,10 @@
 """A site's end of the exchange through Flower: one message in, one message out.
 
 Nothing that arrives is trusted for where it came from: an ask is an envelope that a coordinator on
-the site's own list has signed for this site, run, round and attempt, like a file in a shared folder
-(`engines.signed`); Flower's authentication only says which machine is connected. And nothing but
-our own sentences leaves: whatever is raised in here becomes a refusal or one of a few words.
+the site's own list has signed and sealed for this site, run, round and attempt, like a file in a
+shared folder (`engines.signed`); Flower's authentication only says which machine is connected. And
+nothing but our own sentences leaves: whatever is raised in here becomes a refusal or one of a few
+words.
 
 ======= ============================================ ===========================================
 kind    asks                                         answer
@@ -31,7 +32,7 @@ from consilience.sites.site import Site
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply
 from consilience.wire.keys import KeyList
-from consilience.wire.signing import OVERHEAD, Context, SigningKey, unseal
+from consilience.wire.signing import OVERHEAD, Context, OtherReaderError, SigningKey, unseal
 
 _log = logging.getLogger(__name__)
 
@@ -40,13 +41,23 @@ Checker = Callable[[str], Mapping[str, Any]]
 ANY_SITE = "any site"
 NOT_OURS = "it is not a message of this package"
 NOT_TRUSTED = "no coordinator that this site trusts has signed it for this place"
+OTHER_KEY = "it is sealed for another key than this site's"
 OTHER_COORDINATOR = "another coordinator began this run"
 TOO_LARGE = "it is larger than messages may be"
 HOME_FAILED = "the site could not keep its record"
 FOREIGN_APP = "the run's app is not the one of this release"
 UNFORESEEN = "the site stopped with an error; its own log says why"
 IGNORED = frozenset(
-    {NOT_OURS, NOT_TRUSTED, OTHER_COORDINATOR, TOO_LARGE, HOME_FAILED, FOREIGN_APP, UNFORESEEN}
+    {
+        NOT_OURS,
+        NOT_TRUSTED,
+        OTHER_KEY,
+        OTHER_COORDINATOR,
+        TOO_LARGE,
+        HOME_FAILED,
+        FOREIGN_APP,
+        UNFORESEEN,
+    }
 )
 """All that a site ever says of a message that it sets aside."""
 
@@ -79,7 +90,7 @@ class Desk:
     check : callable, optional
         ``check(study text) -> {"able": bool, "said": [...]}`` for the kind "check".
     on_event : callable, optional
-        ``on_event(kind, facts)``: "answered", "ignored", "held", "greeted", "checked".
+        ``on_event(kind, facts)``: "answered", "ignored", "held", "damaged", "greeted", "checked".
     """
 
     def __init__(
@@ -106,6 +117,8 @@ class Desk:
         except SignatureError as error:
             other = OTHER_COORDINATOR in str(error)
             return self._ignored(OTHER_COORDINATOR if other else NOT_TRUSTED, error)
+        except OtherReaderError as error:
+            return self._ignored(OTHER_KEY, error)
         except WireError as error:
             return self._ignored(NOT_OURS, error)
         except RunError as error:
@@ -133,16 +146,20 @@ class Desk:
             raise WireError("a message for another site")
 
         def take(public: str) -> bytes:
-            return unseal(envelope, public=public, context=place.context("ask", public, ""))
+            context = place.context("ask", public, "")
+            return self._key.unseal(envelope, public=public, context=context)
 
-        coordinator, body = self._trusted.ask(place, take)
-        reply = self._site.answer(body)
+        coordinator, body, damage = self._trusted.ask(place, take)
+        reply = self._site.answer(body) if damage is None else self._site.refuse(body, damage)
+        if isinstance(reply, bytes):
+            # Here is where it leaves: whoever asked comes again if it was lost on the way.
+            self._site.sent(place.run, place.round, place.attempt)
+        for run, reason in self._site.take_damages():
+            self._tell("damaged", run=run, reason=reason)
         if isinstance(reply, Held):
             return self._waiting(place, reply)
-        # Here is where it leaves: whoever asked comes again if it was lost on the way.
-        self._site.sent(place.run, place.round, place.attempt)
         said = Reply.from_bytes(reply)
-        context = place.context("reply", coordinator, digest(body))
+        context = place.context("reply", coordinator, digest(envelope))
         self._tell(
             "answered",
             run=place.run,
@@ -152,7 +169,8 @@ class Desk:
             reason=said.reason,
             bytes=len(reply),
         )
-        return {"status": "reply", "envelope": self._key.seal(context, reply)}
+        sealed = self._key.seal(context, reply, readers=(coordinator,))
+        return {"status": "reply", "envelope": sealed}
 
     def _waiting(self, place: Place, held: Held) -> Content:
         """Say that a reply waits for the steward, and nothing of what it is."""
@@ -169,7 +187,10 @@ class Desk:
             raise WireError("a question without its number")
 
         def take(public: str) -> bytes:
-            return unseal(envelope, public=public, context=query_context(query, "ask", public))
+            context = query_context(query, "ask", public)
+            if kind == "hello":  # Who asks does not know yet whom.
+                return unseal(envelope, public=public, context=context)
+            return self._key.unseal(envelope, public=public, context=context)
 
         _, coordinator, body = self._trusted.signed(take)
         # Whoever carries messages could ask again and again, and be told what is new.
@@ -186,7 +207,7 @@ class Desk:
         answer: Content = {
             "status": "reply",
             "site": self._site.name,
-            "envelope": self._key.seal(context, text),
+            "envelope": self._key.seal(context, text, readers=(coordinator,)),
         }
         while len(self._said) >= _MOST_SAID:
             del self._said[next(iter(self._said))]

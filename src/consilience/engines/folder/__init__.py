@@ -1,4 +1,4 @@
-"""Folder engine: asks and replies are signed files in a shared or synchronised folder.
+"""Folder engine: asks and replies are sealed files in a shared or synchronised folder.
 
 No party opens a port. The coordinator and each site run in processes of their own, with their own
 home, policy and key; all they have in common is a directory::
@@ -11,10 +11,10 @@ The protocol, in eight rules:
 
 1. **A place names one question.** Run, round, attempt and site are the *place*; each place has at
    most one ask and one reply. Nobody ever takes run, round or site from the content of a file:
-   the reader knows which place it looks at and accepts only an envelope signed for that place, in
-   that direction, by the party that it trusts there (`wire.signing`). A reply also names the digest
-   of the ask that it answers. So files that are moved, copied to other names, replayed from another
-   run or swapped between sites are not messages.
+   the reader knows which place it looks at and accepts only an envelope signed and sealed for that
+   place, in that direction, by the party that it trusts there (`wire.signing`). A reply also names
+   the digest of the sealed ask that it answers. So files that are moved, copied to other names,
+   replayed from another run or swapped between sites are not messages.
 2. **Whole or absent.** Files appear by an atomic rename and carry a checksum. A file that is
    damaged, incomplete (a synchronised folder may copy slowly) or signed by somebody else is set
    aside with a note, and looked at again when it changes. Who wrote it writes it again.
@@ -38,10 +38,12 @@ The protocol, in eight rules:
 8. **Silence ends.** A place without a valid reply within the deadline, counted from when this
    process sent the ask, counts as an absent site; the last fault that was seen is the reason.
 
-What the folder does not do: hide. Who can read the folder can read the messages in it, so a site
-that must not see another's replies needs a folder of its own kind of access. A party that can write
-to the folder can delete files and so delay a run, but not alter it. When a run has ended well its
-files are removed.
+Every message is sealed to its reader: who can read the folder sees places, sizes and times, and
+heartbeats, but no ask and no reply. A site whose key no ask is sealed for puts an empty envelope of
+its own in the reply's place, which tells the coordinator what key is missing in its list. A party
+that can write to the folder can delete files and so delay a run, but not alter it, and no link in
+it, in the place of a file or of a directory, leads a party elsewhere (`wire.files.Beneath`). When a
+run has ended well its files are removed.
 
 Both ends are one `Mailbox` (``mailbox.py``), which does not know what role it plays;
 `FolderEngine` (``coordinator.py``) and `watch` (``site.py``) are the two uses of it.

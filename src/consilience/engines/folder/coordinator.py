@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from consilience.engines.base import Arrival, Engine, Key
 from consilience.engines.folder.mailbox import (
     COPY,
     FOLDERS,
+    RUNS,
     Looked,
     Mailbox,
     existing,
@@ -25,7 +25,7 @@ from consilience.exceptions import EngineError, RunError, SignatureError, WireEr
 from consilience.sites.home import check_run_id
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Request
-from consilience.wire.files import explain, make_directory
+from consilience.wire.files import Beneath, explain
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import SigningKey
 
@@ -40,7 +40,7 @@ class _Open:
     """An ask without its reply yet."""
 
     place: Place
-    data: bytes
+    envelope: bytes
     about: str
     sent: float
     fault: str = ""
@@ -80,7 +80,7 @@ class FolderEngine(Engine):
         There is no such folder.
     """
 
-    name = "folder"
+    name, seals = "folder", True
 
     def __init__(
         self,
@@ -112,17 +112,19 @@ class FolderEngine(Engine):
         """Make the run's two directories."""
         self._run = check_run_id(run)
         for name in FOLDERS.values():
-            make_directory(self._box.runs / run / name)
+            self._box.within.make(RUNS, run, name)
 
     def send(self, requests: Mapping[Key, bytes]) -> None:
         """Write asks; those that are there already stay as they are."""
         for key, data in requests.items():
             request = Request.from_bytes(data)
             place = Place(request.run, key[0], request.attempt, key[1])
-            self._box.put(place, self._public, data)
+            readers = self._keys.readers(place.site)
+            envelope = self._box.seal(place, self._public, data, readers=readers)
+            self._box.write(place, envelope)
             self._looked.note((place, "ask"), self._box.stamp(place, "ask"))
             self._unseen.start(place)
-            self._waiting[key] = _Open(place, data, digest(data), time.monotonic())
+            self._waiting[key] = _Open(place, envelope, digest(envelope), time.monotonic())
 
     def collect(self, keys: frozenset[Key], *, wait: str, deadline: float) -> list[Arrival]:
         """Look for replies until all (or any) are there or past their deadline."""
@@ -151,7 +153,7 @@ class FolderEngine(Engine):
         if self._keep_files:
             return
         try:
-            remove_files(self._box.runs.parent, run)
+            remove_files(self._box.within.root, run)
         except RunError as error:
             self._note("left", run=run, reason=str(error))
 
@@ -177,9 +179,11 @@ class FolderEngine(Engine):
             self._repair(ask)
             return None
         reason = "no reply within the deadline"
-        return Arrival(
-            key, None, f"{reason}, except one set aside: {ask.fault}" if ask.fault else reason
-        )
+        if ask.fault:
+            reason += f", except one set aside: {ask.fault}"
+        if ask.unsent:
+            reason += "; the question was altered or removed and could not be written again"
+        return Arrival(key, None, reason)
 
     def _reply(self, ask: _Open) -> bytes | None:
         """Return the reply to an ask, signed with a key of the site that counts today."""
@@ -192,9 +196,8 @@ class FolderEngine(Engine):
             raise SignatureError(sentence, public=sentence) from None
         if found is None:
             return None
-        body, public = found
-        self._keys.require_current(site, public)
-        return body
+        self._keys.require_current(site, found.public)
+        return found.body
 
     def _repair(self, ask: _Open) -> None:
         """Write an ask again that was altered or removed, or that nobody seems to see."""
@@ -204,8 +207,9 @@ class FolderEngine(Engine):
         if not unseen and not spoilt:
             return
         try:
-            if self._box.put(place, self._public, ask.data, anew=unseen) and not unseen:
+            if self._box.write(place, ask.envelope, anew=unseen) and not unseen:
                 self._spoilt.done(place)
+            ask.unsent = ""
         except RunError as error:
             self._spoilt.done(place)
             if str(error) != ask.unsent:
@@ -245,18 +249,14 @@ def remove_files(folder: Path, run: str) -> bool:
     RunError
         Something there cannot be removed.
     """
-    path = folder / "runs" / check_run_id(run)
-    gone = path.with_name(f".{run}.closed")
-    found = False
+    within, gone = Beneath(folder), f".{check_run_id(run)}.closed"
     try:
-        if gone.exists():  # left by a process that was killed here, or brought back
-            shutil.rmtree(gone)
-            found = True
-        # Out of the sites' sight first, so that nobody answers what is being removed.
-        path.rename(gone)
-        shutil.rmtree(gone)
-    except FileNotFoundError:
-        return found
+        found = within.remove(RUNS, gone)  # left by a process that was killed here, or brought back
+        try:
+            # Out of the sites' sight first, so that nobody answers what is being removed.
+            within.rename((RUNS, run), gone)
+        except FileNotFoundError:
+            return found
+        return within.remove(RUNS, gone)
     except OSError as error:
-        raise explain(error, "remove", path) from error
-    return True
+        raise explain(error, "remove", folder / RUNS / run) from error

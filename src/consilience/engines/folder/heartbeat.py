@@ -33,7 +33,7 @@ from consilience.engines.health import (
 from consilience.engines.signed import OnNote, check_site
 from consilience.exceptions import EngineError, ParameterError, RunError, SignatureError, WireError
 from consilience.sites.site import Site
-from consilience.wire.files import atomic_write
+from consilience.wire.files import Beneath
 from consilience.wire.keys import KeyList
 from consilience.wire.signing import OVERHEAD, Context, SigningKey, unseal
 
@@ -44,7 +44,11 @@ _ANYBODY = ":anybody"
 
 def path_of(folder: Path, site: str) -> Path:
     """Return the file of a site's heartbeat."""
-    return folder / FOLDER / f"{check_site(site)}.msg"
+    return folder.joinpath(*_parts(site))
+
+
+def _parts(site: str) -> tuple[str, str]:
+    return FOLDER, f"{check_site(site)}.msg"
 
 
 def _context(site: str) -> Context:
@@ -60,7 +64,7 @@ def write(folder: Path, beat: Heartbeat, key: SigningKey) -> None:
         The folder cannot be written.
     """
     sealed = key.seal(_context(beat.site), beat.to_bytes())
-    atomic_write(path_of(folder, beat.site), sealed, mode=0o666)
+    Beneath(folder).write(*_parts(beat.site), data=sealed, mode=0o666)
 
 
 def read(folder: Path, site: str, keys: KeyList) -> tuple[Heartbeat, float] | None:
@@ -71,24 +75,18 @@ def read(folder: Path, site: str, keys: KeyList) -> tuple[Heartbeat, float] | No
     WireError
         What lies there is no heartbeat of this site.
     """
-    path = path_of(folder, site)
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with Beneath(folder).opened(*_parts(site)) as handle:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise WireError("its heartbeat cannot be read: what lies there is no file")
+            stored = found.st_mtime
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                data = file.read(MAX_BYTES + OVERHEAD + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise WireError(f"its heartbeat cannot be read: {error.strerror}") from None
-    try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise WireError("its heartbeat cannot be read: what lies there is no file")
-        stored = found.st_mtime
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            data = file.read(MAX_BYTES + OVERHEAD + 1)
-    except OSError as error:
-        raise WireError(f"its heartbeat cannot be read: {error.strerror}") from None
-    finally:
-        os.close(handle)
     for public in keys.valid():
         try:
             beat = Heartbeat.from_bytes(unseal(data, public=public, context=_context(site)))
@@ -143,13 +141,18 @@ def _storage_clock(folder: Path) -> float | None:
 
     The directory is made by the first site, with the permissions that its steward wants.
     """
-    path = folder / FOLDER / f".{secrets.token_hex(8)}.part"
+    name = f".{secrets.token_hex(8)}.part"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        own = time.time()
-        with open(path, "xb") as file:
-            file.write(b"\n")
-        stored = path.stat().st_mtime
-        path.unlink()
+        with Beneath(folder).directory(FOLDER) as above:
+            own = time.time()
+            handle = os.open(name, flags, 0o666, dir_fd=above)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(b"\n")
+                stored = os.stat(name, dir_fd=above, follow_symlinks=False).st_mtime
+            finally:
+                os.unlink(name, dir_fd=above)
     except OSError:
         return None
     return own - stored

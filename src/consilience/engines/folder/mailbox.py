@@ -7,34 +7,44 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from consilience.engines.signed import Direction, Place
-from consilience.exceptions import (
-    EngineError,
-    RunError,
-    SignatureError,
-    WireError,
-)
-from consilience.sites.home import check_run_id
-from consilience.wire.codec import MAX_BYTES
-from consilience.wire.files import atomic_write
-from consilience.wire.signing import OVERHEAD, SigningKey, unseal
+from consilience.exceptions import EngineError, SignatureError, WireError
+from consilience.sites.home import is_run_id
+from consilience.wire.codec import MAX_BYTES, digest
+from consilience.wire.files import LINK, REMOVE, Beneath
+from consilience.wire.signing import OVERHEAD, SigningKey, check_sealed
 
 Stamp = tuple[int, int, int, int]
 
 COPY = "a synchroniser's copy of a message: it is not read, and may be removed"
+RUNS = "runs"
 FOLDERS: dict[Direction, str] = {"ask": "asks", "reply": "replies"}
 _OTHER: dict[Direction, Direction] = {"ask": "reply", "reply": "ask"}
 _NUMBERS = r"([1-9]\d{0,8})-([1-9]\d{0,8})"
 _ENVELOPE_SLACK = 1 << 16
+_BLOCKED: Stamp = (-1, -1, -1, -1)
+"""Stamp of what cannot be looked at, for instance behind a link: whoever reads it learns why."""
 _TRUST = 0.05
 _MOST_TRUST = 60.0
 
 
+class Taken(NamedTuple):
+    """A message of the other end: what it says, the key that signed it, digest of the whole."""
+
+    body: bytes
+    public: str
+    digest: str
+
+
 class Mailbox:
     """One end of the exchange, whichever.
+
+    Whoever may write into the folder may put anything anywhere in it: nothing is read or written
+    through a link (`wire.files.Beneath`).
 
     Parameters
     ----------
@@ -56,19 +66,53 @@ class Mailbox:
     def __init__(
         self, folder: Path, key: SigningKey, writes: Direction, *, max_bytes: int = MAX_BYTES
     ) -> None:
-        self.runs = folder / "runs"
+        self.within = Beneath(folder)
         self._key, self.writes, self.reads = key, writes, _OTHER[writes]
         self._max_bytes = max_bytes + _ENVELOPE_SLACK + OVERHEAD
         self.unreadable: dict[str, str] = {}
 
     def path(self, place: Place, direction: Direction) -> Path:
         """Return the file of one direction at a place."""
-        return self.runs / place.run / FOLDERS[direction] / place.file
+        return self.within.root.joinpath(*_parts(place, direction))
 
     def put(
-        self, place: Place, coordinator: str, body: bytes, *, about: str = "", anew: bool = False
+        self,
+        place: Place,
+        coordinator: str,
+        body: bytes,
+        *,
+        readers: Collection[str],
+        about: str = "",
     ) -> bool:
         """Write a message unless it is there already; returns whether it was written.
+
+        Parameters
+        ----------
+        readers : collection of str
+            Public keys of the other end, which alone can open it.
+
+        Raises
+        ------
+        RunError
+            The folder cannot be written.
+        """
+        return self.write(place, self.seal(place, coordinator, body, readers=readers, about=about))
+
+    def seal(
+        self,
+        place: Place,
+        coordinator: str,
+        body: bytes,
+        *,
+        readers: Collection[str],
+        about: str = "",
+    ) -> bytes:
+        """Return the envelope of a message; the arguments are those of `put`."""
+        context = place.context(self.writes, coordinator, about)
+        return self._key.seal(context, body, readers=readers)
+
+    def write(self, place: Place, envelope: bytes, *, anew: bool = False) -> bool:
+        """Write an envelope unless it is there already; returns whether it was written.
 
         Parameters
         ----------
@@ -80,21 +124,20 @@ class Mailbox:
         RunError
             The folder cannot be written.
         """
-        sealed = self._key.seal(place.context(self.writes, coordinator, about), body)
-        path = self.path(place, self.writes)
+        parts = _parts(place, self.writes)
         try:
-            if not anew and self._read(path) == sealed:
+            if not anew and self._read(parts) == envelope:
                 return False
         except WireError:
             pass  # What lies there is not a message: it is replaced.
         # The umask says who else may read: the other party is often another user.
-        atomic_write(path, sealed, mode=0o666)
+        self.within.write(*parts, data=envelope, mode=0o666)
         return True
 
     def take(
         self, place: Place, coordinator: str, publics: Collection[str], *, about: str = ""
-    ) -> tuple[bytes, str] | None:
-        """Return the other end's message at a place and the key that signed it, if there is one.
+    ) -> Taken | None:
+        """Return the other end's message at a place, if there is one.
 
         Parameters
         ----------
@@ -104,25 +147,70 @@ class Mailbox:
         Raises
         ------
         WireError
-            The file is no message for this place; SignatureError says that none of them signed.
+            The file is no message for this place; SignatureError says that none of them signed,
+            `OtherReaderError` that one did, but not for this end's key.
         """
-        return self._opened(place, self.reads, coordinator, publics, about)
+        data = self._read(_parts(place, self.reads))
+        if data is None:
+            return None
+        context = place.context(self.reads, coordinator, about)
+        refusal: SignatureError | None = None
+        for public in publics:
+            try:
+                body = self._key.unseal(data, public=public, context=context)
+            except SignatureError as error:
+                refusal = error
+                continue
+            return Taken(body, public, digest(data))
+        raise refusal or SignatureError("nobody is trusted here")
+
+    def digest(self, place: Place) -> str:
+        """Digest of what lies at a place for this end, empty where there is nothing."""
+        data = self._read(_parts(place, self.reads))
+        return "" if data is None else digest(data)
 
     def own(self, place: Place, coordinator: str, *, about: str) -> bytes | None:
-        """Return what this end wrote at a place, verified like any other message."""
-        found = self._opened(place, self.writes, coordinator, (self._key.public,), about)
-        return None if found is None else found[0]
+        """Return the envelope that this end wrote at a place, verified like any other one."""
+        data = self._read(_parts(place, self.writes))
+        if data is not None:
+            context = place.context(self.writes, coordinator, about)
+            check_sealed(data, public=self._key.public, context=context)
+        return data
 
     def stamp(self, place: Place, direction: Direction) -> Stamp | None:
         """Return what changes whenever a file is replaced or altered."""
         try:
-            found = os.lstat(self.path(place, direction))
+            found = self.within.found(*_parts(place, direction))
         except OSError:
+            return _BLOCKED
+        if found is None:
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
-    def places(self, site: str) -> list[Place]:
+    def runs(self) -> list[str]:
+        """Names of the runs in the folder, in order.
+
+        Raises
+        ------
+        OSError
+            The folder cannot be read.
+        """
+        return sorted(name for name in self.within.names(RUNS) if is_run_id(name))
+
+    def has_folder(self, place: Place) -> bool:
+        """Whether there is something where messages of this end go; a write says if it is wrong."""
+        try:
+            return self.within.found(*_parts(place, self.writes)[:-1]) is not None
+        except OSError:
+            return True
+
+    def places(self, site: str, runs: Iterable[str] | None = None) -> list[Place]:
         """List the places at which a site finds a message of the other end, in order.
+
+        Parameters
+        ----------
+        runs : iterable of str, optional
+            Those to look into; all of them unless given.
 
         Raises
         ------
@@ -132,14 +220,11 @@ class Mailbox:
         pattern = re.compile(f"{_NUMBERS}-{re.escape(site)}\\.msg", re.IGNORECASE)
         found: set[Place] = set()
         self.unreadable = {}
-        for run in _names(self.runs):
+        for run in self.runs() if runs is None else runs:
             try:
-                check_run_id(run)
-                names = _names(self.runs / run / FOLDERS[self.reads])
-            except RunError:
-                continue
+                names = self.within.names(RUNS, run, FOLDERS[self.reads])
             except OSError as error:  # Whoever may write here could stop all runs by one of them.
-                self.unreadable[run] = error.strerror or type(error).__name__
+                self.unreadable[run] = reason_of(error)
                 continue
             for name in names:
                 match = pattern.fullmatch(name)
@@ -158,7 +243,7 @@ class Mailbox:
         found = []
         for folder in FOLDERS.values():
             try:
-                names = sorted(_names(self.runs / run / folder))
+                names = sorted(self.within.names(RUNS, run, folder))
             except OSError:  # a link or a lock in its place: no reason to look no further
                 continue
             for name in names:
@@ -167,49 +252,24 @@ class Mailbox:
                     found.append(f"{folder}/{name}")
         return found
 
-    def _opened(
-        self,
-        place: Place,
-        direction: Direction,
-        coordinator: str,
-        publics: Collection[str],
-        about: str,
-    ) -> tuple[bytes, str] | None:
-        data = self._read(self.path(place, direction))
-        if data is None:
-            return None
-        context = place.context(direction, coordinator, about)
-        refusal: SignatureError | None = None
-        for public in publics:
-            try:
-                return unseal(data, public=public, context=context), public
-            except SignatureError as error:
-                refusal = error
-        raise refusal or SignatureError("nobody is trusted here")
-
-    def _read(self, path: Path) -> bytes | None:
+    def _read(self, parts: tuple[str, ...]) -> bytes | None:
         """Read a file that anybody may have put there: no link, no pipe, no endless one."""
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
+            with self.within.opened(*parts) as handle:
+                found = os.fstat(handle)
+                if not stat.S_ISREG(found.st_mode):
+                    raise WireError("what lies there is no file", public="it is no file")
+                if found.st_size > self._max_bytes:
+                    raise WireError(
+                        f"a file of more than {self._max_bytes} bytes was refused",
+                        public="it is larger than messages may be",
+                    )
+                with os.fdopen(handle, "rb", closefd=False) as file:
+                    return file.read(self._max_bytes)
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise _unreadable(error) from None
-        try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                raise WireError("what lies there is no file", public="it is no file")
-            if found.st_size > self._max_bytes:
-                raise WireError(
-                    f"a file of more than {self._max_bytes} bytes was refused",
-                    public="it is larger than messages may be",
-                )
-            with os.fdopen(handle, "rb", closefd=False) as file:
-                return file.read(self._max_bytes)
-        except OSError as error:
-            raise _unreadable(error) from None
-        finally:
-            os.close(handle)
 
 
 class Looked:
@@ -240,10 +300,19 @@ class Looked:
         self._known = {key: known for key, known in self._known.items() if key in keys}
 
 
+def _parts(place: Place, direction: Direction) -> tuple[str, ...]:
+    return RUNS, place.run, FOLDERS[direction], place.file
+
+
+def reason_of(error: OSError) -> str:
+    """Why something in the folder cannot be reached, in a few words."""
+    return LINK if error.errno == errno.ELOOP else error.strerror or type(error).__name__
+
+
 def _unreadable(error: OSError) -> WireError:
     if error.errno == errno.ELOOP:
-        return WireError("what lies there is a link", public="it is no file")
-    return WireError(f"it cannot be read: {error.strerror}", public="it cannot be read")
+        return WireError(f"what lies there is a link: {REMOVE}", public="it is no file, but a link")
+    return WireError(f"it cannot be read: {reason_of(error)}", public="it cannot be read")
 
 
 def _is_copy(name: str, rest: str, sites: Collection[str]) -> bool:
@@ -256,14 +325,6 @@ def _is_copy(name: str, rest: str, sites: Collection[str]) -> bool:
 def printable(name: str) -> str:
     """A name from elsewhere, fit for a log: short, on one line, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in name)[:120]
-
-
-def _names(folder: Path) -> list[str]:
-    """Names in a directory; none where there is no directory."""
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def existing(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""When a file is written again that a synchroniser has lost, or lets nobody see."""
+"""When a file is written again that a synchroniser has lost or shows nobody; how often to tell."""
 
 from __future__ import annotations
 
@@ -17,6 +17,31 @@ _MOST_UNSEEN = 4 * 3600.0
 _TIMES_UNSEEN = 50  # more than a week: a run that nobody closed is not written about for ever
 _MOST_SPOILT = 60.0
 _FREE = 3
+
+
+class Allowance:
+    """How often something may be said: so often at once, and once more after each wait.
+
+    Parameters
+    ----------
+    free : int
+    every : float
+        Seconds.
+    """
+
+    def __init__(self, free: int, every: float) -> None:
+        self._free, self._every = free, every
+        self._left, self._at = float(free), time.monotonic()
+
+    def take(self) -> bool:
+        """Whether it may be said now; counted if so."""
+        now = time.monotonic()
+        self._left = min(self._free, self._left + (now - self._at) / self._every)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class Schedule:

@@ -1,7 +1,15 @@
-"""A site's end of the exchange through a folder."""
+"""A site's end of the exchange through a folder.
+
+Whoever may write into the folder may put any number of runs and messages there that nobody trusted
+has signed. What they cost is bounded for each look: runs that a trusted coordinator is known to
+have begun come first and are looked into every time; of the others, and of messages that were not
+verified yet, a number takes its turn, those first that were never looked at, and small ones before
+large ones.
+"""
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -16,22 +24,30 @@ from consilience.engines.folder.mailbox import (
     Stamp,
     existing,
     printable,
+    reason_of,
 )
-from consilience.engines.folder.schedule import UNSEEN, Schedule
+from consilience.engines.folder.schedule import UNSEEN, Allowance, Schedule
 from consilience.engines.signed import OnNote, Place, TrustedCoordinators, check_poll, pause
-from consilience.exceptions import RunError, SignatureError, WireError
+from consilience.exceptions import DamageError, RunError, SignatureError, WireError
 from consilience.sites.home import sole
 from consilience.sites.jobs import Held
 from consilience.sites.retention import DAY, purge_old
 from consilience.sites.site import Site
-from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply
 from consilience.wire.keys import KeyList
-from consilience.wire.signing import SigningKey
+from consilience.wire.signing import OtherReaderError, SigningKey
 
 _WAIT_FOR_FOLDER = 5.0
 _LIST_EVERY = 5.0
+_MOST_LOOKS = 1000
 _MOST_CONFLICTS = 1000
+MOST_NEW = 200
+"""Runs of nobody known, and messages that nobody is known to have signed, in one look."""
+MOST_NEW_BYTES = 1 << 26
+"""Bytes of such messages after which a look reads no further one."""
+NAMED, NAMED_EVERY = 50, 60.0
+"""Ignored files that are named at once, and seconds until one more may be."""
+MANY = "more files that nobody known has signed than are named here: see who writes into the folder"
 
 
 class Stop(Protocol):
@@ -58,7 +74,7 @@ class Watcher:
         Public keys of the coordinators that may ask, a list for each.
     on_event : callable, optional
         ``on_event(kind, facts)``: "answered", "held", "ignored", "unsent", "unreachable",
-        "conflict".
+        "conflict", "damaged".
     again : float
         Seconds after which a reply that leads to nothing new is written again; the wait doubles.
     """
@@ -89,7 +105,23 @@ class Watcher:
         self._held: dict[Place, object] = {}
         self._conflicts: set[str] = set()
         self._listed = 0.0
+        self._begun = self._trusted.begun()
+        self._verified: set[Place] = set()
+        self._seen: dict[str, list[Place]] = {}
+        self._turns: dict[str | Place, int] = {}
+        self._turn = 0
+        self._runs: list[str] = []
+        self._named, self._is_told = Allowance(NAMED, NAMED_EVERY), False
         self.unsent: dict[Place, str] = {}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something in the folder that no look has come to yet."""
+        if not self._reachable:
+            return False
+        places = {place for places in self._seen.values() for place in places}
+        runs = set(self._runs)
+        return bool((places - self._verified | runs - self._begun) - self._turns.keys())
 
     def once(self, stop: Callable[[], bool] = _never) -> int:
         """Answer what is there; returns how many replies were written.
@@ -101,28 +133,17 @@ class Watcher:
             home and tried again at the next look; `unsent` says why.)
         """
         try:
-            places = self._box.places(self._site.name)
-            self._name_conflicts({place.run for place in places})
+            places = self._listed_now()
         except OSError as error:
             if self._reachable:
-                self._tell("unreachable", reason=error.strerror or type(error).__name__)
+                self._tell("unreachable", reason=reason_of(error))
             self._reachable = False
             return 0
         self._reachable = True
-        for run, reason in self._box.unreadable.items():
-            if self._unreadable.get(run) != reason:
-                self._tell("unreachable", run=run, reason=reason)
-        self._unreadable = self._box.unreadable
         self._latest = set({place.run: place for place in places}.values())
-        for known in (self._looked, self._unseen, self._spoilt):
-            known.keep(set(places))
-        self._answered = {p: self._answered[p] for p in places if p in self._answered}
-        self._no_folder = {p: self._no_folder[p] for p in places if p in self._no_folder}
-        self._held = {p: self._held[p] for p in places if p in self._held}
-        self._faults = {place: self._faults[place] for place in places if place in self._faults}
-        self.unsent = {place: self.unsent[place] for place in places if place in self.unsent}
-        written = 0
-        for place in places:
+        self._forget()
+        written = read = 0
+        for place in self._in_turn(places):
             if stop():
                 break
             ask = self._box.stamp(place, "ask")
@@ -133,27 +154,89 @@ class Watcher:
                 and not self._is_decided(place)
             ):
                 continue
+            if place not in self._verified:
+                if read >= MOST_NEW_BYTES:
+                    del self._turns[place]
+                    continue
+                read += 0 if ask is None else ask[1]
             written += self._handle(place)
+            self._tell_damages()
             if place not in self.unsent:
                 self._looked.note(place, (ask, self._box.stamp(place, "reply")))
         return written
 
+    def _listed_now(self) -> list[Place]:
+        """Places in the runs that this look goes into, in order."""
+        self._turn += 1
+        self._runs = self._box.runs()
+        own = [run for run in self._runs if run in self._begun]
+        others = [run for run in self._runs if run not in self._begun]
+        others = heapq.nsmallest(MOST_NEW, others, key=lambda run: (self._turns.get(run, 0), run))
+        self._turns.update(dict.fromkeys(others, self._turn))
+        places = self._box.places(self._site.name, sorted([*own, *others]))
+        found: dict[str, list[Place]] = {run: [] for run in (*own, *others)}
+        for place in places:
+            found[place.run].append(place)
+        self._seen = {run: self._seen[run] for run in self._runs if run in self._seen} | found
+        for run, reason in self._box.unreadable.items():
+            if self._unreadable.get(run) != reason and self._may_name():
+                self._tell("unreachable", run=run, reason=reason)
+        unread = {r: why for r, why in self._unreadable.items() if r not in found}
+        unread |= self._box.unreadable
+        self._unreadable = {run: unread[run] for run in self._runs if run in unread}
+        self._name_conflicts(found)
+        return places
+
+    def _in_turn(self, places: list[Place]) -> list[Place]:
+        """Places to look at now: all that were verified, and some others."""
+        new = [place for place in places if place not in self._verified]
+        if len(new) > MOST_NEW:
+            new = heapq.nsmallest(MOST_NEW, new, key=lambda p: (self._turns.get(p, 0), p))
+        smallest: dict[str, int] = {}
+        for place in new:
+            stamp = self._box.stamp(place, "ask")
+            size = 0 if stamp is None else stamp[1]
+            smallest[place.run] = min(size, smallest.get(place.run, size))
+        self._turns.update(dict.fromkeys(new, self._turn))
+        first = [place for place in places if place in self._verified]
+        return first + sorted(new, key=lambda place: (smallest[place.run], place))
+
+    def _forget(self) -> None:
+        """Drop what is known of places that are gone."""
+        places = {place for places in self._seen.values() for place in places}
+        for known in (self._looked, self._unseen, self._spoilt):
+            known.keep(places)
+        self._verified &= places
+        keys = places.union(self._runs)
+        self._turns = {key: turn for key, turn in self._turns.items() if key in keys}
+        self._answered = {p: v for p, v in self._answered.items() if p in places}
+        self._no_folder = {p: v for p, v in self._no_folder.items() if p in places}
+        self._held = {p: v for p, v in self._held.items() if p in places}
+        self._faults = {p: v for p, v in self._faults.items() if p in places}
+        self.unsent = {p: v for p, v in self.unsent.items() if p in places}
+
     def purge(self, days: int) -> None:
-        """Purge what the retention of the site file lets go."""
-        for run, age in purge_old(self._site, days).items():
+        """Purge what the retention of the site file lets go; name what is damaged."""
+
+        def left(run: str, error: RunError) -> None:
+            self._tell("damaged", run=run, reason=str(error))
+
+        for error in self._site.home.jobs.damages():
+            self._tell("damaged", reason=str(error))
+        for run, age in purge_old(self._site, days, on_error=left).items():
             self._tell("purged", run=run, reason=f"last asked {age:.0f} days ago")
 
     def _handle(self, place: Place) -> bool:
         try:
-            coordinator, body = self._verified(place)
-            about = digest(body)
+            coordinator, body, about, damage = self._asked(place)
             if self._is_answered(place, coordinator, about):
                 self._say_again(place, coordinator, about)
                 return False
             if place in self._answered and not self._spoilt.is_due(place):
                 return False
             decision = self._decision(place)
-            reply = self._site.answer(body)
+            reply = self._site.answer(body) if damage is None else self._site.refuse(body, damage)
+            self._tell_damages()
             if isinstance(reply, Held):
                 if place not in self._held:
                     self._tell("held", run=reply.run, round=reply.round, step=reply.step)
@@ -167,7 +250,7 @@ class Watcher:
             self._ignore(place, "the coordinator has closed the run, or its folder is not here yet")
             return False
         try:
-            self._box.put(place, coordinator, reply, about=about)
+            self._box.put(place, coordinator, reply, readers=(coordinator,), about=about)
         except RunError as error:
             if self.unsent.get(place) != str(error):
                 self._tell("unsent", run=place.run, file=place.file, reason=str(error))
@@ -200,14 +283,36 @@ class Watcher:
         """What changes when the steward decides."""
         return self._site.home.jobs.stamp(place.run, place.round, place.attempt)
 
-    def _verified(self, place: Place) -> tuple[str, bytes]:
-        """Return the coordinator's key and its ask at a place."""
+    def _asked(self, place: Place) -> tuple[str, bytes, str, DamageError | None]:
+        """Return the coordinator's key, its ask at a place, what a reply is about, and damage.
+
+        The last one as in `TrustedCoordinators.ask`.
+        """
+        about = ""
 
         def take(public: str) -> bytes | None:
-            found = self._box.take(place, public, (public,))
-            return None if found is None else found[0]
+            nonlocal about
+            try:
+                found = self._box.take(place, public, (public,))
+            except OtherReaderError:
+                self._say_unread(place, public)
+                raise
+            if found is None:
+                return None
+            about = found.digest
+            return found.body
 
-        return self._trusted.ask(place, take)
+        coordinator, body, damage = self._trusted.ask(place, take)
+        self._verified.add(place)
+        self._begun.add(place.run)
+        return coordinator, body, about, damage
+
+    def _say_unread(self, place: Place, coordinator: str) -> None:
+        """Let the coordinator see by which key this site goes: its ask is for another one."""
+        if self._has_folder(place):
+            with suppress(RunError):  # It is tried again with the next look at the ask.
+                about = self._box.digest(place)
+                self._box.put(place, coordinator, b"", readers=(coordinator,), about=about)
 
     def _is_answered(self, place: Place, coordinator: str, about: str) -> bool:
         """Whether this site's own reply to this very ask lies there."""
@@ -232,17 +337,17 @@ class Watcher:
         if place not in self._latest and self._answered[place] == ask:
             return
         self._answered[place] = ask
-        body = self._box.own(place, coordinator, about=about)
-        if body is not None and self._box.path(place, "reply").parent.is_dir():
+        envelope = self._box.own(place, coordinator, about=about)
+        if envelope is not None and self._box.has_folder(place):
             with suppress(RunError):  # What lies there is whole: it is tried again later.
-                self._box.put(place, coordinator, body, about=about, anew=True)
+                self._box.write(place, envelope, anew=True)
 
     def _has_folder(self, place: Place) -> bool:
         """Whether there is a folder for the reply; it is made when the ask stays for a while.
 
         Some synchronisers copy no empty folders. A run that is closed loses its asks first.
         """
-        if self._box.path(place, "reply").parent.is_dir():
+        if self._box.has_folder(place):
             self._no_folder.pop(place, None)
             return True
         since = self._no_folder.setdefault(place, time.monotonic())
@@ -269,8 +374,23 @@ class Watcher:
         if self._faults.get(place) == fault:
             return
         self._faults[place] = fault
+        if not self._may_name():
+            return
         self._site.home.log("ignored", run=place.run, file=place.file, reason=reason)
         self._tell("ignored", run=place.run, file=place.file, reason=reason)
+
+    def _tell_damages(self) -> None:
+        for run, reason in self._site.take_damages():
+            self._tell("damaged", run=run, reason=reason)
+
+    def _may_name(self) -> bool:
+        """Whether one more file or run of the folder may be named; says once that it may not."""
+        may = self._named.take()
+        if not may and not self._is_told:
+            self._site.home.log("ignored", reason=MANY)
+            self._tell("ignored", reason=MANY)
+        self._is_told = not may
+        return may
 
     def _tell(self, kind: str, **facts: Any) -> None:
         if self._on_event is not None:
@@ -339,7 +459,7 @@ def watch(
     heart = Heart(site, Path(folder), key, heartbeat, on_event)
     with sole(site.home), heart:
         began = time.monotonic()
-        purged = -DAY
+        purged, looks = -DAY, 0
         while not is_over():
             if retention is not None and time.monotonic() - purged >= DAY:
                 watcher.purge(retention)
@@ -348,11 +468,14 @@ def watch(
                 found = watcher.once(is_over)
             heart.look(len(watcher.unsent))
             written += found
+            looks += 1
+            if once and watcher.is_behind and looks < _MOST_LOOKS:
+                continue
             if once:
                 for reason in watcher.unsent.values():
                     raise RunError(reason)
                 break
-            if found:
+            if found or watcher.is_behind:
                 began = time.monotonic()
             time.sleep(pause(began, poll))
     return written

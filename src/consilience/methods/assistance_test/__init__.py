@@ -94,7 +94,7 @@ class AssistanceTest(Method):
     bound : float
         Radius of the ball, in half widths of the limits; of no use with "box".
     subsample : int, optional
-        Rows that take part at the most.
+        Rows that take part at the most, at protected sites in groups of `min_records`.
     power : float
         Of the variance function, for "tweedie".
     alpha, l1_ratio : float
@@ -115,7 +115,7 @@ class AssistanceTest(Method):
     l1_ratio: float = 0.0
 
     name: ClassVar[str] = "assistance-test"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Is a partner's data of use to me, and at what price?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     follows: ClassVar[tuple[str, ...]] = ("assisted-glm",)

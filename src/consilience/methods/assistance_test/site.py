@@ -22,7 +22,7 @@ from consilience.methods.assistance_test.messages import (
 )
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.phases.own_columns import OwnColumns
-from consilience.methods.phases.own_order import own_order
+from consilience.methods.phases.own_order import own_order, whole_groups
 from consilience.methods.phases.response import response_of
 from consilience.methods.phases.sticky import Kept
 from consilience.numerics import assistance
@@ -227,7 +227,7 @@ def _tested(
             drawn = rows[stream(0, "subsample", data.n_rows).permutation(len(rows))]
         else:
             drawn = own_order(data, rows, "subsample")
-        rows = np.sort(drawn[: s.subsample])
+        rows = np.sort(drawn[: whole_groups(s.subsample, len(rows), site.limits.min_records)])
     found = [
         assistance.sketch_test(
             data.features[rows],

@@ -96,6 +96,7 @@ from consilience.methods.base import (
     Step,
     register,
 )
+from consilience.methods.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -127,7 +128,8 @@ class AssistedGLM(Method):
     tol : float
         Relative change of the linear predictor in a round at which the training ends.
     holdout : float
-        Share of the rows kept out of the training, to compare with the initiator's own model.
+        Share of the rows kept out of the training, to compare with the initiator's own model;
+        protected sites hold out one or two fifths, or nothing.
     interval : {"joint", "inflated", "paper", "none"}
         "joint" needs partners whose policy lets all directions be known. "inflated" needs
         ``acceleration="none"``, one partner and at least 5 rounds; "paper" does not cover in
@@ -154,7 +156,7 @@ class AssistedGLM(Method):
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
     steps: ClassVar[tuple[Step, ...]] = (
@@ -219,6 +221,7 @@ class AssistedGLM(Method):
             return (yield from self._predict(ctx))
         s = self._settings(ctx)
         text = s.to_json()
+        say_share(ctx, s.holdout)
         course = Course(s)
         yield from self._share(ctx, s, text, course)
         yield from self._train(ctx, s, text, course)

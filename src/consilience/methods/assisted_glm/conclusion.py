@@ -202,7 +202,7 @@ def conclude(
     s = Settings.from_json(message.settings)
     if site.senders.get("rest", s.partners) != s.partners:
         raise ProtocolError("further directions that are not from the partners in their order")
-    rows = warm.rows_of(data, s, site)
+    rows = warm.rows_by_purpose(data, s, site)
     joint = Joint(s, data, rows, state)
     rest = [_checked(np.asarray(block), data) for block in message.rest.value]
     left = [dict(one) for one in message.left.value if isinstance(one, dict)]

@@ -120,7 +120,7 @@ def aim(
     """Solve for the targets within what is known; send the solutions to a partner."""
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    rows = warm.rows_of(data, s, site)
+    rows = warm.rows_by_purpose(data, s, site)
     joint = Joint(s, data, rows, state)
     if message.owner:
         state = _with_more(message, data, state, site)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError
 from consilience.methods.assisted_glm.messages import Settings
 from consilience.methods.base import SiteContext, SiteData
-from consilience.methods.phases.own_order import own_order, whole_groups
+from consilience.methods.phases.holdout import held_out
 from consilience.methods.phases.response import response_of
 from consilience.numerics.random import stream
 
@@ -48,12 +49,12 @@ class Rows:
         return np.where(self.train, self.weights, 0.0)
 
 
-def rows_of(data: SiteData, s: Settings, site: SiteContext) -> Rows:
-    """Split the rows; which ones are held out follows from the site's own table.
+def by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
+    """Split the rows by what they are for.
 
-    Held-out figures of many splits would be equations in the response, one for each split. So a
-    coordinator chooses no split, and shares of held-out rows go by groups of `min_records`. Only a
-    policy that protects no single record (``min_records = 1``) leaves the split to the public seed.
+    Held-out figures of many splits would be equations in the response, one for each split. So no
+    coordinator chooses a split (see ``phases/holdout``). Only a policy that protects no single
+    record (``min_records = 1``) leaves it to the public seed.
 
     Raises
     ------
@@ -63,13 +64,16 @@ def rows_of(data: SiteData, s: Settings, site: SiteContext) -> Rows:
     """
     response = response_of(data, s.true_family())
     places = np.flatnonzero(response.known)
-    least = site.limits.min_records
     held = np.zeros(data.n_rows, dtype=bool)
-    if least == 1:
+    if site.limits.min_records == 1:
         drawn = stream(s.split_seed, "holdout").permutation(places)
+        held[drawn[: round(s.holdout * len(places))]] = True
     else:
-        drawn = own_order(data, places, "holdout")
-    held[drawn[: whole_groups(s.holdout, len(places), least)]] = True
+        # Matched rows are in the order of their ids: that of the table, and its format, are nothing
+        # to them, so ids and response stand for the table.
+        matched = dataclasses.replace(data, rows=np.arange(data.n_rows), n_read=0, content_hash="")
+        cells = np.where(response.known, 0, -1)
+        held[held_out(matched, cells, [s.holdout], site.limits)[0]] = True
     weights = np.ones(data.n_rows) if data.weight is None else np.asarray(data.weight)
     rows = Rows(response.y, response.known & ~held, held, ~response.known, weights)
     fault = s.true_family().check(rows.y[rows.train])

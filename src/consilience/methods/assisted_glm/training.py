@@ -94,7 +94,7 @@ def share(
     s = Settings.from_json(message.settings)
     if s.masked:
         raise ProtocolError("a masked response was asked for as it is")
-    rows = warm.rows_of(data, s, site)
+    rows = warm.rows_by_purpose(data, s, site)
     y = np.where(rows.train, rows.y, np.nan)
     reply = Shared(
         response=addressed(response(y), message.partner),
@@ -127,7 +127,7 @@ def share_masked(
 
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    rows = warm.rows_of(data, s, site)
+    rows = warm.rows_by_purpose(data, s, site)
     earlier = site.kept or {"rows": np.empty(0, dtype=np.int64), "values": np.empty((0, 1))}
     noise = Kept(
         RandomizedResponse(s.flip),
@@ -354,7 +354,7 @@ def turn(
     """Take in one partner's contribution, refit, and send the next one its starting point."""
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    joint = Joint(s, data, warm.rows_of(data, s, site), state)
+    joint = Joint(s, data, warm.rows_by_purpose(data, s, site), state)
     added = False
     contribution = np.asarray(message.contribution.value, dtype=float)
     if message.owner:
@@ -406,7 +406,7 @@ def settle(
     """Tell a partner how its messages stand in the joint fit."""
     require_role(site, "initiator")
     s = Settings.from_json(message.settings)
-    joint = Joint(s, data, warm.rows_of(data, s, site), state)
+    joint = Joint(s, data, warm.rows_by_purpose(data, s, site), state)
     joint.require_end()
     owner = s.partners.index(message.partner)
     place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True}

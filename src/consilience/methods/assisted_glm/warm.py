@@ -30,12 +30,12 @@ _LEFT: WeakKeyDictionary[SiteData, tuple[Any, Model]] = WeakKeyDictionary()
 _ROWS: WeakKeyDictionary[SiteData, tuple[Any, split.Rows]] = WeakKeyDictionary()
 
 
-def rows_of(data: SiteData, s: Settings, site: SiteContext) -> split.Rows:
-    """Split the rows as `rows.rows_of` does, once for the same rows, settings and limits."""
+def rows_by_purpose(data: SiteData, s: Settings, site: SiteContext) -> split.Rows:
+    """Split the rows as `rows.by_purpose` does, once for the same rows, settings and limits."""
     asked = (s, site.limits)
     known = _ROWS.get(data)
     if known is None or known[0] != asked:
-        _ROWS[data] = known = (asked, split.rows_of(data, s, site))
+        _ROWS[data] = known = (asked, split.by_purpose(data, s, site))
     return known[1]
 
 

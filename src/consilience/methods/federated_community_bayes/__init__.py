@@ -64,8 +64,7 @@ site knows, and only if the rows are at least twice the coefficients; test rows 
 and by shares of wrong predictions to within `min_records` rows. So a run tells the coordinator 23
 smooth means to the precision of a row, and of three planes of its choice beyond which about how
 many tens of test rows lie. Runs add up: their number is bounded by the policy (`max_runs`, approved
-studies); rows are split by a digest of the rows, the same way in every run with these shares, which
-are tenths, and anew with others.
+studies); rows are held out by one deal of the table for all runs.
 
 Leakage, exact: in every round the coordinator chooses coefficients. At steep ones loss, gradient
 and curvature are sums over the rows near a plane, and differences of two rounds are single rows. No
@@ -113,6 +112,7 @@ from consilience.methods.federated_community_bayes.pooling import (
 )
 from consilience.methods.federated_community_bayes.result import FederatedCommunityBayesResult
 from consilience.methods.federated_community_bayes.survey import Survey, survey_of, tree_of
+from consilience.methods.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -143,7 +143,8 @@ class FederatedCommunityBayes(Method):
     choosing : float
         Share of each class's rows that choose the number of communities: 0, .1, .2, .3 or .4.
     holdout : float
-        Share of each class's rows that judge the classifier in the end, likewise.
+        Share of each class's rows that judge the classifier in the end, likewise. Protected sites
+        hold out one or two fifths, or nothing, for each.
     max_rounds : int
         Rounds of the exact fit at most.
 
@@ -163,7 +164,7 @@ class FederatedCommunityBayes(Method):
     max_rounds: int = 50
 
     name: ClassVar[str] = "federated-community-bayes"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Which groups of features tell the classes apart, each by itself?"
     steps = (
         at_site.offer,
@@ -230,6 +231,7 @@ class FederatedCommunityBayes(Method):
         p = len(ctx.feature_names)
         wanted = candidates_of(self, p)
         s = self._settings(ctx)
+        say_share(ctx, s.choosing, s.holdout)
         offered = ctx.require((yield Ask("offer", Offer(settings=s.to_json()))))
         survey = survey_of(s, offered, chooses=len(wanted) > 1)
         tables = ctx.require(

@@ -35,7 +35,7 @@ from consilience.methods.federated_community_bayes.rows import (
     TEST,
     TRAINING,
     Rows,
-    rows_of,
+    by_part,
 )
 from consilience.numerics import multinomial
 from consilience.wire.disclosure import Limits, Released, bundle, cell_counts, count
@@ -60,7 +60,7 @@ def _tally(message: Slope, data: SiteData, limits: Limits) -> dict[str, tuple[in
 def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
     """Say how many rows of each class take part."""
     s = Settings.from_json(message.settings)
-    rows = rows_of(data, s, site)
+    rows = by_part(data, s, site)
     training = np.where(rows.part == TRAINING, rows.codes, -1)
     reply = Offered(
         training=cell_counts(training, len(s.levels)),
@@ -74,7 +74,7 @@ def _goes_on(text: str, data: SiteData, state: State, site: SiteContext) -> tupl
     if text != state.get("settings"):
         raise ProtocolError("a run goes on with the settings of its offer")
     s = Settings.from_json(text)
-    return s, rows_of(data, s, site, state)
+    return s, by_part(data, s, site, state)
 
 
 @step("ranks", once=True)
@@ -82,7 +82,7 @@ def ranks(message: Rank, data: SiteData, state: State, site: SiteContext) -> tup
     """Tell rank correlations within each class."""
     s, rows = _goes_on(message.settings, data, state, site)
     x, codes = rows.of(TRAINING)
-    tables = [class_ranks(x[codes == k], site.limits) for k in range(len(s.levels))]
+    tables = [class_ranks(x[codes == k], site.limits, data.coded) for k in range(len(s.levels))]
     return Ranks(tables=bundle(tables)), state
 
 
@@ -96,7 +96,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     x, codes = rows.of(TRAINING)
     communities = _communities(message.communities.value, x.shape[1])
     present, local = np.unique(codes, return_inverse=True)
-    thin = thin_pairs(x, site.limits)
+    thin = thin_pairs(x, site.limits, data.coded)
     found = [_nothing() for _ in communities]
     left = NUMBERS_PER_CELL * x.size if site.limits.min_records > 1 else np.inf
     for c, columns in enumerate(communities):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,8 @@ from consilience.exceptions import DataError
 from consilience.methods.base import SiteContext, SiteData
 from consilience.methods.federated_pca.messages import LEVELS
 from consilience.numerics.random import stream
-from consilience.wire.block_facts import unsafe_pairs
 from consilience.wire.disclosure import Limits, aggregate
+from consilience.wire.moment_facts import Coded, coded_within, moment_facts
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -56,14 +57,15 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
         Not even the moments of all rows together may leave.
     """
     x, limits = data.features, site.limits
-    columns = _columns(x, limits)
+    columns = _columns(x, limits, data.coded)
     if len(columns) < 2:
         raise DataError(TOO_NARROW, public=TOO_NARROW)
     leaves = leaves_of(data, site)
     for number in (level for level in LEVELS if level <= n_splits):
         of = merged(leaves, number)
         members = [np.flatnonzero(of == group) for group in range(number)]
-        if all(_may_leave(x[np.ix_(rows, columns)], limits) for rows in members) and all(
+        coded = coded_within(data.coded, columns)
+        if all(_may_leave(x[np.ix_(rows, columns)], limits, coded) for rows in members) and all(
             _entities(data, rows, limits) for rows in members
         ):
             return Groups(of, number, columns)
@@ -108,28 +110,29 @@ def _seed(data: SiteData, site: SiteContext) -> int:
     return int.from_bytes(sealed.digest()[:8], "little") >> 1
 
 
-def _columns(x: FloatArray, limits: Limits) -> IntArray:
+def _columns(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> IntArray:
     """Columns whose moments over all rows may leave together; the worst give way one by one."""
     columns = np.flatnonzero(~np.isnan(x).all(axis=0))
-    if not len(columns):
-        return columns
-    unsafe = _unsafe(x[:, columns], limits)
-    kept = ~np.diag(unsafe)
-    while True:
-        faults = (unsafe & kept[None, :]).sum(axis=1) * kept
-        if not faults.any():
-            return columns[kept]
-        kept[int(np.argmax(faults))] = False
+    while len(columns):
+        unsafe = _unsafe(x[:, columns], limits, coded_within(coded, columns))
+        if not unsafe.any():
+            break
+        kept = ~np.diag(unsafe)
+        while (faults := (unsafe & kept[None, :]).sum(axis=1) * kept).any():
+            kept[int(np.argmax(faults))] = False
+        # Once more, for levels of a category are judged with those that are left.
+        columns = columns[kept]
+    return columns
 
 
-def _unsafe(x: FloatArray, limits: Limits) -> NDArray[np.bool_]:
+def _unsafe(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> NDArray[np.bool_]:
     """Pairs of columns whose products may not leave, and on the diagonal means either."""
-    unsafe = unsafe_pairs(x, min_records=limits.min_records, max_share=limits.max_share)
+    unsafe = moment_facts(x, limits=limits, coded=coded).unsafe
     means = aggregate(x, mean=True).withhold_unsafe(limits)
     return np.asarray(unsafe | np.diag(np.isnan(means.value)))
 
 
-def _may_leave(x: FloatArray, limits: Limits) -> bool:
+def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> bool:
     """Whether the moments of a group may leave, as the gate will see it."""
     n, m = x.shape
     if not n:
@@ -137,7 +140,7 @@ def _may_leave(x: FloatArray, limits: Limits) -> bool:
     values = int((~np.isnan(x)).sum(axis=0).min())
     if limits.min_records > 1 and values < max(limits.min_records, 2 * m):
         return False
-    return not _unsafe(x, limits).any()
+    return not _unsafe(x, limits, coded).any()
 
 
 def _entities(data: SiteData, rows: IntArray, limits: Limits) -> bool:

@@ -29,6 +29,7 @@ from consilience.wire.disclosure import (
     class_moments,
     replaced,
 )
+from consilience.wire.moment_facts import coded_within
 
 FloatArray = NDArray[np.float64]
 
@@ -85,7 +86,13 @@ def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, 
     hidden = np.ones(np.shape(means.value), dtype=bool)
     hidden[:, columns] = False
     block = x[:, columns]
-    products = class_moments(block, blocks=[np.arange(len(columns))], limits=limits, **given)
+    products = class_moments(
+        block,
+        blocks=[np.arange(len(columns))],
+        limits=limits,
+        coded=coded_within(data.coded, columns),
+        **given,
+    )
     if np.isnan(block).any():
         expected = [_expected(block[groups.of == group]) for group in range(groups.number)]
         told = np.array(means.value)

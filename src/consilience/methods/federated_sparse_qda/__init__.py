@@ -91,6 +91,7 @@ from consilience.methods.federated_sparse_qda.parameters import check_parameters
 from consilience.methods.federated_sparse_qda.pooling import SiteProducts
 from consilience.methods.federated_sparse_qda.result import FederatedSparseQDAResult
 from consilience.methods.federated_sparse_qda.survey import Survey, survey_of
+from consilience.methods.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
@@ -132,7 +133,7 @@ class FederatedSparseQDA(Method):
         Probabilities of the levels, in their order; empty takes their shares of the rows.
     holdout : float
         Share of each site's rows that is kept out of the moments and judges the result, in [0, .5];
-        protected sites hold out a fifth or nothing.
+        protected sites hold out one or two fifths, or nothing.
     max_block : int
         Largest block that is fitted.
     tol : float
@@ -157,7 +158,7 @@ class FederatedSparseQDA(Method):
     tol: float = 1e-8
 
     name: ClassVar[str] = "federated-sparse-qda"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Which class does a row belong to, and which columns interact?"
     steps = (site.offer, site.links, site.moments, site.judge, site.conclude)
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
@@ -222,6 +223,7 @@ class FederatedSparseQDA(Method):
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Offer, links, moments, choice, end."""
         s = self.settings(ctx)
+        say_share(ctx, s.holdout)
         offered = ctx.require((yield Ask("offer", Offer(settings=s.to_json()))))
         brought = survey_of(offered, s.levels, len(ctx.feature_names))
         brought, units, blocks = yield from self._blocks(ctx, s, brought)

@@ -26,7 +26,7 @@ from consilience.methods.federated_sparse_qda.messages import (
     Products,
     Settings,
 )
-from consilience.methods.federated_sparse_qda.rows import Rows, rows_of
+from consilience.methods.federated_sparse_qda.rows import Rows, by_class
 from consilience.wire.disclosure import (
     Limits,
     Released,
@@ -38,6 +38,7 @@ from consilience.wire.disclosure import (
     rounded,
     weighted_means,
 )
+from consilience.wire.moment_facts import coded_within, unsafe_columns
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -53,9 +54,9 @@ _MOST = 1e30
 def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
     """Tell rows, means and spreads by class."""
     s = Settings.from_json(message.settings)
-    rows = rows_of(data, s, site)
+    rows = by_class(data, s, site)
     n_classes = len(s.levels)
-    means, spreads = _means_and_spreads(rows, n_classes, data.entity, site.limits)
+    means, spreads = _means_and_spreads(rows, n_classes, data, site.limits)
     reply = Offered(
         protected=site.limits.min_records > 1,
         judges=_judges(site),
@@ -64,33 +65,33 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
         means=means,
         spreads=spreads,
     )
-    return reply, {"settings": message.settings, "withheld": np.isnan(means.value)}
+    return reply, {
+        "settings": message.settings,
+        "seed": rows.seed,
+        "withheld": np.isnan(means.value),
+    }
 
 
 def _means_and_spreads(
-    rows: Rows, n_classes: int, entities: NDArray[Any] | None, limits: Limits
+    rows: Rows, n_classes: int, data: SiteData, limits: Limits
 ) -> tuple[Released, Released]:
-    """Means and mean squared deviations by class; both or neither of a class and column.
-
-    Squares are judged about the medians too: about these a value that most rows share is zero, so
-    that a column which few rows have is seen, wherever somebody else put its origin.
-    """
+    """Means and mean squared deviations by class; both or neither of a class and column."""
     given: dict[str, Any] = {
         "cells": rows.cells,
         "n_cells": n_classes,
-        "entities": entities,
+        "entities": data.entity,
         "mean": True,
     }
-    centred, judged = np.array(rows.x), np.array(rows.x)
+    centred = np.array(rows.x)
+    unsafe = np.zeros((n_classes, rows.x.shape[1]), dtype=bool)
     for k in range(n_classes):
         members = np.flatnonzero(rows.cells == k)
         if len(members):
             centred[members] -= rows.x[members].mean(axis=0)
-            judged[members] -= np.median(rows.x[members], axis=0)
+            unsafe[k] = unsafe_columns(rows.x[members], limits=limits, coded=data.coded)
     means = aggregate(rows.x, **given)
     spreads = aggregate(centred**2, **given)
-    unsafe = np.zeros(np.shape(means.value), dtype=bool)
-    for released in (means, spreads, aggregate(judged**2, **given)):
+    for released in (means, spreads):
         unsafe |= np.isnan(released.withhold_unsafe(limits).value)
     return means.withhold(unsafe), spreads.withhold(unsafe)
 
@@ -109,7 +110,7 @@ def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tu
     from consilience.numerics.joint_precision import RowMoments, components
 
     s = _settings(message.settings, state)
-    rows = rows_of(data, s, site)
+    rows = by_class(data, s, site, state)
     columns, cells = _asked(message, rows, state)
     scale = np.asarray(message.scale.value, dtype=float)
     if scale.shape != (len(columns),) or not ((scale >= 1 / _MOST) & (scale <= _MOST)).all():
@@ -167,7 +168,7 @@ def moments(
 ) -> tuple[Products, State]:
     """Tell sums of products within blocks, by class."""
     s = _settings(message.settings, state)
-    rows = rows_of(data, s, site)
+    rows = by_class(data, s, site, state)
     columns, cells = _asked(message, rows, state)
     labels = np.asarray(message.labels.value)
     if labels.shape != (len(columns),):
@@ -179,6 +180,7 @@ def moments(
         blocks=blocks_of(labels),
         limits=site.limits,
         entities=data.entity,
+        coded=coded_within(data.coded, columns),
     )
     return Products(products=products), state
 
@@ -220,7 +222,7 @@ def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tu
     if not _judges(site):
         sentence = "this site does not say how many of its rows models get wrong"
         raise DisclosureError(sentence, public=sentence)
-    rows = rows_of(data, s, site)
+    rows = by_class(data, s, site, state)
     judged = rows.held if message.held else rows.kept
     models = message.models.value
     if not isinstance(models, tuple) or len(models) > MAX_ALPHAS:
@@ -332,7 +334,7 @@ def conclude(
 ) -> tuple[Concluded, State]:
     """Keep the model, and judge it on rows that were held out."""
     s = _settings(message.settings, state)
-    rows = rows_of(data, s, site)
+    rows = by_class(data, s, site, state)
     models = message.models.value
     if not isinstance(models, tuple) or len(models) != 2:
         raise ProtocolError("the end takes the model and the one without links")

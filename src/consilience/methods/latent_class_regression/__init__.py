@@ -90,6 +90,7 @@ from consilience.methods.latent_class_regression.parameters import (
 from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
 from consilience.methods.latent_class_regression.rounds import BETAS, Rounds, Shared
 from consilience.methods.latent_class_regression.survey import Survey, survey_of
+from consilience.methods.phases.holdout import say_share
 from consilience.numerics.latent_class_rounds import JUMPING, JUMPING_BY_ALL
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
@@ -144,7 +145,7 @@ class LatentClassRegression(Method):
         Whether each class has an intercept.
     holdout : float
         Share of the events of each site that measures the classes, in [0, .5]; every entity keeps
-        an event, protected sites hold out a fifth or nothing.
+        an event, protected sites hold out one or two fifths, or nothing.
     level : float
         Of intervals.
 
@@ -175,7 +176,7 @@ class LatentClassRegression(Method):
     level: float = 0.9
 
     name: ClassVar[str] = "latent-class-regression"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Which classes of entities follow which regression?"
     steps = (at_site.offer, at_site.begin, at_site.round_, at_site.conclude)
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
@@ -228,6 +229,7 @@ class LatentClassRegression(Method):
         """Offer, begin, rounds, merging, rounds, conclude."""
         s = self._settings()
         text = s.to_json()
+        say_share(ctx, s.holdout)
         offered = ctx.require((yield Ask("offer", Offer(settings=text))))
         survey = survey_of(offered, s, len(ctx.feature_names))
         if survey is None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError
 from consilience.methods.base import SiteContext, SiteData
 from consilience.methods.latent_class_regression.messages import Settings
+from consilience.methods.phases.holdout import held_out
 from consilience.methods.phases.protected_rows import drawing_seed
 from consilience.numerics.latent_class import Blocks, agent_key, blocks_of
 from consilience.numerics.random import stream
@@ -21,9 +22,6 @@ from consilience.wire.disclosure import Limits, may_leave
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-PROTECTED_SHARE = 0.2
-"""Share of the events that protected sites hold out, whatever share is asked for: sets of other
-sizes would differ by few events."""
 _PURPOSE = "latent-class-regression"
 _HELD_OUT = "held out"
 _LARGEST = 1e140
@@ -48,8 +46,9 @@ class Events:
         Events that measure, and are in no sum.
     keys : (A,) uint64 array
         Keys of the agents' draws.
-    seeds : (A,) or (A + 1,) int array
-        Seeds of the agents in this run, from which keys and held-out events follow.
+    seeds : (A,) int array
+        Seeds of the agents in this run, from which keys follow; held-out events too, where no
+        record is protected.
     """
 
     z: FloatArray
@@ -175,7 +174,7 @@ def events_of(
     Parameters
     ----------
     data, settings, site
-    seeds : (A,) or (A + 1,) int array, optional
+    seeds : (A,) int array, optional
         Those of the agents, drawn in the first step: streams are other ones in each step, and the
         same events are held out in all.
 
@@ -209,7 +208,7 @@ def events_of(
         raise _cannot("some values are too large to be squared: give the columns in other units")
     if seeds is None:
         seeds = _seeds(data, site, agent_names)
-    keys, held = _draws(site, settings, agent_names, agent, entity, seeds, root > 0)
+    keys, held = _draws(site, settings, agent_names, agent, entity, seeds, root > 0, data)
     made = Events(
         z=z * root[:, None],
         root=root,
@@ -262,7 +261,7 @@ def _entities(names: NDArray[np.str_], agent: IntArray) -> tuple[IntArray, IntAr
 
 
 def _seeds(data: SiteData, site: SiteContext, agent_names: NDArray[np.str_]) -> IntArray:
-    """Seeds of the agents, and at protected sites one of the site.
+    """Seeds of the agents.
 
     They follow from the agent, not from the site that it belongs to; at protected sites from the
     rows themselves, so that asking again tells nothing new.
@@ -272,7 +271,6 @@ def _seeds(data: SiteData, site: SiteContext, agent_names: NDArray[np.str_]) -> 
         bare = data.with_features(np.empty((data.n_rows, 0)), ())
         sealed = drawing_seed(bare, site, _PURPOSE)
         streams = [stream(sealed, str(name)) for name in agent_names]
-        streams.append(stream(sealed, _HELD_OUT, _PURPOSE))
     else:
         streams = [site.stream(_PURPOSE, str(name)) for name in agent_names]
     return np.array([int(rng.integers(2**63 - 1)) for rng in streams], dtype=np.int64)
@@ -286,25 +284,23 @@ def _draws(
     entity: IntArray,
     seeds: IntArray,
     weighs: NDArray[np.bool_],
+    data: SiteData,
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """Keys of the agents' draws, and which of the events with a weight are held out."""
-    keys = np.empty(len(agent_names), dtype=np.uint64)
-    chance = np.ones(len(agent))
-    order = np.argsort(agent, kind="stable")
-    edges = np.searchsorted(agent[order], np.arange(len(agent_names) + 1))
-    for a, name in enumerate(agent_names):
-        keys[a] = agent_key(int(seeds[a]), str(name))
-        if settings.holdout > 0:
-            rows = order[edges[a] : edges[a + 1]]
-            chance[rows] = stream(int(seeds[a]), _HELD_OUT).random(len(rows))
-    protected = site.limits.min_records > 1
-    if protected and settings.holdout > 0:
-        # The same events whatever is called an agent.
-        chance = stream(int(seeds[-1]), _HELD_OUT).random(len(agent))
-    share = PROTECTED_SHARE if protected and settings.holdout > 0 else settings.holdout
-    held = (chance < share) & weighs
-    # Every entity keeps an event.
-    lowest = np.lexsort((-chance, ~weighs, entity))
-    kept = lowest[np.unique(entity[lowest], return_index=True)[1]]
-    held[kept] = False
+    named = zip(seeds.tolist(), agent_names, strict=True)
+    keys = np.array([agent_key(seed, str(name)) for seed, name in named], dtype=np.uint64)
+    held = np.zeros(len(agent), dtype=bool)
+    if site.limits.min_records > 1:
+        cells = np.where(weighs, 0, -1)
+        (out,) = held_out(data, cells, [settings.holdout], site.limits, within=entity)
+        held[out] = True
+    elif settings.holdout > 0:
+        chance = np.ones(len(agent))
+        for a, seed in enumerate(seeds.tolist()):
+            rows = np.flatnonzero(agent == a)
+            chance[rows] = stream(seed, _HELD_OUT).random(len(rows))
+        held = (chance < settings.holdout) & weighs
+        # Every entity keeps an event.
+        lowest = np.lexsort((-chance, ~weighs, entity))
+        held[lowest[np.unique(entity[lowest], return_index=True)[1]]] = False
     return keys, held

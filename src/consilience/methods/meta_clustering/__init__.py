@@ -42,8 +42,8 @@ Computational and Graphical Statistics, 2022): select, exchange, cluster. Depart
   points drawn from the pooled moments instead, for the spectral rule only, since they have no
   standard errors.
 * Classification by the Brier or log loss; gain, power, stability and "no signal" are ours.
-* At sites that protect records, halves, folds, resamples and the draws of forests follow from a
-  digest of the rows, which nobody else has (``rows``).
+* At sites that protect records, halves, folds, resamples and the draws of forests follow from the
+  rows, which nobody else has; folds and resamples are the same for all runs (``phases/holdout``).
 
 Absence: a site that does not answer at first, or whose model cannot be used, is left out and named,
 down to the quorum; one that is missing later is not placed, or has no predictor and no gain.
@@ -160,6 +160,7 @@ class MetaClustering(Method):
         ``"linear"``, else from rows, which only policies for signed partners send.
     gain_folds : int
         Folds for the gain of collaborating, 0 for none; 2 at least with ``n_clusters="cv"``.
+        Protected sites have three, each a third of their rows, and show two or all of them.
     stability_runs : int
         Resamples of 80 % of the rows of every site.
 
@@ -183,6 +184,7 @@ class MetaClustering(Method):
     stability_runs: int = 10
 
     name: ClassVar[str] = "meta-clustering"
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Whom should I collaborate with?"
     steps: ClassVar = (
         *site_moments.STEPS,
@@ -213,6 +215,7 @@ class MetaClustering(Method):
     )
     Result: ClassVar = MetaClusteringResult
     predictor: ClassVar = CollaborativePredictor
+    foreign_models: ClassVar = True
 
     def __post_init__(self) -> None:
         given: Any = self.candidates

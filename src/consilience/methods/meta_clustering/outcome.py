@@ -22,6 +22,7 @@ from consilience.methods.meta_clustering.decide import (
 from consilience.methods.meta_clustering.messages import Settings
 from consilience.methods.meta_clustering.partners import Partners
 from consilience.methods.meta_clustering.result import MetaClusteringResult, plain
+from consilience.methods.meta_clustering.rows import FOLDS
 from consilience.numerics.site_comparison import reference_dissimilarity
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def build_result(
     """
     n_sites = len(partners.sites)
     sent = method.exchange == "models"
+    thirds = any(preset != "simulation" for preset in ctx.presets.values())
     return MetaClusteringResult(
         sites=partners.sites,
         labels=main.labels,
@@ -143,7 +145,7 @@ def build_result(
         together=togetherness(list(together), n_sites),
         stability_runs=len(together),
         gain=gain or {},
-        gain_folds=s.gain_folds if gain else 0,
+        gain_folds=(FOLDS if thirds else s.gain_folds) if gain else 0,
         shift_spread=shift_spread,
         means=partners.means,
         inverse=partners.pooled.inverse,

@@ -7,8 +7,6 @@ these rows. Where a policy protects no record they come from the public stream.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +15,8 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError
 from consilience.methods.base import SiteContext, SiteData, State
 from consilience.methods.meta_clustering.messages import Settings
+from consilience.methods.phases.holdout import uniform
+from consilience.methods.phases.protected_rows import class_codes, with_common_levels
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import Limits
 
@@ -24,6 +24,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 RESAMPLE_SHARE = 0.8
+FOLDS = 3
+"""Folds of a site that protects records, at most."""
 
 
 @dataclass(frozen=True)
@@ -34,42 +36,41 @@ class View:
     held: IntArray
 
 
-def views(n: int, settings: Settings, seed: int, least: int = 1) -> list[View]:
-    """Main view, folds, resamples.
-
-    Parameters
-    ----------
-    n : int
-    settings : Settings
-    seed : int
-    least : int
-        Rows that a view leaves out at least: the difference of two fits is a statistic of these
-        rows. A site with fewer shows its main view again, and measures no gain.
-    """
-    everything = np.arange(n, dtype=np.int64)
-    main = View(everything, everything[:0])
-    found = [main]
-    if settings.gain_folds:
-        order = stream(seed, "folds").permutation(n)
-        for part in np.array_split(order, settings.gain_folds):
-            fold = View(np.setdiff1d(everything, part), np.sort(part))
-            found.append(fold if n // settings.gain_folds >= least else main)
-    size = int(RESAMPLE_SHARE * n)
-    for i in range(settings.stability_runs):
-        chosen = stream(seed, "resample", i).permutation(n)[:size]
-        found.append(View(np.sort(chosen), everything[:0]) if n - size >= least else main)
-    return found
-
-
 def shown_views(data: SiteData, s: Settings, state: State, site: SiteContext) -> list[View]:
-    """Views as this site shows them."""
-    protected = site.limits.min_records > 1
+    """Main view, folds and resamples, as this site shows them.
+
+    Where records are protected all follow from one deal of the table for all runs, and folds are
+    thirds however many are asked for: a fit of other folds would differ from one of these by a few
+    rows. The difference of two fits is a statistic of the rows between them: where these would be
+    fewer than `min_records`, or than a linear model has parameters, or would leave a rare level,
+    the main view is shown again, and no gain is measured.
+    """
+    n, seed, protected = data.n_rows, int(state["seed"]), site.limits.min_records > 1
     least = max(site.limits.min_records, data.features.shape[1] + 2) if protected else 1
-    found = views(data.n_rows, s, int(state["seed"]), least)
-    if not s.levels:
-        return found
-    y = rows_of(data, s).y
-    return [v if not has_rare_level(y[v.rows], s, site.limits) else found[0] for v in found]
+    fold, kept = np.empty(n, dtype=np.int64), []
+    if protected:
+        fold = (FOLDS * uniform(data, "folds")).astype(np.int64)
+        kept = [uniform(data, "resample", i) < RESAMPLE_SHARE for i in range(s.stability_runs)]
+    else:
+        for f, part in enumerate(
+            np.array_split(stream(seed, "folds").permutation(n), max(s.gain_folds, 1))
+        ):
+            fold[part] = f
+        for i in range(s.stability_runs):
+            mask = np.zeros(n, dtype=bool)
+            mask[stream(seed, "resample", i).permutation(n)[: int(RESAMPLE_SHARE * n)]] = True
+            kept.append(mask)
+    whole = np.bincount(fold).min(initial=n) >= least
+    y = standardised(data, s).y if s.levels else np.empty(n)
+    main = View(np.arange(n, dtype=np.int64), np.empty(0, dtype=np.int64))
+    found = [main]
+    for v, chosen in enumerate([*(fold != f for f in range(s.gain_folds)), *kept]):
+        rows, held = np.flatnonzero(chosen), np.flatnonzero(~chosen)
+        shown = whole if v < s.gain_folds else len(held) >= least
+        shown &= len(held) > 0 and not has_rare_level(y[rows], s, site.limits)
+        gone = held if v < s.gain_folds else main.held
+        found.append(View(rows, gone) if shown else main)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +82,8 @@ class Rows:
     standards: FloatArray | None
 
 
-def rows_of(data: SiteData, settings: Settings) -> Rows:
-    """Take the rows as the study wants them.
+def standardised(data: SiteData, settings: Settings) -> Rows:
+    """Rows as numbers, on the scale that the study wants.
 
     Raises
     ------
@@ -92,11 +93,7 @@ def rows_of(data: SiteData, settings: Settings) -> Rows:
     if data.target is None:
         raise DataError("the study names no target column")
     if settings.levels:
-        positions = {level: i for i, level in enumerate(settings.levels)}
-        try:
-            y = np.array([positions[str(value)] for value in data.target], dtype=float)
-        except KeyError:
-            raise DataError("the target holds values outside its declared levels") from None
+        y = class_codes(data, settings.levels).astype(float)
     else:
         y = np.asarray(data.target, dtype=float)
     if not settings.standardize:
@@ -115,39 +112,4 @@ def has_rare_level(y: FloatArray, s: Settings, limits: Limits) -> bool:
 
     A classifier that is pulled to such rows tells of them.
     """
-    if not s.levels or limits.min_records <= 1:
-        return False
-    counts = np.bincount(y.astype(np.int64), minlength=len(s.levels))
-    return bool(((counts > 0) & (counts < limits.min_records)).any())
-
-
-def drawing_seed(data: SiteData, site: SiteContext) -> int:
-    """Seed of halves, folds, resamples and estimators.
-
-    Where records are protected it is a digest of the rows themselves: nobody else can tell it, and
-    the same rows give the same draws in every run, so that asking again tells nothing new.
-    """
-    if site.limits.min_records <= 1:
-        return int(site.rng.integers(2**63 - 1))
-    sealed = hashlib.sha256(b"meta-clustering draws")
-    for part in (data.features, np.asarray(data.target)):
-        sealed.update(str(part.dtype).encode() + np.ascontiguousarray(part).tobytes())
-    return int.from_bytes(sealed.digest()[:8], "little") >> 1
-
-
-def without_thin(
-    x: FloatArray, names: Sequence[str], limits: Limits
-) -> tuple[FloatArray, list[str]]:
-    """Make columns constant in which all but a few rows have one value.
-
-    A model that leans on such a column tells of these few rows.
-    """
-    thin = []
-    kept = x
-    for j, name in enumerate(names):
-        common = np.unique(x[:, j], return_counts=True)[1].max(initial=0)
-        if 0 < len(x) - common < limits.min_records:
-            kept = kept.copy() if kept is x else kept
-            kept[:, j] = x[:, j].mean()
-            thin.append(name)
-    return kept, thin
+    return bool(s.levels) and not with_common_levels(y, len(s.levels), limits).all()

@@ -34,11 +34,9 @@ from consilience.methods.meta_clustering.messages import (
 )
 from consilience.methods.meta_clustering.rows import (
     View,
-    drawing_seed,
     has_rare_level,
-    rows_of,
     shown_views,
-    without_thin,
+    standardised,
 )
 from consilience.methods.meta_clustering.trial import (
     TOO_MANY,
@@ -47,6 +45,7 @@ from consilience.methods.meta_clustering.trial import (
     weights_of,
     within_reach,
 )
+from consilience.methods.phases.protected_rows import drawing_seed, without_thin
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import (
     Evidence,
@@ -103,13 +102,13 @@ def select_step(
 ) -> tuple[Selected, State]:
     """Choose, fit and cross-fit in every view."""
     s = Settings.from_json(message.settings)
-    rows = rows_of(data, s) if _enough(data, site) else None
+    rows = standardised(data, s) if _enough(data, site) else None
     status = "too-few-rows" if rows is None else _unfit(rows.y, s, site.limits)
     if rows is None or status:
         return _nothing(status, s, data.n_rows if rows is not None else 0, {}), {}
     if s.levels and s.levels not in data.levels.values():
         raise DataError("the levels of the response are not those that were declared")
-    seed = drawing_seed(data, site)
+    seed = drawing_seed(data, site, "meta-clustering draws")
     reference = np.asarray(message.reference.value, dtype=float)
     if len(reference) > MAX_REFERENCE:
         raise DisclosureError("more reference points than a site answers for", public=TOO_MANY)
@@ -117,10 +116,7 @@ def select_step(
     chosen: list[Selection] = []
     protected = site.limits.min_records > 1
     for v, view in enumerate(shown_views(data, s, {"seed": seed}, site)):
-        x = rows.x[view.rows]
-        thin: list[str] = []
-        if protected:
-            x, thin = without_thin(x, data.feature_names, site.limits)
+        x, thin = without_thin(rows.x[view.rows], site.limits)
         found = select(
             x,
             rows.y[view.rows],
@@ -137,8 +133,8 @@ def select_step(
             where = PART if v else ""
             said = {name: f"{why}{where}" for name, why in found.refused.items()}
             return _nothing("no-candidate", s, data.n_rows, said), {}
-        for name in thin if v == 0 else ():
-            found.refused[f"column {name}"] = (
+        for j in thin if v == 0 else ():
+            found.refused[f"column {data.feature_names[j]}"] = (
                 "too few rows differ in it, so its models leave it out"
             )
         chosen.append(found)
@@ -271,7 +267,7 @@ def exchange(
     s = Settings.from_json(state["settings"])
     if message.settings != state["settings"]:
         raise ProtocolError("the exchange goes on with the settings of the selection")
-    rows = rows_of(data, s)
+    rows = standardised(data, s)
     owners = message.owners
     check_owners(message, s, data.n_rows, site)
     all_views = shown_views(data, s, state, site)
@@ -345,7 +341,7 @@ def score(
 ) -> tuple[CutLosses, State]:
     """Compare numbers of groups by the loss of the group's average on held-out rows."""
     s = Settings.from_json(state["settings"])
-    rows = rows_of(data, s)
+    rows = standardised(data, s)
     labels = np.asarray(message.labels.value)
     me = state["owners"].index(site.site)
     parts = []
@@ -377,7 +373,7 @@ def score(
 def use(message: Groups, data: SiteData, state: State, site: SiteContext) -> tuple[Gains, State]:
     """Keep the group's predictor; compare ways of predicting on held-out rows."""
     s = Settings.from_json(state["settings"])
-    rows = rows_of(data, s)
+    rows = standardised(data, s)
     me = state["owners"].index(site.site)
     if message.members.value:
         predictor = CollaborativePredictor(
@@ -441,8 +437,9 @@ def pool_moments(
     """Cross-products of a constant, the columns and the response: a pooled linear fit's all."""
     _check_pooling(state)
     y = np.asarray(data.target, dtype=float)
-    columns = np.column_stack([np.ones(data.n_rows), data.features, y])
-    return PoolMoments(products=cross_products(columns)), state
+    columns = np.column_stack([data.features, y])
+    products = cross_products(columns, limits=site.limits, coded=data.coded, constant=True)
+    return PoolMoments(products=products), state
 
 
 @step("pool-rows")

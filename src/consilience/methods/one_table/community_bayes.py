@@ -169,7 +169,8 @@ class CommunityBayesStudy(OneTableStudy):
     scoring : {"error", "log_loss"}
         What cross-validation makes small.
     holdout : float
-        Share of the rows that judge the fit and take no part in it, in [0, .5].
+        Share of the rows that judge the fit and take no part in it, in [0, .5]; a protected site
+        holds out one or two fifths, or nothing.
     """
 
     n_communities: int | str = "cv"
@@ -182,7 +183,7 @@ class CommunityBayesStudy(OneTableStudy):
     scoring: str = "error"
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Which groups of features tell the classes of one table apart?"
     steps = (fit_step(NAME),)
     leakage: ClassVar[str] = (

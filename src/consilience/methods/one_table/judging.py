@@ -160,8 +160,8 @@ def _confusion(
 ) -> Released:
     """Held-out rows by class and predicted class, whole rows of the table or nothing of them.
 
-    How many rows of a class are held out follows from the share, and the number of errors is told
-    where it is large enough: what both leave unknown of the withheld rows must be large as well.
+    About how many rows of a class are held out is known, and the number of errors is told where it
+    is large enough: what both leave unknown of the withheld rows must be large as well.
     """
     cells = y * n_classes + guess
     table = np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError
 from consilience.methods.base import SiteContext, SiteData
-from consilience.methods.phases.protected_rows import drawing_seed
+from consilience.methods.phases.holdout import held_out
+from consilience.methods.phases.protected_rows import class_codes, drawing_seed, require_numbers
 from consilience.numerics.random import stream
 
 FloatArray = NDArray[np.float64]
@@ -61,29 +62,18 @@ class Rows:
         return min(len(np.unique(groups[y == k])) for k in np.unique(y))
 
 
-def rows_of(data: SiteData, levels: tuple[str, ...], holdout: float, site: SiteContext) -> Rows:
-    """Take the rows and choose those that are held out.
+def fitted_and_held(
+    data: SiteData, levels: tuple[str, ...], holdout: float, site: SiteContext
+) -> Rows:
+    """Check the rows and choose those that are held out.
 
     Raises
     ------
     DataError
         No target, levels that are not the declared ones, or too few rows.
     """
-    if data.target is None:
-        raise _refusal("the table has no target column: name it as [data] target")
-    target = np.asarray(data.target)
-    y = np.full(len(target), -1, dtype=np.int64)
-    for i, level in enumerate(levels):
-        y[target == level] = i
-    if (y < 0).any():
-        raise _refusal(
-            "the target holds rows without a declared level: declare all levels in [data.levels], "
-            'or set [preparation] missing to "complete-rows"'
-        )
-    if not np.isfinite(data.features).all():
-        raise _refusal(
-            "the features hold missing values: say by [preparation] what to do with them"
-        )
+    y = class_codes(data, levels)
+    require_numbers(data)
     least = site.limits.min_records
     if len(y) < max(least, 2 * LEAST):
         raise _refusal("the table has fewer rows than the policy lets anything rest on")
@@ -98,9 +88,13 @@ def rows_of(data: SiteData, levels: tuple[str, ...], holdout: float, site: SiteC
     if data.entity is not None:
         groups = _by_appearance(data.entity)
     seed = drawing_seed(data, site, "one table")
-    held = _held(y, groups, holdout, seed)
-    few = groups is not None and len(np.unique(groups[held])) < site.limits.min_entities
-    if len(held) < least or few:
+    draws = stream(seed, "held out")
+    if groups is not None and least == 1:
+        held = _whole_entities(y, groups, holdout, draws)
+    else:
+        order = draws.permutation(len(y))
+        (held,) = held_out(data, y, [holdout], site.limits, order=order, spare=LEAST)
+    if groups is not None and len(np.unique(groups[held])) < site.limits.min_entities:
         held = held[:0]
     fitted = np.setdiff1d(np.arange(len(y)), held)
     return Rows(data.features, y, groups, data.feature_names, levels, fitted, held, seed)
@@ -114,13 +108,10 @@ def _by_appearance(entity: NDArray[np.str_]) -> IntArray:
     return place[which.ravel()]
 
 
-def _held(y: IntArray, groups: IntArray | None, share: float, seed: int) -> IntArray:
-    """Positions of the rows to hold out: the same share of each class, or whole entities."""
-    draws = stream(seed, "held out")
-    if groups is None:
-        order = draws.permutation(len(y))
-        parts = [order[y[order] == k] for k in np.unique(y)]
-        return np.sort(np.concatenate([part[: _size(part, share)] for part in parts]))
+def _whole_entities(
+    y: IntArray, groups: IntArray, share: float, draws: np.random.Generator
+) -> IntArray:
+    """Rows of entities to hold out where no record is protected, up to the share asked for."""
     wanted, held = int(share * len(y)), np.zeros(len(y), dtype=bool)
     counts = np.bincount(y)
     left = counts.copy()
@@ -133,10 +124,6 @@ def _held(y: IntArray, groups: IntArray | None, share: float, seed: int) -> IntA
             held |= of
             left = after
     return np.flatnonzero(held)
-
-
-def _size(part: IntArray, share: float) -> int:
-    return min(int(share * len(part)), max(len(part) - LEAST, 0))
 
 
 def _refusal(sentence: str) -> DataError:

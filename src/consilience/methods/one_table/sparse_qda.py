@@ -169,7 +169,8 @@ class SparseQDAStudy(OneTableStudy):
     tol : float
         Relative duality gap at which a fit ends.
     holdout : float
-        Share of the rows that judge the fit and take no part in it, in [0, .5].
+        Share of the rows that judge the fit and take no part in it, in [0, .5]; a protected site
+        holds out one or two fifths, or nothing.
     """
 
     alpha: float | str = "cv"
@@ -184,7 +185,7 @@ class SparseQDAStudy(OneTableStudy):
     tol: float = 1e-8
 
     name: ClassVar[str] = NAME
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Which pairs of features tell the classes of one table apart?"
     steps = (fit_step(NAME),)
     leakage: ClassVar[str] = (

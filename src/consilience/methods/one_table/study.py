@@ -33,7 +33,8 @@ from consilience.methods.one_table.judging import (
 )
 from consilience.methods.one_table.messages import SCORES, Fit, Fitted, Settings
 from consilience.methods.one_table.result import OneTableResult
-from consilience.methods.one_table.rows import Rows, rows_of
+from consilience.methods.one_table.rows import Rows, fitted_and_held
+from consilience.methods.phases.holdout import say_share
 from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
 
 FloatArray = NDArray[np.float64]
@@ -107,7 +108,8 @@ class OneTableStudy(Method):
     ----------
     holdout : float
         Share of the rows that judge the fit and take no part in it, in [0, .5]; whole entities,
-        where the study names an entity.
+        where the study names an entity. A protected site holds out one or two
+        fifths, or nothing.
     """
 
     holdout: float = 0.2
@@ -161,13 +163,17 @@ class OneTableStudy(Method):
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Ask once."""
         self.admit_features(ctx)
+        say_share(ctx, self.holdout)
         levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
         settings = Settings(self.parameters(), levels)
         asked = Ask("fit", Fit(settings=settings.to_json()), to=ctx.sites[:1])
         replies = ctx.require((yield asked), at_least=1)
         (site, reply), *_ = replies.items()
         if not reply.n_held.value and self.holdout:
-            ctx.note(f"Site {site} has too few rows to hold any out: nothing judges the fit anew.")
+            ctx.note(
+                f"Site {site} has too few rows to hold any out, or too few of a class: nothing "
+                "judges the fit anew."
+            )
         k, figures = len(levels), reply.figures.value
         common: dict[str, Any] = {
             "site": site,
@@ -210,7 +216,7 @@ def fit_step(method: str) -> Step:
         study = get_method(method).from_parameters(settings.parameters)
         if not isinstance(study, OneTableStudy):
             raise StudyError(f"method {method!r} does not fit one table")
-        rows = rows_of(data, settings.levels, study.holdout, site)
+        rows = fitted_and_held(data, settings.levels, study.holdout, site)
         return _answered(study, rows, data, site), state
 
     return fit

@@ -11,7 +11,8 @@ moments.sums: Request       ->
 mean, ``n`` says how many rows they stand for: the rows with a value, or all rows where only a few
 values are missing, since a small number of missing values is a small count. They are combined by
 the update of Chan, Golub and LeVeque (1983), pairwise in name order, which loses no digits when
-means are large. A column whose cell is small or dominated at a site is withheld there; the pooled
+means are large. A column whose cell is small (or empty) or dominated at a site is withheld there, and
+of a category one more level where the others would tell of a small one; the pooled
 moment then comes from the other sites, and a note says so.
 """
 
@@ -35,6 +36,7 @@ from consilience.methods.base import (
 )
 from consilience.wire.disclosure import Released, aggregate
 from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.moment_facts import unsafe_columns
 
 FloatArray = NDArray[np.float64]
 _MOST_ROWS = float(1 << 40)
@@ -101,7 +103,7 @@ def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> t
     means = aggregate(x, mean=True)
     spreads = aggregate((x - means.value) ** 2, mean=True)
     # A column is released whole or not at all: its mean and its spread tell the same story.
-    unsafe = np.asarray(missing.all(axis=0))
+    unsafe = unsafe_columns(x, limits=site.limits, coded=data.coded)
     for released in (n, means, spreads):
         unsafe = unsafe | np.isnan(released.withhold_unsafe(site.limits).value)
     reply = Sums(
@@ -138,13 +140,20 @@ def pool(replies: dict[str, Sums]) -> tuple[FloatArray, FloatArray, FloatArray]:
     return parts[0]
 
 
-def moments(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
+def moments(ctx: CoordinatorContext, *, required: bool = True) -> Generator[Ask, Replies, Moments]:
     """Ask all sites for their sums and pool them.
+
+    Parameters
+    ----------
+    ctx : CoordinatorContext
+    required : bool
+        Whether every column must be told by some site; else one that is not has mean and variance 0
+        over no rows.
 
     Raises
     ------
     QuorumError
-        A column was withheld by every site.
+        A column that is required was withheld by every site.
     """
     replies = ctx.require((yield Ask("moments.sums", Request())))
     withheld: dict[str, tuple[str, ...]] = {}
@@ -161,13 +170,13 @@ def moments(ctx: CoordinatorContext) -> Generator[Ask, Replies, Moments]:
                 "or one record dominates); the pooled moments come from the other sites."
             )
     n, mean, squares = pool(replies)
-    if (n == 0).any():
+    if required and (n == 0).any():
         lost = [name for name, k in zip(ctx.feature_names, n, strict=True) if k == 0]
         raise QuorumError(
             f"every site withheld column {lost[0]!r}: leave it out, or ask the stewards whether "
             "their limits may be lower"
         )
-    return Moments(n, mean, squares / n, withheld)
+    return Moments(n, mean, squares / np.maximum(n, 1), withheld)
 
 
 STEPS = (sums,)

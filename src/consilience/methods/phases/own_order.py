@@ -52,6 +52,7 @@ def own_order(data: SiteData, places: IntArray, label: str) -> IntArray:
     return stream(0, label, digest.hexdigest()).permutation(places)
 
 
-def whole_groups(share: float, n: int, least: int) -> int:
-    """Rows in a share of n, in groups of `least`: no two shares differ by a few rows only."""
-    return least * round(share * n / least)
+def whole_groups(size: int, n: int, least: int) -> int:
+    """About `size` of n rows, or all of them: no two sizes differ by a few rows only."""
+    size = max(size - size % least, least)
+    return size if n - size >= least else n

@@ -11,7 +11,8 @@ site-moments.within: Request ->
 ==============================  ==================================================
 
 ``products`` are sums of products of deviations from the site's own means. A column of which a cell
-is small or dominated is withheld with its mean; a site with fewer than twice as many rows as
+is small or dominated is withheld with its mean, and a product from which, with the others, a count
+of few records would follow (docs/proofs/told-moments.md); a site with fewer than twice as many rows as
 columns sends no products at all, and one whose rows are fewer than `min_records` nothing.
 """
 
@@ -34,6 +35,7 @@ from consilience.methods.base import (
 )
 from consilience.wire.disclosure import Released, aggregate, count, cross_products
 from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.moment_facts import unsafe_columns
 
 FloatArray = NDArray[np.float64]
 _MOST_ROWS = 1 << 40
@@ -106,14 +108,19 @@ def within(
     if n < site.limits.min_records:
         x = x[:0]
     means = aggregate(x, mean=True)
-    deviations = np.nan_to_num(x - np.nan_to_num(means.value))
-    unsafe = np.isnan(means.withhold_unsafe(site.limits).value)
+    deviations = x - np.nan_to_num(means.value)
     # A column with too few ones, or ruled by one row, tells neither its mean nor its products.
-    spreads = aggregate(deviations**2, mean=True)
-    unsafe |= np.isnan(spreads.withhold_unsafe(site.limits).value)
-    used = deviations if len(x) >= 2 * p else np.empty((0, 0))
-    products = cross_products(used)
-    if used.size:
+    unsafe = unsafe_columns(x, limits=site.limits, coded=data.coded)
+    spreads = aggregate(np.nan_to_num(deviations) ** 2, mean=True)
+    for released in (means, spreads):
+        unsafe |= np.isnan(released.withhold_unsafe(site.limits).value)
+    told = len(x) >= 2 * p
+    products = cross_products(
+        deviations if told else np.empty((0, 0)),
+        limits=site.limits,
+        coded=data.coded if told else (),
+    )
+    if told:
         hidden = unsafe[:, None] | unsafe[None, :]
         products = products.withhold_unsafe(site.limits)
         products = products.withhold(hidden | np.isnan(products.value))

@@ -145,12 +145,17 @@ def _scaling(ctx: CoordinatorContext) -> Generator[Ask, Replies, np.ndarray]:
         scaling[0] = np.nan
     if not fills and preparation.standardize != "pooled":
         return scaling
-    pooled = yield from moments(ctx)
+    pooled = yield from moments(ctx, required=fills)
     if preparation.missing != "keep":
         scaling[0] = pooled.mean
     deviation = np.sqrt(pooled.variance)
-    for name, spread in zip(ctx.feature_names, deviation, strict=True):
-        if spread == 0:
+    for name, n, spread in zip(ctx.feature_names, pooled.n, deviation, strict=True):
+        if n == 0:
+            ctx.note(
+                f"Every site withheld column {name} (few of its rows or none differ, or one row "
+                "dominates): it stays in its own units."
+            )
+        elif spread == 0:
             ctx.note(f"Column {name} is constant over all sites and carries no information.")
     if preparation.standardize == "pooled":
         scaling[1:] = pooled.mean, _spread(deviation)

@@ -79,6 +79,7 @@ from consilience.estimators.pseudo_rows import separable
 from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
 from consilience.methods.base import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.methods.phases import site_moments
+from consilience.methods.phases.holdout import say_share
 from consilience.methods.reference_averaging import site as at_site
 from consilience.methods.reference_averaging.drawing import Reference, reference_of
 from consilience.methods.reference_averaging.messages import (
@@ -142,7 +143,8 @@ class ReferenceAveraging(Method):
         Rounds without gain after which a track ends; not under the asynchronous schedule.
     holdout : float
         Share of each site's rows that measures the rounds, in [0, .5]; sites with too few rows hold
-        out none. 0 measures nothing, and the last round is kept.
+        out none, protected ones one or two fifths or none. 0 measures nothing, and the last round
+        is kept.
     convention : {"auto", "sum", "normalised", "rows", "trees"}
         How the learner weighs loss against penalty, where it is not known.
     guard : bool
@@ -171,7 +173,7 @@ class ReferenceAveraging(Method):
     loss: str = "auto"
 
     name: ClassVar[str] = "reference-averaging"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "What would any estimator say, fitted on all rows, where they are split?"
     steps = (
         *site_moments.STEPS,
@@ -227,6 +229,7 @@ class ReferenceAveraging(Method):
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Offer, rounds, choice, use."""
         settings = self._settings(ctx)
+        say_share(ctx, settings.holdout)
         reference = yield from reference_of(self, ctx)
         rounds, scale = yield from self._offered(ctx, settings, reference)
         if self.schedule == "asynchronous":

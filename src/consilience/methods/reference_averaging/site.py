@@ -35,7 +35,7 @@ from consilience.methods.reference_averaging.messages import (
     Use,
     Used,
 )
-from consilience.methods.reference_averaging.rows import Rows, held_size, rows_of
+from consilience.methods.reference_averaging.rows import Rows, fitted_and_held, held_rows
 from consilience.numerics.random import stream
 from consilience.privacy.own_rows import own_rows_offered, row_digests
 from consilience.wire.disclosure import (
@@ -76,7 +76,7 @@ def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tu
     if limits.min_records <= 1:
         return {}
     s = Settings.from_json(message.settings)
-    held = held_size(data, s, limits)
+    held = len(held_rows(data, s, limits))
     most = max(200, JUDGED_PER_ROW * held)
     found = {"judged averages": (len(message.judged) if held else 0, most)}
     if isinstance(message, Fit):
@@ -95,7 +95,7 @@ def offer(
     """Say what the site brings, and whether the reference rows are its own."""
     s = Settings.from_json(message.settings)
     _check_learner(s, site)
-    rows = rows_of(data, s, site)
+    rows = fitted_and_held(data, s, site)
     protected = site.limits.min_records > 1
     own = (
         protected
@@ -182,7 +182,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     _check_tracks(message.tracks, s)
     if not message.rho >= 0:
         raise ProtocolError("the weight of pseudo-rows is not negative")
-    rows = rows_of(data, s, site, state)
+    rows = fitted_and_held(data, s, site, state)
     reference = np.asarray(message.reference.value, dtype=float)
     if not len(reference):
         reference = np.asarray(state.get("reference", np.empty((0, 0))))
@@ -358,7 +358,7 @@ def _with_last(
 def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
     """Judge the average of a round."""
     s = _settings(message.settings, state)
-    rows = rows_of(data, s, site, state)
+    rows = fitted_and_held(data, s, site, state)
     losses, errors, state = _judged(message, rows, s, state, site, message.round)
     return Judged(losses=losses, errors=errors), state
 
@@ -436,7 +436,7 @@ def conclude(
 ) -> tuple[Concluded, State]:
     """Send the fit of all rows that is kept; compare it with one's own and with averaging."""
     s = _settings(message.settings, state)
-    rows = rows_of(data, s, site, state)
+    rows = fitted_and_held(data, s, site, state)
     track = str(message.track)
     fits = state.get("kept", {}).get(track, ())
     if not fits:

@@ -1,0 +1,534 @@
+"""One rule for first and second moments of columns, for every method that tells some.
+
+Who knows n, means and sums of products about one point knows them about every point, and of columns
+with few values they are counts: with 1, x, y and xy of two 0/1 columns come all four cells of their
+table, with three such columns the number of records in which all three agree. So columns are judged
+about the mean, about the median, and as counts. What is judged, and that nothing else of 0 and 1 is
+a linear combination of what leaves, is in docs/proofs/told-moments.md.
+
+Nothing and few look the same: a count of 0 is too small like one of 1, unless it is 0 by the coding
+(two levels of one category), which everybody knows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.wire.cell_facts import product_facts
+from consilience.wire.evidence import Limits
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+MOST_LEVELS = 5
+"""Ways to part the levels of a category in two grow with 2 to their number: 15 at five."""
+_ROUNDING = 1e-9
+
+
+class Coded(NamedTuple):
+    """Columns that are 0/1 levels of one category.
+
+    Attributes
+    ----------
+    columns : tuple of int
+        Positions. No record has two of these levels.
+    whole : bool
+        Whether every record has one of them.
+    """
+
+    columns: tuple[int, ...]
+    whole: bool
+
+
+def coded_within(coded: Sequence[Coded], columns: IntArray) -> tuple[Coded, ...]:
+    """Categories among some of the columns, by their places there."""
+    place = {int(column): i for i, column in enumerate(columns)}
+    found = []
+    for group in coded:
+        inside = tuple(place[j] for j in group.columns if j in place)
+        if inside:
+            found.append(Coded(inside, group.whole and len(inside) == len(group.columns)))
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class MomentFacts:
+    """What sums of products of columns rest on, and which of them may leave.
+
+    Attributes
+    ----------
+    unsafe : (p, p) bool array
+        Products that may not leave; on the diagonal columns of which nothing may leave.
+    records : (p, p) int array
+        Fewest records of any count or sum that a product tells with the other moments of its two
+        columns; 1 also where there is none.
+    share : (p, p) array
+        Largest share of one record.
+    """
+
+    unsafe: BoolArray
+    records: IntArray
+    share: FloatArray
+
+
+# --------------------------------------------------------------------------- columns by themselves
+
+
+def column_facts(x: FloatArray, coded: Sequence[Coded] = ()) -> tuple[IntArray, FloatArray]:
+    """Fewest records and largest share behind n, mean and mean square of each column.
+
+    Parameters
+    ----------
+    x : (n, p) array
+        NaN where a value is missing.
+    coded : sequence of Coded
+
+    Returns
+    -------
+    records : (p,) int array
+        At least 1. For levels of a category those of the level, and of the level that is left out.
+    share : (p,) array
+    """
+    records, share = _by_itself(x)
+    for group in coded:
+        rest = _rest(x, group.columns)
+        if not (group.whole and not rest.any()):
+            places = list(group.columns)
+            records[places] = np.minimum(records[places], max(int(rest.sum()), 1))
+    return records, share
+
+
+def unsafe_columns(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) -> BoolArray:
+    """Columns whose number, mean and mean square may not leave together, (p,).
+
+    Of a category a further level is withheld where the levels that leave, taken off the number of
+    records, would tell of too few others.
+    """
+    if not len(x):
+        return np.ones(x.shape[1], dtype=bool)
+    return _withheld(x, *_by_itself(x), limits, coded)
+
+
+def _withheld(
+    x: FloatArray, records: IntArray, share: FloatArray, limits: Limits, coded: Sequence[Coded]
+) -> BoolArray:
+    unsafe = (records < limits.min_records) | ~(share <= limits.max_share)
+    unsafe |= np.isnan(x).all(axis=0)
+    if limits.min_records > 1:
+        for group in coded:
+            told = [j for j in group.columns if not unsafe[j]]
+            while told and _few_left_out(x, group, told, limits.min_records):
+                unsafe[told.pop(0)] = True
+    return np.asarray(unsafe)
+
+
+def _few_left_out(x: FloatArray, group: Coded, told: Sequence[int], least: int) -> bool:
+    if group.whole and len(told) == len(group.columns):
+        return False
+    return int(_rest(x, told).sum()) < least
+
+
+def _rest(x: FloatArray, columns: Sequence[int]) -> BoolArray:
+    """Records with a value and none of the levels."""
+    part = x[:, list(columns)]
+    return np.asarray(~(_high(part).any(axis=1) | np.isnan(part).any(axis=1)))
+
+
+def _high(part: FloatArray) -> BoolArray:
+    """Where each column has its larger value; nowhere in a column of one value."""
+    with np.errstate(invalid="ignore"):
+        top = np.fmax.reduce(part, axis=0, initial=-np.inf)
+        low = np.fmin.reduce(part, axis=0, initial=np.inf)
+        return np.asarray((part == top) & (low < top)).reshape(part.shape)
+
+
+def _by_itself(x: FloatArray) -> tuple[IntArray, FloatArray]:
+    n, p = x.shape
+    records, share = np.ones(p, dtype=np.int64), np.zeros(p)
+    if not n:
+        return records, share
+    for away in _about(x):
+        size = np.abs(np.where(np.isnan(x), 0.0, away))
+        peak = size.max(axis=0)
+        # In units of the largest, so that no square can overflow.
+        with np.errstate(invalid="ignore"):
+            squares = np.divide(size, peak, out=np.zeros_like(size), where=peak > 0) ** 2
+            whole = squares.sum(axis=0)
+        each = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole != 0)
+        share = np.maximum(share, each)
+        records = (size > 0).sum(axis=0)  # those about the median, which comes last
+    for j in range(p):
+        values, counts = _values(x[:, j])
+        if values is not None:
+            records[j] = _fewest(values, counts)
+    return np.maximum(records, 1), share
+
+
+def _about(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Columns about their means and about their medians; one without any value is all gaps.
+
+    Where one record alone lies at the median, what is taken is halfway to the next one: only a
+    value that several records share is a usual one.
+    """
+    gaps = np.isnan(x)
+    known = np.where(gaps.all(axis=0), 0.0, x)
+    # A column with an infinite value is no number about its mean: it is withheld.
+    with np.errstate(invalid="ignore"):
+        if gaps.any():
+            mean, middle = np.nanmean(known, axis=0), np.nanmedian(known, axis=0)
+        else:
+            mean, middle = x.mean(axis=0), np.median(x, axis=0)
+        single = (x == middle).sum(axis=0) == 1
+        above = np.where(x > middle, x, np.inf).min(axis=0, initial=np.inf)
+        moved = single & np.isfinite(above)
+        middle = np.where(moved, middle / 2 + np.where(moved, above, 0.0) / 2, middle)
+        return x - mean, x - middle
+
+
+def _values(column: FloatArray) -> tuple[FloatArray | None, IntArray]:
+    """Values and their counts where there are at most four; None where there are more."""
+    known = column[~np.isnan(column)]
+    if len(np.unique(known[:32])) > 4:
+        return None, np.zeros(0, dtype=np.int64)
+    values, counts = np.unique(known, return_counts=True)
+    return (values, counts) if len(values) <= 4 else (None, counts)
+
+
+def _fewest(values: FloatArray, counts: IntArray) -> int:
+    """Fewest records in any set that n, the sum and the sum of squares of a column count.
+
+    Of two or three values: each. Of four, the outer two and the inner two, if they lie evenly about
+    one point: (v - a)(v - b) then takes two values. A polynomial of degree two takes no two values
+    on five points.
+    """
+    if len(values) < 2:
+        return 0
+    if len(values) < 4:
+        return int(counts.min())
+    outer, inner = values[0] + values[3], values[1] + values[2]
+    if abs(outer - inner) > _ROUNDING * max(np.abs(values).max(), 1e-300):
+        return int(counts.sum())
+    return int(min(counts[0] + counts[3], counts[1] + counts[2]))
+
+
+# --------------------------------------------------------------------------- products
+
+
+def moment_facts(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) -> MomentFacts:
+    """Judge n, means and all sums of products of columns together.
+
+    Parameters
+    ----------
+    x : (n, p) array
+        In any units; NaN where a value is missing, sums are then over the pairs that are there.
+    limits : Limits
+    coded : sequence of Coded
+        Which columns are levels of one category.
+    """
+    n, p = x.shape
+    seen = (~np.isnan(x)).astype(float)
+    if not n or not seen.any(axis=0).all():
+        blank = np.ones((p, p), dtype=np.int64)
+        return MomentFacts(np.ones((p, p), dtype=bool), blank, np.zeros((p, p)))
+    least = limits.min_records
+    if least <= 1:
+        return _by_shares(x, seen, limits)
+    own, own_share = _by_itself(x)
+    alone = _withheld(x, own, own_share, limits, coded)
+    few = _Few.of(x, coded, alone)
+    records, share = few.facts(x, limits)
+    np.fill_diagonal(records, own)
+    np.fill_diagonal(share, own_share)
+    records = np.maximum(records, 1)
+    unsafe = (records < least) | ~(share <= limits.max_share) | (seen.T @ seen == 0)
+    unsafe |= alone[:, None] | alone
+    unsafe |= few.agreeing(unsafe, least)
+    return MomentFacts(np.asarray(unsafe), records, share)
+
+
+def _by_shares(x: FloatArray, seen: FloatArray, limits: Limits) -> MomentFacts:
+    """What is left of the rule where a single record may be told of."""
+    centred, middle = _about(x)
+    records, share = product_facts(centred)
+    share = np.maximum(share, product_facts(middle)[1])
+    unsafe = ~(share <= limits.max_share) | (seen.T @ seen == 0)
+    return MomentFacts(np.asarray(unsafe), np.maximum(records, 1), share)
+
+
+@dataclass(frozen=True, eq=False)
+class _Few:
+    """Columns of two values and categories, as variables of levels.
+
+    Attributes
+    ----------
+    columns : list of lists of int
+        Columns of each variable that may leave.
+    levels : (n, m) array
+        1 where a record has a level: first those of variable 0, then those of 1, and so on.
+    starts : (v + 1,) int array
+        First level of each variable.
+    numbers : (r,) int array
+        Columns that may leave and are none of these.
+    """
+
+    columns: list[list[int]]
+    levels: FloatArray
+    starts: IntArray
+    numbers: IntArray
+
+    @classmethod
+    def of(cls, x: FloatArray, coded: Sequence[Coded], alone: BoolArray) -> _Few:
+        columns: list[list[int]] = []
+        parts: list[FloatArray] = []
+        left = ~alone
+        for group in coded:
+            told = [j for j in group.columns if left[j]]
+            left[list(group.columns)] = False
+            if not told:
+                continue
+            part = x[:, told]
+            known = np.asarray(~np.isnan(part).any(axis=1), dtype=float)
+            have = np.asarray(_high(part), dtype=float) * known.reshape(-1, 1)
+            if not (group.whole and len(told) == len(group.columns)):
+                have = np.column_stack([have, _rest(x, told)])
+            columns.append(told)
+            parts.append(have)
+        for j in np.flatnonzero(left):
+            values, _ = _values(x[:, j])
+            if values is not None and len(values) == 2:
+                left[j] = False
+                columns.append([int(j)])
+                parts.append((x[:, [j]] == values).astype(float))
+        starts = np.cumsum([0, *(part.shape[1] for part in parts)]).astype(np.int64)
+        levels = np.concatenate(parts, axis=1) if parts else np.zeros((len(x), 0))
+        return cls(columns, levels, starts, np.flatnonzero(left))
+
+    @property
+    def of_column(self) -> IntArray:
+        """Variable of each column that `places` lists."""
+        return np.repeat(np.arange(len(self.columns)), [len(c) for c in self.columns])
+
+    @property
+    def places(self) -> IntArray:
+        """Columns of all variables."""
+        return np.asarray([j for c in self.columns for j in c], dtype=np.int64)
+
+    def facts(self, x: FloatArray, limits: Limits) -> tuple[IntArray, FloatArray]:
+        """Records and largest share of each pair of columns, (p, p) each; 1 and 0 of others."""
+        p = x.shape[1]
+        records, share = np.ones((p, p), dtype=np.int64), np.zeros((p, p))
+        of, places = self.of_column, self.places
+        order, first = np.concatenate([self.numbers, places]), len(self.numbers)
+        centred, middle = _about(x[:, order])
+        _, shares = product_facts(centred, first)
+        rows, also = product_facts(middle, first)
+        records[np.ix_(order, order)] = rows
+        share[np.ix_(order, order)] = np.maximum(shares, also)
+        if not self.columns:
+            return records, share
+        cells = np.rint(self.levels.T @ self.levels).astype(np.int64)
+        fewest = np.minimum.reduceat(cells, self.starts[:-1], axis=0)
+        fewest = np.minimum.reduceat(fewest, self.starts[:-1], axis=1)
+        # Two levels of one category have no record in common by the coding.
+        np.fill_diagonal(fewest, len(x))
+        both = np.ix_(places, places)
+        records[both] = fewest[np.ix_(of, of)]
+        # The records of a cell add the same: none has more than its part of it.
+        share[both] = 1.0 / np.maximum(records[both], 1)
+        if first:
+            found, largest = self._with_numbers(x, middle[:, :first], limits)
+            pairs = np.ix_(self.numbers, places)
+            records[pairs] = records[pairs[::-1]] = np.minimum(records[pairs], found[:, of])
+            share[pairs] = share[pairs[::-1]] = np.maximum(share[pairs], largest[:, of])
+        return records, share
+
+    def _with_numbers(
+        self, x: FloatArray, middle: FloatArray, limits: Limits
+    ) -> tuple[IntArray, FloatArray]:
+        """Facts of the sums of numbers within the levels of each variable, (r, v) each.
+
+        A sum within a level is one over the records whose number is not the usual one, that of most
+        of these records; and over those whose number is not the median of all.
+        """
+        numbers = x[:, self.numbers]
+        away = np.nan_to_num(middle)
+        m = self.levels.shape[1]
+        counts = np.rint((away != 0).astype(float).T @ self.levels).astype(np.int64)
+        share = np.zeros((len(self.numbers), m))
+        size = np.abs(away)
+        peak = size.max(axis=0)
+        size = size / np.where(peak > 0, peak, 1.0)
+        whole = size.T @ self.levels
+        for level in range(m):
+            top = size[self.levels[:, level] > 0].max(axis=0, initial=0.0)
+            of = whole[:, level]
+            share[:, level] = np.divide(top, of, out=np.zeros_like(top), where=of > 0)
+        smallest = self.levels.sum(axis=0).min()
+        for r in range(len(self.numbers)):
+            counts[r] = np.minimum(counts[r], self._with_three(numbers[:, r]))
+            _, times = np.unique(numbers[:, r], return_counts=True)
+            if times.max() <= smallest - limits.min_records:
+                continue
+            for level in range(m):
+                own = numbers[self.levels[:, level] > 0, r]
+                own = own[~np.isnan(own)]
+                usual = int((own == np.median(own)).sum()) if len(own) else 0
+                counts[r, level] = min(counts[r, level], len(own) - (usual if usual > 1 else 0))
+        rows = np.minimum.reduceat(counts, self.starts[:-1], axis=1)
+        return rows, np.maximum.reduceat(share, self.starts[:-1], axis=1)
+
+    def _with_three(self, column: FloatArray) -> IntArray:
+        """Fewest records that have a level and the least of three values, or not it and the most.
+
+        For values a - d, a, a + d and a level z, (v - a)^2 + d (v - a) (2z - 1) takes two values.
+        """
+        m = self.levels.shape[1]
+        values, _ = _values(column)
+        if values is None or len(values) != 3:
+            return np.full(m, len(column))
+        if abs(values[0] + values[2] - 2 * values[1]) > _ROUNDING * np.abs(values).max():
+            return np.full(m, len(column))
+        found = np.full(m, len(column))
+        for v in range(len(self.columns)):
+            inside = range(int(self.starts[v]), int(self.starts[v + 1]))
+            for chosen in _parts_in_two(len(inside)):
+                one = self.levels[:, [inside[i] for i in chosen]].any(axis=1)
+                other = self.levels[:, inside].any(axis=1) & ~one
+                for low, high in ((values[0], values[2]), (values[2], values[0])):
+                    both = int(((column == low) & one).sum() + ((column == high) & other).sum())
+                    found[inside] = np.minimum(found[inside], both)
+        return found
+
+    # ----------------------------------------------------------------------- three and four columns
+
+    def agreeing(self, unsafe: BoolArray, least: int) -> BoolArray:
+        """Products that give way so that no three or four variables tell of too few records.
+
+        Parameters
+        ----------
+        unsafe : (p, p) bool array
+            As judged by pairs.
+        least : int
+
+        Returns
+        -------
+        (p, p) bool array
+        """
+        found = np.zeros_like(unsafe)
+        number = len(self.columns)
+        if not number:
+            return found
+        of, places = self.of_column, self.places
+        apart = np.zeros((number, number), dtype=bool)
+        np.logical_or.at(apart, (of[:, None], of[None, :]), unsafe[np.ix_(places, places)])
+        wide = np.diff(self.starts) > MOST_LEVELS
+        if number > 2:
+            apart |= wide[:, None] | wide
+        np.fill_diagonal(apart, True)
+        signs, variable = self._signs(~wide)
+        joined = ~apart[np.ix_(variable, variable)]
+        products, n = np.rint(signs.T @ signs), len(signs)
+        _part_threes(joined, products, variable, 4 * least - n)
+        _part_fours(joined, products, variable, 2 * n - 4 * least)
+        lost = np.argwhere(~joined)
+        apart[variable[lost[:, 0]], variable[lost[:, 1]]] = True
+        np.fill_diagonal(apart, False)
+        found[np.ix_(places, places)] = apart[np.ix_(of, of)]
+        for columns in self.columns:
+            some = unsafe[self.numbers][:, columns].any(axis=1)
+            for column in columns:
+                found[self.numbers, column] = found[column, self.numbers] = some
+        return found
+
+    def _signs(self, used: BoolArray) -> tuple[FloatArray, IntArray]:
+        """1 and -1 for every way to part the levels of a variable in two, and its variable.
+
+        A record without a value counts with the larger part.
+        """
+        columns, variable = [], []
+        for v in np.flatnonzero(used):
+            inside = self.levels[:, self.starts[v] : self.starts[v + 1]]
+            for chosen in _parts_in_two(inside.shape[1]):
+                one = inside[:, list(chosen)].sum(axis=1)
+                other = inside.sum(axis=1) - one
+                usual = 1.0 if one.sum() > other.sum() else -1.0
+                columns.append(np.where(one + other > 0, one - other, usual))
+                variable.append(v)
+        signs = np.stack(columns, axis=1) if columns else np.zeros((len(self.levels), 0))
+        return signs, np.asarray(variable, dtype=np.int64)
+
+
+def _parts_in_two(n_levels: int) -> list[tuple[int, ...]]:
+    """Each way to part levels in two, by the part that the last level is not in."""
+    first = range(n_levels - 1)
+    return [c for size in range(1, n_levels) for c in itertools.combinations(first, size)]
+
+
+def _part_threes(joined: BoolArray, products: FloatArray, variable: IntArray, least: float) -> None:
+    """Withhold products until no three joined variables agree in too few records.
+
+    For signs s, t, u the records in which all three agree are (n + st + su + tu) / 4, and with one
+    of them turned around (n + st - su - tu) / 4, and so on. Of three variables the last two are
+    parted. ``joined`` is changed in place; `least` is 4 min_records - n.
+    """
+    m = len(joined)
+    # If such a sum is small, one of its three products is at least a third of that in size.
+    strong = joined & (np.abs(products) >= -(least - 1) / 3)
+    edges = np.argwhere(np.triu(strong))
+    for a in range(m):
+        near = joined[a] & (variable > variable[a])
+        if not near.any():
+            continue
+        beside = edges[near[edges[:, 0]] & near[edges[:, 1]]]
+        mine = np.flatnonzero(near & strong[a])
+        found = np.argwhere(joined[mine] & near)
+        b = np.concatenate([beside[:, 0], mine[found[:, 0]]])
+        c = np.concatenate([beside[:, 1], found[:, 1]])
+        bc, ab, ac = products[b, c], products[a, b], products[a, c]
+        sums = np.minimum(
+            np.minimum(bc + ab + ac, bc - ab - ac), np.minimum(ab - bc - ac, ac - bc - ab)
+        )
+        bad = (sums < least) & joined[b, c]
+        if bad.any():
+            _part(joined, variable, b[bad], c[bad])
+
+
+def _part(joined: BoolArray, variable: IntArray, first: IntArray, second: IntArray) -> None:
+    """Part the variables of pairs of columns."""
+    for u, v in {(int(variable[i]), int(variable[j])) for i, j in zip(first, second, strict=True)}:
+        one, other = np.flatnonzero(variable == u), np.flatnonzero(variable == v)
+        joined[np.ix_(one, other)] = joined[np.ix_(other, one)] = False
+
+
+def _part_fours(joined: BoolArray, products: FloatArray, variable: IntArray, most: float) -> None:
+    """Withhold products until no ring of four variables tells of too few records.
+
+    For signs s, t, u, v the sum st + tu + uv - vs is 2 or -2, so n / 2 + (st + tu + uv - vs) / 4
+    is a count. Where a product across the ring leaves too it is the sum of two counts of threes.
+    ``joined`` is changed in place; `most` is 2 n - 4 min_records.
+    """
+    changed = True
+    while changed:
+        changed = False
+        apart = ~joined & (variable[:, None] != variable)
+        for a, c in np.argwhere(np.triu(apart)):
+            both = np.flatnonzero(joined[a] & joined[c])
+            if len(both) < 2:
+                continue
+            plus = np.abs(products[a, both] + products[c, both])
+            minus = np.abs(products[a, both] - products[c, both])
+            if plus.max() + minus.max() <= most:
+                continue
+            bad = (plus[:, None] + minus > most) & apart[np.ix_(both, both)]
+            if bad.any():
+                b = both[np.nonzero(bad)[0]]
+                _part(joined, variable, np.full(len(b), c), b)
+                changed = True
+                break

@@ -1,0 +1,207 @@
+"""What a site offers to studies: a list in its own file, which answers what is asked beyond it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from consilience.exceptions import DataError, ParameterError, StudyError
+from consilience.methods.base import Columns, Preparation, SiteData
+from consilience.sites.loaders import file_site
+from consilience.sites.offer import propose
+from consilience.sites.own_columns import SiteColumns
+from consilience.sites.prepare import Loaded, load_with_report
+from consilience.sites.source import read_source
+from consilience.sites.study import SiteFile
+
+RNG = np.random.default_rng(3)
+N = 60
+TABLE = pd.DataFrame(
+    {
+        "pid": np.arange(1000, 1000 + N),
+        "name": [f"person {i}" for i in range(N)],
+        "age": RNG.integers(20, 90, N),
+        "dose": np.round(RNG.gamma(2.0, size=N), 1),
+        "sex": ["f", "m"] * 27 + ["f"] * 6,
+        "stage": [1] * 30 + [2] * 25 + [3] * 5,
+        "empty": [None] * N,
+        "seen": pd.date_range("2020-01-01", periods=N),
+        "t1": ["home"] * 40 + ["ward"] * 20,
+        "t2": ["home"] * 55 + ["ward"] * 5,
+    }
+)
+OFFER: dict[str, Any] = {"*": "number", "pid": "id", "name": "none", "sex": ["f", "m"]}
+OFFER |= {"stage": [1, 2, 3]}
+
+
+def load(
+    columns: Columns, table: pd.DataFrame = TABLE, *, few: int = 10, **preparation: Any
+) -> Loaded:
+    own = SiteColumns(offered=OFFER)
+    rules = Preparation(**preparation)
+    return load_with_report(read_source(table), columns, rules, own, min_records=few)
+
+
+def test_the_proposal() -> None:
+    found = propose(read_source(TABLE), SiteColumns(rename={"years": "age"}), 10)
+    assert found.offered == {
+        "years": "number",
+        "dose": "number",
+        "sex": ("f", "m"),
+        "stage": (1, 2),
+        "t1": ("home", "ward"),
+        "t2": ("home", "ward"),  # 20 rows have it in another column of the kind
+    }
+    assert set(found.left_out) == {"pid", "name", "empty", "seen"}
+    assert found.rare == {"stage": 1}
+
+
+def test_the_proposal_is_lines_of_a_site_file(tmp_path: Path) -> None:
+    TABLE.to_csv(tmp_path / "t.csv", index=False)
+    file = tmp_path / "site.toml"
+    file.write_text('name = "a"\nhome = "h"\n[source]\npath = "t.csv"\n[columns]\nrename = {}\n')
+    with pytest.raises(StudyError, match="'consilience site offer SITE_TOML' proposes"):
+        file_site(SiteFile.load(file))
+    lines = propose(read_source(TABLE), SiteColumns(), 10).to_toml()
+    file.write_text(file.read_text() + lines)
+    site = file_site(SiteFile.load(file))
+    loaded = site._loader(Columns(features=("age", "stage")), Preparation())
+    assert isinstance(loaded, Loaded)
+    assert loaded.data.n_rows == N - 5  # those of the rare stage take no part
+    assert "# pid" in lines and "# without 1 rarer value" in lines
+
+
+@pytest.mark.parametrize(
+    ("columns", "preparation", "rule"),
+    [
+        (Columns(features=("age", "name")), {}, "column name: the site does not offer it"),
+        (Columns(features=("pid",)), {}, "column pid: the site offers it as an id only"),
+        (Columns(features=("age",), target="pid"), {}, "column pid: .* as an id only"),
+        (Columns(features=("age",), entity="stage"), {}, "column stage: .* not offer it as an id"),
+        (Columns(features=("sex",)), {}, "column sex: .* by its levels, not as a number"),
+        (
+            Columns(features=("age",)),
+            {"indicators": {"age": (44,)}},
+            "column age: the site does not offer its values as levels",
+        ),
+        (
+            Columns(features=("stage",)),
+            {"indicators": {"stage": (7,)}},
+            "column stage: an indicator is of a value that the site does not offer",
+        ),
+        (Columns(target="age", levels={"age": ("1", "2")}), {}, "column age: .* as levels"),
+    ],
+)
+def test_whatever_is_not_on_offer_is_refused_whatever_the_table_holds(
+    columns: Columns, preparation: dict[str, Any], rule: str
+) -> None:
+    said = set()
+    for table in (TABLE, TABLE.iloc[:30], TABLE[["age"]]):
+        with pytest.raises(DataError) as caught:
+            load(columns, table, **preparation)
+        said.add(caught.value.public)
+    assert len(said) == 1
+    assert re.fullmatch(f".*{rule}.*", said.pop())
+
+
+def test_what_is_on_offer_may_be_named() -> None:
+    columns = Columns(features=("age", "sex"), target="stage", id="pid", levels={"sex": ("f", "m")})
+    data = load(columns, categorical="treatment").data
+    assert data.feature_names == ("age", "sex=m") and data.n_rows == N
+    one = Columns(features=("stage",))
+    assert load(one, indicators={"stage": (1, 2)}).data.features.sum() == 55
+
+
+def told(count: int, columns: Columns, **preparation: Any) -> Any:
+    """What a study is told of a table in which `count` rows have something odd."""
+    table = TABLE.copy().astype({"stage": str})
+    table.loc[table.index < count, "stage"] = "unknown"
+    table.loc[table.index < count, "dose"] = np.nan
+    try:
+        data = load(columns, table, **preparation).data
+    except DataError as error:
+        return error.public
+    return data.feature_names, data.foreign_levels
+
+
+STAGED = Columns(features=("age", "stage"), levels={"stage": ("1", "2", "3")})
+
+
+@pytest.mark.parametrize(
+    ("columns", "preparation"),
+    [
+        (Columns(features=("age", "stage")), {}),  # text where the study wants numbers
+        (STAGED, {"categorical": "treatment"}),  # a level that the study did not declare
+        (Columns(features=("age", "dose")), {}),  # no value, which the study refuses
+        (Columns(features=("age", "dose")), {"missing": "complete-rows"}),
+        (Columns(features=("age",), target="dose"), {}),
+    ],
+)
+def test_none_and_a_few_look_the_same(columns: Columns, preparation: dict[str, Any]) -> None:
+    assert told(0, columns, **preparation) == told(1, columns, **preparation)
+    assert told(0, columns, **preparation) == told(9, columns, **preparation)
+
+
+@pytest.mark.parametrize("few", [1, 10])
+def test_many_are_told(few: int) -> None:
+    table = TABLE.astype({"stage": str})
+    table.loc[: few - 1, "stage"] = "unknown"
+    own = SiteColumns()  # a site that has no list, under another preset
+    columns = Columns(features=("age", "stage"))
+    with pytest.raises(DataError, match="holds text"):
+        load_with_report(read_source(table), columns, Preparation(), own, min_records=few)
+    staged = load_with_report(
+        read_source(table), STAGED, Preparation(categorical="onehot"), own, min_records=few
+    )
+    assert staged.data.foreign_levels == ("stage",)
+
+
+def of_person(who: int, table: pd.DataFrame) -> SiteData | str:
+    """What a study learns that asks by an indicator whether somebody is in the table."""
+    columns = Columns(features=("age", "pid"))
+    rules = Preparation(indicators={"pid": (who,)})
+    try:
+        read = read_source(table)
+        return load_with_report(read, columns, rules, SiteColumns(), min_records=10).data
+    except DataError as error:
+        return error.public
+
+
+def test_no_indicator_tells_who_is_in_the_table() -> None:
+    """Also where a site has no list: a value of none and one of few rows are refused alike."""
+    answers = {of_person(who, TABLE) for who in (1000, 1030, 5)}
+    assert answers == {"column pid: an indicator is of a value that fewer than 10 rows have"}
+
+
+def test_few_rows_are_left_out_for_the_sites_own_eyes() -> None:
+    table = TABLE.astype({"dose": float})
+    table.loc[3:6, "dose"] = np.nan
+    loaded = load(Columns(features=("age", "dose")), table)
+    assert loaded.data.n_rows == N - 4
+    assert loaded.report.dropped_by == {"dose": 4}
+    odd = load(Columns(features=("stage", "age")), TABLE.replace({"stage": {3: 8}}))
+    assert "Column stage: 5 values count as missing" in " ".join(odd.report.sentences())
+    assert odd.data.n_rows == N - 5
+
+
+@pytest.mark.parametrize("offer", ["numbers", 3, [], [1, 1], {"a": 1}])
+def test_an_offer_that_is_none(offer: Any) -> None:
+    with pytest.raises(ParameterError, match='"number", "id", "none" or a list'):
+        SiteColumns(offered={"age": offer})
+
+
+def test_a_site_file_with_features_of_its_own_offers_nothing_over_rows(tmp_path: Path) -> None:
+    TABLE.to_csv(tmp_path / "t.csv", index=False)
+    file = tmp_path / "site.toml"
+    own = json.dumps(["age"])
+    file.write_text(
+        f'name = "a"\nhome = "h"\n[source]\npath = "t.csv"\n[columns]\nfeatures = {own}\n'
+    )
+    with pytest.raises(DataError, match="the site does not offer it"):
+        file_site(SiteFile.load(file))._loader(Columns(features=("age",)), Preparation())

@@ -1,0 +1,280 @@
+"""One rule for moments of columns, against a textbook version and whoever solves for more."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from consilience.wire.disclosure import Limits
+from consilience.wire.moment_facts import Coded, coded_within, moment_facts, unsafe_columns
+from tests.reference.told_moments import counts_that_follow, unsafe_moments, withheld
+
+LIMITS = Limits()
+Codes = list[Coded]
+
+
+def table(seed: int, kind: str) -> tuple[np.ndarray, Codes]:
+    """A table of its kind, small enough for some of its cells to be."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(60, 160))
+    base = rng.random((n, 6)) < rng.uniform(0.25, 0.6, size=6)
+    twin = np.where(rng.random(n) < 0.6, base[:, 0], ~base[:, 1])
+    binary = np.c_[base, twin].astype(float)
+    level = rng.integers(4, size=n)
+    level = np.where(rng.random(n) < 0.3, np.minimum(level, 1), level)
+    onehot = (level[:, None] == np.arange(4)).astype(float)
+    if kind == "binary":
+        return binary * rng.choice([1.0, -3.0, 0.1], size=7) + rng.normal(size=7), []
+    if kind == "category":
+        return np.c_[binary[:, :3], onehot], [Coded((3, 4, 5, 6), True)]
+    if kind == "two categories":
+        other = (rng.integers(3, size=n)[:, None] == np.arange(2)).astype(float)
+        return np.c_[onehot[:, 1:], other, binary[:, :2]], [
+            Coded((0, 1, 2), False),
+            Coded((3, 4), False),
+        ]
+    three, four = rng.integers(3, size=n) * 2.0 - 1, rng.integers(4, size=n) * 0.5
+    often = np.where(rng.random(n) < 0.8, 0.0, rng.normal(size=n))
+    heavy = rng.standard_t(1.5, size=n)
+    numbers = np.c_[rng.normal(size=n), three, four, often, heavy]
+    if kind == "numbers":
+        return numbers, []
+    return np.c_[binary[:, :2], numbers, onehot], [Coded((7, 8, 9, 10), True)]
+
+
+KINDS = ("binary", "category", "two categories", "numbers", "mixed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_the_textbook_judgement(kind: str) -> None:
+    told = hidden = 0
+    for seed in range(6):
+        x, coded = table(seed, kind)
+        for least in (3, 10):
+            limits = Limits(least, 0.3)
+            found = moment_facts(x, limits=limits, coded=coded).unsafe
+            np.testing.assert_array_equal(found, unsafe_moments(x, least, 0.3, coded))
+            alone = unsafe_columns(x, limits=limits, coded=coded)
+            np.testing.assert_array_equal(alone, withheld(x, least, 0.3, coded))
+            told, hidden = told + int((~found).sum()), hidden + int(found.sum())
+    assert told and hidden
+
+
+def told_functions(points: np.ndarray, unsafe: np.ndarray) -> list[np.ndarray]:
+    """Columns and products that leave, at each point."""
+    p = points.shape[1]
+    single = [points[:, j] for j in range(p) if not unsafe[j, j]]
+    pairs = itertools.combinations_with_replacement(range(p), 2)
+    return single + [points[:, i] * points[:, j] for i, j in pairs if not unsafe[i, j]]
+
+
+def small_counts(x: np.ndarray, coded: Codes, unsafe: np.ndarray, least: int) -> list[int]:
+    """Counts of 0 to least - 1 that follow from what leaves, of sets that somebody could be in."""
+    values = [np.unique(x[:, j]) for j in range(x.shape[1])]
+    grid = np.array(list(itertools.product(*values)))
+    for columns, whole in coded:
+        have = (grid[:, columns] == [values[j].max() for j in columns]).sum(axis=1)
+        grid = grid[(have == 1) if whole else (have <= 1)]
+    of_row = np.array([int(np.flatnonzero((grid == row).all(axis=1))[0]) for row in x])
+    found = counts_that_follow(x, told_functions(grid, unsafe), grid, of_row)
+    return [k for k in found.values() if k < least]
+
+
+@pytest.mark.parametrize("kind", ["binary", "category", "two categories", "three values"])
+def test_no_count_of_few_records_follows_from_what_leaves(kind: str) -> None:
+    """Solving for all 0/1-valued combinations, with a control: the rule of before lets some out."""
+    before = 0
+    for seed in range(8):
+        x, coded = table(seed, "binary" if kind == "three values" else kind)
+        if kind == "binary":
+            x = x[:, [0, 1, 2, 6]]
+        elif kind == "category":
+            x, coded = x[:, 1:], [Coded((2, 3, 4, 5), True)]
+        elif kind == "two categories":
+            x, coded = x[:, [0, 1, 3, 4, 5]], [Coded((0, 1), False), Coded((2, 3), False)]
+        elif kind == "three values":
+            x = np.c_[x[:, :2], np.arange(len(x)) % 3, np.minimum(np.arange(len(x)) % 16, 2)]
+        unsafe = moment_facts(x, limits=LIMITS, coded=coded).unsafe
+        assert not small_counts(x, coded, unsafe, 10)
+        before += len(small_counts(x, coded, np.zeros_like(unsafe), 10))
+    assert before
+
+
+def ring(n_each: int, few: int) -> np.ndarray:
+    """Four columns of which neighbours may leave and opposite ones may not."""
+    signs = np.array(list(itertools.product((0, 1), repeat=4)))
+    s, t, u, v = (2 * signs - 1).T
+    counted = s * t + t * u + u * v - v * s == -2
+    return np.repeat(signs, np.where(counted, n_each, few), axis=0).astype(float)
+
+
+def test_a_ring_of_four_columns() -> None:
+    """Where the products across do not leave, those around tell one count more."""
+    x = ring(30, 1)
+    apart = np.zeros((4, 4), dtype=bool)
+    apart[0, 2] = apart[2, 0] = apart[1, 3] = apart[3, 1] = True
+    assert min(small_counts(x, [], apart, 10)) == 8
+    from consilience.wire import moment_facts as rule
+
+    signs = 2 * x - 1
+    joined = ~apart & ~np.eye(4, dtype=bool)
+    rule._part_fours(joined, signs.T @ signs, np.arange(4), 2 * len(x) - 40)
+    assert joined.sum() < 8
+    assert not small_counts(x, [], ~joined & ~np.eye(4, dtype=bool), 10)
+
+
+def test_what_three_and_four_columns_can_tell() -> None:
+    """Whatever products leave, a set that they count is made of cells, of threes and of rings."""
+    points = np.array(list(itertools.product((0, 1), repeat=4)))
+    signs = 2 * points - 1
+    pairs = list(itertools.combinations(range(4), 2))
+    everything = counts_that_follow(
+        points,
+        [points[:, i] * points[:, j] for i, j in pairs] + [points[:, i] for i in range(4)],
+        points,
+        np.arange(16),
+    )
+    sets = np.array([np.frombuffer(key, dtype=bool) for key in everything])
+    assert len(sets) == 221
+    for pattern in itertools.product((False, True), repeat=6):
+        told = [pair for pair, used in zip(pairs, pattern, strict=True) if used]
+        basis = np.stack(
+            [np.ones(16), *points.T, *(points[:, i] * points[:, j] for i, j in told)], 1
+        )
+        fitted = basis @ np.linalg.pinv(basis)
+        inside = sets[(np.abs(sets @ fitted - sets) < 1e-9).all(axis=1)]
+        known = [points[:, i] == a for i in range(4) for a in (0, 1)]
+        for i, j in told:
+            known += [(points[:, i] == a) & (points[:, j] == b) for a in (0, 1) for b in (0, 1)]
+        for i, j, k in itertools.combinations(range(4), 3):
+            if {(i, j), (i, k), (j, k)} <= set(told):
+                for a, b in itertools.product((1, -1), repeat=2):
+                    known.append(
+                        (signs[:, i] == a * signs[:, j]) & (signs[:, i] == b * signs[:, k])
+                    )
+        for a, b, c, d in ((0, 1, 2, 3), (0, 1, 3, 2), (0, 2, 1, 3)):
+            around = {tuple(sorted(e)) for e in ((a, b), (b, c), (c, d), (d, a))}
+            across = {tuple(sorted(e)) for e in ((a, c), (b, d))}
+            if around <= set(told) and not across & set(told):
+                s, t, u, v = (signs[:, i] for i in (a, b, c, d))
+                for f in itertools.product((1, -1), repeat=4):
+                    w = f[0] * s * f[1] * t, f[1] * t * f[2] * u, f[2] * u * f[3] * v
+                    known.append(w[0] + w[1] + w[2] - f[3] * v * f[0] * s == 2)
+        left = {s.tobytes() for s in inside if s.any()}
+        # Sets that hold another known one are that one and a smaller set.
+        for s in sorted(inside, key=lambda s: int(s.sum())):
+            if s.any():
+                assert any((k <= s).all() for k in known), (told, points[s])
+        assert left
+
+
+@pytest.mark.parametrize("levels", [(3, 2, 2), (3, 3, 2)])
+def test_what_three_categories_can_tell(levels: tuple[int, ...]) -> None:
+    points = np.array(list(itertools.product(*map(range, levels))))
+    of = [[points[:, v] == a for a in range(k)] for v, k in enumerate(levels)]
+    told = [
+        (a & b).astype(float) for u, v in ((0, 1), (0, 2), (1, 2)) for a in of[u] for b in of[v]
+    ]
+    found = counts_that_follow(points, told, points, np.arange(len(points)))
+    known = [t.astype(bool) for t in told]
+    parts = [
+        [
+            np.isin(points[:, v], c)
+            for size in range(1, k)
+            for c in itertools.combinations(range(k), size)
+        ]
+        for v, k in enumerate(levels)
+    ]
+    known += [(a & b & c) | (~a & ~b & ~c) for a, b, c in itertools.product(*parts)]
+    for key in found:
+        s = np.frombuffer(key, dtype=bool)
+        assert any((k <= s).all() for k in known), points[s]
+
+
+# --------------------------------------------------------------------------- nothing and few
+
+
+@pytest.mark.parametrize("few", [1, 4, 9])
+def test_nothing_and_few_look_the_same(few: int) -> None:
+    """A column, a cell, a level, a sum within a level, an agreement of three."""
+    rng = np.random.default_rng(1)
+    n = 200
+    x = np.c_[np.arange(n) % 2, np.arange(n) // 2 % 2, rng.normal(size=n)].astype(float)
+    for place, base in ((0, np.zeros(n)), (1, x[:, 0]), (2, np.full(n, 3.0))):
+        nobody, some = x.copy(), x.copy()
+        nobody[:, place] = some[:, place] = base
+        rows = np.flatnonzero(base == base.max())[:few]
+        some[rows, place] = 1.0 - base[rows]
+        for limits in (LIMITS, Limits(12)):
+            first = moment_facts(nobody, limits=limits).unsafe
+            np.testing.assert_array_equal(first, moment_facts(some, limits=limits).unsafe)
+            assert first.any()
+            first = unsafe_columns(nobody, limits=limits)
+            np.testing.assert_array_equal(first, unsafe_columns(some, limits=limits))
+
+
+@pytest.mark.parametrize("few", [1, 9])
+def test_an_agreement_of_three_columns_by_none_or_few(few: int) -> None:
+    """All cells of all pairs are large; the three never agree, or hardly ever."""
+    never = np.array(
+        [(a, b, c) for a, b, c in itertools.product((0, 1), repeat=3) if not a == b == c]
+    )
+    x = np.repeat(never, 20, axis=0).astype(float)
+    some = np.concatenate([x, np.ones((few, 3))])
+    first, second = (moment_facts(t, limits=LIMITS).unsafe for t in (x, some))
+    np.testing.assert_array_equal(first, second)
+    assert first[1, 2] and first.sum() == 2
+    enough = np.concatenate([x, np.ones((10, 3))])
+    assert not moment_facts(enough, limits=LIMITS).unsafe.any()
+
+
+def test_levels_of_one_category_have_nobody_in_common() -> None:
+    """That is known from the coding; of two columns that merely never meet it is not."""
+    onehot = (np.arange(90)[:, None] % 3 == np.arange(3)).astype(float)
+    coded = [Coded((0, 1, 2), True)]
+    assert not moment_facts(onehot, limits=LIMITS, coded=coded).unsafe.any()
+    assert not moment_facts(onehot[:, :2], limits=LIMITS, coded=[Coded((0, 1), False)]).unsafe.any()
+    assert moment_facts(onehot[:, :2], limits=LIMITS).unsafe[0, 1]
+
+
+@pytest.mark.parametrize("few", [0, 1, 9])
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_level_that_is_left_out_counts(few: int, whole: bool) -> None:
+    """Of four levels one has few: without the others it would be n less their sum."""
+    level = np.repeat([0, 1, 2, 3], [30, 40, 50, few])
+    columns = 4 if whole else 3
+    onehot = (level[:, None] == np.arange(columns)).astype(float)
+    coded = [Coded(tuple(range(columns)), whole)]
+    found = unsafe_columns(onehot, limits=LIMITS, coded=coded).tolist()
+    assert found == [True, False, False, True][:columns]
+    assert unsafe_columns(onehot, limits=Limits(1, 1.0), coded=coded).sum() == 0
+
+
+def test_a_category_of_many_levels_stays_apart_from_two_others() -> None:
+    rng = np.random.default_rng(0)
+    n = 2000
+    onehot = (rng.integers(7, size=n)[:, None] == np.arange(7)).astype(float)
+    x = np.c_[onehot, rng.random((n, 2)) < 0.5]
+    coded = [Coded(tuple(range(7)), True)]
+    unsafe = moment_facts(x, limits=LIMITS, coded=coded).unsafe
+    assert unsafe[:7, 7:].all() and not unsafe[:7, :7].any() and not unsafe[7:, 7:].any()
+    # With one other column there are no three to agree.
+    assert not moment_facts(x[:, :8], limits=LIMITS, coded=coded).unsafe.any()
+
+
+def test_categories_among_some_columns() -> None:
+    coded = [Coded((1, 2, 3), True), Coded((5,), False)]
+    found = coded_within(coded, np.array([3, 5, 1]))
+    assert found == (Coded((2, 0), False), Coded((1,), False))
+    assert coded_within(coded, np.array([1, 2, 3])) == (Coded((0, 1, 2), True),)
+    assert coded_within(coded, np.array([0, 4])) == ()
+
+
+def test_ordinary_columns_of_few_more_rows_than_the_limit() -> None:
+    """An odd number of different values loses none of them to its median."""
+    for n in range(10, 16):
+        x = np.c_[np.arange(n), (n - np.arange(n)) ** 1.5].astype(float)
+        assert not unsafe_columns(x, limits=LIMITS).any()
+        assert not moment_facts(x, limits=LIMITS).unsafe.any()
