@@ -24,6 +24,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
+# Processes of a deployment wait for one another much of the time.
+FLOWER_WORKERS ?= 3
 # What a test takes decides its suite: tests/durations.py. Kinds that need more than Python are apart.
 KINDS := not faults and not flower and not r and not postgresql
 FAST := not slow and not long and not nightly and not replication and $(KINDS)
@@ -41,6 +43,7 @@ help: ## list the targets
 venv: $(STAMP) ## make .venv from requirements.lock
 
 # pip reads the machine's own package settings, uv is only faster: when uv cannot fetch, pip does.
+# Of all modules that come with it a few are used, and those are compiled when they are.
 $(STAMP): requirements.lock pyproject.toml
 	@if [ ! -x $(BIN)/python ]; then \
 		if [ -z "$(PYTHON)" ]; then \
@@ -52,7 +55,8 @@ $(STAMP): requirements.lock pyproject.toml
 	fi
 	@{ command -v uv >/dev/null 2>&1 \
 		&& uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock; } \
-	|| $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements.lock
+	|| $(BIN)/python -m pip install --quiet --no-compile --require-hashes \
+		--only-binary :all: -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -82,7 +86,7 @@ test-faults: $(STAMP) ## crashes, absences, damaged messages
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "faults and not nightly and not long"
 
 test-flower: $(STAMP) ## a Flower deployment on loopback
-	$(PYTEST) -n $(WORKERS) --dist loadscope -m "flower and not nightly and not long"
+	$(PYTEST) -n $(FLOWER_WORKERS) --dist loadscope -m "flower and not nightly and not long"
 
 test-postgresql: $(STAMP) ## tables from a PostgreSQL server, which the tests start themselves
 	$(PYTEST) -m "postgresql"
@@ -90,7 +94,7 @@ test-postgresql: $(STAMP) ## tables from a PostgreSQL server, which the tests st
 test-nightly: $(STAMP) ## all that the suites leave out: whole products, long simulations
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and $(KINDS)"
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and faults"
-	$(PYTEST) -n $(WORKERS) --dist loadscope -m "$(NIGHTLY) and flower"
+	$(PYTEST) -n $(FLOWER_WORKERS) --dist loadscope -m "$(NIGHTLY) and flower"
 
 WHICH ?= not long and not nightly
 durations: $(STAMP) ## run the suites and record what each test takes, which decides its suite

@@ -7,7 +7,8 @@ follow from the file; nobody sets them by hand. A test that is not in it is quic
 kind (`KINDS`) are chosen by their own mark alone.
 
 ``make durations`` runs the suites and writes the file. `LONG` names the functions whose tests may
-be long, so that only ``make test-nightly`` runs them: none leaves the other suites unnamed.
+be long, so that only ``make test-nightly`` runs them: none leaves the other suites unnamed, and who
+is not named is slow, however long it takes.
 
 Every run compares what it sees with what is recorded, allowing for a machine that is slower or
 busier as a whole, and says in its last lines which tests are more than three times off: a mark that
@@ -26,15 +27,23 @@ from typing import Any
 import pytest
 
 RECORDED = Path(__file__).with_name("durations.tsv")
-LIMITS = {"medium": 0.3, "slow": 1.0, "long": 15.0}
+LIMITS = {"medium": 0.3, "slow": 0.7, "long": 8.0}
 """Seconds from which a test has the mark."""
 KINDS = ("faults", "flower", "postgresql", "r")
 LONG = {
     "tests/cli/test_commands.py::test_long_demo_runs",
     "tests/docs/test_deploy_page.py::test_the_guide_is_followed_word_by_word",
     "tests/docs/test_latent_class_page.py::test_python_of_the_guide_prints_what_it_shows",
+    "tests/docs/test_meta_clustering_pages.py::test_printed_figures_are_those_of_the_example",
+    "tests/docs/test_selection_pages.py::test_python_of_the_guide_prints_what_it_shows",
+    "tests/docs/test_sequences_page.py::test_python_of_the_guide_prints_what_it_shows",
+    "tests/docs/test_wide_pages.py::test_python_of_the_guide_prints_what_it_shows",
+    "tests/estimators/test_community_bayes.py::test_communities_lower_the_error_where_they_are_there_and_not_where_not",
     "tests/estimators/test_community_bayes_size.py::test_memory_of_a_fit",
+    "tests/estimators/test_latent_class_fit.py::test_number_of_classes_in_many_simulations",
+    "tests/estimators/test_latent_class_fit.py::test_overlapping_classes_are_not_given_up",
     "tests/estimators/test_sparse_qda_digits_vowel.py::test_digits",
+    "tests/estimators/test_sparse_qda_large.py::test_five_thousand_features",
     "tests/estimators/test_unsupervised_selection_papers.py::test_noise_whose_variance_differs_by_row_and_column_chooses_too_many",
     "tests/estimators/test_unsupervised_selection_papers.py::test_sparse_factors_cost_truncation_more_than_refitting",
     "tests/estimators/test_wide_papers.py::test_digits",
@@ -43,20 +52,28 @@ LONG = {
     "tests/examples/test_held_out_entries.py::test_rank_of_threes_and_an_edge_that_is_none",
     "tests/examples/test_inst_eval.py::test_classes_beside_mixed_models",
     "tests/examples/test_inst_eval.py::test_what_the_sites_measure",
+    "tests/examples/test_nsl_kdd.py::test_how_often_the_partner_is_found",
     "tests/examples/test_nsl_kdd_services.py::test_a_hundred_rounds_are_near_the_pooled_fit",
+    "tests/examples/test_nsl_kdd_services.py::test_twenty_rounds_close_most_of_the_gap",
     "tests/methods/test_assisted_papers.py::test_coverage_with_a_masked_response",
     "tests/methods/test_assisted_papers.py::test_rounds",
     "tests/methods/test_assisted_papers.py::test_rounds_on_connections",
     "tests/methods/test_ensemble_coded_papers.py::test_regions_of_mvad",
     "tests/methods/test_ensemble_coded_papers.py::test_sites_are_closer_in_shared_classes_where_sequences_are_short",
+    "tests/methods/test_latent_class_papers.py::test_low_noise",
+    "tests/methods/test_latent_class_papers.py::test_one_agent_in_seven_reports",
     "tests/methods/test_latent_class_papers.py::test_price_of_the_rules_for_class_sums",
     "tests/methods/test_meta_clustering.py::test_five_hundred_sites",
+    "tests/methods/test_meta_clustering.py::test_groups_of_few_sites_in_many_data_sets",
     "tests/methods/test_meta_clustering_papers.py::test_two_groups_of_linear_learners",
     "tests/methods/test_meta_clustering_papers.py::test_wide_learners_with_three_methods",
+    "tests/methods/test_reference_averaging_papers.py::test_ridge_reaches_the_closed_form_and_the_global_fit",
     "tests/numerics/test_ensemble.py::test_pattern_form_equals_the_n_by_n_form",
     "tests/numerics/test_pairwise_rule.py::test_homogeneous_sites_are_split_in_at_most_two_percent",
+    "tests/numerics/test_pairwise_rule.py::test_two_groups_and_one_odd_site_are_found",
     "tests/numerics/test_site_differences.py::test_intervals_hold_the_truth_everywhere",
     "tests/numerics/test_site_differences_of_sequences.py::test_steps_within_sequences_leave_the_coverage",
+    "tests/privacy/test_own_rows.py::test_copied_rows_are_found_as_the_page_says",
     "tests/tall/test_guide.py::test_the_example_prints_what_the_page_shows",
 }
 WORTH_RECORDING = 0.1
@@ -126,6 +143,8 @@ class Clock:
         for item in items:
             turn = item.get_closest_marker("turn") is not None
             mark = mark_of(expected(item.nodeid, self._recorded, by_turns=turn))
+            if mark == "long" and item.nodeid.split("[")[0] not in LONG:
+                mark = "slow"
             if mark and not any(item.get_closest_marker(kind) for kind in KINDS):
                 item.add_marker(mark)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,30 @@ def test_survivors_need_a_reason_and_a_reason_needs_a_survivor() -> None:
     assert faults_of([ONE], alive) == ["a-1 survived: a.py: x = a - b"]
     assert faults_of([excused], killed)[0].startswith("a-1 is killed, but the list says")
     assert faults_of([ONE], {}) == ["a-1 not run: a.py: x = a - b"]
+
+
+def test_a_fault_is_put_in_and_found(tmp_path: Path) -> None:
+    """All of the way, with one fault that is found and one that is none."""
+    fault = """
+[[mutant]]
+id = "{id}"
+kind = "off by one"
+file = "tests/durations.py"
+old = "WORTH_RECORDING = 0.1"
+new = "WORTH_RECORDING = {new}"
+tests = ["tests/test_durations.py"]
+"""
+    listed, table = tmp_path / "some.toml", tmp_path / "some.csv"
+    listed.write_text(fault.format(id="a", new="20.1") + fault.format(id="b", new="0.10"))
+    words = ["--marks", "not slow", "--workers", "1", "--list", str(listed), "--table", str(table)]
+    told = subprocess.run(
+        [sys.executable, "-m", "tools.mutants", *words],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    verdicts = [line.split(",")[0:4:3] for line in table.read_text().splitlines()[1:]]
+    assert verdicts == [["a", "killed"], ["b", "survived"]], told.stdout + told.stderr
+    assert told.returncode == 1
+    assert "b survived" in told.stdout

@@ -312,18 +312,15 @@ def run_all(
     return rows
 
 
-def _check_unchanged(
-    mutants: Sequence[Mutant], marks: Sequence[str], copies: Sequence[Path]
-) -> None:
+def _check_unchanged(mutants: Sequence[Mutant], marks: str, copies: Sequence[Path]) -> None:
     """Run the tests of the list on every copy without a fault: this fills their caches, too."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     children = []
     for number, copy in enumerate(copies):
         child = os.fork()
         if child == 0:
-            verdict, by = in_fork(
-                copy, tests[number :: len(copies)], marks[0], seconds=float("inf")
-            )
+            mine = tests[number :: len(copies)] or tests
+            verdict, by = in_fork(copy, mine, marks, None, seconds=float("inf"))
             if verdict != "survived":
                 print(f"without any fault: {verdict}: {by}", flush=True)
             os._exit(verdict != "survived")

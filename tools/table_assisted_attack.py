@@ -21,7 +21,7 @@ from consilience.methods.assisted_glm import AssistedGLM, AssistedGLMResult
 from consilience.methods.base import Columns
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import members
-from consilience.wire.codec import decode_message, unpack
+from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply
 from consilience.wire.message import iterate_fields
@@ -94,13 +94,14 @@ def federation(
 def seen(fed: Federation, run: str) -> FloatArray:
     """Every vector with a number for each row that the partner sent in a run, decrypted."""
     home: Any = {name: site.home for name, site in members(fed).items()}
-    kept = {name: [d for k, d in home[name]._records.items() if k[0] == run] for name in home}
-    records = [unpack(data, max_bytes=1 << 40) for data in kept["a"]]
-    keys = next(r["state"]["_keys"] for r in records if "peers" in r["state"].get("_keys", {}))
+    kept = {
+        name: [home[name].record(*k) for k in home[name]._records if k[0] == run] for name in home
+    }
+    keys = next(r.state["_keys"] for r in kept["a"] if "peers" in r.state.get("_keys", {}))
     ring = Keyring(keys["private"], KEY, run, "a", keys["peers"])
     found = []
-    for data in kept["b"]:
-        reply = Reply.from_bytes(unpack(data, max_bytes=1 << 40)["reply"])
+    for record in kept["b"]:
+        reply = Reply.from_bytes(record.reply)
         if reply.status != "reply" or reply.step.startswith(("opening", "align_ids")):
             continue
         for _, _, content in iterate_fields(open_message(decode_message(reply.message), ring)):

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,11 @@ def test_constant_columns(space: Workspace) -> None:
     space.write(features=("x", "flat"))
     checked = call("check", space.file)
     assert checked.stdout.count("Column flat holds one value only.") == 3
+    said = refused(space, 8)  # none differ, which looks like few that do
+    assert said.count("a cell rests on fewer than 10 records; leave out columns in which") == 3
+    for site in ("boston", "lyon", "osaka"):
+        space.site(site, more='[policy]\npreset = "simulation"\n')
+    shutil.rmtree(space.out)
     assert space.run().exit_code == 0
     result = load_run(space.out).result
     assert result.mean[1] == 2.5  # type: ignore[attr-defined]

@@ -13,7 +13,6 @@ import pytest
 from consilience import Run
 from consilience.engines.study_check import check_sites
 from consilience.engines.study_run import method_of
-from consilience.exceptions import QuorumError
 from examples.heart_columns.make_tables import CARDIOLOGY, CLINIC, party_tables, write_tables
 from examples.pooled_fit import (
     against_truth,
@@ -94,20 +93,22 @@ def test_fit_is_the_pooled_one(space: Workspace, fitted: Run) -> None:
 
 
 def test_gain_on_patients_held_out(fitted: Run) -> None:
-    """Over many splits .96 alone and .88 joint; half held out, as here, is harder."""
+    """Over many splits .96 alone and .88 joint; two fifths held out, as here, is harder."""
     holdout = fitted.result.holdout
-    assert holdout["alone_minus_joint"] == pytest.approx(0.044, abs=0.0005)
-    assert holdout["error"] == pytest.approx(0.044, abs=0.0005)
-    assert holdout["joint"] == pytest.approx(1.008, abs=0.0005)
+    assert holdout["alone_minus_joint"] == pytest.approx(0.095, abs=0.0005)
+    assert holdout["error"] == pytest.approx(0.042, abs=0.0005)
+    assert holdout["joint"] == pytest.approx(0.924, abs=0.0005)
 
 
 def test_cleveland_alone_does_not_gain(space: Workspace) -> None:
     run = space.run("cleveland/fit")
     holdout = run.result.holdout
     assert holdout["alone_minus_joint"] < 1.96 * holdout["error"]
-    assert holdout["joint"] == pytest.approx(0.875, abs=0.0005)
-    with pytest.raises(QuorumError, match="the columns separate the response"):
-        space.run("cleveland/fit", alpha=0.0)
+    assert holdout["joint"] == pytest.approx(0.938, abs=0.0005)
+    # One class of the ECG has four patients, and the training rows have both sorts of them.
+    plain = space.run("cleveland/fit", alpha=0.0).result.holdout
+    assert plain["alone"] == pytest.approx(0.996, abs=0.0005)
+    assert plain["joint"] == pytest.approx(0.951, abs=0.0005)
 
 
 def test_new_patients_are_predicted_with_intervals(space: Workspace, fitted: Run) -> None:

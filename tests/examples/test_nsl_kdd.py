@@ -48,8 +48,10 @@ def test_training_takes_at_most_nine_rounds_to_the_pooled_fit(
     space: Workspace, fitted: Run
 ) -> None:
     found = compare(space.study("fit"), space.files("fit"), fitted)
-    assert found["rounds"] <= 9
-    assert found["numbers_sent"] == 2 * 10000 * found["rounds"]
+    asked = fitted.result.rounds_table["round"][-1]  # the last one may tell nothing new
+    assert found["rounds"] in (asked - 1, asked)
+    assert asked <= 9
+    assert found["numbers_sent"] == 2 * 10000 * asked
     assert found["eta"] < 1e-6
     assert found["error"] < 1e-6
     assert found["deviance"] == pytest.approx(found["deviance_pooled"], rel=1e-9)
@@ -60,9 +62,9 @@ def test_training_takes_at_most_nine_rounds_to_the_pooled_fit(
 
 def test_gain_on_connections_held_out(fitted: Run) -> None:
     holdout = fitted.result.holdout
-    assert holdout["alone"] == pytest.approx(0.294, abs=0.0005)
-    assert holdout["joint"] == pytest.approx(0.242, abs=0.0005)
-    assert holdout["error"] == pytest.approx(0.026, abs=0.0005)
+    assert holdout["alone"] == pytest.approx(0.290, abs=0.0005)
+    assert holdout["joint"] == pytest.approx(0.215, abs=0.0005)
+    assert holdout["error"] == pytest.approx(0.024, abs=0.0005)
 
 
 def test_new_connections_are_predicted(space: Workspace, fitted: Run) -> None:

@@ -34,6 +34,12 @@ def test_declared_equals_sent(case: Case) -> None:
 
 
 @each_case
+def test_questions_state_the_parameters_of_the_study(case: Case) -> None:
+    """Sites compare them where a study is approved."""
+    check_method.check_stated(case.method, case.factory)
+
+
+@each_case
 def test_messages_survive_the_codec(case: Case) -> None:
     check_method.check_codec(case.method, case.factory)
 

@@ -130,9 +130,8 @@ def test_a_useful_partner_and_one_that_is_not() -> None:
 
 
 def kept_of(fed: Federation, site: str = "lab") -> list[dict[str, Any]]:
-    from consilience.wire.codec import unpack
-
-    return [unpack(v, max_bytes=1 << 30) for v in members(fed)[site].home._kept.values()]  # type: ignore[attr-defined]
+    home = members(fed)[site].home
+    return [home.kept(*key) for key in home._kept]  # type: ignore[attr-defined]
 
 
 def spent(fed: Federation, site: str = "lab") -> float:

@@ -20,6 +20,7 @@ from replications.assisted_glm.masked.run import one as masked
 from replications.assisted_glm.size_power.run import one as sketch
 from replications.assisted_glm.training.run import one as training
 from replications.assisted_glm.wide.run import one as wide
+from tests.rotation import by_turns
 
 pytestmark = pytest.mark.replication
 TABLES = Path(__file__).parents[2] / "replications" / "assisted_glm"
@@ -115,8 +116,7 @@ def test_coverage_with_a_masked_response() -> None:
     assert printed < 0.8
 
 
-@pytest.mark.parametrize("kind", ["normal", "binomial"])
-@pytest.mark.parametrize("design", ["300 + 300", "200 + 200 + 100"])
+@by_turns(["300 + 300", "200 + 200 + 100"], ["normal", "binomial"], names="design, kind")
 def test_more_columns_than_records(kind: Literal["normal", "binomial"], design: str) -> None:
     """Joint training ends at the pooled lasso fit, and is worth more than a's own columns."""
     rows = {row["way"]: row for row in stored("wide", f"{kind} {design} lasso")}

@@ -32,7 +32,7 @@ from consilience.wire.codec import unpack
 from consilience.wire.envelope import Reply
 from tests.reference import meta_clustering_naive as naive
 from tests.reference import meta_clustering_sec as textbook
-from tests.rotation import by_turns
+from tests.rotation import by_turns, one_in
 
 Tables = dict[str, pd.DataFrame]
 P = 5
@@ -268,7 +268,7 @@ def test_groups_of_few_sites(design: Any, policy: str) -> None:
     assert share_exact(design, (2, 3, 5, 8), 2, policy=policy) >= 7 / 8
 
 
-@pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
+@one_in(len(DESIGNS), DESIGNS, "design")
 def test_groups_of_few_sites_in_many_data_sets(design: Any) -> None:
     """80 data sets, Monte Carlo error 2.4 points at 95 %."""
     assert share_exact(design, (2, 3, 5, 8), 20) >= 0.95 - 2 * 0.024

@@ -17,11 +17,12 @@ from replications.meta_clustering.fairness.run import one as fairness
 from replications.meta_clustering.few_sites.run import one as few_sites
 from replications.meta_clustering.simulation1.run import one as simulation1
 from replications.meta_clustering.simulation2.run import one as simulation2
+from tests.rotation import one_in
 
 pytestmark = pytest.mark.replication
 
 
-@pytest.mark.parametrize("seed", range(3))
+@one_in(3, range(3), "seed")
 def test_fairness(seed: int) -> None:
     """No group where the hidden variable does nothing; most of its harm undone where it rules."""
     assert fairness(0.01, "auto", seed)["clusters"] == 1

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from consilience.numerics import meta_clustering as mc
 from consilience.numerics import site_comparison as sc
 from consilience.numerics.random import stream
+from tests.rotation import by_turns, one_in
 
 Array = NDArray[np.float64]
 Site = tuple[Array, Array]  # predictors without the column of ones, response
@@ -343,8 +344,11 @@ def test_homogeneous_sites_are_split_in_at_most_two_percent():
     assert splits <= 0.02 * sets, found
 
 
-@pytest.mark.parametrize("noise", [1.0, math.sqrt(5.0)], ids=["strong", "half"])
-@pytest.mark.parametrize("design", ["two", "two flip", "odd", "odd flip"])
+@by_turns(
+    ["two", "two flip", "odd", "odd flip"],
+    {"strong": 1.0, "half": math.sqrt(5.0)},
+    names="design, noise",
+)
 def test_two_groups_and_one_odd_site_are_found(design, noise):
     found = {n_sites: recovered(design, n_sites, 300, noise=noise) for n_sites in (2, 3, 5, 8, 20)}
     # 300 studies: at a rate of .95 the Monte Carlo error is .013
@@ -356,7 +360,7 @@ def test_unique_sites_are_told_apart():
     assert all(right >= 0.95 * sets for right, sets in found.values()), found
 
 
-@pytest.mark.parametrize("name", list(NULLS))
+@one_in(4, {name: name for name in NULLS}, "name")
 def test_equal_functions_have_mean_about_zero(name):
     w, se, z = null(name, 250 if "trees" in name else 1000)
     mean, error = standardised_mean(w, se)

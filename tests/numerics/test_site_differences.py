@@ -16,6 +16,7 @@ from tests.reference.site_differences import (
     limits_by_trial,
     squared_difference,
 )
+from tests.rotation import by_turns
 
 ROWS = np.zeros(4, dtype=np.int64)
 PARTS = {"initial": np.array([0])}
@@ -248,11 +249,10 @@ def test_intervals_hold_the_truth(n: int, times: float) -> None:
     assert 1 - sum(coverage((2, 1, INITIAL), n, times, 200)) >= enough(200)
 
 
-@pytest.mark.parametrize("times", [NONE, SMALL, LARGE])
-@pytest.mark.parametrize("n", [30, 1000])
-@pytest.mark.parametrize(
-    "shape", [(2, 1, INITIAL), (2, 3, STEPS), (4, 1, STEPS), (4, 3, INITIAL), (2, 3, LEVELS)]
-)
+SHAPES = [(2, 1, INITIAL), (2, 3, STEPS), (4, 1, STEPS), (4, 3, INITIAL), (2, 3, LEVELS)]
+
+
+@by_turns(SHAPES, [30, 1000], [NONE, SMALL, LARGE], names="shape, n, times")
 def test_intervals_hold_the_truth_everywhere(
     shape: tuple[int, int, int], n: int, times: float
 ) -> None:

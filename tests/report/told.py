@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from zlib import crc32
 
 from matplotlib.figure import Figure
 
 from consilience.report import html
 from consilience.report.sections import Block, MethodReport, Table
+from tests.rotation import rotation
 
 
 def spoken(block: Block) -> str:
@@ -36,9 +38,11 @@ def check_told(
 ) -> None:
     """Every outcome can be told: whole sentences, no gap shown as a number, tables that fit.
 
-    Without ``draws`` the pictures, which are most of the time, are made but not written down.
+    Pictures are made but, being most of the time, written down by turns: of each outcome every
+    third day, if ``draws``.
     """
     said = report.headline(run)
+    draws &= (crc32(said.text.encode()) + rotation()) % 3 == 0
     assert said.text.endswith(".")
     assert len(said.text) < longest
     for sentence in (*said.more, said.text, *report.handling(run), *report.limits(run)):

@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import json
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
 from consilience.methods.result import Result
 from consilience.wire.disclosure import Limits
-from consilience.wire.message import message_type
+from consilience.wire.message import iterate_fields, message_type
 from consilience.wire.moment_facts import Coded
 
 State = dict[str, Any]
@@ -595,6 +596,8 @@ class Method(ABC):
         The same by step, for checks: the run goes on while the quorum answers (also of steps that
         are not named, such as those of the preparation), needs every site that was asked, or goes
         on with whoever answers.
+    settles : frozenset of str
+        Parameters of which the run finds the value: questions may state another one than the study.
     leakage : str
         What the coordinator knows afterwards.
     Result : type
@@ -617,6 +620,7 @@ class Method(ABC):
     steps: ClassVar[tuple[Step, ...]]
     absence: ClassVar[str]
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {}
+    settles: ClassVar[frozenset[str]] = frozenset()
     leakage: ClassVar[str]
     Result: ClassVar[type[Result]]
     follows: ClassVar[tuple[str, ...]] = ()
@@ -638,6 +642,36 @@ class Method(ABC):
     def parameters(self) -> dict[str, Any]:
         """Parameters by name."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def stated(self) -> dict[str, Any]:
+        """Parameters as the questions of a run state them, without those that a run settles.
+
+        Where a study is approved, sites refuse a question that states something else.
+        """
+        open_ = ("auto", "default", None)
+        return {
+            name: value
+            for name, value in self.parameters().items()
+            if name not in self.settles and not (isinstance(value, str | None) and value in open_)
+        }
+
+    def contradicted(self, message: object) -> tuple[str, ...]:
+        """Parameters of which a question states another value: in its settings, or in a field.
+
+        A question over columns whose settings state none at all contradicts all of them.
+        """
+        text = getattr(message, "settings", None)
+        told = {k: v for k, _, v in iterate_fields(message) if isinstance(v, str | int | float)}
+        if isinstance(text, str):
+            try:
+                told = dict(json.loads(text))
+            except (ValueError, TypeError):
+                told = {}
+        plain = json.loads(json.dumps(self.stated(), default=list))
+        names = sorted(set(plain) & set(told))
+        if isinstance(text, str) and self.partition == "columns" and not names:
+            return tuple(sorted(plain))
+        return tuple(name for name in names if told[name] != plain[name])
 
     def run(self, federation: Any, **settings: Any) -> Any:
         """Run over a federation; same as ``federation.run(method, **settings)``."""

@@ -1,4 +1,4 @@
-"""A guard over runs: which rows of a data set earlier releases rest on, and which a new one may use.
+"""A guard over runs: which rows of a data set earlier releases rest on, and which may be used.
 
 Two releases that rest on nearly the same rows tell of the rows in which they differ. So the site
 remembers, for ever, which of its rows were in which release. Rows that no release so far tells
@@ -6,28 +6,34 @@ apart are an *atom*. Every union and difference of released row sets is a union 
 many releases it takes; so nothing that sums over released sets and their differences can give is
 about fewer rows than the smallest atom.
 
-The guard keeps every atom at `least` rows or more. A study that wants the rows W gets
+A run also tells figures of *cells* of its rows: classes, and parts that are held out. Where few
+rows stay out, each of them may be alone of its cell. A *group* is what an atom and a cell have in
+common; a *margin* is all groups of one class, of one part, of one atom, of two of these, or all.
 
-    U = W less, in each atom A,
-          all of A and W,  where A and W has fewer than `least` rows;
-          so many further rows that A without U has `least`, where 0 < |A without W| < `least`,
-          or all of them, where too few would be left,
+A study that wants the rows W gets U, a part of W:
 
-and of rows that were in no release before, all or (where fewer than `least` are wanted) none. Which
-further rows stay out follows from their keys, which are secret and the same in every run. Hence:
+- in each group and in each margin, the rows of earlier releases that U lacks are none, or at least
+  `least`, or all of it;
+- in each group and in each atom of which U lacks some, U has none or at least `least`;
+- of rows that were in no release before, U has a group where at least `least` are wanted;
+- where rows of an atom are no longer in the table, nobody knows their cells: U then lacks `least`
+  known rows in each cell.
+
+Which rows stay out follows from their keys, which are secret and the same in every run. Hence:
 
 - U differs from every earlier row set, and from every union and difference of earlier ones, by no
-  row or by at least `least` rows, since each atom is split into parts of no row or at least `least`;
-- who asks again for rows that were released gets just these: each atom lies inside or outside;
-- who asks again for W gets U again: the parts of its atoms that stayed out are smaller than `least`
-  within W, or outside.
+  row or by at least `least` rows, since each atom is split into parts of no row or at least
+  `least`;
+- the rows of a class or a part in U differ so from those in all earlier releases together;
+- who asks again for rows that were released gets just these: each atom lies inside or outside.
 
 Rows are known by their content, not by their place or by the name of a file. A row that was
-corrected is another row, and the old one counts as one that W lacks.
+corrected is another row, and the old one is no longer in the table.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +44,8 @@ from numpy.typing import NDArray
 IntArray = NDArray[np.int64]
 Atoms = NDArray[np.int32]
 Keys = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+Axes = tuple[int, ...]
 
 UNSEEN = 0
 """Atom of the rows that are in no release so far."""
@@ -66,52 +74,88 @@ class RowHistory:
         return np.where(self.keys[place] == keys, place, -1)
 
     def admit(
-        self, keys: Keys, least: int, places: IntArray | None = None
-    ) -> tuple[NDArray[np.bool_], RowHistory]:
+        self,
+        keys: Keys,
+        wanted: Mask,
+        cells: tuple[IntArray, ...] = (),
+        *,
+        least: int,
+        places: IntArray | None = None,
+    ) -> tuple[Mask, RowHistory]:
         """Choose the rows that a run uses, and remember them.
 
         Parameters
         ----------
-        keys : (w,) uint64 array
-            Different keys of the rows that it wants.
+        keys : (n,) uint64 array
+            Different keys of all rows of the table.
+        wanted : (n,) bool array
+            Rows that the run wants.
+        cells : tuple of (n,) int arrays
+            Up to two divisions of the rows (0, 1, 2, ...) of which the run tells parts.
         least : int
             Rows in which two releases may differ, if in any.
-        places : (w,) int array, optional
+        places : (n,) int array, optional
             `places` of these keys, where they are known.
 
         Returns
         -------
-        chosen : (w,) bool array
+        chosen : (n,) bool array
         after : RowHistory
             The same object where nothing is new.
         """
         places = self.places(keys) if places is None else places
-        n_atoms = int(self.atoms.max(initial=0)) + 1
         known = places >= 0
-        atom = np.full(len(keys), UNSEEN, dtype=self.atoms.dtype)
-        atom[known] = self.atoms[places[known]]
-        size = np.bincount(self.atoms, minlength=n_atoms)
-        wanted = np.bincount(atom, minlength=n_atoms)
-        out = _left_out(size, wanted, least)
-        chosen = np.ones(len(keys), dtype=bool)
-        for one in np.flatnonzero(out):
-            rows = np.flatnonzero(atom == one)
-            chosen[rows[np.argsort(keys[rows], kind="stable")[: out[one]]]] = False
-        taken = wanted - out
-        split = np.flatnonzero((taken > 0) & (taken < size))
-        fresh = np.sort(keys[chosen & ~known])
-        if not len(split) and not len(fresh):
-            return chosen, self
-        part_of = np.arange(n_atoms, dtype=self.atoms.dtype)
-        part_of[split] = n_atoms + np.arange(len(split))
-        released = places[chosen & known]
+        size = np.bincount(self.atoms, minlength=int(self.atoms.max(initial=0)) + 1)
+        atom = np.zeros(len(keys), dtype=np.int32)
+        if len(self.atoms):
+            atom = np.where(known, self.atoms[np.maximum(places, 0)], np.int32(UNSEEN))
+        group, shape = atom, [len(size)]
+        for cell in cells:
+            shape.append(int(cell.max(initial=0)) + 1)
+            group = group * np.int32(shape[-1]) + cell.astype(np.int32)
+        shape += [1] * (3 - len(shape))
+        total = int(np.prod(shape))
+        here = np.bincount(group[known], minlength=total).reshape(shape)
+        asked = np.bincount(group[wanted], minlength=total).reshape(shape)
+        out = _left_out(size, here, asked, least)
+        chosen = wanted.copy()
+        chosen[_first(keys, wanted, group, out.ravel())] = False
+        taken = (asked - out).sum(axis=(1, 2))
+        gone = bool((size > here.sum(axis=(1, 2)))[1:].any())
+        return chosen, self._after(keys, chosen, atom, places, taken < size, taken > 0, gone)
+
+    def _after(
+        self,
+        keys: Keys,
+        chosen: Mask,
+        atom: Atoms,
+        places: IntArray,
+        lacks: Mask,
+        has: Mask,
+        gone: bool,
+    ) -> RowHistory:
+        """The history with one more release, which lacks some of an atom, and has some of it."""
+        fresh = np.sort(keys[chosen & (places < 0)])
+        split = lacks & has
+        split[UNSEEN] = False
+        if not (split.any() or len(fresh)):
+            return self
+        # The rows that stay out are the fewer ones: they get the new number.
+        new = np.cumsum(split, dtype=np.int32) + np.int32(len(split) - 1)
+        away = places[split[atom] & ~chosen]
+        if gone:
+            there = np.zeros(len(self.keys), dtype=bool)
+            there[places[places >= 0]] = True
+            away = np.concatenate([away, np.flatnonzero(split[self.atoms] & ~there)])
         atoms, all_keys = self.atoms.copy(), self.keys
-        atoms[released] = part_of[atoms[released]]
+        atoms[away] = new[atoms[away]]
         if len(fresh):
             where = np.searchsorted(all_keys, fresh)
             all_keys = np.insert(all_keys, where, fresh)
-            atoms = np.insert(atoms, where, n_atoms + len(split))
-        return chosen, RowHistory(all_keys, atoms)
+            atoms = np.insert(atoms, where, len(split) + int(split.sum()))
+        if atoms.max(initial=0) >= 1 << 16:  # numbers are given again, so that two bytes do
+            atoms = (np.unique(atoms, return_inverse=True)[1].ravel() + 1).astype(np.int32)
+        return RowHistory(all_keys, atoms)
 
     def to_plain(self) -> dict[str, Any]:
         """For the site's home: six bytes for each key, two (or four) for each atom."""
@@ -128,13 +172,75 @@ class RowHistory:
         return cls(whole.view("<u8").ravel(), np.asarray(plain["atoms"]).astype(np.int32))
 
 
-def _left_out(size: IntArray, wanted: IntArray, least: int) -> IntArray:
-    """How many of the wanted rows of each atom stay out."""
-    lacking = size - wanted
+def _first(keys: Keys, wanted: Mask, group: NDArray[np.integer[Any]], out: IntArray) -> IntArray:
+    """So many wanted rows of each group, those with the smallest keys."""
+    found, need = [], out.copy()
+    # Of large groups these are among the smallest of all, so that few rows are sorted.
+    small = int(_BITS) // max(len(keys) // _SORTED, 1)
+    for largest in (small, int(_BITS)):
+        rows = np.flatnonzero(wanted & (keys <= np.uint64(largest)))
+        rows = rows[(need > 0)[group[rows]]]
+        rows = rows[np.lexsort((keys[rows], group[rows]))]
+        of, start, many = np.unique(group[rows], return_index=True, return_counts=True)
+        place = np.arange(len(rows)) - np.repeat(start, many)
+        enough = np.repeat(many >= need[of], many)
+        found.append(rows[enough & (place < need[group[rows]])])
+        need[of[many >= need[of]]] = 0
+    return np.concatenate(found)
+
+
+_SORTED = 20_000
+_MARGINS = tuple(axes for r in (1, 2, 3) for axes in itertools.combinations(range(3), r))
+"""Sums over atoms, classes and parts, of which groups are made."""
+
+
+def _left_out(size: IntArray, here: IntArray, wanted: IntArray, least: int) -> IntArray:
+    """How many of the wanted rows of each group stay out.
+
+    Parameters
+    ----------
+    size : (a,) int array
+        Rows of each atom; the first one stands for those that are in no release.
+    here, wanted : (a, k, p) int arrays
+        Rows of each group that the table still has, and that the run wants.
+    least : int
+    """
+    out = np.zeros_like(wanted)
+    if len(size) == 1:
+        return out  # nothing was told yet
+    gone = size - here.sum(axis=(1, 2))
+    gone[UNSEEN] = 0
+    lacking = here - wanted
     lacking[UNSEEN] = 0  # rows that nobody was told of are missed by nobody
-    out = np.where((lacking > 0) & (lacking < least), least - lacking, 0)
-    enough = np.where((size > 0) & (size < least), size, least)  # the limit may have risen
-    return np.where(wanted - out < enough, wanted, out)
+    while True:
+        before = out.copy()
+        missed = lacking + out
+        short = (missed < least) & ((missed > 0) | (gone > 0)[:, None, None])
+        short[UNSEEN] = False
+        out = np.where(short, np.minimum(out + least - missed, wanted), out)
+        parted = lacking + out > 0
+        parted[UNSEEN] = True
+        out = np.where(parted & (wanted - out < least), wanted, out)
+        taken = (wanted - out).sum(axis=(1, 2))
+        out = np.where(((taken < least) & (taken < size))[:, None, None], wanted, out)
+        for axes in _MARGINS:
+            _widen(out, wanted, lacking, axes, least)
+        if (out == before).all():
+            return out
+
+
+def _widen(out: IntArray, wanted: IntArray, lacking: IntArray, axes: Axes, least: int) -> None:
+    """Where few rows of a margin stay out, leave out further ones of its smallest group."""
+    missed = (lacking + out)[1:].sum(axis=axes, keepdims=True)
+    for margin in np.argwhere((missed > 0) & (missed < least)):
+        inside = tuple(slice(None) if i in axes else slice(m, m + 1) for i, m in enumerate(margin))
+        # Views: what is written here is written there.
+        part, left = out[1:][inside], (wanted - out)[1:][inside]
+        price = np.where(left >= 2 * least, least, left)
+        order = np.lexsort((left.ravel(), price.ravel()))
+        place = next((g for g in order if price.ravel()[g] > 0), None)
+        if place is not None:
+            part[np.unravel_index(place, part.shape)] += price.ravel()[place]
 
 
 def row_keys(content: NDArray[np.uint64], secret: bytes) -> Keys:
@@ -156,7 +262,7 @@ def row_keys(content: NDArray[np.uint64], secret: bytes) -> Keys:
     copy = np.empty(len(content), dtype=np.uint64)
     copy[order] = (np.arange(len(ranked)) - start).astype(np.uint64)
     first_half, second_half = (np.uint64(int.from_bytes(secret[i : i + 8])) for i in (0, 8))
-    keys = _mixed(_mixed(content ^ first_half) + copy * _ODD ^ second_half) & _BITS
+    keys = mixed(mixed(content ^ first_half) + copy * _ODD ^ second_half) & _BITS
     while len(again := _repeated(keys)):  # one pair in some hundred tables of a million rows
         keys[again] = (keys[again] + np.uint64(1)) & _BITS
     return keys
@@ -172,8 +278,13 @@ _BITS = np.uint64((1 << 48) - 1)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64 bits in which every bit depends on all (the last step of SplitMix64)."""
+def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A bijection of 64 bits in which every bit depends on all (the last step of SplitMix64).
+
+    Parameters
+    ----------
+    x : uint64 array
+    """
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(x ^ (x >> np.uint64(31)))

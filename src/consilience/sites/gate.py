@@ -215,7 +215,10 @@ def _has_gaps(value: Any) -> bool:
 
 def _cells(name: str, evidence: Evidence, limits: Limits) -> None:
     if evidence.small(limits).any():
-        raise _refusal(name, f"a cell rests on fewer than {limits.min_records} records")
+        rule = f"a cell rests on fewer than {limits.min_records} records"
+        if evidence.rule == "sum" and evidence.n_columns:  # moments, so that cells are columns
+            rule += "; leave out columns in which fewer rows than that, or none, differ"
+        raise _refusal(name, rule)
     if evidence.dominated(limits).any():
         raise _refusal(name, f"one record has more than {limits.max_share:g} of a cell")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from consilience.exceptions import StudyError
 from consilience.methods.base import Columns, Preparation
@@ -11,7 +11,7 @@ from consilience.sites.home import DiskHome
 from consilience.sites.jobs import Hold
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Loaded, load_with_report
+from consilience.sites.prepare import AllRows, Everyone, Loaded, load_with_report
 from consilience.sites.prepared_cache import PreparedCache
 from consilience.sites.site import Confirm, Site
 from consilience.sites.source import read_source
@@ -90,7 +90,15 @@ def file_site(
             # A table that was changed while it was read is not what the name says.
             if kept.key(columns, preparation, partition) == key:
                 kept.put(key, found)
-        return found
+            return found
+        if partition == "columns" or policy.min_records == 1:
+            return found
+
+        def everyone(names: tuple[str, ...]) -> Everyone:
+            again = cast(AllRows, load(columns, preparation).everyone)
+            return again(names)
+
+        return dataclasses.replace(found, everyone=everyone)
 
     policy = Policy.from_settings(file.policy)
     own = offered_columns(file, policy)

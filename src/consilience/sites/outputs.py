@@ -30,9 +30,11 @@ TABLE = "labels.csv"
 PREDICTOR = "predictor.bin"
 PROVENANCE = "provenance.json"
 READING = "reading.json"
+USED = "used.bin"
+"""Which rows a run uses, where the guard over runs left some out."""
 MANY_ROWS = 2000
 """Tables of so many rows are written in another way; the bytes are the same."""
-RESERVED = frozenset((ROWS, TABLE, PREDICTOR, PROVENANCE, READING))
+RESERVED = frozenset((ROWS, TABLE, PREDICTOR, PROVENANCE, READING, USED))
 
 
 @dataclass(frozen=True, eq=False)

@@ -204,7 +204,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "foreign_models": False,
         "max_revealed_rank": 0,
         "max_epsilon": 0.0,
-        "max_runs": 200,
+        "max_runs": 20,
     },
     "consortium": {
         "min_records": 10,

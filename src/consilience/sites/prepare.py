@@ -18,8 +18,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from consilience.exceptions import DataError, StudyError
 from consilience.methods.base import Columns, Preparation, SiteData
 from consilience.sites.encoding import Encoding, coded_of, encodings, feature_names, match
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
+from consilience.sites.row_content import row_content
 from consilience.sites.source import Table, is_number, row_list
 
 Mask = NDArray[np.bool_]
@@ -141,11 +143,38 @@ class Report:
 
 
 @dataclass(frozen=True, eq=False)
+class Everyone:
+    """All rows of a table, also those that a study leaves out; for the guard over runs.
+
+    Attributes
+    ----------
+    content : callable
+        Gives a number (n,) for what is in each row.
+    names : tuple of str
+        Columns of the table that were looked at.
+    classes : (n,) int array
+        By the study's target; all 0 where it has no levels.
+    entity : (n,) str array or None
+        Where the study names entities.
+    """
+
+    content: Callable[[], NDArray[np.uint64]]
+    names: tuple[str, ...]
+    classes: NDArray[np.int64]
+    entity: NDArray[np.str_] | None = None
+
+
+AllRows = Callable[[tuple[str, ...]], Everyone]
+"""Gives all rows by what is in some columns; in all, where none are named."""
+
+
+@dataclass(frozen=True, eq=False)
 class Loaded:
     """Prepared rows and what became of the table."""
 
     data: SiteData
     report: Report
+    everyone: AllRows | None = None
 
 
 # --------------------------------------------------------------------------- loading
@@ -209,11 +238,12 @@ def load_with_report(
         The settings contradict each other.
     """
     own = site_columns or SiteColumns()
+    source = table
     if own.long is not None:
         from consilience.sites.source_long import wide_table
 
         table = wide_table(table, columns, own)
-    loader = _Loader(table, columns, preparation, own, partition, min_records)
+    loader = _Loader(table, source, columns, preparation, own, partition, min_records)
     try:
         return loader.run()
     except DataError as error:
@@ -244,13 +274,14 @@ class _Loader:
     def __init__(
         self,
         table: Table,
+        source: Table,
         columns: Columns,
         preparation: Preparation,
         site_columns: SiteColumns,
         partition: str,
         min_records: int,
     ) -> None:
-        self.table = table
+        self.table, self.source = table, source
         self.few = min_records if partition == "rows" else 1
         self.columns = site_columns.merged(columns, partition)
         self.preparation = preparation
@@ -262,6 +293,7 @@ class _Loader:
         self.odd: dict[str, int] = {}
         self.reasons: dict[str, Mask] = {}
         self.unmatchable = (0, 0)
+        self.classes = np.zeros(table.n_rows, dtype=np.int64)
         self.read: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]] = {}
 
     def run(self) -> Loaded:
@@ -309,7 +341,17 @@ class _Loader:
             **{role: kept(values) for role, values in texts.items()},
         )
         report = self._report(data, keep, texts["id"])
-        return Loaded(data, report)
+        if self.few == 1:
+            return Loaded(data, report)
+
+        def everyone(names: tuple[str, ...]) -> Everyone:
+            long = self.site.long
+            names = names or self.source.names
+            unit = None if long is None else long.id
+            content = partial(row_content, self.source, names, unit)
+            return Everyone(content, names, self.classes, texts["entity"])
+
+        return Loaded(data, report, everyone)
 
     # --- names
 
@@ -502,7 +544,8 @@ class _Loader:
         if levels is None:
             return self._numbers(name)
         codes = self._codes(name, levels, name)
-        return np.asarray([*levels, ""])[np.where(codes < 0, len(levels), codes)]
+        self.classes = np.where(codes < 0, len(levels), codes)
+        return np.asarray([*levels, ""])[self.classes]
 
     def _texts(self, name: str | None) -> NDArray[np.str_] | None:
         if name is None:

@@ -59,7 +59,8 @@ from consilience.sites.jobs import (
     was_refused,
 )
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Loaded
+from consilience.sites.prepare import AllRows, Loaded
+from consilience.sites.row_guard import RowGuard
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.sealing import hashed_ids
@@ -119,6 +120,7 @@ class Site:
         self._secret_seed: int | None = None
         self.computed = 0
         self._damages: dict[str, str] = {}
+        self._row_guard = RowGuard(self.policy)
 
     def answer(self, request: bytes) -> bytes | Held:
         """Answer one question; see the module's text for what happens.
@@ -353,7 +355,7 @@ class Site:
         if prior.opening and (prior.study, prior.method) != (r.study, r.method):
             sentence = "the run was opened at this site for another study or method"
             raise DisclosureError(sentence, public=sentence)
-        if method.partition == "columns" and self._approved() is not None:
+        if prior.opening and self._approved() is not None:
             self._check_settings(r, prior)
         earlier: dict[str, Any] = {}
         if outputs.ROWS in self.home.output_names(r.run):
@@ -463,9 +465,7 @@ class Site:
             raise DisclosureError(sentence, public=sentence)
 
     def _check_settings(self, request: Request, prior: Record) -> None:
-        """Check that the settings of a step are the parameters of the approved study.
-
-        Over columns they decide what leaves: a response as it is, or a masked one.
+        """Check that what a question states of parameters is what the approved study says.
 
         Raises
         ------
@@ -475,19 +475,9 @@ class Site:
         from consilience.sites.study import Study
 
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
-        text = getattr(message, "settings", None)
-        if not isinstance(text, str):
-            return
         study = Study.from_canonical(decode_message(prior.opening).study)
-        approved = get_method(study.method).from_parameters(study.parameters).parameters()
-        try:
-            told = dict(json.loads(text))
-        except (ValueError, TypeError):
-            told = {}
-        plain = json.loads(json.dumps(approved, default=list))
-        # A penalty with an L1 part takes another way than was named.
-        names = (set(plain) & set(told)) - {"acceleration"}
-        if not names or any(told[name] != plain[name] for name in names):
+        approved = get_method(study.method).from_parameters(study.parameters)
+        if approved.contradicted(message):
             sentence = "what is asked is not what the approved study says"
             raise DisclosureError(sentence, public=sentence)
 
@@ -496,10 +486,7 @@ class Site:
         if not isinstance(message, opening.Open):
             raise WireError("a run was opened with another message")
         check_missing(get_method(request.method), message.settings()[1])
-        data = self._load(message, request.run)
-        known = self.home.ledger(TABLES)
-        if known.get(request.run, "") != data.content_hash:
-            self.home.write_ledger(TABLES, {**known, request.run: data.content_hash})
+        data = self._load(message, request.run, opens=True)
         self._keep(request.run, request.message, (), data)
         return data
 
@@ -510,7 +497,7 @@ class Site:
             del self._prepared[next(iter(self._prepared))]
         self._prepared[run] = (opened, done, data)
 
-    def _load(self, message: opening.Open, run: str) -> SiteData:
+    def _load(self, message: opening.Open, run: str, *, opens: bool = False) -> SiteData:
         """Read the table; what became of its rows is for the site's own eyes."""
         if message.partition == "columns":
             if set(message.settings()[0].used()) - {message.settings()[0].id}:
@@ -521,12 +508,43 @@ class Site:
         else:
             loaded = self._loader(*message.settings())
         if isinstance(loaded, SiteData):
-            return self._hashed(loaded, message, run)
-        for sentence in loaded.report.sentences():
+            return self._hashed(self._same_rows(loaded, None, run, opens=opens), message, run)
+        data = self._same_rows(loaded.data, loaded.everyone, run, opens=opens)
+        said, left_out = loaded.report.sentences(), loaded.data.n_rows - data.n_rows
+        if left_out:
+            said += (
+                f"{left_out} rows are not used, so that no difference to an earlier run is about "
+                f"fewer than {self.policy.min_records} rows.",
+            )
+        for sentence in said:
             self.home.log("read", run=run, said=sentence)
-        text = json.dumps(loaded.report.to_dict(), indent=1, sort_keys=True) + "\n"
+        facts = {**loaded.report.to_dict(), "rows_left_out": left_out}
+        text = json.dumps(facts, indent=1, sort_keys=True) + "\n"
         self.home.write_outputs(run, {outputs.READING: text.encode()})
-        return self._hashed(loaded.data, message, run)
+        return self._hashed(data, message, run)
+
+    def _same_rows(
+        self, data: SiteData, everyone: AllRows | None, run: str, *, opens: bool
+    ) -> SiteData:
+        """The rows that a run uses: the same ones as long as it goes on, of the same table."""
+        known = self.home.ledger(TABLES)
+        same = known.get(run, data.content_hash) == data.content_hash
+        if not (same or opens):
+            sentence = "the site's table is not the one with which the run was opened"
+            raise DataError(f"{sentence}: put it back, or start another run", public=sentence)
+        used = None
+        if run in known and same and outputs.USED in self.home.output_names(run):
+            packed = np.frombuffer(self.home.read_output(run, outputs.USED), dtype=np.uint8)
+            used = np.unpackbits(packed, count=data.n_read).astype(bool)
+        elif opens and everyone is not None:
+            used = self._row_guard.rows_to_use(data, everyone, self.home)
+            if not used[data.rows].all():
+                self.home.write_outputs(run, {outputs.USED: np.packbits(used).tobytes()})
+        if opens and not (run in known and same):
+            self.home.write_ledger(TABLES, {**known, run: data.content_hash})
+        if used is None or used[data.rows].all():
+            return data
+        return data.take(np.flatnonzero(used[data.rows]))
 
     def _hashed(self, data: SiteData, message: opening.Open, run: str) -> SiteData:
         """Over columns, put the keyed hashes of the ids beside the rows."""
@@ -543,9 +561,6 @@ class Site:
         # Questions that were asked again may have led to other rows than those at hand.
         if opened != prior.opening or done != prior.transforms[: len(done)]:
             data, done = self._load(decode_message(prior.opening), run), ()
-            if self.home.ledger(TABLES).get(run, data.content_hash) != data.content_hash:
-                sentence = "the site's table is not the one with which the run was opened"
-                raise DataError(f"{sentence}: put it back, or start another run", public=sentence)
         for name, encoded in prior.transforms[len(done) :]:
             data = self._transformed(name, encoded, data)
         self._keep(run, prior.opening, prior.transforms, data)

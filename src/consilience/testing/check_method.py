@@ -64,6 +64,7 @@ def check_method(
     """
     factory = Remembering(factory)
     check_declaration(method, factory)
+    check_stated(method, factory)
     check_codec(method, factory)
     check_same_seed(method, factory)
     check_order(method, factory, backends=backends)
@@ -124,6 +125,15 @@ def _check_line(where: str, line: Line, spec: FieldSpec, dims: dict[str, int]) -
 
 
 # --------------------------------------------------------------------------- codec
+
+
+def check_stated(method: Method, factory: Factory) -> None:
+    """Questions state the parameters of the study, by which sites know an approved one."""
+    for (round_, site), data in record_of(method, factory).requests.items():
+        request = Request.from_bytes(data)
+        other = method.contradicted(decode_message(request.message))
+        where = f"round {round_}, request {request.step!r} to {site}"
+        expect(not other, f"{where}: it states another {', '.join(other)} than the study")
 
 
 def check_codec(method: Method, factory: Factory, *, cuts: int = 25) -> None:

@@ -242,6 +242,7 @@ def aggregate(
         records=records.astype(np.int64),
         share=np.asarray(share, dtype=np.float64),
         entities=n_entities,
+        n_columns=0 if columns is None else flat.shape[1],
         series=series,
         members=None if cells is None else np.asarray(cells, dtype=np.int64),
         member_entities=None if entities is None else np.asarray(entities),

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from consilience.engines.federation import Federation
 from consilience.exceptions import ProtocolError, QuorumError, StudyError
 from consilience.methods.base import (
+    Columns,
     CoordinatorContext,
     Exchange,
     Method,
@@ -94,6 +97,24 @@ def test_a_column_that_no_site_tells_stays_in_its_own_units(differ: int) -> None
     )
     assert finished.scaling[:, 2].tolist() == [0.0, 0.0, 1.0]
     assert any("Every site withheld column x2" in note for note in finished.notes)
+
+
+@pytest.mark.parametrize("gaps", [0, 5, 12])
+def test_columns_that_mark_missing_cells_stop_no_study(gaps: int) -> None:
+    """None and few missing cells are the same to the coordinator; a column to fill must be told."""
+    tables = {}
+    for name, x in TABLES.items():
+        tables[name] = pd.DataFrame(x, columns=["x0", "x1"])
+        tables[name].loc[: gaps - 1, "x1"] = np.nan
+    settings: Any = {"preparation": Preparation(missing="indicator")}
+    features = Columns(features=("x0", "x1"))
+    finished = OnlyScaled().run(Federation.local(tables, columns=features, **settings), seed=0)
+    told = [name for name in ("x0", "x1") if f"column {name}_missing (" in str(finished.notes)]
+    assert told == ["x0", "x1"][: 1 if gaps >= 10 else 2]
+    for table in tables.values():
+        table["x0"] = 7.0
+    with pytest.raises(QuorumError, match="every site withheld column 'x0':"):
+        OnlyScaled().run(Federation.local(tables, columns=features, **settings), seed=0)
 
 
 def scale(own: bool = False) -> Scale:

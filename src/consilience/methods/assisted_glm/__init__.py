@@ -196,6 +196,7 @@ class AssistedGLM(Method):
         "part": "all",
         "predict": "all",
     }
+    settles: ClassVar[frozenset[str]] = frozenset(("acceleration",))
     leakage: ClassVar[str] = (
         "Partners know the response, or a masked one, and the initiator's columns along one "
         "direction for each message; the initiator knows theirs likewise."

@@ -244,6 +244,7 @@ class EnsembleClustering(Method):
         "gets none, and one that misses the comparison is left out of it."
     )
     tolerates: ClassVar = {"count": "any", "label": "any", "compare": "any"}
+    settles: ClassVar[frozenset[str]] = frozenset(("n_clusters", "n_resamples"))
     leakage: ClassVar[str] = (
         "The coordinator knows each site's local class parameters, how many of its rows have each "
         "frequent label tuple, means of columns and target (or shares of its levels) by final "

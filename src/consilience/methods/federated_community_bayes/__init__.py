@@ -183,6 +183,7 @@ class FederatedCommunityBayes(Method):
         "or the fits is not in them; one that misses a round of sums is in no later one. One that "
         "misses the end keeps no outputs and is not in the figures."
     )
+    settles: ClassVar[frozenset[str]] = frozenset(("choosing",))
     leakage: ClassVar[str] = (
         "The coordinator knows each site's rows by class, its rank correlations within large "
         "classes, the coefficients and curvature of its own fit of each community (rows at least "

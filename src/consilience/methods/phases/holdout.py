@@ -21,6 +21,7 @@ the share that was asked for, drawn by a public stream.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 
@@ -118,6 +119,19 @@ def uniform(data: SiteData, *label: str | int) -> FloatArray:
     """
     n = max(data.n_read, int(data.rows.max(initial=-1)) + 1)
     return np.asarray((stream(0, *label, _secret(data)).permutation(n)[data.rows] + 0.5) / n)
+
+
+def parts_of_table(data: SiteData, entity: NDArray[np.str_] | None = None) -> IntArray:
+    """Part of every row of the table, also of those that a study leaves out; the rest is one.
+
+    Parameters
+    ----------
+    data : SiteData
+    entity : (n_read,) str array, optional
+        Of each row of the table, where the study names entities.
+    """
+    everyone = dataclasses.replace(data, rows=np.arange(data.n_read), entity=entity)
+    return np.minimum(_dealt(everyone), OPEN)
 
 
 def _dealt(data: SiteData) -> IntArray:

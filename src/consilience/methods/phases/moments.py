@@ -11,9 +11,9 @@ moments.sums: Request       ->
 mean, ``n`` says how many rows they stand for: the rows with a value, or all rows where only a few
 values are missing, since a small number of missing values is a small count. They are combined by
 the update of Chan, Golub and LeVeque (1983), pairwise in name order, which loses no digits when
-means are large. A column whose cell is small (or empty) or dominated at a site is withheld there, and
-of a category one more level where the others would tell of a small one; the pooled
-moment then comes from the other sites, and a note says so.
+means are large. A column whose cell is small (or empty) or dominated at a site is withheld there,
+and of a category one more level where the others would tell of a small one; the pooled moment then
+comes from the other sites, and a note says so.
 """
 
 from __future__ import annotations
@@ -140,15 +140,17 @@ def pool(replies: dict[str, Sums]) -> tuple[FloatArray, FloatArray, FloatArray]:
     return parts[0]
 
 
-def moments(ctx: CoordinatorContext, *, required: bool = True) -> Generator[Ask, Replies, Moments]:
+def moments(
+    ctx: CoordinatorContext, *, required: int | None = None
+) -> Generator[Ask, Replies, Moments]:
     """Ask all sites for their sums and pool them.
 
     Parameters
     ----------
     ctx : CoordinatorContext
-    required : bool
-        Whether every column must be told by some site; else one that is not has mean and variance 0
-        over no rows.
+    required : int, optional
+        How many columns, the first ones, must be told by some site (all of them); another one that
+        is not has mean and variance 0 over no rows.
 
     Raises
     ------
@@ -170,8 +172,8 @@ def moments(ctx: CoordinatorContext, *, required: bool = True) -> Generator[Ask,
                 "or one record dominates); the pooled moments come from the other sites."
             )
     n, mean, squares = pool(replies)
-    if required and (n == 0).any():
-        lost = [name for name, k in zip(ctx.feature_names, n, strict=True) if k == 0]
+    lost = [name for name, k in zip(ctx.feature_names[:required], n, strict=False) if k == 0]
+    if lost:
         raise QuorumError(
             f"every site withheld column {lost[0]!r}: leave it out, or ask the stewards whether "
             "their limits may be lower"

@@ -12,8 +12,8 @@ site-moments.within: Request ->
 
 ``products`` are sums of products of deviations from the site's own means. A column of which a cell
 is small or dominated is withheld with its mean, and a product from which, with the others, a count
-of few records would follow (docs/proofs/told-moments.md); a site with fewer than twice as many rows as
-columns sends no products at all, and one whose rows are fewer than `min_records` nothing.
+of few records would follow (docs/proofs/told-moments.md); a site with fewer than twice as many rows
+as columns sends no products at all, and one whose rows are fewer than `min_records` nothing.
 """
 
 from __future__ import annotations

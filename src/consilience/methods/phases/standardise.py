@@ -145,7 +145,7 @@ def _scaling(ctx: CoordinatorContext) -> Generator[Ask, Replies, np.ndarray]:
         scaling[0] = np.nan
     if not fills and preparation.standardize != "pooled":
         return scaling
-    pooled = yield from moments(ctx, required=fills)
+    pooled = yield from moments(ctx, required=_to_fill(ctx) if fills else 0)
     if preparation.missing != "keep":
         scaling[0] = pooled.mean
     deviation = np.sqrt(pooled.variance)
@@ -160,6 +160,16 @@ def _scaling(ctx: CoordinatorContext) -> Generator[Ask, Replies, np.ndarray]:
     if preparation.standardize == "pooled":
         scaling[1:] = pooled.mean, _spread(deviation)
     return scaling
+
+
+def _to_fill(ctx: CoordinatorContext) -> int:
+    """How many columns, the first ones, may have missing cells: those that say which are have none.
+
+    That few cells of a column are missing, or none, is no reason to stop a study that marks them.
+    """
+    given = [*ctx.columns.levels, *ctx.preparation.indicators]
+    marks = sum(name not in given for name in ctx.columns.features)
+    return len(ctx.feature_names) - (marks if ctx.preparation.missing == "indicator" else 0)
 
 
 def _spread(deviation: np.ndarray) -> np.ndarray:

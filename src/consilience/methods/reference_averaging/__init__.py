@@ -248,6 +248,11 @@ class ReferenceAveraging(Method):
         ctx.require((yield Ask("use", message, to=rounds.sites)))
         return result
 
+    def stated(self) -> dict[str, Any]:
+        """The estimator as it travels, and no held-out rows without the guard."""
+        holdout = self.holdout if self.guard else 0.0
+        return super().stated() | {"estimator": travelling(self.estimator), "holdout": holdout}
+
     # ------------------------------------------------------------------ parts of the exchange
 
     def _settings(self, ctx: CoordinatorContext) -> Settings:
