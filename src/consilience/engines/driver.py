@@ -19,6 +19,7 @@ from consilience.methods.phases import opening
 from consilience.methods.phases.prepare import exchange, steps_of
 from consilience.methods.result import Result
 from consilience.numerics.parallel import one_thread
+from consilience.sites.encoding import feature_names
 from consilience.wire.codec import decode_message, decode_reply, digest, encode_message
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.journal import JournaledAsk
@@ -62,7 +63,7 @@ class Driver:
         self._round = 0
         self._open: dict[Key, bytes] = {}
         # What was read of requests and replies that are under way, to read long ones once.
-        self._asked: dict[Key, tuple[Request, Any]] = {}
+        self._asked: dict[Key, tuple[Request, Any, Mapping[str, Any]]] = {}
         self._read: dict[Key, tuple[Reply, Any]] = {}
         self._sent: set[Key] = set()
         self._step_of: dict[int, str] = {}
@@ -128,7 +129,7 @@ class Driver:
                 sealed=self._engine.seals,
             )
             request = self._request(ask.step, site, encoded[site])
-            self._asked[(self._round, site)] = request, messages[site]
+            self._asked[(self._round, site)] = request, messages[site], ask.known.get(site, {})
             self._open[(self._round, site)] = request.to_bytes()
         if self._round not in self._journal.delivered:
             self._journal.deliver(self._round, self._gather(ask))
@@ -221,28 +222,29 @@ class Driver:
         """Judge a reply by its envelope, and its message by what that declares (`decode_reply`)."""
         round_, site = arrival.key
         reply = Reply.from_bytes(arrival.data or b"")
-        request, question = self._asked[arrival.key]
+        request, question, known = self._asked[arrival.key]
         expected = (request.run, round_, request.attempt, request.step, site)
         if (reply.run, reply.round, reply.attempt, reply.step, reply.site) != expected:
             raise WireError("a reply to another question")
         message = None
         if reply.status == "reply":
-            message = decode_reply(reply.message, question, self._lengths(reply.step))
+            known = {**self._known(reply.step), **known}
+            message = decode_reply(reply.message, question, known)
             if type(message) is not self._steps[reply.step].reply:
                 raise WireError("a reply with another message than the step's")
         self._read[arrival.key] = (reply, message)
 
-    def _lengths(self, step: str) -> dict[str, int]:
-        """Lengths that the run knows: "p" feature columns, prepared from "F" of the tables; declared
-        levels of the target "K", and of the states of a sequence "S".
-        """
-        ctx = self._ctx
-        if ctx.partition == "columns" or step == opening.NAME:
+    def _known(self, step: str) -> dict[str, Any]:
+        """What every run over rows knows of replies; see ``wire.message``."""
+        ctx, columns = self._ctx, self._ctx.columns
+        if ctx.partition == "columns":
             return {}
-        found = {"p": len(ctx.feature_names), "F": len(ctx.columns.features)}
-        for name, column in (("K", ctx.columns.target), ("S", next(iter(ctx.columns.sequence), ""))):
-            if column in ctx.columns.levels:
-                found[name] = len(ctx.columns.levels[column])
+        if step == opening.NAME:
+            return {"names": feature_names(columns, ctx.preparation)}
+        found = {"p": len(ctx.feature_names), "F": len(columns.features)}
+        for name, column in (("K", columns.target), ("S", next(iter(columns.sequence), ""))):
+            if column in columns.levels:
+                found[name] = len(columns.levels[column])
         return found
 
     def _tell_site(self, key: Key, reason: str) -> None:
@@ -250,7 +252,7 @@ class Driver:
 
         The question follows the reply that it is about, in a round of its own that no ask has.
         """
-        request, _ = self._asked[key]
+        request, *_ = self._asked[key]
         place = (_TOLD + request.round, request.site)
         told = opening.NotAccepted(round=request.round, step=request.step, reason=reason)
         word = dataclasses.replace(

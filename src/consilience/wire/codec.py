@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.exceptions import ConsilienceError, ProtocolError, WireError
+from consilience.exceptions import ProtocolError, WireError
 from consilience.wire.disclosure import Released, received
 from consilience.wire.message import (
     Disclosure,
@@ -231,9 +231,11 @@ LARGEST = 1e100
 """A number of a reply is no larger where no bound is declared: its square is a number too."""
 MOST = 1 << 50
 """No whole number of a reply is larger: sums of them are exact."""
+LONGEST = 2000
+"""Characters of a text of a reply: a name or a sentence."""
 
 
-def decode_reply(data: bytes, request: object, known: Mapping[str, int]) -> Any:
+def decode_reply(data: bytes, request: object, known: Mapping[str, Any]) -> Any:
     """Decode a reply and judge it by its declaration, for all methods alike.
 
     Parameters
@@ -241,29 +243,29 @@ def decode_reply(data: bytes, request: object, known: Mapping[str, int]) -> Any:
     data : bytes
     request : message
         What it answers: dimensions that both declare have one length.
-    known : mapping of str to int
-        Lengths that the run knows, by name of a dimension.
+    known : mapping
+        What the run knows: lengths, by name of a dimension, and whatever else `check` looks up.
 
     Raises
     ------
     WireError
         The sentence names the message, the field and the rule, and no value.
     """
-    lengths = {**known, **lengths_of(request)}
+    known = {**known, **lengths_of(request)}
+    lengths = {name: length for name, length in known.items() if isinstance(length, int)}
     reply = decode_message(data, lengths=lengths)
     name = message_type(type(reply)).name
     for field, spec, content in iterate_fields(reply):
         value = content.value if isinstance(content, Released) else content
         if not spec.for_role and not _within_reason(value, spec):
-            raise fault(f"{name}.{field}", "numbers that are too large")
+            raise fault(f"{name}.{field}", "numbers that are too large, or texts too long")
     check = getattr(reply, "check", None)
     if check is None:
         return reply
     try:
         with np.errstate(all="ignore"):
-            wrong = check(request, {**lengths, **lengths_of(reply)})
-    except (ArithmeticError, AttributeError, ConsilienceError, LookupError, TypeError, ValueError):
-        # Whatever a check stumbles over is none of what it was written for.
+            wrong = check(request, {**known, **lengths_of(reply)})
+    except Exception:  # noqa: BLE001  what a check stumbles over is none of what it was written for
         wrong = "not what was declared"
     if wrong:
         raise fault(name, wrong)
@@ -273,19 +275,21 @@ def decode_reply(data: bytes, request: object, known: Mapping[str, int]) -> Any:
 def _within_reason(value: Any, spec: FieldSpec) -> bool:
     """Whether sums and squares of all numbers in a value are numbers, as far as none is bounded."""
     if isinstance(value, dict):
-        return all(_within_reason(item, spec) for item in value.values())
+        pairs = [(key, item, spec.parts.get(key, spec)) for key, item in value.items()]
+        return all(len(key) <= LONGEST and _within_reason(item, own) for key, item, own in pairs)
     if isinstance(value, tuple):
         return all(_within_reason(item, spec) for item in value)
-    if isinstance(value, np.ndarray | int | float):
-        array = np.asarray(value)
-        if array.dtype.kind in "iu":
-            return not ((array > MOST) | (array < -MOST)).any()
-        low, high = (
-            bound if math.isfinite(bound) else math.copysign(LARGEST, bound)
-            for bound in (spec.low, spec.high)
-        )
-        return array.dtype.kind == "b" or not ((array > high) | (array < low)).any()
-    return True
+    if isinstance(value, str):
+        return len(value) <= LONGEST
+    if not isinstance(value, np.ndarray | int | float):
+        return True
+    array = np.asarray(value)
+    if array.dtype.kind == "b":
+        return True
+    most = MOST if array.dtype.kind in "iu" else LARGEST
+    low = spec.low if math.isfinite(spec.low) else -most
+    high = spec.high if math.isfinite(spec.high) else most
+    return not ((array > high) | (array < low)).any()
 
 
 def digest(*data: bytes | memoryview, salt: bytes = b"") -> str:

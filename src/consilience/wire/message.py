@@ -13,10 +13,10 @@ codec accepts nothing else. Names in a shape ("p") bind to one length within a m
 A reply is judged by what its class declares and by nothing else (see ``codec.decode_reply``): a
 name that its request declares too has the length that it has there, and some names stand for what
 every run over rows knows: ``"p"`` prepared columns of ``"F"`` features, ``"K"`` declared levels of
-the target, ``"S"`` of the states of a sequence.
-What keywords cannot say, a class says in a method of its own::
+the target, ``"S"`` of the states of a sequence. What follows from earlier replies of the same site
+comes with the question (``Ask.known``). What keywords cannot say, a class says in a method::
 
-    def check(self, request: Any, lengths: Mapping[str, int]) -> str | None: ...
+    def check(self, request: Any, known: Mapping[str, Any]) -> str | None: ...
 
 It returns what is wrong with the answer to a request, as a phrase without a value. Whatever it
 stumbles over counts as wrong.
@@ -108,6 +108,12 @@ class FieldSpec:
     gram : bool
         A square array is symmetric and, but for rounding, positive semidefinite; one with gaps
         has at least no product above what its diagonal allows.
+    choices : tuple of str
+        Texts are among these; any will do where none are named.
+    parts : mapping of str to FieldSpec
+        The field holds a dict with these keys, see `part`; lengths are shared with the message.
+    optional : bool
+        Of a part: it may be missing.
     doc : str
         One phrase for the transcript and the docs.
     origin : str
@@ -127,6 +133,9 @@ class FieldSpec:
     high: float = math.inf
     empty: bool = False
     gram: bool = False
+    choices: tuple[str, ...] = ()
+    parts: Mapping[str, FieldSpec] = dataclasses.field(default_factory=dict)
+    optional: bool = False
 
     @property
     def for_role(self) -> bool:
@@ -148,12 +157,32 @@ def sends(
     high: float = math.inf,
     empty: bool = False,
     gram: bool = False,
+    choices: tuple[str, ...] = (),
+    parts: Mapping[str, FieldSpec] | None = None,
 ) -> Any:
     """Declare a field of a message; see :class:`FieldSpec` for the arguments."""
     spec = FieldSpec(
-        disclosure, shape, kind, audience, many, gaps, doc, origin, low, high, empty, gram
+        disclosure,
+        shape,
+        kind,
+        audience,
+        many,
+        gaps,
+        doc,
+        origin,
+        low,
+        high,
+        empty,
+        gram,
+        choices,
+        parts or {},
     )
     return dataclasses.field(metadata={"sends": spec})
+
+
+def part(shape: tuple[str | int, ...] | str = (), **rules: Any) -> FieldSpec:
+    """Declare an entry of a field that is a dict; the field says what it discloses, and to whom."""
+    return FieldSpec(Disclosure.PUBLIC, shape, **rules)
 
 
 @dataclass(frozen=True)
@@ -271,6 +300,9 @@ def check_shape(
         return
     if holds_sealed(value):
         raise fault(where, "a sealed value inside another one")
+    if spec.parts:
+        _check_parts(where, spec, value, dims, known)
+        return
     if isinstance(spec.shape, str):
         _check_leaves(where, spec, value)
         return
@@ -320,12 +352,14 @@ def lengths_of(msg: object) -> dict[str, int]:
     return found
 
 
-def is_gram(matrix: np.ndarray) -> bool:
+def is_gram(matrix: np.ndarray, rounding: float = _ROUNDING) -> bool:
     """Whether a matrix can be that of the products of some columns; NaN marks what is withheld.
 
     Parameters
     ----------
     matrix : (q, q) array
+    rounding : float
+        Of correlations.
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         return False
@@ -337,15 +371,15 @@ def is_gram(matrix: np.ndarray) -> bool:
         unit = matrix / root / root[:, None]
     gaps = np.isnan(matrix)
     told = np.where(gaps, 0.0, unit)
-    if (gaps != gaps.T).any() or not (np.abs(told) <= 1 + _ROUNDING).all():
+    if (gaps != gaps.T).any() or not (np.abs(told) <= 1 + rounding).all():
         return False
-    if (np.abs(told - told.T) > _ROUNDING).any():
+    if (np.abs(told - told.T) > rounding).any():
         return False
     # Cells that are withheld can make an honest matrix indefinite.
     if gaps.any() or not matrix.size:
         return True
     try:
-        np.linalg.cholesky(told + _ROUNDING * len(told) * np.eye(len(told)))
+        np.linalg.cholesky(told + rounding * len(told) * np.eye(len(told)))
     except np.linalg.LinAlgError:
         return False
     return True
@@ -373,21 +407,48 @@ def _bind(
 
 
 def _check_scalar(where: str, spec: FieldSpec, value: Any) -> None:
-    kinds = {"float": (float, int), "int": (int,), "bool": (bool,), "str": (str,)}
+    kinds: dict[str, tuple[type, ...]] = {
+        "float": (float, int, np.integer, np.floating),
+        "int": (int, np.integer),
+        "bool": (bool,),
+        "str": (str,),
+    }
     if spec.kind == "any":
         return
     if not isinstance(value, kinds[spec.kind]) or (
         isinstance(value, bool) and spec.kind in ("float", "int")
     ):
         raise fault(where, f"{type(value).__name__} where {spec.kind} was declared")
-    if isinstance(value, float | int) and spec.kind in ("float", "int"):
+    if spec.kind in ("float", "int"):
         _check_numbers(where, spec, np.asarray(value, dtype=float))
+    if spec.choices and value not in spec.choices:
+        raise fault(where, f"a text that is none of {', '.join(map(repr, spec.choices))}")
+
+
+def _check_parts(
+    where: str,
+    spec: FieldSpec,
+    value: Any,
+    dims: dict[str, int],
+    known: Mapping[str, int] | None,
+) -> None:
+    if not isinstance(value, dict):
+        raise fault(where, "a dict was declared")
+    if not value.keys() <= spec.parts.keys():
+        raise fault(where, "an entry that was not declared")
+    for name, inner in spec.parts.items():
+        if name in value:
+            check_shape(f"{where}.{name}", inner, value[name], dims, known)
+        elif not inner.optional:
+            raise fault(where, f"no entry {name!r}")
 
 
 def _check_names(where: str, spec: FieldSpec, value: Any, dims: dict[str, int]) -> None:
     if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
         raise fault(where, "a tuple of texts was declared")
     _bind(where, tuple(spec.shape), (len(value),), dims)
+    if spec.choices and not set(value) <= set(spec.choices):
+        raise fault(where, f"a text that is none of {', '.join(map(repr, spec.choices))}")
 
 
 def _check_numbers(where: str, spec: FieldSpec, value: np.ndarray) -> None:
@@ -407,9 +468,9 @@ def _check_numbers(where: str, spec: FieldSpec, value: np.ndarray) -> None:
 def _between(spec: FieldSpec) -> str:
     if math.isinf(spec.high):
         return f"at {spec.low:g} or above"
-    return f"at {spec.high:g} or below" if math.isinf(spec.low) else (
-        f"between {spec.low:g} and {spec.high:g}"
-    )
+    if math.isinf(spec.low):
+        return f"at {spec.high:g} or below"
+    return f"between {spec.low:g} and {spec.high:g}"
 
 
 def _check_leaves(where: str, spec: FieldSpec, value: Any) -> None:
@@ -417,8 +478,8 @@ def _check_leaves(where: str, spec: FieldSpec, value: Any) -> None:
         return
     if isinstance(value, np.ndarray):
         _check_numbers(where, spec, value)
-    elif isinstance(value, float):
-        _check_numbers(where, spec, np.asarray(value))
+    elif isinstance(value, float | int):
+        _check_numbers(where, spec, np.asarray(value, dtype=float))
     elif isinstance(value, dict):
         for item in value.values():
             _check_leaves(where, spec, item)

@@ -22,7 +22,6 @@ from consilience.estimators.coded_models import (
     fit_coded_model,
 )
 from consilience.estimators.coded_models import row_of_cell as rows_of_cells
-from consilience.exceptions import QuorumError
 from consilience.methods.base import (
     Ask,
     CoordinatorContext,
@@ -45,7 +44,7 @@ from consilience.methods.ensemble_clustering.messages import (
     Settings,
 )
 from consilience.numerics.site_differences import SiteTables, pooled_chances, site_differences
-from consilience.numerics.told_tables import UNTOLD, Entries, Sums, ToldTables, told_tables
+from consilience.numerics.told_tables import Entries, Sums, ToldTables, told_tables
 from consilience.wire.disclosure import Limits, chances, model
 from consilience.wire.message import Disclosure
 from consilience.wire.rounding import coarse, step_above

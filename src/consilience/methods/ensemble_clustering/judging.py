@@ -37,7 +37,6 @@ from consilience.methods.ensemble_clustering.messages import (
     JudgeRequest,
 )
 from consilience.methods.phases.entry_errors import (
-    are_errors,
     entry_seed,
     merged,
     nothing_released,

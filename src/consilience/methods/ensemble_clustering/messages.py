@@ -14,7 +14,7 @@ from consilience.exceptions import DisclosureError
 from consilience.methods.phases.entry_errors import are_errors
 from consilience.numerics.told_tables import UNTOLD
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Disclosure, message, part, sends
 
 CODED = ("markov-mixture", "latent-class")
 """Models of coded rows."""
@@ -101,7 +101,7 @@ class Judged:
         Disclosure.MODEL, ("c",), gaps=True, doc="standard errors of the errors per entry"
     )
 
-    def check(self, request: JudgeRequest, lengths: Mapping[str, int]) -> str | None:
+    def check(self, request: JudgeRequest, known: Mapping[str, Any]) -> str | None:
         """Nothing, or errors that held-out entries have, of no more folds than were asked for."""
         errors, entries = self.errors.value, self.entries.value
         if not len(errors):
@@ -128,14 +128,14 @@ class LocalModels:
         doc="local clustering models; a site without two large enough classes sends none",
     )
 
-    def check(self, request: FitRequest, lengths: Mapping[str, int]) -> str | None:
+    def check(self, request: FitRequest, known: Mapping[str, Any]) -> str | None:
         """For each ensemble some models of the kind and the columns of the study."""
         s = Settings.from_json(request.settings)
         ensembles = self.models.value
         fine = isinstance(ensembles, tuple) and len(ensembles) == s.views
         for models in ensembles if fine else ():
             fine &= isinstance(models, tuple) and len(models) <= s.n_resamples
-            fine = fine and all(_is_model(arrays, s.model, lengths) for arrays in models)
+            fine = fine and all(_is_model(arrays, s.model, known) for arrays in models)
         return None if fine else "other models than were asked for"
 
 
@@ -165,28 +165,30 @@ class PatternCounts:
     counts: Released = sends(
         Disclosure.AGGREGATE,
         "by ensemble: keys (P, M) and counts (P)",
+        many=True,
+        parts={
+            "keys": part(("P", "M"), kind="int", low=0),
+            "counts": part(("P",), kind="int", low=0),
+        },
         doc="rows by label tuple, tuples below min_records merged",
     )
     how: str = sends(
         Disclosure.PUBLIC,
         kind="str",
-        doc="what the site's rule did about rare tuples: exact, merged, coarsened or none",
+        choices=("exact", "merged", "coarsened", "none"),
+        doc="what the site's rule did about rare tuples",
     )
 
-    def check(self, request: AllModels, lengths: Mapping[str, int]) -> str | None:
+    def check(self, request: AllModels, known: Mapping[str, Any]) -> str | None:
         """By ensemble, numbers of rows for labels that its models have."""
         sizes = [
             [local_model_from_arrays(arrays).n_classes for arrays in models]
             for models in request.models.value
         ]
-        items = self.counts.value
-        fine = len(items) == len(sizes) and self.how in ("exact", "merged", "coarsened", "none")
-        for item, n_classes in zip(items, sizes, strict=fine):
-            keys, counts = item["keys"], item["counts"]
-            fine &= keys.shape == (*counts.shape, len(n_classes)) and counts.ndim == 1
-            fine &= keys.dtype.kind in "iu" and counts.dtype.kind in "iu" and set(item) == _COUNTED
-            fine = fine and bool(((keys >= 0) & (keys < np.asarray(n_classes))).all())
-            fine = fine and bool((counts >= 0).all())
+        fine = len(self.counts.value) == len(sizes)
+        for item, n_classes in zip(self.counts.value, sizes, strict=fine):
+            keys = item["keys"]
+            fine &= keys.shape[1] == len(n_classes) and bool((keys < np.asarray(n_classes)).all())
         return None if fine else "counts that do not fit the models"
 
 
@@ -238,38 +240,38 @@ class Profile:
     )
     agreement: Released = sends(
         Disclosure.AGGREGATE,
-        "by pair",
+        many=True,
         gaps=True,
         low=-1.0,
         high=1.0,
-        doc="adjusted Rand index of two halves, rounded",
+        doc="by pair: adjusted Rand index of two halves, rounded",
     )
     null_agreement: Released = sends(
         Disclosure.AGGREGATE,
-        "by pair",
+        many=True,
         gaps=True,
         low=-1.0,
         high=1.0,
-        doc="the same with columns permuted, rounded",
+        doc="by pair: the same with columns permuted, rounded",
     )
     alone_agreement: Released = sends(
         Disclosure.AGGREGATE,
-        "by pair",
+        many=True,
         gaps=True,
         low=-1.0,
         high=1.0,
-        doc="the same by the site's own model alone, rounded",
+        doc="by pair: the same by the site's own model alone, rounded",
     )
     ported_agreement: Released = sends(
         Disclosure.AGGREGATE,
-        "by pair",
+        many=True,
         gaps=True,
         low=-1.0,
         high=1.0,
-        doc="the same by one site's model alone, mean over all sites' models, rounded",
+        doc="by pair: the same by one site's model alone, mean over all sites' models, rounded",
     )
 
-    def check(self, request: Map, lengths: Mapping[str, int]) -> str | None:
+    def check(self, request: Map, known: Mapping[str, Any]) -> str | None:
         """Shares of all levels add up, both tables are there or none; an agreement by pair."""
         shares, kinds = self.target_shares.value, self.target_kinds.value
         whole = shares[~np.isnan(shares).any(axis=1)]
@@ -283,8 +285,7 @@ class Profile:
             self.alone_agreement.value,
             self.ported_agreement.value,
         )
-        fine = all(len(each) <= lengths["pairs"] for each in said)
-        fine = fine and all(isinstance(x, float) for each in said for x in each)
+        fine = all(len(each) <= known["pairs"] for each in said)
         return None if fine else "agreements of other pairs than there are"
 
 
@@ -370,12 +371,12 @@ class Compared:
         "ended, two digits",
     )
 
-    def check(self, request: CompareRequest, lengths: Mapping[str, int]) -> str | None:
+    def check(self, request: CompareRequest, known: Mapping[str, Any]) -> str | None:
         """Tables over the states and their steps, or over the columns; what is told is known."""
         if Settings.from_json(request.settings).model == "markov-mixture":
-            width, n_rows = lengths["S"] * (1 + lengths["S"]), 1 + lengths["S"]
+            width, n_rows = known["S"] * (1 + known["S"]), 1 + known["S"]
         else:
-            width, n_rows = lengths["p"], lengths["F"]
+            width, n_rows = known["p"], known["F"]
         for prefix in ("", "local_"):
             told, kinds, numbers = (
                 getattr(self, prefix + name).value for name in ("chances", "kinds", "numbers")
@@ -388,18 +389,17 @@ class Compared:
         return None
 
 
-_COUNTED = {"keys", "counts"}
 _LARGEST = 1e50  # of a parameter: distances of classes, and products of these, are numbers
 
 
-def _is_model(arrays: Any, kind: str, lengths: Mapping[str, int]) -> bool:
+def _is_model(arrays: Any, kind: str, known: Mapping[str, Any]) -> bool:
     """Whether arrays are those of a model of this kind, of as many columns as the study has."""
     model = local_model_from_arrays(arrays)
     coded = kind_of(model)
     if coded != (kind if kind in CODED else ""):
         return False
-    width = lengths["p"]
+    width = known["p"]
     if coded == "markov-mixture":
-        width = lengths["S"] * (1 + lengths["S"])
+        width = known["S"] * (1 + known["S"])
     found = np.asarray(model.class_parameters)
     return len(found) >= 2 and found.shape[1] == width and bool((np.abs(found) <= _LARGEST).all())

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.estimators.coded_models import entries_of
-from consilience.exceptions import QuorumError
 from consilience.methods.base import Columns, SiteData
 from consilience.methods.ensemble_clustering.comparing import ClassTables, class_tables
 from consilience.methods.ensemble_clustering.local import joined_sums
@@ -76,8 +75,7 @@ def _told(values: NDArray[Any], tables: ClassTables | None = None) -> Released:
 def pooled_levels(
     columns: Columns, profiles: Mapping[str, Profile], sizes: Mapping[str, IntArray]
 ) -> dict[str, Any]:
-    """Fields of the result: shares by class over sites, weighted by class sizes, and by site.
-    """
+    """Fields of the result: shares by class over sites, weighted by class sizes, and by site."""
     levels = levels_of(columns, columns.target)
     if not levels:
         return {}

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +69,7 @@ class Sums:
         doc="mean squared deviations from the site's mean",
     )
 
-    def check(self, request: Request, lengths: Mapping[str, int]) -> str | None:
+    def check(self, request: Request, known: Mapping[str, Any]) -> str | None:
         """A column is told whole or not at all."""
         gaps = [np.isnan(one.value) for one in (self.n, self.means, self.spreads)]
         same = (gaps[0] == gaps[1]).all() and (gaps[0] == gaps[2]).all()

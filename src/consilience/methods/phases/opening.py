@@ -13,18 +13,18 @@ opening.told: NotAccepted   ->  writes it into its own log
 
 A coordinator that cannot accept a reply goes on without the site and tells it why.
 
-A site whose table does not fit refuses, naming column and rule, never a value. Sites must agree on
-the names of the prepared columns. Over columns each site has its own, and their names stay there:
-its reply then names none.
+A site whose table does not fit refuses, naming column and rule, never a value. The names of the
+prepared columns follow from the study. Over columns each site has its own, and their names stay
+there: its reply then names none.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from typing import Any
 
-from consilience.exceptions import StudyError
 from consilience.methods.base import (
     Ask,
     Columns,
@@ -70,7 +70,17 @@ class Opened:
     feature_names: tuple[str, ...] = sends(
         Disclosure.PUBLIC, ("p",), kind="str", doc="columns after preparation"
     )
-    preset: str = sends(Disclosure.PUBLIC, kind="str", doc="preset of the site's policy")
+    preset: str = sends(
+        Disclosure.PUBLIC,
+        kind="str",
+        choices=("strict", "consortium", "simulation"),
+        doc="preset of the site's policy",
+    )
+
+    def check(self, request: Open, known: Mapping[str, Any]) -> str | None:
+        """Columns are those that the study's roles, levels and rules give; over columns, none."""
+        same = self.feature_names == known.get("names", ())
+        return None if same else "other columns than the study prepares"
 
 
 @message("opening/not-accepted", version=1)
@@ -122,16 +132,8 @@ def opening(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
         follows=ctx.follows_run,
     )
     replies = ctx.require((yield Ask(NAME, request)))
-    names = {site: reply.feature_names for site, reply in replies.items()}
-    first = next(iter(names))
-    for site, found in names.items():
-        if found != names[first]:
-            raise StudyError(
-                f"after preparation, site {site} has columns {', '.join(found)} and site {first} "
-                f"has {', '.join(names[first])}: declare levels and columns so that they agree"
-            )
     ctx.sites = tuple(sorted(replies))
-    ctx.feature_names = names[first]
+    ctx.feature_names = replies[ctx.sites[0]].feature_names
     ctx.presets = {site: str(reply.preset) for site, reply in replies.items()}
     if "simulation" in ctx.presets.values():
         ctx.note(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ class Ballot:
         Disclosure.MODEL, ("c",), gaps=True, doc="score of each candidate, smaller is better"
     )
 
-    def check(self, request: object, lengths: Mapping[str, int]) -> str | None:
+    def check(self, request: object, known: Mapping[str, Any]) -> str | None:
         """The choice is one of the numbers that were scored."""
         fine = self.choice.value <= len(self.scores.value)
         return None if fine else "a vote for none of the candidates"
