@@ -232,7 +232,8 @@ class AssistedGLM(Method):
                 ctx, "settle", SettleRequest(settings=text, partner=partner), ctx.initiator
             )
             request = FinishRequest(settings=text, place=settled.place)
-            rest.append((yield from one(ctx, "finish", request, partner)))
+            answer = yield from one(ctx, "finish", request, partner, rank=course.rank(partner))
+            rest.append(answer)
             course.known(partner, rest[-1].known)
         complete = all(r.complete for r in rest)
         left: tuple[Any, ...] = ()
@@ -302,7 +303,8 @@ class AssistedGLM(Method):
                 request = ContributeRequest(
                     settings=text, own=turned.own, others=turned.others, place=turned.place
                 )
-                given = yield from one(ctx, "contribute", request, partner)
+                rank = course.rank(partner)
+                given = yield from one(ctx, "contribute", request, partner, rank=rank)
                 course.partner(partner, given, ctx.n_matched)
                 came = not (given.spent or given.done)
                 spent |= given.spent
@@ -359,7 +361,8 @@ class AssistedGLM(Method):
             came = 0
             for partner in s.partners:
                 request = AimRequest(settings=text, partner=partner, owner=owner, more=more)
-                aimed = yield from one(ctx, "aim", request, ctx.initiator)
+                rank = course.rank(ctx.initiator)
+                aimed = yield from one(ctx, "aim", request, ctx.initiator, rank=rank)
                 owner, more = "", relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
                 if aimed.spent:
                     return ()
@@ -375,6 +378,7 @@ class AssistedGLM(Method):
                         last=turn == REFINEMENTS,
                     ),
                     partner,
+                    rank=course.rank(partner),
                 )
                 left[partner] = refined.left.value
                 course.known(partner, refined.known)
@@ -398,9 +402,9 @@ class AssistedGLM(Method):
         return predicted_result(ctx, self, given, predicted)
 
 
-def one(ctx: CoordinatorContext, step: str, message: Any, site: str) -> Turns:
-    """Ask one site; stop where it does not answer."""
-    replies = yield Ask(step, message, to=(site,))
+def one(ctx: CoordinatorContext, step: str, message: Any, site: str, **known: int) -> Turns:
+    """Ask one site, of which something is known; stop where it does not answer."""
+    replies = yield Ask(step, message, to=(site,), known={site: known})
     return ctx.require(replies, at_least=1)[site]
 
 

@@ -13,7 +13,13 @@ from consilience.exceptions import DataError, ProtocolError
 from consilience.methods.assisted_glm import warm
 from consilience.methods.assisted_glm.comparison import comparison
 from consilience.methods.assisted_glm.messages import (
+    BOUNDED,
+    GAP,
+    IDENTIFIED,
+    PENALISED,
+    SHARED,
     SPAN,
+    UNCERTAIN,
     Concluded,
     ConcludeRequest,
     Recorded,
@@ -48,8 +54,6 @@ from consilience.numerics.sandwich import sandwich
 from consilience.wire.disclosure import model
 
 FloatArray = NDArray[np.float64]
-IDENTIFIED, BOUNDED, SHARED = "identified", "bounded", "shared"
-UNCERTAIN, PENALISED = "not certified", "penalised"
 
 
 # --------------------------------------------------------------------------- the joint fit
@@ -233,7 +237,7 @@ def conclude(
     reply = Concluded(
         names=shown,
         coefficients=model(
-            {k: np.nan_to_num(v, nan=_GAP) for k, v in table.items()},
+            {k: np.nan_to_num(v, nan=GAP) for k, v in table.items()},
             kind="linear",
             n_records=n,
             n_parameters=len(status),
@@ -283,12 +287,8 @@ def _beside(s: Settings, data: SiteData, rows: Rows, alone: Alone) -> dict[str, 
     return {"alone": estimate, "alone_error": error}
 
 
-_GAP = -1e300
-"""Stands for a number that there is none of: NaN does not cross in parameters of a model."""
-
-
 def _plain(figures: dict[str, float]) -> dict[str, float]:
-    return {k: _GAP if not np.isfinite(v) else float(v) for k, v in figures.items()}
+    return {k: GAP if not np.isfinite(v) else float(v) for k, v in figures.items()}
 
 
 def _counts(rows: Rows, site: SiteContext) -> dict[str, int]:
@@ -373,7 +373,7 @@ def _intervals(
     facts = {
         "certified": _few(int(certain.sum())),
         "bounded": _few(int((known & ~certain).sum())),
-        "mean_width": float(np.mean((high - low)[known])) if known.sum() >= 10 else _GAP,
+        "mean_width": float(np.mean((high - low)[known])) if known.sum() >= 10 else GAP,
     }
     return low, high, facts
 

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
 
 from consilience.exceptions import DisclosureError
 from consilience.numerics.families import Family, family
 from consilience.numerics.glm import Penalty
+from consilience.wire.codec import LARGEST
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Disclosure, message, part, sends
 
 SPAN = "span"
+IDENTIFIED, BOUNDED, SHARED = "identified", "bounded", "shared"
+UNCERTAIN, PENALISED = "not certified", "penalised"
+"""What a coefficient is."""
+GAP = -1e300
+"""Stands for a number that there is none of: NaN does not cross in parameters of a model."""
+MOST_BINS = 10
+_MOST_ROWS = 1 << 40
+_WAYS = ("null", "alone", "joint")
+_FIGURES = (
+    *(f"{name}_{way}" for name in ("deviance", "holdout", "auc") for way in _WAYS),
+    "r2_alone",
+    "r2_joint",
+    "gain",
+    "gain_error",
+)
 
 
 @dataclass(frozen=True)
@@ -184,7 +204,7 @@ class MaskedReceiveRequest:
 class Received:
     """The partner is ready."""
 
-    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
+    rank: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="linearly independent columns")
 
 
 @message("assisted-glm/turn-request", version=1)
@@ -239,11 +259,18 @@ class Turned:
     spent: bool = sends(
         Disclosure.PUBLIC, kind="bool", doc="whether the initiator's policy lets no more leave"
     )
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
-    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+    rank: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="linearly independent columns")
     course: Released = sends(
-        Disclosure.MODEL, "deviance, relative change", doc="how far the training is"
+        Disclosure.MODEL,
+        "deviance, relative change",
+        parts={"deviance": part(), "change": part(low=-1.0)},
+        doc="how far the training is",
     )
+
+    def check(self, request: TurnRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return _ranks(self, self.rank)
 
 
 @message("assisted-glm/contribute-request", version=1)
@@ -291,10 +318,19 @@ class Contributed:
         Disclosure.PUBLIC, kind="bool", doc="whether the policy lets no more directions leave"
     )
     done: bool = sends(Disclosure.PUBLIC, kind="bool", doc="whether nothing new can come")
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
     gain: Released = sends(
-        Disclosure.MODEL, "one number", doc="deviance that this partner could still gain"
+        Disclosure.MODEL,
+        "one number",
+        parts={"gain": part(low=GAP)},
+        doc="deviance that this partner could still gain",
     )
+
+    def check(self, request: ContributeRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are; a gain is a number, or there is none."""
+        if not _numbers(self.gain.value.values()):
+            return "numbers that are too large"
+        return _ranks(self, known["rank"])
 
 
 @message("assisted-glm/settle-request", version=1)
@@ -350,7 +386,11 @@ class Finished:
         audience="initiator",
         doc="variances of the partner's part for new people, if asked for",
     )
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+
+    def check(self, request: FinishRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return _ranks(self, known["rank"])
 
 
 @message("assisted-glm/aim-request", version=1)
@@ -393,7 +433,11 @@ class Aimed:
     spent: bool = sends(
         Disclosure.PUBLIC, kind="bool", doc="whether the initiator's policy lets no more leave"
     )
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+
+    def check(self, request: AimRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return _ranks(self, known["rank"])
 
 
 @message("assisted-glm/refine-request", version=1)
@@ -437,8 +481,12 @@ class Refined:
     left: Released = sends(
         Disclosure.MODEL, "by target", audience="initiator", doc="variance that is still hidden"
     )
-    n_more: int = sends(Disclosure.PUBLIC, kind="int", doc="number of further directions")
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    n_more: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="number of further directions")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+
+    def check(self, request: RefineRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return _ranks(self, known["rank"])
 
 
 @message("assisted-glm/conclude-request", version=1)
@@ -486,22 +534,71 @@ class Concluded:
         Disclosure.PUBLIC, ("p",), kind="str", doc="the initiator's coefficients"
     )
     coefficients: Released = sends(
-        Disclosure.MODEL, "by column of the table", doc="estimates and standard errors"
+        Disclosure.MODEL,
+        "by column of the table",
+        parts={
+            name: part(("p",), low=GAP)
+            for name in ("estimate", "error", "factor", "alone", "alone_error")
+        },
+        doc="estimates and standard errors",
     )
     status: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, ("p",), kind="str", doc="what each coefficient is"
+        Disclosure.PUBLIC,
+        ("p",),
+        kind="str",
+        choices=(IDENTIFIED, BOUNDED, SHARED, UNCERTAIN, PENALISED),
+        doc="what each coefficient is",
     )
     fit: Released = sends(
-        Disclosure.MODEL, "by name", doc="deviances, held-out losses, pseudo R2, AUC"
+        Disclosure.MODEL,
+        "by name",
+        parts=dict.fromkeys(_FIGURES, part(low=GAP)),
+        doc="deviances, held-out losses, pseudo R2, AUC",
     )
     calibration: Released = sends(
         Disclosure.AGGREGATE,
-        ("w", "b", 2),
+        (2, "b", 2),
         gaps=True,
         doc="mean prediction and mean response by tenth of the prediction, each way",
     )
-    intervals: Released = sends(Disclosure.MODEL, "by name", doc="numbers and widths of intervals")
-    records: Released = sends(Disclosure.MODEL, "by name", doc="rows in each part")
+    intervals: Released = sends(
+        Disclosure.MODEL,
+        "by name",
+        parts={
+            "certified": part(kind="int", low=-1, high=_MOST_ROWS),
+            "bounded": part(kind="int", low=-1, high=_MOST_ROWS),
+            "mean_width": part(low=GAP),
+        },
+        doc="numbers and widths of intervals",
+    )
+    records: Released = sends(
+        Disclosure.MODEL,
+        "by name",
+        parts=dict.fromkeys(("train", "held", "new"), part(kind="int", low=-1, high=_MOST_ROWS)),
+        doc="rows in each part",
+    )
+
+    def check(self, request: ConcludeRequest, known: Mapping[str, Any]) -> str | None:
+        """Numbers are numbers or there are none, errors are not negative; two to ten bins."""
+        table, fit = self.coefficients.value, self.fit.value
+        told = (*table.values(), *fit.values(), self.intervals.value["mean_width"])
+        if not _numbers(told):
+            return "numbers that are too large"
+        errors = np.concatenate([table["error"], table["alone_error"], [fit["gain_error"]]])
+        if ((errors < 0) & (errors != GAP)).any():
+            return "standard errors below 0"
+        fine = 2 <= self.calibration.value.shape[1] <= MOST_BINS
+        return None if fine else "another number of bins than is told"
+
+
+def _numbers(values: Iterable[Any]) -> bool:
+    """Whether all numbers are of a size, or stand for none."""
+    found = np.concatenate([np.ravel(value) for value in values])
+    return bool(((np.abs(found) <= LARGEST) | (found == GAP)).all())
+
+
+def _ranks(reply: Any, rank: int) -> str | None:
+    return None if reply.known <= rank else "more directions than there are columns"
 
 
 @message("assisted-glm/tell-request", version=1)
@@ -563,8 +660,12 @@ class Part:
         audience="initiator",
         doc="mean along each direction, from that of the training",
     )
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
-    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+    rank: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="linearly independent columns")
+
+    def check(self, request: PartRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return _ranks(self, self.rank)
 
 
 @message("assisted-glm/predict-request", version=1)
@@ -597,4 +698,13 @@ class PredictRequest:
 class Predicted:
     """How many people were predicted."""
 
-    records: Released = sends(Disclosure.MODEL, "by name", doc="rows, intervals, mean width")
+    records: Released = sends(
+        Disclosure.MODEL,
+        "by name",
+        parts={
+            "new": part(kind="int", low=0, high=_MOST_ROWS),
+            "certified": part(kind="int", low=0, high=_MOST_ROWS),
+            "mean_width": part(low=-1.0),
+        },
+        doc="rows, intervals, mean width",
+    )
