@@ -243,7 +243,7 @@ class Driver:
             return {"names": feature_names(columns, ctx.preparation)}
         found = {"p": len(ctx.feature_names), "F": len(columns.features)}
         for name, column in (("K", columns.target), ("S", next(iter(columns.sequence), ""))):
-            if column in columns.levels:
+            if column is not None and column in columns.levels:
                 found[name] = len(columns.levels[column])
         return found
 
