@@ -276,11 +276,10 @@ class FederatedCommunityBayes(Method):
             settings=survey.settings.to_json(),
             communities=relayed(communities, AGGREGATE),
         )
-        replies = ctx.require((yield Ask("fit", message, to=survey.sites)))
+        present = {site: {"classes": int((n > 0).sum())} for site, n in survey.counts.items()}
+        replies = ctx.require((yield Ask("fit", message, to=survey.sites, known=present)))
         sites = sorted(replies)
         counts = np.stack([survey.counts[site][survey.classes] for site in sites])
-        for site in sites:
-            survey.expect(len(replies[site].fits.value) == len(communities), site, "fits")
         fitted = []
         for c, columns in enumerate(communities):
             fits = [np.asarray(replies[site].fits.value[c]) for site in sites]
@@ -314,8 +313,6 @@ class FederatedCommunityBayes(Method):
             if len(replies) < len(sites):
                 sites = tuple(sorted(replies))
                 descent.restart()
-            for site in sites:
-                survey.expect(len(replies[site].sums.value) == len(active), site, "sums")
             for i, c in enumerate(active):
                 descent.hear(c, [np.asarray(replies[site].sums.value[i]) for site in sites], n)
         if descent.active:

@@ -225,7 +225,7 @@ class FederatedSparseQDA(Method):
         s = self.settings(ctx)
         say_share(ctx, s.holdout)
         offered = ctx.require((yield Ask("offer", Offer(settings=s.to_json()))))
-        brought = survey_of(offered, s.levels, len(ctx.feature_names))
+        brought = survey_of(offered, s.levels)
         brought, units, blocks = yield from self._blocks(ctx, s, brought)
         columns = units.kept
         messages = {
