@@ -251,7 +251,7 @@ def decode_reply(data: bytes, request: object, known: Mapping[str, Any]) -> Any:
     WireError
         The sentence names the message, the field and the rule, and no value.
     """
-    known = {**known, **lengths_of(request)}
+    known = {**lengths_of(request), **known}
     lengths = {name: length for name, length in known.items() if isinstance(length, int)}
     reply = decode_message(data, lengths=lengths)
     name = message_type(type(reply)).name
@@ -264,7 +264,7 @@ def decode_reply(data: bytes, request: object, known: Mapping[str, Any]) -> Any:
         return reply
     try:
         with np.errstate(all="ignore"):
-            wrong = check(request, {**known, **lengths_of(reply)})
+            wrong = check(request, {**lengths_of(reply), **known})
     except Exception:  # noqa: BLE001  what a check stumbles over is none of what it was written for
         wrong = "not what was declared"
     if wrong:
