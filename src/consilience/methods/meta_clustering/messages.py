@@ -11,6 +11,7 @@ import numpy as np
 
 from consilience.exceptions import DisclosureError
 from consilience.wire import estimators
+from consilience.wire.codec import LARGEST
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Disclosure, message, sends
 
@@ -200,7 +201,7 @@ class Selected:
             return "another number of rows than that of its moments"
         if len(self.chosen.value) != s.n_views or max(self.chosen.value) >= len(s.candidates):
             return "no candidate of the study"
-        if self.variance.value[0] == 0:
+        if self.variance.value[0] < 1 / LARGEST:
             return "a response that does not vary"
         made = self.models.value if s.exchange == "models" else self.predictions.value
         if len(made) != s.n_views:
