@@ -229,7 +229,8 @@ class Driver:
         message = None
         if reply.status == "reply":
             known = {**self._known(reply.step), **known}
-            message = decode_reply(reply.message, question, known)
+            roles = self._ctx.roles
+            message = decode_reply(reply.message, question, known, site=site, roles=roles)
             if type(message) is not self._steps[reply.step].reply:
                 raise WireError("a reply with another message than the step's")
         self._read[arrival.key] = (reply, message)

@@ -235,7 +235,14 @@ LONGEST = 2000
 """Characters of a text of a reply: a name or a sentence."""
 
 
-def decode_reply(data: bytes, request: object, known: Mapping[str, Any]) -> Any:
+def decode_reply(
+    data: bytes,
+    request: object,
+    known: Mapping[str, Any],
+    *,
+    site: str,
+    roles: Mapping[str, str],
+) -> Any:
     """Decode a reply and judge it by its declaration, for all methods alike.
 
     Parameters
@@ -245,6 +252,10 @@ def decode_reply(data: bytes, request: object, known: Mapping[str, Any]) -> Any:
         What it answers: dimensions that both declare have one length.
     known : mapping
         What the run knows: lengths, by name of a dimension, and whatever else `check` looks up.
+    site : str
+        Whose reply it is.
+    roles : mapping of site to role
+        A field for a role is sealed by the site for one that has the role.
 
     Raises
     ------
@@ -257,6 +268,8 @@ def decode_reply(data: bytes, request: object, known: Mapping[str, Any]) -> Any:
     name = message_type(type(reply)).name
     for field, spec, content in iterate_fields(reply):
         value = content.value if isinstance(content, Released) else content
+        if spec.for_role and not _addressed(value, spec, site, roles):
+            raise fault(f"{name}.{field}", f"what is not sealed by its site for {spec.audience!r}")
         if not spec.for_role and not _within_reason(value, spec):
             raise fault(f"{name}.{field}", "numbers that are too large, or texts too long")
     check = getattr(reply, "check", None)
@@ -270,6 +283,16 @@ def decode_reply(data: bytes, request: object, known: Mapping[str, Any]) -> Any:
     if wrong:
         raise fault(name, wrong)
     return reply
+
+
+def _addressed(value: Any, spec: FieldSpec, site: str, roles: Mapping[str, str]) -> bool:
+    items = value if spec.many else (value,)
+    return all(
+        isinstance(item, Sealed)
+        and item.sender == site
+        and roles.get(item.recipient) == spec.audience
+        for item in items
+    )
 
 
 def _within_reason(value: Any, spec: FieldSpec) -> bool:

@@ -91,7 +91,6 @@ class Judged:
         Disclosure.AGGREGATE,
         ("f", "c"),
         gaps=True,
-        empty=True,
         doc="sums of squared errors of held-out entries, by fold and number of classes",
     )
     entries: Released = sends(

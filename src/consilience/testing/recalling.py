@@ -1,0 +1,153 @@
+"""Sites that recall what they answered, so that a study can be run often with one thing altered.
+
+Only what follows an altered reply is computed anew. All runs over such sites have one id, `RUN`, or
+no two questions would be the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from consilience.engines.base import Key
+from consilience.engines.federation import Federation, Run
+from consilience.engines.local import LocalEngine
+from consilience.methods.base import Method
+from consilience.sites.home import Home
+from consilience.sites.site import Site
+from consilience.testing.fakes import Factory, members
+from consilience.testing.record import SEED, copied_home
+from consilience.wire.envelope import Reply
+
+RUN = "recalled"
+Memory = dict[bytes, tuple[bytes, Home]]
+Alter = Callable[[Reply], Reply]
+
+
+class Recalling(Site):
+    """A site that computes what it is asked unless it did so before: after the same questions too.
+
+    ``path`` stands for its rows, its policy, its secrets and all that it was asked; `memory` holds
+    replies and homes by path. What it says passes through ``alter``, after its gate.
+    """
+
+    path = b""
+    memory: Memory
+    alter: Alter | None = None
+
+    def begin(self, data: bytes) -> Any:
+        """Recall the reply, or begin to compute it."""
+        self.path = hashlib.sha256(self.path + data).digest()
+        if self.path not in self.memory:
+            found = super().begin(data)
+            return self._altered(found) if isinstance(found, bytes) else found
+        reply, home = self.memory[self.path]
+        self.home = copied_home(home)
+        return self._altered(reply)
+
+    def finish(self, work: Any, outcome: Any) -> Any:
+        """Compute the reply, and keep it."""
+        reply = super().finish(work, outcome)
+        self.memory[self.path] = reply, copied_home(self.home)  # type: ignore[assignment]
+        return self._altered(reply)  # type: ignore[arg-type]
+
+    def _altered(self, data: bytes) -> bytes:
+        return data if self.alter is None else self.alter(Reply.from_bytes(data)).to_bytes()
+
+
+def recalling(site: Site, memory: Memory, root: bytes, alter: Alter | None = None) -> Recalling:
+    """Return a fresh site with the same rows, policy and secrets that recalls.
+
+    Parameters
+    ----------
+    site : Site
+    memory : dict
+        Shared by the runs that recall one another.
+    root : bytes
+        Stands for rows, policy and secrets.
+    alter : callable, optional
+    """
+    made = Recalling(site.name, site._loader, policy=site.policy, partner_key=site._partner_key)
+    made._secret_seed = site._secret_seed
+    made.path, made.memory, made.alter = root, memory, alter
+    return made
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of a run with an altered reply.
+
+    Attributes
+    ----------
+    run : Run or None
+    error : Exception or None
+    accepted : bool
+        Whether the coordinator took the reply.
+    """
+
+    run: Run | None
+    error: Exception | None
+    accepted: bool
+
+
+class Rehearsal:
+    """A study that was run once, and can be run again with one reply altered.
+
+    Parameters
+    ----------
+    method : Method
+    factory : callable
+        ``factory()`` gives a fresh federation on a `LocalEngine`.
+    quorum : int, optional
+        In place of the federation's.
+
+    Attributes
+    ----------
+    run : Run
+        Undisturbed.
+    replies : dict of (round, site) to Reply
+        What the sites said in it.
+    """
+
+    def __init__(self, method: Method, factory: Factory, quorum: int | None = None) -> None:
+        self._method, self._federation, self._quorum = method, factory(), quorum
+        self._memory: Memory = {}
+        self.run = self._over(self._sites())
+        said = (Reply.from_bytes(data) for data, _ in self._memory.values())
+        self.replies = {(reply.round, reply.site): reply for reply in said}
+        self._known = dict(self._memory)
+
+    def again(self, key: Key, alter: Alter) -> Attempt:
+        """Run with the reply of a round and site altered."""
+        taken = True
+
+        def heard(kind: str, facts: dict[str, Any]) -> None:
+            nonlocal taken
+            if kind == "arrived" and (facts["round"], facts["site"]) == key:
+                taken = facts["outcome"] != "absent"
+
+        def only_this(reply: Reply) -> Reply:
+            return alter(reply) if (reply.round, reply.site) == key else reply
+
+        self._memory.clear()
+        self._memory.update(self._known)
+        try:
+            return Attempt(self._over(self._sites(key[1], only_this), heard), None, taken)
+        except Exception as error:  # noqa: BLE001  who asks judges it
+            return Attempt(None, error, taken)
+
+    def _sites(self, name: str = "", alter: Alter | None = None) -> list[Recalling]:
+        return [
+            recalling(site, self._memory, own.encode(), alter if own == name else None)
+            for own, site in members(self._federation).items()
+        ]
+
+    def _over(self, sites: list[Recalling], on_event: Any = None) -> Run:
+        quorum = self._federation.quorum if self._quorum is None else self._quorum
+        federation: Federation = dataclasses.replace(
+            self._federation, engine=LocalEngine(sites), quorum=quorum
+        )
+        return self._method.run(federation, seed=SEED, run_id=RUN, on_event=on_event)
