@@ -58,6 +58,7 @@ response nor a linear predictor.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -99,6 +100,7 @@ from consilience.methods.base import (
 from consilience.methods.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+from consilience.wire.sealing import senders
 
 REFINEMENTS = 3
 """Exchanges for standard errors where not all directions are known."""
@@ -287,7 +289,8 @@ class AssistedGLM(Method):
             shared = yield from one(ctx, f"share{masked}", request, ctx.initiator)
             kind = MaskedReceiveRequest if s.masked else ReceiveRequest
             message = kind(settings=text, response=shared.response, weights=shared.weights)
-            received = yield from one(ctx, f"receive{masked}", message, partner)
+            step = f"receive{masked}"
+            received = yield from one(ctx, step, message, partner, rows=ctx.n_matched)
             course.begin(partner, received.rank)
 
     def _train(self, ctx: CoordinatorContext, s: Settings, text: str, course: Course) -> Turns:
@@ -403,8 +406,16 @@ class AssistedGLM(Method):
 
 
 def one(ctx: CoordinatorContext, step: str, message: Any, site: str, **known: int) -> Turns:
-    """Ask one site, of which something is known; stop where it does not answer."""
+    """Ask one site, of which something is known; stop where it does not answer.
+
+    What others sealed for it only this site can judge: where it refuses, they are named.
+    """
     replies = yield Ask(step, message, to=(site,), known={site: known})
+    sealed = sorted({sender for of in senders(message).values() for sender in of})
+    if replies.missing and sealed:
+        why = replies[site]
+        words = f"{why.reason} (it was asked about what {' and '.join(sealed)} sealed for it)"
+        replies = Replies({site: dataclasses.replace(why, reason=words)}, replies.rounds)
     return ctx.require(replies, at_least=1)[site]
 
 

@@ -206,6 +206,10 @@ class Received:
 
     rank: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="linearly independent columns")
 
+    def check(self, request: object, known: Mapping[str, Any]) -> str | None:
+        """No more columns are independent than there are rows."""
+        return None if self.rank < known["rows"] else "more independent columns than rows"
+
 
 @message("assisted-glm/turn-request", version=1)
 class TurnRequest:

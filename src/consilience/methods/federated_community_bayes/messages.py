@@ -161,9 +161,9 @@ class Fitted:
 
     def check(self, request: Fit, known: Mapping[str, Any]) -> str | None:
         """By community nothing, or coefficients of the site's classes and a curvature."""
-        sizes = (n_parameters(len(q), known["classes"]) for q in request.communities.value)
-        pairs = zip(self.fits.value, sizes, strict=True)
-        fine = all(not fit.size or is_packed(fit, size, size) for fit, size in pairs)
+        rows, classes = known["rows"], known["classes"]
+        pairs = zip(self.fits.value, request.communities.value, strict=True)
+        fine = all(not fit.size or is_packed(fit, len(q), classes, rows) for fit, q in pairs)
         return None if fine else "a fit that no rows of the site's classes have"
 
 
@@ -202,10 +202,11 @@ class Slopes:
 
     def check(self, request: Slope, known: Mapping[str, Any]) -> str | None:
         """By community a loss, as many slopes as it has coefficients, and a curvature."""
-        m = len(request.classes.value)
-        sizes = (n_parameters(len(q), m) for q in request.communities.value)
-        pairs = zip(self.sums.value, sizes, strict=True)
-        fine = all(is_packed(v, size, 1 + size) and v[0] >= 0 for v, size in pairs)
+        m, pairs = (
+            len(request.classes.value),
+            zip(self.sums.value, request.communities.value, strict=True),
+        )
+        fine = all(v[0] >= 0 and is_packed(v[1:], len(q), m, known["rows"]) for v, q in pairs)
         return None if fine else "sums that no rows have"
 
 
@@ -294,10 +295,22 @@ def packed(*heads: FloatArray, curvature: FloatArray) -> FloatArray:
     return np.concatenate([*(np.ravel(h) for h in heads), curvature[upper]])
 
 
-def is_packed(values: FloatArray, size: int, heads: int) -> bool:
-    """Whether numbers are so many, and then a curvature of so many rows."""
-    whole = values.shape == (heads + size * (size + 1) // 2,)
-    return whole and is_gram(unpacked(values, size, heads)[1])
+def is_packed(values: FloatArray, q: int, m: int, n: int) -> bool:
+    """Whether numbers are coefficients, or slopes, and the curvature of a sum over n rows.
+
+    Parameters
+    ----------
+    values : array
+    q, m, n : int
+        Columns, classes, rows.
+    """
+    size = n_parameters(q, m)
+    if m < 2 or values.shape != (n_numbers(q, m),):
+        return False
+    curvature = unpacked(values, size, size)[1]
+    # No row adds more than 1 to the curvature in an intercept.
+    least = np.diag(curvature)[:: q + 1].max() <= n * (1 + _ROUNDING)
+    return bool(least) and is_gram(curvature)
 
 
 def unpacked(values: FloatArray, size: int, heads: int) -> tuple[FloatArray, FloatArray]:

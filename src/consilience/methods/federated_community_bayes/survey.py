@@ -47,6 +47,12 @@ class Survey:
         return np.asarray(np.sum([self.counts[site] for site in self.sites], axis=0))
 
     @property
+    def told(self) -> dict[str, dict[str, int]]:
+        """What a site's other replies are judged by: training rows, and classes that have some."""
+        counts = self.counts.items()
+        return {s: {"rows": int(n.sum()), "classes": int((n > 0).sum())} for s, n in counts}
+
+    @property
     def total(self) -> int:
         """Training rows of all sites."""
         return int(self.by_class.sum())

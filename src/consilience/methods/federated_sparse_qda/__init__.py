@@ -237,7 +237,8 @@ class FederatedSparseQDA(Method):
             )
             for b, name in enumerate(brought.sites)
         }
-        replies = ctx.require((yield Ask("moments", messages, to=brought.sites)))
+        ask = Ask("moments", messages, to=brought.sites, known=brought.squares())
+        replies = ctx.require((yield ask))
         left = remaining(brought, replies)
         products = SiteProducts.of(replies, columns, blocks.labels, s.levels)
         prepared = products.prepared(left)

@@ -16,6 +16,7 @@ from consilience.wire.message import Disclosure, is_gram, message, sends
 
 MAX_CLASSES = 100
 _MOST_ROWS = 1 << 40
+_ROUNDING = 1e-6
 _LARGEST = 1e60
 """Of means and deviations: squares of sums of products of such are numbers."""
 MAX_ALPHAS = 50
@@ -195,10 +196,17 @@ class Products:
     )
 
     def check(self, request: Moments, known: Mapping[str, Any]) -> str | None:
-        """Products within the blocks that were asked for, that rows have."""
-        sums = unpacked(self.products.value, blocks_of(request.labels.value))
-        fine = all(is_gram(square) for block in sums for square in block)
-        return None if fine else "products that no rows have"
+        """Products within the blocks that were asked for, that rows of the told spreads have."""
+        blocks = blocks_of(request.labels.value)
+        columns = np.flatnonzero(request.features)
+        for block, sums in zip(blocks, unpacked(self.products.value, blocks), strict=True):
+            if not all(is_gram(square) for square in sums):
+                return "products that no rows have"
+            told = np.diagonal(sums, axis1=1, axis2=2)
+            wanted, size = (known[name][:, columns[block]] for name in ("squares", "sizes"))
+            if (np.abs(told - wanted) > _ROUNDING * wanted + _ROUNDING**2 * size).any():
+                return "products of other rows than the spreads"
+        return None
 
 
 def blocks_of(labels: NDArray[np.integer]) -> list[NDArray[np.intp]]:

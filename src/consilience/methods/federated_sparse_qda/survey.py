@@ -67,6 +67,12 @@ class Survey:
             used=self.used[at],
         )
 
+    def squares(self) -> dict[str, dict[str, FloatArray]]:
+        """By site: sums of squares about the means of its classes, and about nought, (K, p)."""
+        about = self.counts[:, :, None] * self.variances
+        all_ = about + self.counts[:, :, None] * self.means**2
+        return {s: {"squares": about[b], "sizes": all_[b]} for b, s in enumerate(self.sites)}
+
     @property
     def sizes(self) -> FloatArray:
         """Rows of the moments by site and class, (B, K)."""

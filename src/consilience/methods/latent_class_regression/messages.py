@@ -209,8 +209,14 @@ class Sums:
     )
 
     def check(self, request: Begin | Round, known: Mapping[str, Any]) -> str | None:
-        """By class nothing, or what some events add up to."""
-        return None if _are_sums(self.sums.value, known["p"]) else "sums that no events have"
+        """By class nothing, or what some events add up to; no more of them than were offered."""
+        sums = self.sums.value
+        if not _are_sums(sums, known["p"]):
+            return "sums that no events have"
+        most = 1 + _ROUNDING
+        fine = np.nansum(sums[:, 0]) <= known.get("events", np.inf) * most
+        fine = fine and np.nansum(sums[:, -MARKS]) <= known.get("entities", np.inf) * most
+        return None if fine else "sums of more events than the site has"
 
 
 @message("latent-class-regression/conclude", version=1)

@@ -60,6 +60,11 @@ class Survey:
     constant: NDArray[np.bool_]
     shared: NDArray[np.bool_]
 
+    @property
+    def told(self) -> dict[str, dict[str, float]]:
+        """What a site's other replies are judged by, where it told how much it has."""
+        return {s: {"events": n, "entities": self.entities[s]} for s, n in self.events.items()}
+
 
 def survey_of(offered: Mapping[str, Offered], settings: Settings, n_features: int) -> Survey | None:
     """Add up what the sites bring; None where no site tells anything."""

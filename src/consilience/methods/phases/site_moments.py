@@ -18,8 +18,9 @@ as columns sends no products at all, and one whose rows are fewer than `min_reco
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,7 @@ from consilience.wire.moment_facts import unsafe_columns
 
 FloatArray = NDArray[np.float64]
 _MOST_ROWS = 1 << 40
+_ROUNDING = 1e-6
 
 
 @message("site-moments/request", version=1)
@@ -75,6 +77,15 @@ class Within:
         gram=True,
         doc="sums of products of deviations from the means; empty where rows < 2 columns",
     )
+
+    def check(self, request: Request, known: Mapping[str, Any]) -> str | None:
+        """Squares are those of the spreads."""
+        n, means, spreads = self.n.value, self.means.value, self.spreads.value
+        if not self.products.value.size:
+            return None
+        apart = np.abs(np.diagonal(self.products.value) - n * spreads)
+        fine = not (apart > _ROUNDING * n * spreads + _ROUNDING**2 * n * means**2).any()
+        return None if fine else "products of other rows than the spreads"
 
 
 @dataclass(frozen=True, eq=False)
