@@ -12,7 +12,6 @@ import numpy as np
 from consilience.exceptions import DisclosureError
 from consilience.numerics.families import Family, family
 from consilience.numerics.glm import Penalty
-from consilience.wire.codec import LARGEST
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Disclosure, message, part, sends
 
@@ -23,6 +22,8 @@ UNCERTAIN, PENALISED = "not certified", "penalised"
 GAP = -1e300
 """Stands for a number that there is none of: NaN does not cross in parameters of a model."""
 MOST_BINS = 10
+_MOST = 1e250
+"""Of sums over rows of what numbers of any size lose."""
 _MOST_ROWS = 1 << 40
 _WAYS = ("null", "alone", "joint")
 _FIGURES = (
@@ -268,7 +269,7 @@ class Turned:
     course: Released = sends(
         Disclosure.MODEL,
         "deviance, relative change",
-        parts={"deviance": part(), "change": part(low=-1.0)},
+        parts={"deviance": part(low=-_MOST, high=_MOST), "change": part(low=-1.0)},
         doc="how far the training is",
     )
 
@@ -326,7 +327,7 @@ class Contributed:
     gain: Released = sends(
         Disclosure.MODEL,
         "one number",
-        parts={"gain": part(low=GAP)},
+        parts={"gain": part(low=GAP, high=_MOST)},
         doc="deviance that this partner could still gain",
     )
 
@@ -541,7 +542,7 @@ class Concluded:
         Disclosure.MODEL,
         "by column of the table",
         parts={
-            name: part(("p",), low=GAP)
+            name: part(("p",), low=GAP, high=_MOST)
             for name in ("estimate", "error", "factor", "alone", "alone_error")
         },
         doc="estimates and standard errors",
@@ -556,13 +557,15 @@ class Concluded:
     fit: Released = sends(
         Disclosure.MODEL,
         "by name",
-        parts=dict.fromkeys(_FIGURES, part(low=GAP)),
+        parts=dict.fromkeys(_FIGURES, part(low=GAP, high=_MOST)),
         doc="deviances, held-out losses, pseudo R2, AUC",
     )
     calibration: Released = sends(
         Disclosure.AGGREGATE,
         (2, "b", 2),
         gaps=True,
+        low=-_MOST,
+        high=_MOST,
         doc="mean prediction and mean response by tenth of the prediction, each way",
     )
     intervals: Released = sends(
@@ -571,7 +574,7 @@ class Concluded:
         parts={
             "certified": part(kind="int", low=-1, high=_MOST_ROWS),
             "bounded": part(kind="int", low=-1, high=_MOST_ROWS),
-            "mean_width": part(low=GAP),
+            "mean_width": part(low=GAP, high=_MOST),
         },
         doc="numbers and widths of intervals",
     )
@@ -598,7 +601,7 @@ class Concluded:
 def _numbers(values: Iterable[Any]) -> bool:
     """Whether all numbers are of a size, or stand for none."""
     found = np.concatenate([np.ravel(value) for value in values])
-    return bool(((np.abs(found) <= LARGEST) | (found == GAP)).all())
+    return bool(((found >= -_MOST) | (found == GAP)).all())
 
 
 def _ranks(reply: Any, rank: int) -> str | None:
@@ -708,7 +711,7 @@ class Predicted:
         parts={
             "new": part(kind="int", low=0, high=_MOST_ROWS),
             "certified": part(kind="int", low=0, high=_MOST_ROWS),
-            "mean_width": part(low=-1.0),
+            "mean_width": part(low=-1.0, high=_MOST),
         },
         doc="rows, intervals, mean width",
     )

@@ -155,8 +155,9 @@ def _coefficients(concluded: Any, table: dict[str, FloatArray]) -> dict[str, Any
     """Table of the initiator's coefficients."""
     from scipy.stats import norm
 
-    known = table["error"] > 0
-    z = np.where(known, table["estimate"], np.nan) / np.where(known, table["error"], 1.0)
+    with np.errstate(all="ignore"):
+        z = table["estimate"] / table["error"]
+    z = np.where(np.isfinite(z), z, np.nan)
     return {
         "name": np.array(concluded.names),
         "estimate": table["estimate"],
