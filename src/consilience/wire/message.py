@@ -112,6 +112,8 @@ class FieldSpec:
         Texts are among these; any will do where none are named.
     parts : mapping of str to FieldSpec
         The field holds a dict with these keys, see `part`; lengths are shared with the message.
+    others : bool
+        Other keys may be there too.
     optional : bool
         Of a part: it may be missing.
     doc : str
@@ -135,6 +137,7 @@ class FieldSpec:
     gram: bool = False
     choices: tuple[str, ...] = ()
     parts: Mapping[str, FieldSpec] = dataclasses.field(default_factory=dict)
+    others: bool = False
     optional: bool = False
 
     @property
@@ -159,6 +162,7 @@ def sends(
     gram: bool = False,
     choices: tuple[str, ...] = (),
     parts: Mapping[str, FieldSpec] | None = None,
+    others: bool = False,
 ) -> Any:
     """Declare a field of a message; see :class:`FieldSpec` for the arguments."""
     spec = FieldSpec(
@@ -176,6 +180,7 @@ def sends(
         gram,
         choices,
         parts or {},
+        others,
     )
     return dataclasses.field(metadata={"sends": spec})
 
@@ -434,8 +439,10 @@ def _check_parts(
 ) -> None:
     if not isinstance(value, dict):
         raise fault(where, "a dict was declared")
-    if not value.keys() <= spec.parts.keys():
+    more = {name: item for name, item in value.items() if name not in spec.parts}
+    if more and not spec.others:
         raise fault(where, "an entry that was not declared")
+    _check_leaves(where, spec, more)
     for name, inner in spec.parts.items():
         if name in value:
             check_shape(f"{where}.{name}", inner, value[name], dims, known)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.estimators.cluster_models import GaussianMixtureModel, KMeansModel
 from consilience.estimators.coded_models import kind_of, local_model_from_arrays
 from consilience.exceptions import DisclosureError
 from consilience.methods.phases.entry_errors import are_errors
@@ -134,7 +135,7 @@ class LocalModels:
         fine = isinstance(ensembles, tuple) and len(ensembles) == s.views
         for models in ensembles if fine else ():
             fine &= isinstance(models, tuple) and len(models) <= s.n_resamples
-            fine = fine and all(_is_model(arrays, s.model, known) for arrays in models)
+            fine = fine and all(_is_model(arrays, s, known) for arrays in models)
         return None if fine else "other models than were asked for"
 
 
@@ -391,14 +392,19 @@ class Compared:
 _LARGEST = 1e50  # of a parameter: distances of classes, and products of these, are numbers
 
 
-def _is_model(arrays: Any, kind: str, known: Mapping[str, Any]) -> bool:
-    """Whether arrays are those of a model of this kind, of as many columns as the study has."""
+def _is_model(arrays: Any, s: Settings, known: Mapping[str, Any]) -> bool:
+    """Whether arrays are those of a model of the study's kind and columns."""
     model = local_model_from_arrays(arrays)
-    coded = kind_of(model)
-    if coded != (kind if kind in CODED else ""):
-        return False
-    width = known["p"]
-    if coded == "markov-mixture":
-        width = known["S"] * (1 + known["S"])
     found = np.asarray(model.class_parameters)
-    return len(found) >= 2 and found.shape[1] == width and bool((np.abs(found) <= _LARGEST).all())
+    coded = kind_of(model)
+    if coded != (s.model if s.model in CODED else ""):
+        return False
+    if isinstance(model, KMeansModel | GaussianMixtureModel):
+        kind = getattr(model, "covariance_type", None)
+        fine = kind == (s.covariance_type if s.model == "gaussian-mixture" else None)
+        fine = fine and model.n_features == known["p"]
+    else:
+        states = coded == "markov-mixture"
+        width = known["S"] * (1 + known["S"]) if states else known["p"]
+        fine = found.shape[1] == width
+    return fine and len(found) >= 2 and bool((np.abs(found) <= _LARGEST).all())

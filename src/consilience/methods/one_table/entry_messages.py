@@ -112,6 +112,8 @@ class Searched:
         Disclosure.MODEL,
         "a dict of arrays",
         kind="any",
+        gaps=True,
+        others=True,
         parts={
             **dict.fromkeys(_PLACES, part(kind="int", low=-1, optional=True)),
             "at_edge": part(kind="int", low=0, high=1, optional=True),

@@ -19,8 +19,10 @@ STAYS_FEW = "a class has rows of too few entities"
 STAYS = "its smallest class has fewer than twice as many rows as the model has parameters"
 """Why what a model tells stays at the site."""
 _MOST_ROWS = 1 << 40
-_COMMUNITIES = frozenset(("communities", "tree"))
-_PAIRS = frozenset(("pairs", "strength", "precision", "partial", "blocks"))
+_MODELS = (
+    frozenset(("communities", "tree")),
+    frozenset(("pairs", "strength", "precision", "partial", "blocks")),
+)
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ class Fitted:
         Disclosure.MODEL,
         "a dict of arrays",
         kind="any",
+        gaps=True,
+        others=True,
         parts={
             "chosen": part(kind="int", low=0, optional=True),
             "candidates": part(("g",), kind="any", low=0, optional=True),
@@ -155,6 +159,8 @@ class Fitted:
         Disclosure.MODEL,
         "a dict of arrays",
         kind="any",
+        gaps=True,
+        others=True,
         parts={
             "communities": part(("q",), kind="int", low=0, many=True, optional=True),
             "tree": part(("t", 4), low=0, optional=True),
@@ -185,8 +191,8 @@ class Fitted:
             figures.get("chosen", 0) >= n_candidates or n_judged not in (0, n_candidates)
         ):
             return "a choice that is none of the candidates"
-        wanted = frozenset() if self.stays else _PAIRS if "pairs" in told else _COMMUNITIES
-        if set(told) != wanted:
+        whole = [parts <= set(told) for parts in _MODELS if parts & set(told)]
+        if (told and self.stays) or not all(whole):
             return "parts of a model"
         columns = [*told.get("communities", ()), *told.get("blocks", ()), told.get("pairs", [])]
         within = all((np.asarray(of) < known["p"]).all() for of in columns)
