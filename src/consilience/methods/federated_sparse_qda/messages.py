@@ -204,7 +204,8 @@ class Products:
                 return "products that no rows have"
             told = np.diagonal(sums, axis1=1, axis2=2)
             wanted, size = (known[name][:, columns[block]] for name in ("squares", "sizes"))
-            if (np.abs(told - wanted) > _ROUNDING * wanted + _ROUNDING**2 * size).any():
+            apart = np.abs(told - wanted) > _ROUNDING * wanted + _ROUNDING**2 * size
+            if apart[request.classes].any():
                 return "products of other rows than the spreads"
         return None
 
