@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from consilience.engines.base import Key
 from consilience.engines.federation import Federation, Run
 from consilience.engines.local import LocalEngine
+from consilience.exceptions import ConsilienceError
 from consilience.methods.base import Method
 from consilience.sites.home import Home
 from consilience.sites.site import Site
+from consilience.testing.alterations import altered_values
 from consilience.testing.fakes import Factory, members
 from consilience.testing.record import SEED, copied_home
 from consilience.wire.envelope import Reply
@@ -115,10 +119,52 @@ class Rehearsal:
     def __init__(self, method: Method, factory: Factory, quorum: int | None = None) -> None:
         self._method, self._federation, self._quorum = method, factory(), quorum
         self._memory: Memory = {}
+        self._absent: dict[Key, Attempt] = {}
         self.run = self._over(self._sites())
         said = (Reply.from_bytes(data) for data, _ in self._memory.values())
         self.replies = {(reply.round, reply.site): reply for reply in said}
         self._known = dict(self._memory)
+
+    def altered_values(self) -> Iterator[tuple[Key, str, bytes]]:
+        """Altered messages of a site in each round: each value by turns, one at a time.
+
+        Yields
+        ------
+        key, str, bytes
+            Round and site, what was done, and the message in place of the site's own.
+        """
+        first = {round_: (round_, site) for round_, site in sorted(self.replies, reverse=True)}
+        for key in sorted(first.values()):
+            reply = self.replies[key]
+            if reply.status == "reply":
+                for done, message in altered_values(reply.message):
+                    yield key, f"{reply.step}, {done}", message
+
+    def fault(self, key: Key, message: bytes) -> str:
+        """Say what is wrong with a run in which a site sends another message; empty if nothing is.
+
+        A reply that is not accepted has to cost what its site's absence costs, and its site has to
+        be named. Whatever is sent, only errors of this package may end the run, and no number of
+        the result may be endless that was not.
+        """
+        found = self.again(key, lambda reply: dataclasses.replace(reply, message=message))
+        if found.error is not None and not isinstance(found.error, ConsilienceError):
+            return f"{type(found.error).__name__} escaped: {found.error}"
+        if found.accepted:
+            if found.run is not None and _endless(found.run) - _endless(self.run):
+                return "the result has a number without end"
+            return ""
+        if key not in self._absent:
+            self._absent[key] = self.again(key, lambda reply: dataclasses.replace(reply, run="x"))
+        gone = self._absent[key]
+        if found.run is None or gone.run is None:
+            if type(found.error) is not type(gone.error):
+                return f"not accepted, and not as if the site was absent: {found.error}"
+            return "" if key[1] in str(found.error) else f"the site is not named: {found.error}"
+        if not np.array_equal(_numbers(found.run), _numbers(gone.run), equal_nan=True):
+            return "not accepted, and other numbers than where the site is absent"
+        said = " ".join([*found.run.notes, found.run.result.summary()])
+        return "" if key[1] in said else "not accepted, and its site is not named"
 
     def again(self, key: Key, alter: Alter) -> Attempt:
         """Run with the reply of a round and site altered."""
@@ -151,3 +197,24 @@ class Rehearsal:
             self._federation, engine=LocalEngine(sites), quorum=quorum
         )
         return self._method.run(federation, seed=SEED, run_id=RUN, on_event=on_event)
+
+
+def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """Numbers of a result by place."""
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _leaves(item, f"{where}.{name}")
+    elif isinstance(value, np.ndarray | float | int) and np.asarray(value).dtype.kind in "fiu":
+        yield where, np.asarray(value, dtype=float).ravel()
+
+
+def _numbers(run: Run) -> np.ndarray:
+    return np.concatenate([np.empty(0), *(numbers for _, numbers in _leaves(run.result))])
+
+
+def _endless(run: Run) -> set[str]:
+    return {where for where, numbers in _leaves(run.result) if np.isinf(numbers).any()}
