@@ -14,10 +14,10 @@ from consilience.methods.ensemble_clustering.pooling import number_by_bic
 from consilience.methods.phases.vote import Ballot
 from consilience.report.methods.ensemble_clustering import REPORT
 from tests.methods.coded import sequences
-from tests.methods.replies import refusal
 from tests.methods.test_ensemble_clustering import cluster, draw
 from tests.methods.test_ensemble_coded import run_of
 from tests.report.told import check_told, spoken
+from tests.wire.replies import refusal
 
 NAN = float("nan")
 REQUEST = VoteRequest(settings=Settings("kmeans", "full", 0, 3, 1, 1, None, 0).to_json())

@@ -17,8 +17,8 @@ from consilience.methods.ensemble_clustering.messages import MAX_FOLDS, Judged, 
 from consilience.methods.ensemble_clustering.result import EnsembleClusteringResult
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
-from tests.methods.replies import refusal
 from tests.methods.test_ensemble_clustering import SIZES, cluster, draw, labels, released
+from tests.wire.replies import refusal
 
 
 def test_it_finds_the_number_of_separated_classes() -> None:

@@ -17,7 +17,7 @@ from consilience.methods.ensemble_clustering.messages import (
 )
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
-from tests.methods.replies import refusal
+from tests.wire.replies import refusal
 
 SETTINGS = Settings("latent-class", "diag", 2, 2, 1, 1, None, 0)
 COMPARE = CompareRequest(settings=SETTINGS.to_json(), local=True)

@@ -35,7 +35,7 @@ from consilience.numerics import multinomial
 from consilience.numerics.rank_correlation import skeptic, spearman
 from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.message import Disclosure
-from tests.methods.replies import refusal
+from tests.wire.replies import refusal
 
 Array = NDArray[np.float64]
 Tables = dict[str, pd.DataFrame]

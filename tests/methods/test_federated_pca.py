@@ -29,8 +29,8 @@ from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.envelope import Reply
 from consilience.wire.message import Disclosure
-from tests.methods.replies import refusal
 from tests.reference.rest_of_row import squared_errors
+from tests.wire.replies import refusal
 
 P, RANK = 15, 4
 SIMULATION = Policy(preset="simulation")

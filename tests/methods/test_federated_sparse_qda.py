@@ -20,8 +20,8 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
-from tests.methods.replies import refusal
 from tests.methods.sparse_qda import draw, federation_over, labels, names, rows
+from tests.wire.replies import refusal
 
 EXACT: dict[str, Any] = {"holdout": 0.0, "tol": 1e-13}
 
