@@ -72,9 +72,7 @@ class Centre:
 class Deviations:
     """Squared deviations from the pooled mean."""
 
-    squares: Released = sends(
-        Disclosure.AGGREGATE, ("p",), low=0.0, high=1e250, doc="sums of squared deviations"
-    )
+    squares: Released = sends(Disclosure.AGGREGATE, ("p",), low=0, doc="sums of squared deviations")
 
 
 @step("sums")
