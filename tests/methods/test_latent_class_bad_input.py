@@ -509,6 +509,8 @@ ODD: dict[str, tuple[str, dict[str, Any]]] = {
     "narrower sums": ("round", {"sums": lambda v: np.array(v)[:, :-1]}),
     "negative squares": ("round", {"sums": lambda v: -np.array(v)}),
     "no sums of squares": ("round", {"sums": cell_of(1e9, 1)}),
+    "more events than there are": ("round", {"sums": cell_of(1e6, 0)}),
+    "more entities than there are": ("round", {"sums": cell_of(1e6, -2)}),
     "a status that is none": ("round", {"status": lambda v: np.array(v) + 7}),
     "fewer classes": (
         "round",

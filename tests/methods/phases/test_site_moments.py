@@ -145,6 +145,7 @@ ODD: dict[str, dict[str, Any]] = {
     "asymmetric products": {"products": np.triu(np.ones((3, 3))) + 3 * np.eye(3)},
     "products of nothing": {"products": np.array([[1, 2, 0], [2, 1, 0], [0, 0, 1.0]])},
     "negative products": {"products": -np.eye(3)},
+    "products of other rows than the spreads": {"spreads": 5.0 * np.ones(3)},
     "impossible with gaps": {"products": np.array([[1, 9, np.nan], [9, 1, 0], [np.nan, 0, 1]])},
 }
 
