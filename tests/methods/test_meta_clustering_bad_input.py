@@ -398,6 +398,13 @@ def test_an_odd_selection_fails_its_site_at_most(name: str) -> None:
     result.to_files()
 
 
+@pytest.mark.parametrize("variance", [0.0, 1e-200])
+def test_a_response_that_does_not_vary_is_no_fit(variance: float) -> None:
+    change = altered_field(variance=np.full(1, variance))
+    result = with_altered(draw([0, 0, 1, 0], 80), "s3", change, quorum=3).result
+    assert "a response that does not vary" in result.left_out["s3"]
+
+
 ODD_LOSSES: dict[str, dict[str, Any]] = {
     "other views": {
         k: (lambda a: np.asarray(a)[:1]) for k in ("excess", "variance", "effective", "raw")
