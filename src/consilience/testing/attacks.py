@@ -61,6 +61,7 @@ from consilience.wire.message import iterate_fields
 
 FloatArray = NDArray[np.float64]
 _VALUES = 12
+"""Values that are altered, so that an attack takes seconds."""
 
 
 @dataclass(frozen=True)
