@@ -12,7 +12,7 @@ import numpy as np
 from consilience.estimators.cluster_models import GaussianMixtureModel, KMeansModel
 from consilience.estimators.coded_models import kind_of, local_model_from_arrays
 from consilience.exceptions import DisclosureError
-from consilience.methods.phases.entry_errors import are_errors
+from consilience.methods.phases.entry_errors import MOST_ENTRIES, are_errors
 from consilience.numerics.told_tables import UNTOLD
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Disclosure, message, part, sends
@@ -92,13 +92,19 @@ class Judged:
         Disclosure.AGGREGATE,
         ("f", "c"),
         gaps=True,
+        low=0,
         doc="sums of squared errors of held-out entries, by fold and number of classes",
     )
     entries: Released = sends(
-        Disclosure.AGGREGATE, ("f",), gaps=True, doc="held-out entries by fold"
+        Disclosure.AGGREGATE,
+        ("f",),
+        gaps=True,
+        low=1,
+        high=MOST_ENTRIES,
+        doc="held-out entries by fold",
     )
     se: Released = sends(
-        Disclosure.MODEL, ("c",), gaps=True, doc="standard errors of the errors per entry"
+        Disclosure.MODEL, ("c",), gaps=True, low=0, doc="standard errors of the errors per entry"
     )
 
     def check(self, request: JudgeRequest, known: Mapping[str, Any]) -> str | None:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from consilience.exceptions import ProtocolError
-from consilience.methods.phases.entry_errors import are_errors
+from consilience.methods.phases.entry_errors import MOST_ENTRIES, are_errors
 from consilience.numerics.cluster_criteria import NAMES
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Disclosure, message, part, sends
 
 _MOST_ROWS = 1 << 40
-_MOST_CELLS = float(1 << 50)
 _LARGEST = 1e250  # of sums of squared errors, where entries of a table are 1e100 at most
 _PLACES = ("chosen", "minimiser", "one_standard_error")
 CHOICE = "choice of "
@@ -82,7 +81,7 @@ class Searched:
         ("f",),
         gaps=True,
         low=1,
-        high=_MOST_CELLS,
+        high=MOST_ENTRIES,
         doc="held-out entries by fold",
     )
     se: Released = sends(
@@ -142,7 +141,7 @@ class Searched:
         if not columns or max(self.n_observed.value, self.final_entries.value) > n_cells:
             return "other cells than the study's table can have"
         errors, se = self.errors.value, self.se.value
-        told = len(errors) and are_errors(errors, self.entries.value, se)
+        told = are_errors(errors, self.entries.value, se)
         if len(errors) > settings["n_splits"] or (len(errors) and not told):
             return "errors that no held-out entries have"
         if (len(self.final.value) > 0) != (self.final_entries.value > 0):
