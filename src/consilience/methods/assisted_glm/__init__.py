@@ -67,21 +67,23 @@ import numpy as np
 
 from consilience.exceptions import ParameterError
 from consilience.methods.assisted_glm import conclusion, prediction, refining, training
+from consilience.methods.assisted_glm.closing import (
+    ConcludeRequest,
+    PartRequest,
+    PredictRequest,
+    RecordRequest,
+    TellRequest,
+)
 from consilience.methods.assisted_glm.messages import (
     AimRequest,
-    ConcludeRequest,
     ContributeRequest,
     FinishRequest,
     MaskedReceiveRequest,
-    PartRequest,
-    PredictRequest,
     ReceiveRequest,
-    RecordRequest,
     RefineRequest,
     Settings,
     SettleRequest,
     ShareRequest,
-    TellRequest,
     TurnRequest,
 )
 from consilience.methods.assisted_glm.outcome import Course, fitted_result, predicted_result

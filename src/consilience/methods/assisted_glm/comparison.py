@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.methods.assisted_glm.messages import MOST_BINS, Settings
+from consilience.methods.assisted_glm.closing import MOST_BINS
+from consilience.methods.assisted_glm.messages import Settings
 from consilience.methods.assisted_glm.rows import Rows
 from consilience.numerics.families import Family
 from consilience.wire.disclosure import Limits, Released, aggregate, stacked

@@ -11,23 +11,21 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, ProtocolError
 from consilience.methods.assisted_glm import warm
-from consilience.methods.assisted_glm.comparison import comparison
-from consilience.methods.assisted_glm.messages import (
+from consilience.methods.assisted_glm.closing import (
     BOUNDED,
-    GAP,
     IDENTIFIED,
     PENALISED,
     SHARED,
-    SPAN,
     UNCERTAIN,
     Concluded,
     ConcludeRequest,
     Recorded,
     RecordRequest,
-    Settings,
     TellRequest,
     Told,
 )
+from consilience.methods.assisted_glm.comparison import comparison
+from consilience.methods.assisted_glm.messages import GAP, SPAN, Settings
 from consilience.methods.assisted_glm.predictor import AssistedPredictor
 from consilience.methods.assisted_glm.refining import (
     Certainty,
