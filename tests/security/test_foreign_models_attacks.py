@@ -71,6 +71,7 @@ from consilience.wire.message import Disclosure
 from tests.methods.recalling import RUN, recalling
 from tests.methods.test_meta_clustering import draw
 from tests.methods.test_meta_clustering_bad_input import altered_field, with_altered
+from tests.security.hostile import reads_all
 
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
 LEAST = 10
@@ -116,6 +117,7 @@ def hostile(
         federation = dataclasses.replace(federation, engine=LocalEngine([site]))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Answered):
         patch.setattr(MetaClustering, "coordinate", coordinate)
+        reads_all(patch)
         run_id = RUN if recalled else None
         MetaClustering(candidates="linear").run(federation, seed=seed, run_id=run_id)
     return found[0]

@@ -431,12 +431,16 @@ class Ask:
         Addressed sites; ``None`` is all that take part.
     wait : {"all", "any"}
         Resume with every reply to this ask, or with the next reply to any open ask.
+    known : mapping of site to mapping
+        What earlier replies of a site say of this one: lengths of dimensions by name, and what else
+        the reply's `check` looks up (see ``wire.message``).
     """
 
     step: str
     message: Any
     to: tuple[str, ...] | None = None
     wait: Literal["all", "any"] = "all"
+    known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

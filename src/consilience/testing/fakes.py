@@ -327,6 +327,10 @@ class Edges:
 
     edges: NDArray[np.float64] = sends(Disclosure.PUBLIC, ("k",), audience="site")
 
+    def lengths(self) -> dict[str, int]:
+        """Classes between them."""
+        return {"c": len(self.edges) + 1}
+
 
 @message("testing/class-sums", version=1)
 class Sums:
@@ -392,7 +396,7 @@ class Guess:
 class Pull:
     """How far a site's rows lie from the guess."""
 
-    n: Released = sends(Disclosure.AGGREGATE, kind="int")
+    n: Released = sends(Disclosure.AGGREGATE, kind="int", low=1)
     distance: Released = sends(Disclosure.AGGREGATE, ("p",))
 
 

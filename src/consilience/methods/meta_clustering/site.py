@@ -19,6 +19,7 @@ from consilience.estimators.losses import constant_prediction, record_losses
 from consilience.exceptions import ConsilienceError, DataError, DisclosureError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.meta_clustering.messages import (
+    GAINS,
     CutLosses,
     Cuts,
     Gains,
@@ -81,18 +82,6 @@ MIN_ROWS = 20
 MAX_REFERENCE = 300
 MAX_CUTS = 20
 PART = ", on a part of the rows: gain_folds and stability_runs ask for fits on parts"
-GAINS = (
-    "own",
-    "group",
-    "all",
-    "shifted",
-    "own_minus_group",
-    "own_minus_all",
-    "group_minus_all",
-    "all_minus_shifted",
-    "constant",
-    "constant_minus_all",
-)
 
 
 # --------------------------------------------------------------------------- select
