@@ -37,21 +37,6 @@ Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
 
 
-def load(
-    table: Table,
-    columns: Columns,
-    preparation: Preparation,
-    site_columns: SiteColumns | None = None,
-    *,
-    partition: Literal["rows", "columns"] = "rows",
-    min_records: int = 1,
-) -> SiteData:
-    """Return the prepared rows; see `load_with_report`."""
-    return load_with_report(
-        table, columns, preparation, site_columns, partition=partition, min_records=min_records
-    ).data
-
-
 def load_with_report(
     table: Table,
     columns: Columns,

@@ -40,9 +40,8 @@ from consilience.methods.base import SiteData, Step, get_method
 from consilience.methods.phases import opening
 from consilience.methods.phases.prepare import check_missing
 from consilience.numerics.parallel import one_thread
-from consilience.privacy.accounting import Budget
 from consilience.privacy.revealed_rank import RevealedRank
-from consilience.sites import outputs
+from consilience.sites import charging, outputs
 from consilience.sites.computing import Outcome, Work, compute, refused, step_of
 from consilience.sites.home import Home, MemoryHome, Record, check_run_id
 from consilience.sites.jobs import (
@@ -69,8 +68,6 @@ APPROVED = "_approved"
 """Ledger of the studies that the steward has approved beside the policy (no data id begins so)."""
 TABLES = "_tables"
 """Ledger of the tables with which runs were opened, by the hash of their content."""
-LEAST_MODELS = 200
-"""Models of others that a site tries in all, however few rows it has."""
 PURGED = "_purged"
 """Ledger of the runs whose records were dropped."""
 
@@ -364,13 +361,13 @@ class Site:
             earlier = self.output(r.run)._rows()["columns"]
         data = self._rows(r.run, prior)
         name = self._kept_name(r, data)
-        self._count_models(r, data)
+        charging.count_models(r, data, self.policy, self.home)
         return dataclasses.replace(
             work,
             data=data,
             prior=prior,
             earlier_outputs=earlier,
-            epsilon=self._charge(r, name),
+            epsilon=charging.charge(r, name, self.policy, self.home),
             series=self.home.series(r.run),
             partner_key=self._partner_key,
             ledger=self.home.ledger(self.policy.data_id),
@@ -395,44 +392,6 @@ class Site:
             return ""
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
         return keeps(message, data) or ""
-
-    def _charge(self, request: Request, kept_name: str) -> float:
-        """Charge the price of a step to the budget, on disk, before anything is drawn.
-
-        The charge belongs to the question, or to what is kept of it: asking again after a crash,
-        or for what was drawn before, costs nothing more; and nothing is ever refunded.
-        """
-        price = step_of(request).price
-        if price is None:
-            return 0.0
-        message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
-        epsilon = float(price(message))
-        if epsilon == 0.0:
-            return 0.0
-        budget = Budget.read(self.home.ledger(self.policy.data_id))
-        key = f"{request.run}/{request.round}/{request.attempt}"
-        if kept_name:
-            key = f"kept/{digest(kept_name.encode())[:32]}"
-        ledger = budget.charge(key, epsilon, limit=self.policy.max_epsilon)
-        self.home.write_ledger(self.policy.data_id, ledger)
-        return epsilon
-
-    def _count_models(self, request: Request, data: SiteData) -> None:
-        """Note how many models of others a question tries, before any is tried; see `_charge`."""
-        tries, most = step_of(request).tries, self.policy.max_models_per_row
-        if tries is None or most is None:
-            return
-        asked = tries(decode_message(request.message, max_bytes=self.policy.max_message_bytes))
-        ledger = self.home.ledger(self.policy.data_id)
-        key = f"{request.run}/{request.round}/{request.attempt}"
-        models = {**dict(ledger.get("models", {})), key: asked}
-        if sum(models.values()) > max(LEAST_MODELS, most * max(data.n_read, data.n_rows)):
-            sentence = (
-                "the number of models of others that the steward allows to be asked about this "
-                "data is used up"
-            )
-            raise BudgetError(f"{sentence} (max_models_per_row)", public=sentence)
-        self.home.write_ledger(self.policy.data_id, {**ledger, "models": models})
 
     def _admit(self, request: Request) -> None:
         """Check approval and the number of runs, and note the run in the ledger."""
