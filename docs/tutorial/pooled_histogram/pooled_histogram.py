@@ -60,7 +60,9 @@ class Bins:
 class BinCounts:
     """How many rows lie in each bin; NaN where the site withholds the count."""
 
-    counts: Released = sends(Disclosure.AGGREGATE, ("b",), gaps=True, low=0, doc="rows in each bin")
+    counts: Released = sends(
+        Disclosure.AGGREGATE, ("b",), gaps=True, low=0, high=1 << 50, doc="rows in each bin"
+    )
 
 
 @step("bins")
