@@ -6,6 +6,8 @@ question: asking again after a crash costs nothing more, and nothing is ever ref
 
 from __future__ import annotations
 
+from typing import Any
+
 from consilience.exceptions import BudgetError
 from consilience.methods.base import SiteData
 from consilience.privacy.accounting import Budget
@@ -36,8 +38,7 @@ def charge(request: Request, kept_name: str, policy: Policy, home: Home) -> floa
         return 0.0
     key = f"kept/{digest(kept_name.encode())[:32]}" if kept_name else _key(request)
     budget = Budget.read(home.ledger(policy.data_id))
-    ledger = budget.charge(key, epsilon, limit=policy.max_epsilon)
-    home.write_ledger(policy.data_id, ledger)
+    _write(budget.charge(key, epsilon, limit=policy.max_epsilon), policy, home)
     return epsilon
 
 
@@ -61,7 +62,13 @@ def count_models(request: Request, data: SiteData, policy: Policy, home: Home) -
             "used up"
         )
         raise BudgetError(f"{sentence} (max_models_per_row)", public=sentence)
-    home.write_ledger(policy.data_id, {**ledger, "models": models})
+    _write({**ledger, "models": models}, policy, home)
+
+
+def _write(ledger: dict[str, Any], policy: Policy, home: Home) -> None:
+    """Write it where something new is in it: a question asked again costs nothing, no write too."""
+    if ledger != home.ledger(policy.data_id):
+        home.write_ledger(policy.data_id, ledger)
 
 
 def _key(request: Request) -> str:
