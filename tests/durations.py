@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 RECORDED = Path(__file__).with_name("durations.tsv")
-LIMITS = {"medium": 0.1, "slow": 0.7, "long": 8.0}
+LIMITS = {"medium": 0.1, "slow": 0.6, "long": 8.0}
 """Seconds from which a test has the mark."""
 KINDS = ("faults", "flower", "postgresql", "r")
 LONG = {
