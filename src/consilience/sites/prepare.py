@@ -5,7 +5,9 @@
 2. **Rename and units**: the site's own names and units become the study's. Missing codes are
    values as they stand in the table, so they are recognised before units are applied.
 3. **Levels**: categories are compared with the declared levels, as numbers where all levels are
-   numbers (``4``, ``4.0`` and ``"4"`` are one level), as text otherwise.
+   numbers (``4``, ``4.0`` and ``"4"`` are one level), as text otherwise. At a site that protects
+   records a level that few rows have is not there, whether the study declares it or not; unless the
+   site's own list has it, which then says what levels there are, whatever the table holds.
 4. **Missing**: by the study's rule.
 5. **Encode**: indicators, treatment or one-hot columns.
 
@@ -31,7 +33,7 @@ from consilience.methods.base import Columns, Preparation, SiteData
 from consilience.sites.encoding import Encoding, coded_of, encodings, feature_names, match
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_content import row_content
-from consilience.sites.source import Table, is_number, row_list
+from consilience.sites.source import Table, is_number, plain_text, row_list
 
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
@@ -57,8 +59,8 @@ class ColumnReport:
     n_foreign : int
         Rows that hold one.
     n_odd : int
-        Rows whose value counts as missing: it is not on offer, or no number or no level in too few
-        rows to be told of.
+        Rows whose value counts as missing: it is not on offer, a level that few rows have, or no
+        number in few rows.
     """
 
     name: str
@@ -73,8 +75,8 @@ class ColumnReport:
     def about_odd(self) -> str:
         """Say how many values count as missing that are there."""
         return (
-            f"Column {self.name}: {self.n_odd} values count as missing (not on offer, or not what "
-            "the study declares, in few rows)."
+            f"Column {self.name}: {self.n_odd} values count as missing (not on offer, or of few "
+            "rows: a level that few have, or no number)."
         )
 
 
@@ -217,18 +219,19 @@ def load_with_report(
         are left out, and rows without a target stay (their outcome is to be predicted). Over rows,
         missing and repeated ids are counted only.
     min_records : int
-        Of the site's policy. What is odd in fewer rows than that (a value that is no number or no
-        level, or none where the study wants one) stops nothing: the value counts as missing, and
-        the row is left out where the study refuses missing values. Otherwise a study could ask, by
-        what it declares, whether there is anybody with a certain value.
+        Of the site's policy. What is odd in fewer rows than that (a value that is no number, or
+        none where the study wants one) stops nothing: it counts as missing, and the row is left out
+        where the study refuses missing values. So does a level that fewer rows have, each judged by
+        itself and however many there are. Otherwise a study could ask, by what it declares, whether
+        there is anybody with a certain value.
 
     Returns
     -------
     Loaded
         Under "aggregated-mean" and "indicator", missing features are NaN until a phase fills
-        them; under "keep" they stay NaN. Rows with values outside declared levels are kept: their
-        codes are NaN, their target is empty, their state is -1, and the column is among
-        ``data.foreign_levels``.
+        them; under "keep" they stay NaN. Where a column has levels that the study does not declare,
+        or by the site's own list may have some, it is among ``data.foreign_levels``; such rows are
+        kept, with NaN as codes, an empty target and -1 as state.
 
     Raises
     ------
@@ -288,6 +291,7 @@ class _Loader:
         self.site = site_columns
         self.partition = partition
         self.missing: dict[str, Mask] = {}
+        self.lacking: dict[str, int] = {}
         self.foreign: dict[str, tuple[tuple[str, ...], int]] = {}
         self.outside: dict[str, None] = {}
         self.odd: dict[str, int] = {}
@@ -438,8 +442,8 @@ class _Loader:
 
     def _off_offer(self, name: str) -> Mask:
         """Rows with a value that is not on offer."""
-        offer = self.site.offer(name) if self.partition == "rows" else NUMBER
-        if isinstance(offer, str):
+        offer = self._listed_levels(name)
+        if not offer:
             return np.zeros(self.table.n_rows, dtype=bool)
         positions, texts = self.table.categories(self.site.local(name), self.site.codes(name))
         off: Mask = np.append(match(texts, offer) < 0, False)[positions]
@@ -468,28 +472,53 @@ class _Loader:
         self._note_missing(name, positions < 0)
         return positions, texts
 
-    def _codes(self, name: str, levels: tuple[str, ...], declared: str) -> NDArray[np.int64]:
-        """Positions among levels: -1 missing, -2 foreign.
+    def _codes(self, names: tuple[str, ...], levels: tuple[str, ...]) -> NDArray[np.int64]:
+        """Positions among levels (n, columns): -1 missing, -2 not declared.
 
-        Foreign ones are remembered for the column that holds them, and for the one whose levels the
-        study declares (of a sequence, the first), about which sites are asked.
+        The first column declares the levels of all of them, and sites are asked about it.
         """
-        positions, texts = self._categories(name)
-        codes: NDArray[np.int64] = np.append(match(texts, levels), -1)[positions]
-        n_foreign = int(np.count_nonzero(codes == -2))
-        if n_foreign:
-            present = np.unique(positions[codes == -2])
-            self.foreign[name] = (tuple(texts[i] for i in present[:SHOWN_LEVELS]), n_foreign)
-            if n_foreign >= self.few:
-                self.outside[declared] = None
-            else:
-                codes[codes == -2] = -1
-                self.odd[name] += n_foreign
-                self._note_missing(name, codes < 0)
+        numeric = all(map(is_number, levels))
+        others: dict[object, int] = {}
+        codes = np.empty((self.table.n_rows, len(names)), dtype=np.int64)
+        for j, name in enumerate(names):
+            positions, texts = self._categories(name)
+            found = match(texts, levels)
+            for i in np.flatnonzero(found < 0):
+                # 1 and 1.0 are one level here too.
+                key = float(texts[i]) if numeric and is_number(texts[i]) else texts[i]
+                found[i] = len(levels) + others.setdefault(key, len(others))
+            codes[:, j] = np.append(found, -1)[positions]
+        known = (*levels, *map(plain_text, others))
+        sizes = np.array([np.bincount(c[c >= 0], minlength=len(known)) for c in codes.T])
+        listed = [self._listed_levels(name) for name in names]
+        if any(listed):
+            there = np.ones(len(known), dtype=bool)
+            outside = any((match(of, levels) < 0).any() for of in listed)
+        else:
+            # Column by column, or whether few have a level in one more of them would be told.
+            there = sizes.max(axis=0) >= self.few
+            outside = bool(there[len(levels) :].any())
+        for j, name in enumerate(names):
+            rare = (codes[:, j] >= 0) & ~there[codes[:, j]]
+            self.odd[name] += int(np.count_nonzero(rare))
+            self.missing[name] = self.missing[name] | rare
+            codes[rare, j] = -1
+            strange = codes[:, j] >= len(levels)
+            shown = np.unique(codes[strange, j])[:SHOWN_LEVELS]
+            self.foreign[name] = (tuple(known[i] for i in shown), int(np.count_nonzero(strange)))
+            codes[strange, j] = -2
+        if outside:
+            self.outside[names[0]] = None
         return codes
+
+    def _listed_levels(self, name: str) -> tuple[str, ...]:
+        """Levels that the site's own list gives a column; none where it has no list."""
+        offer = self.site.offer(name) if self.partition == "rows" else NUMBER
+        return () if isinstance(offer, str) else offer
 
     def _note_missing(self, name: str, missing: Mask) -> None:
         self.missing[name] = missing
+        self.lacking[name] = int(np.count_nonzero(missing))
 
     # --- roles
 
@@ -522,7 +551,7 @@ class _Loader:
             found = [codes == i for i in range(len(one.values))]
             unknown = positions < 0
         else:
-            codes = self._codes(one.column, levels, one.column)
+            codes = self._codes((one.column,), levels)[:, 0]
             found = [codes == i for i in match(one.values, levels)]
             unknown = codes < 0
         rare = min(np.count_nonzero(cells) for cells in found) < self.few
@@ -543,7 +572,7 @@ class _Loader:
         levels = self.columns.levels.get(name)
         if levels is None:
             return self._numbers(name)
-        codes = self._codes(name, levels, name)
+        codes = self._codes((name,), levels)[:, 0]
         self.classes = np.where(codes < 0, len(levels), codes)
         return np.asarray([*levels, ""])[self.classes]
 
@@ -576,11 +605,7 @@ class _Loader:
         names = self.columns.sequence
         if not names:
             return None
-        levels = self.columns.levels[names[0]]
-        states = np.empty((self.table.n_rows, len(names)), dtype=np.int64)
-        for j, name in enumerate(names):
-            states[:, j] = np.maximum(self._codes(name, levels, names[0]), -1)
-        return states
+        return np.maximum(self._codes(names, self.columns.levels[names[0]]), -1)
 
     # --- missing
 
@@ -594,26 +619,24 @@ class _Loader:
         if self.partition == "columns":
             own = {*self.columns.features, self.columns.weight}
             found = {name: mask for name, mask in found.items() if name in own}
-        if rule == "complete-rows":
-            keep = self._complete(found)
-            if keep.sum() < max(self.few, 1):
-                few = f"fewer than {self.few} rows" if self.few > 1 else "no row"
-                verb = "are" if self.few > 1 else "is"
-                raise DataError(
-                    f"{few} of {self.table.description} {verb} complete: "
-                    f"columns {_listed(found)} have missing values",
-                    public=f"{few} {verb} complete",
-                )
-            return self._matchable(keep)
-        if rule != "refuse":
+        if rule not in ("refuse", "complete-rows"):
             fillable = {*self.columns.features, *self.columns.sequence}
             fillable -= {self.columns.target, self.columns.agent, self.columns.entity}
             fillable -= {self.columns.weight, self.columns.id}
             found = {name: mask for name, mask in found.items() if name not in fillable}
+        # Column by column, or whether few lack a value in one more of them would be told.
+        many = tuple(name for name in found if self.lacking[name] >= self.few)
+        if many and rule != "complete-rows":
+            self._refuse_missing(found, many)
         keep = self._complete(found)
-        if np.count_nonzero(~keep) >= self.few:
-            many = {name: m for name, m in found.items() if np.count_nonzero(m) >= self.few}
-            self._refuse_missing(found, tuple(many))
+        if keep.sum() < self.few:
+            few = f"fewer than {self.few} rows" if self.few > 1 else "no row"
+            verb = "are" if self.few > 1 else "is"
+            lacking = f": columns {_listed(found)} have missing values" if found else ""
+            raise DataError(
+                f"{few} of {self.table.description} {verb} complete{lacking}",
+                public=f"{few} {verb} complete",
+            )
         return self._matchable(keep)
 
     def _complete(self, found: dict[str, Mask]) -> Mask:
@@ -626,15 +649,14 @@ class _Loader:
 
     def _refuse_missing(self, found: dict[str, Mask], told: tuple[str, ...]) -> None:
         """Refuse rows with missing values; of columns that lack few values nothing is told."""
-        name, mask = next(iter(found.items()))
-        rows = np.flatnonzero(mask)
-        more = f" (so do {_listed(list(found)[1:])})" if len(found) > 1 else ""
-        where = f"column {_listed(told)}: " if told else ""
+        name, others = told[0], [other for other in found if other != told[0]]
+        rows = np.flatnonzero(found[name])
+        more = f" (so do {_listed(others)})" if others else ""
         raise DataError(
-            f"column {name!r} has no value in {len(rows)} of {len(mask)} rows"
+            f"column {name!r} has no value in {len(rows)} of {self.table.n_rows} rows"
             f"{row_list(rows + 1)}{more}: complete the table, or let the study choose another "
             "rule in [preparation] missing",
-            public=f"{where}missing values, which the study refuses",
+            public=f"column {_listed(told)}: missing values, which the study refuses",
         )
 
     def _matchable(self, keep: Mask) -> Mask:
