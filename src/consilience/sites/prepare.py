@@ -245,7 +245,7 @@ def load_with_report(
     if own.long is not None:
         from consilience.sites.source_long import wide_table
 
-        table = wide_table(table, columns, own)
+        table = wide_table(table, columns, own, min_records if partition == "rows" else 1)
     loader = _Loader(table, source, columns, preparation, own, partition, min_records)
     try:
         return loader.run()
@@ -629,12 +629,14 @@ class _Loader:
         if many and rule != "complete-rows":
             self._refuse_missing(found, many)
         keep = self._complete(found)
-        if keep.sum() < self.few:
-            few = f"fewer than {self.few} rows" if self.few > 1 else "no row"
-            verb = "are" if self.few > 1 else "is"
-            lacking = f": columns {_listed(found)} have missing values" if found else ""
+        # Of a smaller table nothing leaves that tells its size.
+        least = self.few if len(keep) >= self.few else 1
+        if keep.sum() < least:
+            few = f"fewer than {least} rows" if least > 1 else "no row"
+            verb = "are" if least > 1 else "is"
             raise DataError(
-                f"{few} of {self.table.description} {verb} complete{lacking}",
+                f"{few} of {self.table.description} {verb} complete: "
+                f"columns {_listed(found)} have missing values",
                 public=f"{few} {verb} complete",
             )
         return self._matchable(keep)
