@@ -23,7 +23,7 @@ from consilience.sites.home import DiskHome
 from consilience.sites.loaders import offered_columns
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Report, load_with_report
+from consilience.sites.prepare import Loaded, Report, load_with_report
 from consilience.sites.reference import ReferenceRows, read_reference
 from consilience.sites.site import Site
 from consilience.sites.source import Table, is_number, plain_text, read_source
@@ -96,9 +96,11 @@ def check_schema(study: Study, file: SiteFile) -> SiteCheck:
     """
     kinds: dict[str, str] = {}
     try:
+        policy = Policy.from_settings(file.policy)
         table = read_source(file.source, file.base)
         columns = file.columns.merged(study.columns, study.partition)
-        kinds = _kinds(wide_schema(table, columns, file.columns), study, columns, file.columns)
+        schema = wide_schema(table, columns, file.columns)
+        kinds = _kinds(schema, study, columns, file.columns, policy)
         absent = [name for name in columns.used() if name not in kinds]
         if absent:
             named = study.partition == "rows" or absent == [columns.id]
@@ -186,7 +188,7 @@ def _check(
         table = read_source(file.source, file.base)
         columns = file.columns.merged(study.columns, study.partition)
         schema = wide_schema(table, columns, file.columns)
-        kinds = _kinds(schema, study, columns, file.columns)
+        kinds = _kinds(schema, study, columns, file.columns, policy)
         _require_columns(schema, columns, file.columns)
         loaded = load_with_report(
             table,
@@ -211,7 +213,7 @@ def _check(
         return SiteCheck(file.name, policy, None, kinds, error)
     if loaded.data.id is not None:
         ids[file.name] = frozenset(loaded.data.id.tolist())
-    foreign = _foreign(loaded.report, study.partition)
+    foreign = _foreign(loaded, study.partition)
     # Nothing goes without the one who asks; of several partners some may do. Private rows go to
     # nobody.
     essential = reference is not None or study.roles.get(file.name) == "initiator"
@@ -241,8 +243,29 @@ def _require_partner(study: Study, file: SiteFile, columns: Columns) -> None:
         )
 
 
-def _kinds(table: Table, study: Study, columns: Columns, own: SiteColumns) -> dict[str, str]:
-    """Type of each column; text that the study uses as a number is called what it turns out as."""
+def told_kinds(found: SiteCheck, study: Study) -> dict[str, str]:
+    """Types as another party may know them: what hangs on a few cells is left out.
+
+    How many cells are text is a count of records; a single one may make a column of categories one
+    of text, or say that a column is not empty.
+    """
+    told = {}
+    for name, kind in found.kinds.items() if study.partition == "rows" else ():
+        plain = kind.partition(" in ")[0]
+        if not _is_number(study, study.columns, name):
+            plain = "category" if plain in ("text", "number", "boolean", "empty") else plain
+        told[name] = "number" if plain == "empty" else plain
+    return told
+
+
+def _kinds(
+    table: Table, study: Study, columns: Columns, own: SiteColumns, policy: Policy
+) -> dict[str, str]:
+    """Type of each column; text that the study uses as a number is called what it turns out as.
+
+    Over rows few cells make no text of it: they count as missing.
+    """
+    few = policy.min_records if study.partition == "rows" else 1
     found = {}
     for name in columns.used():
         local = own.local(name)
@@ -251,7 +274,7 @@ def _kinds(table: Table, study: Study, columns: Columns, own: SiteColumns) -> di
         found[name] = table.kind(local)
         if found[name] == "text" and _is_number(study, columns, name):
             _, wrong = table.numbers(local, own.codes(name))
-            found[name] = f"text in {len(wrong)} rows" if len(wrong) else "number"
+            found[name] = f"text in {len(wrong)} rows" if len(wrong) >= few else "number"
     return found
 
 
@@ -273,22 +296,27 @@ def _require_columns(table: Table, columns: Columns, own: SiteColumns) -> None:
         )
 
 
-def _foreign(report: Report, partition: str) -> DataError | None:
+def _foreign(loaded: Loaded, partition: str) -> DataError | None:
     """Values outside the declared levels: sites must agree on the levels before anything runs."""
+    if not loaded.data.foreign_levels:
+        return None
     where = "[data.levels]" if partition == "rows" else "[columns.levels]"
-    found = [column for column in report.columns if column.n_foreign]
-    if found:
-        others = [column.name for column in found[1:]]
-        do = "do" if len(others) > 1 else "does"
-        listed = ", ".join(others[:5]) + " and more" * (len(others) > 5)
-        more = f" (so {do} {listed})" if others else ""
-        rows = "1 row" if found[0].n_foreign == 1 else f"{found[0].n_foreign} rows"
+    found = [column for column in loaded.report.columns if column.n_foreign]
+    if not found:
         return DataError(
-            f"column {found[0].name!r} holds values outside the declared levels in {rows}{more}: "
-            f"declare all levels in {where}, or list what stands for a missing value in [columns] "
-            "missing_codes"
+            f"column {loaded.data.foreign_levels[0]!r} is offered with levels that the study does "
+            f"not declare: declare all of [columns.offered] in {where}, or offer fewer"
         )
-    return None
+    others = [column.name for column in found[1:]]
+    do = "do" if len(others) > 1 else "does"
+    listed = ", ".join(others[:5]) + " and more" * (len(others) > 5)
+    more = f" (so {do} {listed})" if others else ""
+    rows = "1 row" if found[0].n_foreign == 1 else f"{found[0].n_foreign} rows"
+    return DataError(
+        f"column {found[0].name!r} holds values outside the declared levels in {rows}{more}: "
+        f"declare all levels in {where}, or list what stands for a missing value in [columns] "
+        "missing_codes"
+    )
 
 
 def _about_table(report: Report, partition: str) -> list[str]:

@@ -59,7 +59,7 @@ def wide_table(table: Table, columns: Columns, site: SiteColumns, few: int = 1) 
         return table
     _check_names(table, columns, long)
     codes = site.codes(EVERY)
-    person, ids = _complete(table, long.id, codes)
+    person, _ = _complete(table, long.id, codes)
     names = tuple(site.local(name) for name in columns.sequence)
     first = np.unique(person, return_index=True)[1]
     order = np.argsort(first)
@@ -91,7 +91,9 @@ def wide_table(table: Table, columns: Columns, site: SiteColumns, few: int = 1) 
     for j, name in enumerate(names):
         at = place[j :: len(names)]
         found[name] = table.frame.column(long.state).take(pa.array(at, mask=at < 0))
-    said = f"{table.description}, {table.n_rows} rows of {len(ids)} ids"
+    said = f"{table.description}, {table.n_rows} rows of {len(first)} ids"
+    if len(known) < len(when):
+        said += f", {len(when) - len(known)} of them at times that the study does not name"
     return dataclasses.replace(table, frame=pa.table(found), description=said)
 
 
