@@ -153,7 +153,7 @@ def _places(
     person: IntArray,
     few: int,
 ) -> IntArray:
-    """Sequence column of each row, by its name, or by its number 1, 2, ...; others have higher ones.
+    """Sequence column of each row, by name or by number 1, 2, ...; other times have higher places.
 
     Refused where `few` ids have one and the same time that is no sequence column.
     """

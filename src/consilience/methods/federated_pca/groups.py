@@ -88,10 +88,11 @@ def leaves_of(data: SiteData, site: SiteContext) -> IntArray:
     """Part of each row, 0 to 9; rows of an entity are in one part.
 
     Where records are protected the draw is from a digest of the table, so that it is the same in
-    every run, whatever columns and rows are asked for, and nobody else can tell it.
+    every run on these rows, whatever columns are asked for, and nobody else can tell it. Other rows
+    of the table are drawn anew: a group less the same one without a few rows would be these rows.
     """
     if data.entity is None:
-        of, n_units = np.asarray(data.rows), max(data.n_read, int(data.rows.max(initial=-1)) + 1)
+        of, n_units = np.arange(data.n_rows), data.n_rows
     else:
         names, codes = np.unique(data.entity, return_inverse=True)
         of, n_units = codes.ravel(), len(names)
@@ -107,6 +108,8 @@ def _seed(data: SiteData, site: SiteContext) -> int:
     sealed = hashlib.sha256(b"groups of federated pca")
     table = data.content_hash.encode() or np.ascontiguousarray(data.features).tobytes()
     sealed.update(table)
+    if data.n_rows < data.n_read:
+        sealed.update(np.ascontiguousarray(data.rows).tobytes())
     return int.from_bytes(sealed.digest()[:8], "little") >> 1
 
 

@@ -34,10 +34,6 @@ from consilience.wire.moment_facts import coded_within
 FloatArray = NDArray[np.float64]
 
 _LARGEST = 1e100
-NOT_WHOLE = (
-    "rows with missing values were left out, and moments of groups are told of whole tables only: "
-    'set missing = "keep" under [preparation]'
-)
 TOO_LARGE = "features hold values above 1e100, whose squares overflow: take other units"
 
 # --------------------------------------------------------------------------- moments
@@ -49,7 +45,6 @@ def moments(
 ) -> tuple[Told, State]:
     """Tell rows, means and sums of products of each group."""
     settings = Settings.from_json(message.settings)
-    _check_whole(data, site.limits)
     if np.isinf(data.features).any():
         raise DataError("features hold infinite values", public="features hold infinite values")
     if (np.abs(data.features) > _LARGEST).any():
@@ -62,16 +57,6 @@ def moments(
     means, products = _moments(data, groups, site.limits)
     counts = cell_counts(groups.of, groups.number)
     return Told(counts=counts, means=means, products=products), {"settings": message.settings}
-
-
-def _check_whole(data: SiteData, limits: Limits) -> None:
-    """Refuse rows that a preparation chose, where records are protected.
-
-    Which rows are complete hangs on the columns: the moments of a group in two runs would differ by
-    those of the rows that one of them left out (docs/proofs/fold-moments.md).
-    """
-    if limits.min_records > 1 and data.n_rows < data.n_read:
-        raise DataError(NOT_WHOLE, public=NOT_WHOLE)
 
 
 def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, Released]:

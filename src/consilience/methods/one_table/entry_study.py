@@ -278,7 +278,6 @@ def search_step(method: str) -> Step:
         study = get_method(method).from_parameters(settings_read(message.settings))
         if not isinstance(study, EntryStudy):
             raise StudyError(f"method {method!r} does not choose by held-out entries")
-        _check_whole(data, site.limits)
         matrix = dataclasses.replace(study.matrix(data, site), names=message.names)
         seed = entry_seed(matrix.entries.values, site, study.name)
         _check_candidates(study, matrix.entries)
@@ -287,20 +286,6 @@ def search_step(method: str) -> Step:
         return _told(made, matrix, site.limits), state
 
     return search
-
-
-def _check_whole(data: SiteData, limits: Limits) -> None:
-    """Refuse rows that a preparation chose, where records are protected.
-
-    Which rows are complete hangs on the columns, and on whether gaps are kept: the sums of two runs
-    would differ by those of the rows that one of them left out (docs/proofs/held-out-errors.md).
-    """
-    if limits.min_records > 1 and data.n_rows < data.n_read:
-        sentence = (
-            "rows with missing values were left out, and errors of held-out entries are told of "
-            'whole tables only: set missing = "keep" under [preparation]'
-        )
-        raise DataError(sentence, public=sentence)
 
 
 def _check_candidates(study: EntryStudy, entries: Entries) -> None:

@@ -11,10 +11,11 @@ agree-levels.confirm: Ask   ->
 Undeclared levels are refused: a site never tells which ones it has; its own log does. Until a study
 declares them, the site answers nothing else in that run.
 
-What the answer rests on is decided where the table is read (``sites.prepare``). A site whose own file
-lists the levels of a column answers from that list, whatever the table holds. Any other site that
-protects its records answers no where at least `min_records` rows have one and the same level that is
-not declared: a level that fewer have is not there, declared or not, and its rows count as missing.
+What the answer rests on is decided where the table is read (``sites.prepare``). A site whose own
+file lists the levels of a column answers from that list, whatever the table holds. Any other site
+that protects its records answers no where at least `min_records` rows have one and the same level
+that is not declared: a level that fewer have is not there, declared or not, and its rows count as
+missing.
 """
 
 from __future__ import annotations
