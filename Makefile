@@ -75,7 +75,7 @@ demo: $(STAMP) ## run the demonstration and say where its report is
 test: $(STAMP) ## the test suite
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)"
 
-test-quick: $(STAMP) ## the tests that take less than .3 seconds each
+test-quick: $(STAMP) ## the tests that take less than a tenth of a second each
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST) and not medium"
 
 test-slow: $(STAMP) ## statistical tests, guides, demonstrations, small slices of the papers' tables
@@ -95,6 +95,7 @@ test-nightly: $(STAMP) ## all that the suites leave out: whole products, long si
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and $(KINDS)"
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(NIGHTLY) and faults"
 	$(PYTEST) -n $(FLOWER_WORKERS) --dist loadscope -m "$(NIGHTLY) and flower"
+	CONSILIENCE_PICTURES=all $(PYTEST) -n $(WORKERS) --dist worksteal tests/report
 
 WHICH ?= not long and not nightly
 durations: $(STAMP) ## run the suites and record what each test takes, which decides its suite
@@ -122,6 +123,7 @@ check-style: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.stale_results
+	$(PYTEST) -m "medium or slow" tests/test_architecture.py
 
 format: $(STAMP) ## format and repair what ruff can repair
 	$(BIN)/ruff format $(STYLED)

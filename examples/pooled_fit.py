@@ -26,7 +26,7 @@ from consilience.engines.federation import load_run
 from consilience.engines.study_run import read_site_files
 from consilience.numerics import assistance
 from consilience.numerics.glm import family, fit
-from consilience.sites.prepare import load
+from consilience.sites.loaders import load
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile, Study
 

@@ -91,11 +91,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_report_header() -> str:
-    return f"rotation {rotation()} ({VARIABLE}={rotation()} takes the same parts of products)"
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # Not in the header, which a quiet run leaves out.
+    terminalreporter.write_line(f"{VARIABLE}={rotation()} takes the same parts of products")
     skipped = [
         report
         for report in terminalreporter.stats.get("skipped", [])

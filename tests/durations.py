@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 RECORDED = Path(__file__).with_name("durations.tsv")
-LIMITS = {"medium": 0.3, "slow": 0.7, "long": 8.0}
+LIMITS = {"medium": 0.1, "slow": 0.7, "long": 8.0}
 """Seconds from which a test has the mark."""
 KINDS = ("faults", "flower", "postgresql", "r")
 LONG = {
@@ -76,7 +76,7 @@ LONG = {
     "tests/privacy/test_own_rows.py::test_copied_rows_are_found_as_the_page_says",
     "tests/tall/test_guide.py::test_the_example_prints_what_the_page_shows",
 }
-WORTH_RECORDING = 0.1
+WORTH_RECORDING = 0.05
 FACTOR = 3.0
 
 

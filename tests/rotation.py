@@ -1,10 +1,12 @@
-"""Products of tests by turns: all combinations in `make test-nightly`, each pair once elsewhere.
+"""Products of tests by turns: in full in `make test-nightly`, by rotation elsewhere.
 
 A method that meets every fault at every end is a product of three. Few faults need three things at
 once to be found, so `make test` and `.ci/run` take of each combination of the others one value of
-the last factor, the next one in the next rotation, marked ``turn``. The rest is marked ``nightly``.
+the last factor, the next one in the next rotation, marked ``turn``; of three factors each pair with
+the last one occurs, as long as none of the others has fewer values than it. The rest is marked
+``nightly``.
 
-The rotation is the number of the day; the first line of a run says it, and
+The rotation is the number of the day; the last lines of a run say it, and
 ``CONSILIENCE_ROTATION=N`` repeats it.
 """
 

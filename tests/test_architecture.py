@@ -22,6 +22,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src" / "consilience"
 MODULES = sorted(SRC.rglob("*.py"))
+assert MODULES
 ROOMS = sorted({path.parent for path in SRC.glob("*/*.py")})
 
 MODULE_LINES = 450
@@ -52,6 +53,12 @@ def parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
+@functools.cache
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """All nodes of a module; every rule walks over them."""
+    return tuple(ast.walk(parsed(source)))
+
+
 def faults(rule: Callable[[str], list[Any]], paths: Iterable[Path] = MODULES) -> dict[str, Any]:
     """What a rule finds, by module."""
     found = {name_of(path): rule(path.read_text(encoding="utf-8")) for path in paths}
@@ -61,11 +68,11 @@ def faults(rule: Callable[[str], list[Any]], paths: Iterable[Path] = MODULES) ->
 # --- size -----------------------------------------------------------------------------------
 
 
-def docstring_lines(tree: ast.AST) -> set[int]:
+def docstring_lines(source: str) -> set[int]:
     """Lines of strings that stand alone as statements: docstrings and attribute notes."""
     return {
         line
-        for node in ast.walk(tree)
+        for node in nodes(source)
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
@@ -75,13 +82,12 @@ def docstring_lines(tree: ast.AST) -> set[int]:
 
 def code_lines(source: str) -> set[int]:
     """Numbers of the lines that hold code: no blank lines, comments or docstrings."""
-    tree = parsed(source)
     lines = enumerate(source.splitlines(), start=1)
     spoken = {n for n, line in lines if line.strip() and not line.lstrip().startswith("#")}
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.JoinedStr | ast.Constant) and node.end_lineno is not None:
             spoken.update(range(node.lineno, node.end_lineno + 1))
-    return spoken - docstring_lines(tree)
+    return spoken - docstring_lines(source)
 
 
 def too_long(source: str) -> list[str]:
@@ -90,7 +96,7 @@ def too_long(source: str) -> list[str]:
     found = []
     if len(lines) > MODULE_LINES:
         found.append(f"the module has {len(lines)} code lines, at most {MODULE_LINES}")
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
             size = len(lines.intersection(body))
@@ -121,9 +127,9 @@ def test_size() -> None:
 # --- forbidden ways -------------------------------------------------------------------------
 
 
-def imported(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
+def imported(source: str) -> Iterator[tuple[str, ast.stmt]]:
     """Absolute names of imported modules with their statements."""
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node
@@ -135,13 +141,12 @@ def imported(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
 
 def unsafe_ways(source: str) -> list[str]:
     """Pickling in any form, and running text as code."""
-    tree = parsed(source)
     found = [
         f"line {node.lineno} imports {module}"
-        for module, node in imported(tree)
+        for module, node in imported(source)
         if module.split(".")[0] in PICKLING or module in ("joblib.load", "joblib.dump")
     ]
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Name) and node.id in ("eval", "exec", "__import__"):
             found.append(f"line {node.lineno} uses {node.id}")
         elif isinstance(node, ast.Attribute):
@@ -192,7 +197,7 @@ def test_no_unsafe_ways() -> None:
 
 
 def assert_lines(source: str) -> list[int]:
-    return [node.lineno for node in ast.walk(parsed(source)) if isinstance(node, ast.Assert)]
+    return [node.lineno for node in nodes(source) if isinstance(node, ast.Assert)]
 
 
 def test_assert_lines_are_seen() -> None:
@@ -205,9 +210,8 @@ def test_errors_are_raised_not_asserted() -> None:
 
 def table_imports(source: str) -> list[str]:
     """Imports of table libraries outside ``to_frame`` and outside type checking."""
-    tree = parsed(source)
     allowed: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in nodes(source):
         is_to_frame = isinstance(node, ast.FunctionDef) and node.name == "to_frame"
         is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         if is_to_frame or is_typing:
@@ -215,7 +219,7 @@ def table_imports(source: str) -> list[str]:
     return sorted(
         {
             f"line {node.lineno} imports {module.split('.')[0]}"
-            for module, node in imported(tree)
+            for module, node in imported(source)
             if module.split(".")[0] in TABLE_LIBRARIES and node not in allowed
         }
     )

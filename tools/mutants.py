@@ -16,8 +16,9 @@
 
 ``make mutants`` copies the tracked files into a folder for each worker, runs the tests of the list
 on the unchanged copy (they must pass, or "killed" would mean nothing), then each mutant against its
-tests, within ``make test``'s marks, until the first failure. It writes a row for each mutant and
-ends with 1 if one survives that the list does not explain, or if one dies that it calls equivalent.
+tests until the first failure: those of ``make test`` first, then the slow ones for what survived.
+It writes a row for each mutant and ends with 1 if one survives that the list does not explain, or
+if one dies that it calls equivalent.
 
 Each mutant runs in a fork of a process that has imported the libraries, not the package. Compiled
 kernels are compiled anew for mutants of a file that holds some: callers keep what they inlined.
@@ -36,6 +37,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -281,7 +283,7 @@ def run_all(
     Raises
     ------
     MutantError
-        The tests of the list fail without any fault.
+        The tests of the list fail without any fault, or a worker fails.
     """
     os.environ.setdefault("CONSILIENCE_ROTATION", "0")  # the same parts of products every time
     for name in PRELOADED:
@@ -300,11 +302,14 @@ def run_all(
             if child == 0:
                 try:
                     work(mutants, marks, copy, number, workers)
-                finally:
-                    os._exit(0)
+                except BaseException:  # noqa: BLE001
+                    traceback.print_exc()
+                    os._exit(1)
+                os._exit(0)
             children.append(child)
-        for child in children:
-            os.waitpid(child, 0)
+        ends = [os.waitpid(child, 0)[1] for child in children]
+        if any(ends):
+            raise MutantError("a worker ended before its list did: what it said stands above")
         rows: dict[str, tuple[str, ...]] = {}
         for path in Path(folder).glob("rows-*.csv"):
             with open(path, newline="", encoding="utf-8") as file:
@@ -377,7 +382,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except MutantError as error:
         print(f"mutants: {error}", file=sys.stderr)
         return 2
-    if given.table or not given.names:
+    if (given.table or not given.names) and len(rows) == len(mutants):
         write_table(rows.values(), given.table or TABLE)
     killed = sum(row[3].startswith("killed") for row in rows.values())
     print(f"{killed} of {len(mutants)} killed")

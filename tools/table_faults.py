@@ -33,7 +33,7 @@ computed a step twice or said two things. Where the fault does not end, the run 
 8 and a sentence that names the site.
 
 Where a fault has several ends, kinds or boundaries, `make test-faults` puts it at one of them for
-each method, at the next on the next day (`CONSILIENCE_ROTATION`, told in the first lines of a run,
+each method, at the next on the next day (`CONSILIENCE_ROTATION`, told in the last lines of a run,
 repeats a day); `make test-nightly` puts it everywhere.
 
 Numbers stand for the tests below the tables. An empty cell is not tested, or fails.

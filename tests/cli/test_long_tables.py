@@ -52,7 +52,7 @@ def test_a_long_table_gives_what_the_wide_one_gives(tmp_path: Path, numbered: bo
 
 
 def prepared(root: Path, study: Path):  # type: ignore[no-untyped-def]
-    from consilience.sites.prepare import load
+    from consilience.sites.loaders import load
     from consilience.sites.source import read_source
     from consilience.sites.study import SiteFile, Study
 

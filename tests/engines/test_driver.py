@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from consilience.engines.base import Arrival
-from consilience.exceptions import ProtocolError, QuorumError, RunError
+from consilience.exceptions import EngineError, ProtocolError, QuorumError, RunError
 from consilience.methods.base import Ask, CoordinatorContext, Exchange, Preparation
 from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
+from consilience.methods.phases.opening import TOLD
 from consilience.testing.fakes import (
     Asynchronous,
     ClassSums,
@@ -22,6 +23,8 @@ from consilience.testing.fakes import (
     members,
     scripted,
 )
+from consilience.wire.envelope import Request
+from tests.engines.lying import altered, heard
 from tests.rotation import by_turns
 
 TABLES = {name: np.random.default_rng(ord(name)).normal(size=(40, 2)) for name in "abc"}
@@ -77,6 +80,88 @@ def test_bytes_that_are_no_reply_count_as_absence(data: bytes, tmp_path: Path) -
     assert "rejected" in (tmp_path / "events.jsonl").read_text()
     line = next(x for x in run.transcript if x.verdict == "absent")
     assert (line.round, line.site, line.disclosure) == (2, "b", "public")
+
+
+# --------------------------------------------------------------------------- what does not fit
+
+UNFIT = altered("sums", n=-7351)
+
+
+def test_a_site_whose_reply_does_not_fit_is_left_out_and_told(tmp_path: Path) -> None:
+    federated = scripted(federation(quorum=2), {(2, "b"): UNFIT})
+    run = MeanAndSD().run(federated, seed=1, out=tmp_path)
+    without = scripted(federation(quorum=2), {(2, "b"): "returns"})
+    assert run.result.to_files() == MeanAndSD().run(without, seed=1).result.to_files()
+    why = "mean-and-sd/sums.n: numbers that do not lie at 0 or above"
+    assert run.notes == (f"Site b was absent in one round: its reply was not accepted: {why}.",)
+    (line,) = heard(fake(federated).members["b"])
+    assert line == (
+        "The coordinator did not accept the reply to sums in round 2 and counts this site as "
+        f"absent there: {why}."
+    )
+    assert not any(heard(fake(federated).members[name]) for name in "ac")
+    assert "7351" not in (tmp_path / "events.jsonl").read_text() + str(run.transcript)
+
+
+@pytest.mark.parametrize("method", [MeanAndSD(), Asynchronous()], ids=["in order", "as they come"])
+def test_with_an_unfit_reply_a_killed_run_resumes_to_the_same(method: Any, tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    alter = UNFIT if method.name == "mean-and-sd" else altered("testing.pull", n=0)
+
+    def lying() -> Any:
+        return scripted(federation(quorum=2), {(2, "b"): alter})
+
+    whole = method.run(lying(), seed=1, out=tmp_path / "whole", run_id="r")
+    assert any("b was absent" in note for note in whole.notes)
+    # Where sites are heard as they come, what comes first follows the journal of each run.
+    in_order = method.name == "mean-and-sd"
+    for position in range(1, 40, 3):
+        federated, out, left = lying(), tmp_path / str(position), [position]
+
+        def count(kind: str, facts: Any, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+        try:
+            method.run(federated, seed=1, out=out, on_event=count, run_id="r")
+            break
+        except Killed:
+            run = method.run(federated, out=out, resume=True)
+        if in_order:
+            assert run.result.to_files() == whole.result.to_files()
+            assert run.notes == whole.notes
+        (out / "result.json").unlink()
+        again = method.run(federated, out=out, resume=True)
+        assert again.result.to_files() == run.result.to_files()
+        assert again.transcript == run.transcript
+        assert len(heard(fake(federated).members["b"])) <= 1
+    assert position > 6
+
+
+def test_a_site_that_cannot_be_told_is_left_out_all_the_same(tmp_path: Path) -> None:
+    class Deaf(FakeEngine):
+        def send(self, requests: Any) -> None:
+            if any(Request.from_bytes(data).step == TOLD for data in requests.values()):
+                raise EngineError("the folder is gone")
+            super().send(requests)
+
+    plain = federation(quorum=2)
+    deaf = Deaf(members(plain).values(), {(2, "b"): UNFIT})
+    run = MeanAndSD().run(dataclasses.replace(plain, engine=deaf), seed=1, out=tmp_path)
+    assert run.result.n == 80
+    assert "not told" in (tmp_path / "events.jsonl").read_text()
+
+
+def test_asked_again_a_site_that_lied_takes_part(tmp_path: Path) -> None:
+    federated = scripted(federation(), {(2, "b"): UNFIT})
+    with pytest.raises(QuorumError, match="b was absent: its reply was not accepted"):
+        MeanAndSD().run(federated, seed=1, out=tmp_path)
+    fake(federated).script = {}
+    run = MeanAndSD().run(federated, out=tmp_path, resume=True, retry_refused=True)
+    assert run.result.to_files() == MeanAndSD().run(federation(), seed=1).result.to_files()
 
 
 # --------------------------------------------------------------------------- asking again

@@ -25,6 +25,7 @@ from consilience.wire.codec import digest
 from consilience.wire.keys import KeyList, today
 from consilience.wire.signing import SigningKey, unseal
 from tests.engines.flower_parties import Parties, collect, here
+from tests.engines.lying import heard, lie
 from tests.exchange.cases import CASES as METHOD_CASES
 from tests.faults.cases import SITES, loader
 from tests.rotation import by_turns
@@ -114,6 +115,14 @@ def test_trouble_changes_no_result_of_any_method(name: str, seed: int) -> None:
         moved = dataclasses.replace(federation, engine=engine, deadline=DAY)
         found = case.method.run(moved, seed=SEED)
     assert found.result.to_files() == case.record.run.result.to_files()
+
+
+def test_a_site_whose_reply_does_not_fit_is_left_out_and_told(parties: Parties) -> None:
+    lie(parties.sites[BIRCH], "sums", n=-1)
+    parties.connect()
+    run = parties.run(quorum=1)
+    assert any(f"{BIRCH} was absent" in n and "not accepted" in n for n in run.notes)
+    assert len(heard(parties.sites[BIRCH])) == 1 and not heard(parties.sites[ASH])
 
 
 def test_each_question_is_computed_once_however_often_it_is_asked() -> None:

@@ -28,12 +28,14 @@ from consilience.exceptions import (
     StudyError,
     WireError,
 )
+from consilience.methods.base import Preparation
 from consilience.methods.mean_and_sd import MeanAndSD
-from consilience.sites.home import DiskHome, MemoryHome
+from consilience.sites.home import DiskHome, MemoryHome, sole
 from consilience.sites.site import Site
 from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.signing import SigningKey
+from tests.engines.lying import heard, lie
 from tests.faults.cases import CASES, GRANTED, SITES, Case, loader
 
 POLL = 0.02
@@ -169,6 +171,19 @@ def test_looks_become_rarer_while_nothing_happens(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(time, "monotonic", lambda: clock)
     waits = [pause(clock - waited, 0.5) for waited in (0.0, 0.01, 1.0, 4.0, 5.0, 3600.0)]
     assert waits == pytest.approx([0.002, 0.002, 0.1, 0.4, 0.5, 0.5])
+
+
+def test_a_site_whose_reply_does_not_fit_is_left_out_and_told(parties: Parties) -> None:
+    ash, birch = (parties.sites[name] for name in SITES)
+    lie(birch, "sums", n=-1)
+    with parties.watching():
+        run = parties.federation(quorum=1).run(MeanAndSD(), seed=11)
+        end = time.monotonic() + 20
+        while not heard(birch) and time.monotonic() < end:
+            time.sleep(POLL)
+    assert run.result.n == len(loader(SITES[0])(CASES["mean-and-sd"].columns, Preparation()).rows)
+    assert any(f"{birch.name} was absent" in n and "not accepted" in n for n in run.notes)
+    assert len(heard(birch)) == 1 and not heard(ash)
 
 
 # ------------------------------------------------------------------ what the coordinator accepts
@@ -528,16 +543,17 @@ def test_a_closed_run_is_not_answered(parties: Parties) -> None:
 
 
 def test_one_process_for_a_home(parties: Parties) -> None:
-    with parties.watching(SITES[0]):
-        time.sleep(0.1)
-        with pytest.raises(RunError, match="another process serves the home"):
-            watch(
-                parties.sites[SITES[0]],
-                parties.folder,
-                key=parties.keys[SITES[0]],
-                coordinators=[parties.coordinator.public],
-                once=True,
-            )
+    with (
+        sole(parties.sites[SITES[0]].home),
+        pytest.raises(RunError, match="another process serves the home"),
+    ):
+        watch(
+            parties.sites[SITES[0]],
+            parties.folder,
+            key=parties.keys[SITES[0]],
+            coordinators=[parties.coordinator.public],
+            once=True,
+        )
     watch(
         parties.sites[SITES[0]],
         parties.folder,

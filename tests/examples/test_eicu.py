@@ -13,7 +13,7 @@ import pytest
 from consilience import Run
 from consilience.engines.federation import Federation
 from consilience.engines.study_run import method_of, read_site_files
-from consilience.sites.prepare import load
+from consilience.sites.loaders import load
 from consilience.sites.source import read_source
 from consilience.sites.study import Study
 from consilience.testing.fakes import members, with_fixed_secrets

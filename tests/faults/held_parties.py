@@ -18,6 +18,7 @@ from typing import Any, Literal
 from consilience.engines.folder import watch
 from consilience.exceptions import ConsilienceError
 from consilience.sites.home import DiskHome
+from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.wire import files
 from consilience.wire.signing import SigningKey
@@ -25,6 +26,7 @@ from tests.faults.cases import SITES, loader
 from tests.faults.zygote import in_directory
 
 ASH = SITES[0]
+POLICY = Policy(max_runs=None)
 POLL = 0.02
 REASON = "the table of ward 7 is not final, says Dr Quill"
 Action = Literal["kill", "after", "full", ""]
@@ -89,7 +91,7 @@ def keep_watch(root: Path, trace: str, action: Action = "", at: int = 0) -> None
     Fate(root, trace, action, at)
     try:
         watch(
-            Site(ASH, loader(ASH), home=DiskHome(root / f"home-{ASH}"), hold="all"),
+            Site(ASH, loader(ASH), policy=POLICY, home=DiskHome(root / f"home-{ASH}"), hold="all"),
             root / "shared",
             key=SigningKey.load(root / f"keys-{ASH}"),
             coordinators=[SigningKey.load(root / "keys").public],

@@ -64,7 +64,8 @@ class Stage:
     @contextmanager
     def other_site(self) -> Iterator[None]:
         stop = threading.Event()
-        site = Site(BIRCH, loader(BIRCH), home=DiskHome(self.root / f"home-{BIRCH}"))
+        home = DiskHome(self.root / f"home-{BIRCH}")
+        site = Site(BIRCH, loader(BIRCH), policy=held_parties.POLICY, home=home)
         settings = {
             "key": self.keys[f"keys-{BIRCH}"],
             "coordinators": [self.keys["keys"].public],

@@ -20,6 +20,7 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import members, scripted
 from consilience.wire.envelope import Request
 from tests.methods.assisted import SIGNED, Parties, check_tables, parties
+from tests.rotation import by_turns
 
 DEFAULT = Policy(preset="consortium", share_response=True)
 OUTPUTS = ("predictor", "coefficients", "rows", "table")
@@ -375,13 +376,10 @@ def steps_and_rounds(them: Parties, how: AssistedGLM) -> dict[int, tuple[str, st
     return {r: (Request.from_bytes(d).step, s) for (r, s), d in engine.requests.items()}
 
 
-@pytest.mark.parametrize(
-    "moment",
+@by_turns(
     ["contribute", "receive", "finish", "record"],
-)
-@pytest.mark.parametrize(
-    "action",
     ["refused", "absent", "late"],
+    names="moment, action",
 )
 def test_a_partner_lost_and_the_run_resumed(moment: str, action: Any, tmp_path: Path) -> None:
     them = parties("normal", n=120, sizes=(3, 4, 2), seed=10)

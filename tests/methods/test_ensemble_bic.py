@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 
 from consilience import EnsembleClustering
-from consilience.exceptions import ParameterError, QuorumError
-from consilience.methods.ensemble_clustering.pooling import check_ballots, number_by_bic
+from consilience.exceptions import ParameterError
+from consilience.methods.ensemble_clustering.messages import Settings, VoteRequest
+from consilience.methods.ensemble_clustering.pooling import number_by_bic
+from consilience.methods.phases.vote import Ballot
 from consilience.report.methods.ensemble_clustering import REPORT
 from tests.methods.coded import sequences
 from tests.methods.test_ensemble_clustering import cluster, draw
 from tests.methods.test_ensemble_coded import run_of
 from tests.report.told import check_told, spoken
+from tests.wire.replies import refusal
 
 NAN = float("nan")
+REQUEST = VoteRequest(settings=Settings("kmeans", "full", 0, 3, 1, 1, None, 0).to_json())
 
 
 @pytest.mark.parametrize(
@@ -43,9 +47,11 @@ def test_sums_over_what_every_site_scored(
     ("vote", "scores"), [(2, [1, 2]), (2, [1, 2, np.inf]), (4, [1, 2, 3]), (-1, [1, 2, 3])]
 )
 def test_votes_that_cannot_be_are_refused(vote: int, scores: list[float]) -> None:
-    check_ballots({"a": 0}, {"a": np.full(3, NAN)}, 3)
-    with pytest.raises(QuorumError, match="site b sent a vote that does not fit"):
-        check_ballots({"a": 1, "b": vote}, {"a": np.zeros(3), "b": np.asarray(scores, float)}, 3)
+    def judged(vote: int, scores: Any) -> str:
+        return refusal(Ballot, {"choice": vote, "scores": np.asarray(scores, float)}, REQUEST)
+
+    assert judged(0, [NAN] * 3) == judged(3, [1, 2, 3]) == ""
+    assert judged(vote, scores).startswith("vote/ballot")
 
 
 def test_the_sum_chooses_where_the_vote_does_not() -> None:

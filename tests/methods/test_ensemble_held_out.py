@@ -12,14 +12,13 @@ from consilience import EnsembleClustering, Policy
 from consilience.estimators.entry_paths import KMeansPath
 from consilience.estimators.held_out_entries import held_out_errors
 from consilience.exceptions import DisclosureError, ParameterError, QuorumError
-from consilience.methods.ensemble_clustering.judging import MAX_STARTS, _checked, judge
+from consilience.methods.ensemble_clustering.judging import MAX_STARTS, judge
 from consilience.methods.ensemble_clustering.messages import MAX_FOLDS, Judged, JudgeRequest
 from consilience.methods.ensemble_clustering.result import EnsembleClusteringResult
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
-from consilience.wire.disclosure import relayed
-from consilience.wire.message import Disclosure
 from tests.methods.test_ensemble_clustering import SIZES, cluster, draw, labels, released
+from tests.wire.replies import refusal
 
 
 def test_it_finds_the_number_of_separated_classes() -> None:
@@ -181,19 +180,19 @@ def test_more_than_a_site_judges_is_refused_by_the_site() -> None:
         (1.0, 10.0, np.nan),
     ],
 )
-def test_errors_that_fit_no_question_name_the_site(
-    errors: float, entries: float, se: float
-) -> None:
-    def reply(errors: float, entries: float, se: float) -> Judged:
-        return Judged(
-            errors=relayed(np.full((5, 3), errors), Disclosure.AGGREGATE),
-            entries=relayed(np.full(5, entries), Disclosure.AGGREGATE),
-            se=relayed(np.full(3, se), Disclosure.MODEL),
-        )
+def test_errors_that_fit_no_question(errors: float, entries: float, se: float) -> None:
+    def judged(errors: float, entries: float, se: float, n_folds: int = 5) -> str:
+        fields = {
+            "errors": np.full((5, 3), errors),
+            "entries": np.full(5, entries),
+            "se": np.full(3, se),
+        }
+        request = JudgeRequest(n_folds=n_folds, max_clusters=3, n_init=1)
+        return refusal(Judged, fields, request)
 
-    assert _checked("b", reply(1.0, 10.0, 1.0), 5, 3) is not None
-    with pytest.raises(QuorumError, match="site b sent errors that do not fit"):
-        _checked("b", reply(errors, entries, se), 5, 3)
+    assert judged(1.0, 10.0, 1.0) == ""
+    assert judged(errors, entries, se)
+    assert "no held-out entries" in judged(1.0, 10.0, 1.0, n_folds=4)
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,25 @@ from sklearn.preprocessing import StandardScaler
 from consilience import Columns, FederatedCommunityBayes, Federation, Policy, Preparation
 from consilience.datasets.simulate_wide import community_classes
 from consilience.estimators.community_bayes import CommunityBayesClassifier
-from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
+from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.methods.federated_community_bayes import pooling
 from consilience.methods.federated_community_bayes.curvature import row_factors
-from consilience.methods.federated_community_bayes.messages import packed, unpacked
+from consilience.methods.federated_community_bayes.messages import (
+    Fit,
+    Fitted,
+    Rank,
+    Ranks,
+    packed,
+    unpacked,
+)
 from consilience.methods.federated_community_bayes.ranks import class_ranks, thin_pairs
 from consilience.methods.federated_community_bayes.result import FederatedCommunityBayesResult
 from consilience.methods.federated_community_bayes.survey import Tree, tree_of
 from consilience.numerics import multinomial
 from consilience.numerics.rank_correlation import skeptic, spearman
-from consilience.wire.disclosure import Limits
+from consilience.wire.disclosure import Limits, relayed
+from consilience.wire.message import Disclosure
+from tests.wire.replies import refusal
 
 Array = NDArray[np.float64]
 Tables = dict[str, pd.DataFrame]
@@ -160,10 +169,25 @@ def test_packed_fits_come_out_as_they_went_in() -> None:
     head, matrix = unpacked(packed(np.arange(4.0), curvature=root.T @ root), 4, 4)
     np.testing.assert_array_equal(head, np.arange(4.0))
     np.testing.assert_allclose(matrix, root.T @ root)
-    with pytest.raises(ProtocolError):
-        unpacked(np.zeros(13), 4, 4)
-    with pytest.raises(ProtocolError):
-        unpacked(packed(np.arange(2.0), curvature=np.array([[1.0, 2.0], [2.0, 1.0]])), 2, 2)
+
+
+def test_fits_that_no_rows_have() -> None:
+    """Of two communities of a column each, and two classes: two coefficients and a curvature."""
+    communities = relayed((np.array([0]), np.array([1])), Disclosure.AGGREGATE)
+    request = Fit(settings="", communities=communities)
+    good = packed(np.array([0.1, 7.0]), curvature=np.array([[20.0, 1.0], [1.0, 300.0]]))
+    nothing = np.zeros(0)
+
+    def judged(*fits: Array, classes: int = 2) -> str:
+        return refusal(Fitted, {"fits": fits}, request, {"rows": 80, "classes": classes})
+
+    assert judged(good, nothing) == ""
+    assert judged(good) and judged(good, nothing, nothing)
+    for place, value in ((2, 81.0), (3, 200.0), (4, -1.0), (0, np.nan)):
+        wrong = np.where(np.arange(5) == place, value, good)
+        assert judged(good, wrong), place
+    assert judged(good[:-1], nothing) and judged(good, nothing, classes=3)
+    assert judged(good, nothing, classes=1)
 
 
 # --------------------------------------------------------------------------- one-shot
@@ -341,8 +365,10 @@ def test_withheld_ranks_come_from_the_others() -> None:
 )
 def test_tables_that_are_no_correlations_are_not_believed(table: Array) -> None:
     p = 3 if len(table) == 3 and not np.array_equal(table, np.eye(3)) else 2
-    with pytest.raises(ProtocolError):
-        pooling.pool_ranks([(table,)], np.array([[50]]), p)
+    good, known = np.eye(p), {"p": p, "K": 2}
+    assert refusal(Ranks, {"tables": (good, good[:0, :0])}, Rank(settings=""), known) == ""
+    assert refusal(Ranks, {"tables": (good, table)}, Rank(settings=""), known)
+    assert refusal(Ranks, {"tables": (good,)}, Rank(settings=""), known)
 
 
 def test_protected_ranks_leave_rare_values_out() -> None:

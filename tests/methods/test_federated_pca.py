@@ -18,7 +18,7 @@ from consilience.exceptions import DataError, ParameterError, ProtocolError, Quo
 from consilience.methods.base import Columns, Preparation, SiteData
 from consilience.methods.federated_pca import FederatedPCA
 from consilience.methods.federated_pca.groups import groups_of, leaves_of, merged
-from consilience.methods.federated_pca.messages import LEVELS, Told
+from consilience.methods.federated_pca.messages import LEVELS, Moments, Settings, Told
 from consilience.methods.federated_pca.model import arrays_of, model_of
 from consilience.methods.federated_pca.pooling import folds_of, pool_of
 from consilience.methods.federated_pca.result import FederatedPCAResult
@@ -30,6 +30,7 @@ from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.envelope import Reply
 from consilience.wire.message import Disclosure
 from tests.reference.rest_of_row import squared_errors
+from tests.wire.replies import refusal
 
 P, RANK = 15, 4
 SIMULATION = Policy(preset="simulation")
@@ -465,10 +466,20 @@ def test_units_do_not_matter(unit: float) -> None:
     )
 
 
-@pytest.mark.parametrize(("unit", "words"), [(1e-40, "too small"), (1e80, "too large")])
-def test_units_that_no_model_can_have(unit: float, words: str) -> None:
-    with pytest.raises(StudyError, match=f'{words} for a model.*standardize to "pooled"'):
+@pytest.mark.parametrize(
+    ("unit", "error", "words"),
+    [(1e-40, StudyError, "too small"), (1e80, QuorumError, "too large")],
+)
+def test_units_that_no_model_can_have(unit: float, error: type, words: str) -> None:
+    with pytest.raises(error, match=f'{words} for a model.*standardize to "pooled"'):
         run({s: unit * x[:, :6] for s, x in TABLES.items()})
+
+
+def test_a_site_in_units_that_no_model_can_have_is_left_out() -> None:
+    tables = {s: x[:, :6] * (1e80 if s == "b" else 1.0) for s, x in TABLES.items()}
+    found = FederatedPCA().run(federation_of(tables, quorum=2), seed=0)
+    assert found.result.sites == ("a", "c")
+    assert any("b was absent" in note and "too large for a model" in note for note in found.notes)
 
 
 # --------------------------------------------------------------------------- what came cannot be
@@ -501,20 +512,27 @@ GOOD = ([20, 30], [[0.0, 1.0], [2.0, 3.0]], [[4.0, 1.0, 4.0], [4.0, -1.0, 4.0]])
     ],
 )
 def test_moments_of_no_rows(wrong: Any) -> None:
-    assert pool_of({"a": reply_of(*GOOD)}, 2).together().n == 50
-    with pytest.raises(ProtocolError, match="site a sent"):
-        pool_of({"a": reply_of(*wrong)}, 2)
+    def judged(*moments: Any, n_splits: int = 2) -> str:
+        names = ("counts", "means", "products")
+        fields = {name: np.asarray(value) for name, value in zip(names, moments, strict=True)}
+        request = Moments(settings=Settings(n_splits).to_json())
+        return refusal(Told, fields, request, {"p": 2})
+
+    assert judged(*GOOD) == ""
+    assert "number of groups" in judged(*GOOD, n_splits=1)
+    assert judged(*wrong).startswith("federated-pca/told")
+    assert pool_of({"a": reply_of(*GOOD)}).together().n == 50
 
 
 def test_folds_are_even_and_apart() -> None:
     def groups(g: int, n: int) -> Told:
         return reply_of([n] * g, np.zeros((g, 2)), np.tile([1.0, 0.0, 1.0], (g, 1)))
 
-    pool = pool_of({"a": groups(1, 50), "b": groups(2, 40), "c": groups(5, 30)}, 2)
+    pool = pool_of({"a": groups(1, 50), "b": groups(2, 40), "c": groups(5, 30)})
     folds = folds_of(pool, 5)
     assert folds["c"] == (0, 1, 2, 3, 4) and len(set(folds["b"])) == 2
     assert set(folds["a"]).isdisjoint(folds["b"])
-    alone = folds_of(pool_of({"a": groups(1, 50), "b": groups(2, 40)}, 2), 5)
+    alone = folds_of(pool_of({"a": groups(1, 50), "b": groups(2, 40)}), 5)
     assert sorted(f for of in alone.values() for f in of) == [0, 1, 2]
 
 

@@ -13,15 +13,15 @@ from sklearn.model_selection import LeaveOneGroupOut
 
 from consilience import Columns, Federation, Preparation, load_run
 from consilience.estimators.sparse_qda import SparseQDA
-from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
+from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.methods.federated_sparse_qda import FederatedSparseQDA, choosing
-from consilience.methods.federated_sparse_qda.messages import Products
-from consilience.methods.federated_sparse_qda.pooling import SiteProducts
+from consilience.methods.federated_sparse_qda.messages import Moments, Products
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
-from consilience.wire.disclosure import received
+from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 from tests.methods.sparse_qda import draw, federation_over, labels, names, rows
+from tests.wire.replies import refusal
 
 EXACT: dict[str, Any] = {"holdout": 0.0, "tol": 1e-13}
 
@@ -548,16 +548,28 @@ def test_a_thousand_columns() -> None:
     assert 10_000 < sent < 1000**2
 
 
-def test_squares_that_are_negative_are_not_pooled() -> None:
-    packed = np.array([[2.0, 0.5, 1.0], [2.0, 0.5, -1.0]])
-    for values, fine in ((np.abs(packed), True), (packed, False)):
-        reply = Products(products=received(values, Disclosure.AGGREGATE))
-        columns, block = np.arange(2), np.ones(2, dtype=np.int64)
-        if fine:
-            assert SiteProducts.of({"a": reply}, columns, block, ("no", "yes")).sums["a"]
-            continue
-        with pytest.raises(ProtocolError, match="site a sent moments that cannot be"):
-            SiteProducts.of({"a": reply}, columns, block, ("no", "yes"))
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([[2.0, 0.5, 1.0], [2.0, 0.5, 1.0]], ""),
+        ([[2.0, np.nan, 1.0], [np.nan] * 3], ""),
+        ([[2.0, 0.5, 1.0], [2.0, 0.5, -1.0]], "no rows have"),
+        ([[2.0, 1.5, 1.0], [2.0, 0.5, 1.0]], "no rows have"),
+        ([[2.0, 0.5, 1.0], [2.0, 0.5, 1.1]], "other rows than the spreads"),
+        ([[2.0, 0.5], [2.0, 0.5]], "not what was declared"),
+    ],
+)
+def test_products_that_rows_of_the_spreads_have_not(values: Any, words: str) -> None:
+    request = Moments(
+        settings="",
+        features=np.array([True, False, True]),
+        classes=np.ones(2, dtype=bool),
+        labels=relayed(np.ones(2, dtype=np.int64), Disclosure.AGGREGATE),
+    )
+    squares = np.array([[2.0, 9.0, 1.0], [2.0, 9.0, 1.0]])
+    known = {"K": 2, "squares": squares, "sizes": 2 * squares}
+    found = refusal(Products, {"products": np.array(values)}, request, known)
+    assert words in found and bool(words) == bool(found)
 
 
 def test_the_gap_of_a_path_is_the_largest_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ import pytest
 from consilience import Columns, Federation, Run
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import (
-    ConsilienceError,
     ParameterError,
     ProtocolError,
     QuorumError,
@@ -510,6 +509,8 @@ ODD: dict[str, tuple[str, dict[str, Any]]] = {
     "narrower sums": ("round", {"sums": lambda v: np.array(v)[:, :-1]}),
     "negative squares": ("round", {"sums": lambda v: -np.array(v)}),
     "no sums of squares": ("round", {"sums": cell_of(1e9, 1)}),
+    "more events than there are": ("round", {"sums": cell_of(1e6, 0)}),
+    "more entities than there are": ("round", {"sums": cell_of(1e6, -2)}),
     "a status that is none": ("round", {"status": lambda v: np.array(v) + 7}),
     "fewer classes": (
         "round",
@@ -518,13 +519,21 @@ ODD: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("odd", ODD)
-def test_odd_replies_stop_the_run_and_name_the_site(odd: str) -> None:
+@pytest.mark.parametrize("odd", [odd for odd, (step, _) in ODD.items() if step != "round"])
+def test_odd_replies_at_the_beginning_stop_the_run_and_name_the_site(odd: str) -> None:
     step, changes = ODD[odd]
-    with pytest.raises(ConsilienceError) as caught:
+    with pytest.raises(QuorumError) as caught:
         answering(step, **changes)
-    assert isinstance(caught.value, ProtocolError | QuorumError), type(caught.value)
-    said(caught.value, "site-1")
+    said(caught.value, "site-1", "not accepted")
+
+
+@pytest.mark.parametrize("odd", [odd for odd, (step, _) in ODD.items() if step == "round"])
+def test_odd_replies_in_a_round_are_as_none(odd: str) -> None:
+    step, changes = ODD[odd]
+    run = answering(step, **changes)
+    sound(run)
+    assert any("site-1 was absent" in note and "not accepted" in note for note in run.notes)
+    assert not run.result.reported[1:, 1].any()
 
 
 @pytest.mark.parametrize(

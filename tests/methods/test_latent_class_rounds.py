@@ -13,7 +13,7 @@ import pytest
 
 from consilience import Run
 from consilience.engines.local import LocalEngine
-from consilience.methods.latent_class_regression import rows
+from consilience.methods.latent_class_regression import rounds, rows
 from consilience.methods.latent_class_regression.rounds import BETAS, Rounds
 from consilience.testing.fakes import members
 from tests.methods.latent import by_site, events, federation, study
@@ -236,13 +236,15 @@ def test_rounding_of_sums_decides_nothing(seed: int, monkeypatch: pytest.MonkeyP
     tables = by_site(events(8, n_classes=3, sigma=0.5, seed=seed), [4, 4])
     method = study(n_classes=3, settle_rounds=3)
     plain = method.run(federation(tables), seed=3).result
-    exact, rng = Rounds.check, np.random.default_rng(seed)
+    exact, rng = rounds._told, np.random.default_rng(seed)
 
-    def rounded(self: Rounds, site: str, reply: Any) -> np.ndarray:
-        sums = exact(self, site, reply)
-        return sums * (1.0 + 2e-16 * rng.integers(-3, 4, size=sums.shape))
+    def rounded(replies: Any) -> dict[str, np.ndarray]:
+        return {
+            site: sums * (1.0 + 2e-16 * rng.integers(-3, 4, size=sums.shape))
+            for site, sums in exact(replies).items()
+        }
 
-    monkeypatch.setattr(Rounds, "check", rounded)
+    monkeypatch.setattr(rounds, "_told", rounded)
     other = method.run(federation(tables), seed=3).result
     for name in SAME:
         np.testing.assert_allclose(

@@ -315,9 +315,9 @@ def of_a_classifier() -> dict[str, Any]:
 
 HOSTILE: dict[str, tuple[Callable[[], Any], str]] = {
     "columns": (lambda: linear(4), "4 columns"),
-    "NaN coefficients": (lambda: linear(value=np.nan), "could not be read"),
-    "infinite coefficients": (lambda: linear(value=np.inf), "could not be read"),
-    "predictions overflow": (lambda: linear(value=1e308), "finite"),
+    "NaN coefficients": (lambda: linear(value=np.nan), "not finite"),
+    "infinite coefficients": (lambda: linear(value=np.inf), "not finite"),
+    "predictions overflow": (lambda: linear(value=1e308), "too large"),
     "untrusted type": (untrusted, ""),
     "zip bomb": (bomb, ""),
     "deep archive": (deep, ""),
@@ -396,6 +396,13 @@ def test_an_odd_selection_fails_its_site_at_most(name: str) -> None:
     assert result.summary()
     assert result.to_frame() is not None
     result.to_files()
+
+
+@pytest.mark.parametrize("variance", [0.0, 1e-200])
+def test_a_response_that_does_not_vary_is_no_fit(variance: float) -> None:
+    change = altered_field(variance=np.full(1, variance))
+    result = with_altered(draw([0, 0, 1, 0], 80), "s3", change, quorum=3).result
+    assert "a response that does not vary" in result.left_out["s3"]
 
 
 ODD_LOSSES: dict[str, dict[str, Any]] = {
@@ -505,7 +512,8 @@ def test_odd_predictions_by_reference(made: Any) -> None:
         rule="spectral",
         gain_folds=0,
     )
-    assert run.result.left_out == {"s2": "its predictions do not fit the reference points"}
+    assert list(run.result.left_out) == ["s2"]
+    assert "its reply was not accepted" in run.result.left_out["s2"]
     assert len(run.result.sites) == 5
 
 

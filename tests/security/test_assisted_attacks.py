@@ -19,8 +19,8 @@ import consilience
 from consilience.exceptions import DataError
 from consilience.methods.assistance_test.messages import SketchRequest, TestRequest
 from consilience.methods.assisted_glm import AssistedGLM
+from consilience.methods.assisted_glm.closing import ConcludeRequest
 from consilience.methods.assisted_glm.messages import (
-    ConcludeRequest,
     ContributeRequest,
     FinishRequest,
     ReceiveRequest,

@@ -24,6 +24,7 @@ from consilience.wire import codec
 from consilience.wire.disclosure import replaced
 from consilience.wire.envelope import Reply
 from tests.exchange.cases import CASES, Case
+from tests.security.hostile import reads_all
 
 BY_NAME = {attack.name: attack for attack in SUITE}
 OF_METHODS = tuple(a for a in SUITE if a.concerns == "method" or a.name.startswith("message: "))
@@ -59,7 +60,7 @@ def test_attacks_on_every_envelope(attack: Attack, name: str) -> None:
 
 
 def test_names_are_distinct() -> None:
-    assert len(BY_NAME) == len(SUITE) == 40
+    assert len(BY_NAME) == len(SUITE) == 41
     assert len(OF_ENVELOPES) == 19
 
 
@@ -169,9 +170,17 @@ def test_without_the_checks_of_replies(name: str, monkeypatch: pytest.MonkeyPatc
 )
 def test_without_the_checks_of_declarations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "check_shape", lambda *args: None)
+    monkeypatch.setattr(codec, "_within_reason", lambda *args: True)
     if name in ("object array", "huge shape"):
         monkeypatch.setattr(codec, "_array_from_wire", lambda raw: np.zeros(3))
     assert verdict(f"message: {name}") == "open"
+
+
+def test_without_a_judge_of_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attacks, "_VALUES", 1000)
+    assert verdict("altered value") == "blocked"
+    reads_all(monkeypatch)
+    assert verdict("altered value") == "open"
 
 
 def test_without_the_check_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:

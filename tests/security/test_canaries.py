@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from consilience.sites import computing as site_module
 from consilience.testing.attacks import SUITE
 from consilience.testing.canaries import Canary, find_canaries, number_canary, plant
 from consilience.testing.fakes import Failing, federation_of
+from consilience.wire.message import message_type
 from tests.exchange.cases import CASES, Case
 
 CANARIES = {attack.name: attack for attack in SUITE if attack.name.startswith("canaries")}
@@ -98,12 +100,15 @@ def test_a_leak_is_found(how: str) -> None:
     assert "was found in" in evidence
 
 
-def test_a_leak_through_a_public_field_is_found() -> None:
+def test_a_leak_through_a_public_field_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def function(message: Any, data: SiteData, state: Any, site: Any) -> Any:
         said = str(data.id[0])  # type: ignore[index]
         return opening.Opened(feature_names=data.feature_names, preset=said), state
 
     with replaced_function(opening.STEPS[0], function):
+        assert verdict()[0] == "blocked", "it is none of the presets"
+        fields = message_type(opening.Opened).fields
+        monkeypatch.setitem(fields, "preset", dataclasses.replace(fields["preset"], choices=()))
         found, evidence = verdict()
     assert found == "open"
     assert "id was found in" in evidence

@@ -40,6 +40,7 @@ from consilience.wire.envelope import Reply
 from consilience.wire.message import Disclosure
 from tests.methods.test_federated_community_bayes import federation, tables_of
 from tests.methods.test_meta_clustering import numbers
+from tests.security.hostile import reads_all
 
 Array = NDArray[np.float64]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
@@ -69,6 +70,7 @@ def hostile(table: pd.DataFrame, policy: Any, *questions: Ask, s: Settings | Non
     made = Federation.local({"s": table}, columns=columns, policy=policy)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Answered):
         patch.setattr(FederatedCommunityBayes, "coordinate", coordinate)
+        reads_all(patch)
         FederatedCommunityBayes().run(made, seed=3)
     return found
 

@@ -50,6 +50,7 @@ from tests.methods.test_reference_averaging import (
     federation_over,
     spread_rows,
 )
+from tests.security.hostile import reads_all
 
 Array = NDArray[np.float64]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
@@ -82,6 +83,7 @@ def hostile(
     learner = "logistic" if levels else "ridge"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Answered):
         patch.setattr(ReferenceAveraging, "coordinate", coordinate)
+        reads_all(patch)
         ReferenceAveraging(estimator=learner).run(federation, seed=seed)
     return found[0]
 

@@ -21,6 +21,7 @@ from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, QuorumError, RunError
 from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.methods.phases.opening import Heard
 from consilience.sites import home as home_module
 from consilience.sites.home import DiskHome, MemoryHome
 from consilience.sites.jobs import (
@@ -141,6 +142,7 @@ def test_only_values_for_each_record_may_be_held() -> None:
     public = Question()
     assert [holds("per-record", c) for c in (record, public, None)] == [True, False, False]
     assert [holds("all", c) for c in (record, public, None)] == [True, True, False]
+    assert not holds("all", Heard()), "nobody waits for it"
     assert [holds("none", c) for c in (record, public, None)] == [False, False, False]
 
 

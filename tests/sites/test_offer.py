@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,14 +12,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from consilience.engines.federation import Federation
+from consilience.engines.local import LocalEngine
 from consilience.exceptions import DataError, ParameterError, StudyError
-from consilience.methods.base import Columns, Preparation, SiteData
-from consilience.sites.loaders import file_site
+from consilience.methods.base import Columns, Method, Preparation, SiteData
+from consilience.methods.federated_pca import FederatedPCA
+from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.sites.loaded import Loaded
+from consilience.sites.loaders import file_site, memory_site
 from consilience.sites.offer import propose
 from consilience.sites.own_columns import SiteColumns
-from consilience.sites.prepare import Loaded, load_with_report
+from consilience.sites.prepare import load_with_report
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile
+from consilience.testing.record import record_of
+from consilience.wire.envelope import Reply
 
 RNG = np.random.default_rng(3)
 N = 60
@@ -130,6 +138,7 @@ def told(count: int, columns: Columns, **preparation: Any) -> Any:
     return data.feature_names, data.foreign_levels
 
 
+OFFERED = {"stage": ("1", "2"), "sex": ("f", "m")}
 STAGED = Columns(features=("age", "stage"), levels={"stage": ("1", "2", "3")})
 
 
@@ -160,6 +169,52 @@ def test_many_are_told(few: int) -> None:
         read_source(table), STAGED, Preparation(categorical="onehot"), own, min_records=few
     )
     assert staged.data.foreign_levels == ("stage",)
+
+
+LEVELS = ("1", "2", "3")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9, 25])
+@pytest.mark.parametrize("declared", [LEVELS[:2], LEVELS[1:], LEVELS])
+def test_a_list_of_levels_answers_whatever_the_table_holds(
+    declared: tuple[str, ...], rows: int
+) -> None:
+    """Else a study that leaves levels out would count, by yes and no, to `min_records`."""
+    table = TABLE.assign(stage=np.where(TABLE.index < rows, 3, 1))
+    columns = Columns(features=("age", "stage"), levels={"stage": declared})
+    loaded = load(columns, table, categorical="treatment")
+    undeclared = tuple(level for level in LEVELS if level not in declared)
+    assert loaded.data.foreign_levels == ("stage",) * bool(undeclared)
+    (stage,) = (column for column in loaded.report.columns if column.name == "stage")
+    assert stage.foreign == undeclared
+
+
+def replies_to(method: Method, odd: dict[str, Any]) -> dict[Any, Reply]:
+    """All that leaves a site where six rows hold something odd, by round and site."""
+    tables = {name: TABLE.astype({"stage": str, "dose": str}) for name in ("a", "b")}
+    for column, what in odd.items():
+        tables["a"].loc[:5, column] = what
+    own = SiteColumns(offered={**OFFER, "stage": ["1", "2"]})
+    columns = Columns(features=("age", "dose", "stage", "sex"), levels=OFFERED)
+    rules = Preparation(categorical="treatment", missing="complete-rows")
+
+    def federation() -> Federation:
+        engine = LocalEngine([memory_site(name, tables[name], own=own) for name in tables])
+        return Federation(engine, columns, rules)
+
+    replies = record_of(method, federation).replies
+    return {key: dataclasses.replace(Reply.from_bytes(d), run="") for key, d in replies.items()}
+
+
+@pytest.mark.parametrize("method", [FederatedPCA(), MeanAndSD()])
+@pytest.mark.parametrize(
+    "odd", [{"stage": "unknown"}, {"dose": "text"}, {"dose": "inf"}, {"stage": "9", "dose": "x"}]
+)
+def test_what_is_odd_in_a_few_rows_leaves_as_if_it_were_not_there(
+    method: Method, odd: dict[str, Any]
+) -> None:
+    """Byte for byte, in every message of the run."""
+    assert replies_to(method, odd) == replies_to(method, dict.fromkeys(odd))
 
 
 def of_person(who: int, table: pd.DataFrame) -> SiteData | str:

@@ -13,8 +13,10 @@ import pytest
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.methods.base import Columns, Preparation, SiteData
 from consilience.sites.encoding import feature_names
+from consilience.sites.loaded import Loaded
+from consilience.sites.loaders import load
 from consilience.sites.own_columns import SiteColumns, Unit
-from consilience.sites.prepare import Loaded, load, load_with_report
+from consilience.sites.prepare import load_with_report
 from consilience.sites.source import read_source
 from consilience.wire.moment_facts import Coded
 

@@ -13,8 +13,8 @@ from consilience.engines.federation import Federation
 from consilience.methods.base import Columns, Preparation
 from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.sites import loaders
+from consilience.sites.loaded import Loaded
 from consilience.sites.loaders import file_site
-from consilience.sites.prepare import Loaded
 from consilience.sites.prepared_cache import FOLDER, KEEP, PreparedCache, purge_prepared
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import ConsilienceError, DataError, StudyError
-from consilience.sites.prepare import load
+from consilience.sites.loaders import load
 from consilience.sites.reference import read_reference
 from consilience.sites.source import Source, read_source
 from consilience.sites.study import SiteFile, Study

@@ -55,24 +55,24 @@ class _Interrupted:
             self._gone = isinstance(self._error, Killed)
             raise self._error
 
-    def open(self, path: Any, flags: int, *rest: Any) -> int:
+    def open(self, path: Any, flags: int, *rest: Any, **where: Any) -> int:
         if flags & os.O_EXCL:
             self._at("open")
-        return os.open(path, flags, *rest)
+        return os.open(path, flags, *rest, **where)
 
     def fsync(self, handle: int) -> None:
         self._fsyncs += 1
         self._at("fsync" if self._fsyncs == 1 else "fsync-directory")
         os.fsync(handle)
 
-    def replace(self, old: Any, new: Any) -> None:
+    def replace(self, old: Any, new: Any, **where: Any) -> None:
         self._at("replace")
-        os.replace(old, new)
+        os.replace(old, new, **where)
         self._at("replaced")
 
-    def unlink(self, path: Any) -> None:
+    def unlink(self, path: Any, **where: Any) -> None:
         if not self._gone:  # the dead clean nothing up
-            os.unlink(path)
+            os.unlink(path, **where)
 
 
 @contextmanager

@@ -51,12 +51,18 @@ class Bins:
         Disclosure.PUBLIC, ("e",), audience="site", doc="edges of the bins, ascending"
     )
 
+    def lengths(self) -> dict[str, int]:
+        """Bins between the edges."""
+        return {"b": len(self.edges) - 1}
+
 
 @message("pooled-histogram/bin-counts", version=1)
 class BinCounts:
     """How many rows lie in each bin; NaN where the site withholds the count."""
 
-    counts: Released = sends(Disclosure.AGGREGATE, ("b",), gaps=True, doc="rows in each bin")
+    counts: Released = sends(
+        Disclosure.AGGREGATE, ("b",), gaps=True, low=0, high=1 << 50, doc="rows in each bin"
+    )
 
 
 @step("bins")

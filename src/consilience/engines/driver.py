@@ -7,19 +7,25 @@ first ask without all its replies is put to the sites again, and they repeat wha
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from consilience.engines.base import Arrival, Engine, Key
 from consilience.engines.rundir import RunStore
-from consilience.exceptions import ProtocolError, WireError
+from consilience.exceptions import ConsilienceError, ProtocolError, WireError
 from consilience.methods.base import Absent, Ask, CoordinatorContext, Method, Refused, Replies
+from consilience.methods.phases import opening
 from consilience.methods.phases.prepare import exchange, steps_of
 from consilience.methods.result import Result
 from consilience.numerics.parallel import one_thread
-from consilience.wire.codec import decode_message, digest, encode_message
+from consilience.sites.encoding import feature_names
+from consilience.wire.codec import decode_message, decode_reply, digest, encode_message
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.journal import JournaledAsk
+
+_TOLD = 10**8
+"""Beyond all rounds: where sites are told that a reply was not accepted."""
 
 OnEvent = Callable[[str, dict[str, Any]], None]
 
@@ -57,7 +63,7 @@ class Driver:
         self._round = 0
         self._open: dict[Key, bytes] = {}
         # What was read of requests and replies that are under way, to read long ones once.
-        self._asked: dict[Key, Request] = {}
+        self._asked: dict[Key, tuple[Request, Any, Mapping[str, Any]]] = {}
         self._read: dict[Key, tuple[Reply, Any]] = {}
         self._sent: set[Key] = set()
         self._step_of: dict[int, str] = {}
@@ -123,7 +129,7 @@ class Driver:
                 sealed=self._engine.seals,
             )
             request = self._request(ask.step, site, encoded[site])
-            self._asked[(self._round, site)] = request
+            self._asked[(self._round, site)] = request, messages[site], ask.known.get(site, {})
             self._open[(self._round, site)] = request.to_bytes()
         if self._round not in self._journal.delivered:
             self._journal.deliver(self._round, self._gather(ask))
@@ -206,24 +212,63 @@ class Driver:
             except WireError as error:
                 self._journal.absent(arrival.key, f"its reply was not accepted: {error.public}")
                 self._store.event("rejected", round=round_, site=site, reason=str(error))
+                self._tell_site(arrival.key, error.public)
         read = self._read.get(arrival.key)
         refused = read is not None and read[0].status == "refused"
         kind = "refused" if refused else self._journal.replies[arrival.key].kind
         self._tell("arrived", round=round_, site=site, outcome=kind)
 
     def _check(self, arrival: Arrival) -> None:
+        """Judge a reply by its envelope, and its message by what that declares (`decode_reply`)."""
         round_, site = arrival.key
         reply = Reply.from_bytes(arrival.data or b"")
-        request = self._asked[arrival.key]
+        request, question, known = self._asked[arrival.key]
         expected = (request.run, round_, request.attempt, request.step, site)
         if (reply.run, reply.round, reply.attempt, reply.step, reply.site) != expected:
             raise WireError("a reply to another question")
         message = None
         if reply.status == "reply":
-            message = decode_message(reply.message)
+            known = {**self._known(reply.step), **known}
+            roles = self._ctx.roles
+            message = decode_reply(reply.message, question, known, site=site, roles=roles)
             if type(message) is not self._steps[reply.step].reply:
                 raise WireError("a reply with another message than the step's")
         self._read[arrival.key] = (reply, message)
+
+    def _known(self, step: str) -> dict[str, Any]:
+        """What every run over rows knows of replies; see ``wire.message``."""
+        ctx, columns = self._ctx, self._ctx.columns
+        if ctx.partition == "columns":
+            return {}
+        if step == opening.NAME:
+            return {"names": feature_names(columns, ctx.preparation)}
+        found = {"p": len(ctx.feature_names), "F": len(columns.features)}
+        for name, column in (("K", columns.target), ("S", next(iter(columns.sequence), ""))):
+            if column is not None and column in columns.levels:
+                found[name] = len(columns.levels[column])
+        return found
+
+    def _tell_site(self, key: Key, reason: str) -> None:
+        """Have a site write down why its reply was not accepted; nobody waits for its answer.
+
+        The question follows the reply that it is about, in a round of its own that no ask has.
+        """
+        request, *_ = self._asked[key]
+        place = (_TOLD + request.round, request.site)
+        told = opening.NotAccepted(round=request.round, step=request.step, reason=reason)
+        word = dataclasses.replace(
+            request,
+            round=place[0],
+            after_round=request.round,
+            after_attempt=request.attempt,
+            step=opening.TOLD,
+            message=encode_message(told),
+        )
+        try:
+            self._engine.send({place: word.to_bytes()})
+            self._engine.collect(frozenset({place}), wait="any", deadline=0.0)
+        except ConsilienceError as error:
+            self._store.event("not told", round=request.round, site=request.site, reason=str(error))
 
     def _deliver(self, keys: tuple[Key, ...]) -> Replies:
         """Turn journaled replies into what the generator receives, and record them."""

@@ -20,10 +20,11 @@ from consilience.exceptions import (
 from consilience.methods.base import Columns, Method, SiteData
 from consilience.methods.phases.align_ids import MIN_MATCHED
 from consilience.sites.home import DiskHome
+from consilience.sites.loaded import Report
 from consilience.sites.loaders import offered_columns
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Loaded, Report, load_with_report
+from consilience.sites.prepare import load_with_report
 from consilience.sites.reference import ReferenceRows, read_reference
 from consilience.sites.site import Site
 from consilience.sites.source import Table, is_number, plain_text, read_source
@@ -213,7 +214,7 @@ def _check(
         return SiteCheck(file.name, policy, None, kinds, error)
     if loaded.data.id is not None:
         ids[file.name] = frozenset(loaded.data.id.tolist())
-    foreign = _foreign(loaded, study.partition)
+    foreign = _foreign(loaded.report, study.partition)
     # Nothing goes without the one who asks; of several partners some may do. Private rows go to
     # nobody.
     essential = reference is not None or study.roles.get(file.name) == "initiator"
@@ -296,27 +297,25 @@ def _require_columns(table: Table, columns: Columns, own: SiteColumns) -> None:
         )
 
 
-def _foreign(loaded: Loaded, partition: str) -> DataError | None:
+def _foreign(report: Report, partition: str) -> DataError | None:
     """Values outside the declared levels: sites must agree on the levels before anything runs."""
-    if not loaded.data.foreign_levels:
-        return None
     where = "[data.levels]" if partition == "rows" else "[columns.levels]"
-    found = [column for column in loaded.report.columns if column.n_foreign]
-    if not found:
+    found = [column for column in report.columns if column.foreign]
+    if found:
+        others = [column.name for column in found[1:]]
+        do = "do" if len(others) > 1 else "does"
+        listed = ", ".join(others[:5]) + " and more" * (len(others) > 5)
+        more = f" (so {do} {listed})" if others else ""
+        n = found[0].n_foreign
+        has = f"holds values outside the declared levels in {n} row{'s' * (n != 1)}"
+        if not n:
+            has = "is on offer with values outside the declared levels"
         return DataError(
-            f"column {loaded.data.foreign_levels[0]!r} is offered with levels that the study does "
-            f"not declare: declare all of [columns.offered] in {where}, or offer fewer"
+            f"column {found[0].name!r} {has}{more}: "
+            f"declare all levels in {where}, or list what stands for a missing value in [columns] "
+            "missing_codes"
         )
-    others = [column.name for column in found[1:]]
-    do = "do" if len(others) > 1 else "does"
-    listed = ", ".join(others[:5]) + " and more" * (len(others) > 5)
-    more = f" (so {do} {listed})" if others else ""
-    rows = "1 row" if found[0].n_foreign == 1 else f"{found[0].n_foreign} rows"
-    return DataError(
-        f"column {found[0].name!r} holds values outside the declared levels in {rows}{more}: "
-        f"declare all levels in {where}, or list what stands for a missing value in [columns] "
-        "missing_codes"
-    )
+    return None
 
 
 def _about_table(report: Report, partition: str) -> list[str]:

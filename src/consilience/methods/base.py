@@ -327,6 +327,7 @@ StepFunction = Callable[[Any, SiteData, State, SiteContext], tuple[Any, State]]
 Transform = Callable[[Any, SiteData], SiteData]
 Price = Callable[[Any], float]
 Keeps = Callable[[Any, SiteData], "str | None"]
+Tries = Callable[[Any], int]
 Tally = Callable[[Any, SiteData, Limits], Mapping[str, tuple[int, int]]]
 
 
@@ -353,6 +354,9 @@ class Step:
     keeps : callable or None
         ``(message, data) -> text`` names what the step draws: what was kept under this text (in
         whatever run, for the same data) is given to the step again, and is paid for once.
+    tries : callable or None
+        ``message -> number`` of models that others made and the step tries: counted for ever, by
+        data set, before the step runs.
     tally : callable or None
         ``(message, data, limits) -> {name: (asked, most)}``: how much of a thing the message asks
         for, and how much of it a site answers in a run, whatever lines of questions it comes in.
@@ -367,6 +371,7 @@ class Step:
     once: bool | str = False
     keeps: Keeps | None = None
     tally: Tally | None = None
+    tries: Tries | None = None
 
     def __call__(
         self, message: Any, data: SiteData, state: State, site: SiteContext
@@ -383,6 +388,7 @@ def step(
     once: bool | str = False,
     keeps: Keeps | None = None,
     tally: Tally | None = None,
+    tries: Tries | None = None,
 ) -> Callable[[StepFunction], Step]:
     """Declare a step; its annotations are checked when the module is imported.
 
@@ -404,7 +410,7 @@ def step(
         message_type(hints["message"])
         message_type(returned[0])
         request, reply = hints["message"], returned[0]
-        return Step(name, function, request, reply, transform, price, once, keeps, tally)
+        return Step(name, function, request, reply, transform, price, once, keeps, tally, tries)
 
     return declare
 
@@ -425,12 +431,16 @@ class Ask:
         Addressed sites; ``None`` is all that take part.
     wait : {"all", "any"}
         Resume with every reply to this ask, or with the next reply to any open ask.
+    known : mapping of site to mapping
+        What earlier replies of a site say of this one: lengths of dimensions by name, and what else
+        the reply's `check` looks up (see ``wire.message``).
     """
 
     step: str
     message: Any
     to: tuple[str, ...] | None = None
     wait: Literal["all", "any"] = "all"
+    known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.exceptions import QuorumError
 from consilience.methods.base import (
     Ask,
     CoordinatorContext,
@@ -56,7 +57,7 @@ class SumsRequest:
 class Sums:
     """First round: rows and column sums."""
 
-    n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows at the site")
+    n: Released = sends(Disclosure.AGGREGATE, kind="int", low=0, doc="rows at the site")
     totals: Released = sends(Disclosure.AGGREGATE, ("p",), doc="column sums")
 
 
@@ -71,7 +72,7 @@ class Centre:
 class Deviations:
     """Squared deviations from the pooled mean."""
 
-    squares: Released = sends(Disclosure.AGGREGATE, ("p",), doc="sums of squared deviations")
+    squares: Released = sends(Disclosure.AGGREGATE, ("p",), low=0, doc="sums of squared deviations")
 
 
 @step("sums")
@@ -152,6 +153,8 @@ class MeanAndSD(Method):
         """Two rounds: sums, then deviations from the pooled mean."""
         first = ctx.require((yield Ask("sums", SumsRequest())))
         n = sum(reply.n.value for reply in first.values())
+        if n < 2:
+            raise QuorumError("the sites have fewer than two rows: there is no deviation to tell")
         mean = np.sum([reply.totals.value for reply in first.values()], axis=0) / n
         centre = Centre(mean=relayed(mean, Disclosure.AGGREGATE))
         asked = Ask("deviations", centre, to=tuple(first))

@@ -21,6 +21,9 @@ from consilience.numerics.observed_kmeans import observed_kmeans_path
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+NAMES = ("calinski-harabasz", "silhouette", "krzanowski-lai", "hartigan", "jump", "gap")
+"""Every criterion of this module."""
+
 
 @dataclass(frozen=True, eq=False)
 class Partitions:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from consilience.exceptions import DamageError, ParameterError
+from consilience.methods.phases.opening import Heard
 from consilience.sites.home import Record, check_run_id, is_run_id
 from consilience.wire.codec import decode_message, plain_fields
 from consilience.wire.envelope import Reply
@@ -207,8 +208,11 @@ class Jobs:
 
 
 def holds(hold: Hold, content: object) -> bool:
-    """Whether a reply waits for the steward; a refusal has no content and does not."""
-    if hold == "none" or content is None:
+    """Whether a reply waits for the steward; a refusal has no content and does not.
+
+    Nor does a word that was heard, which says nothing and for which nobody waits.
+    """
+    if hold == "none" or content is None or isinstance(content, Heard):
         return False
     # What is noised is mostly a value for each record, and never less than a value with a price.
     kinds = {spec.disclosure for _, spec, _ in iterate_fields(content)}

@@ -6,18 +6,34 @@ import dataclasses
 from typing import Any, Literal, cast
 
 from consilience.exceptions import StudyError
-from consilience.methods.base import Columns, Preparation
+from consilience.methods.base import Columns, Preparation, SiteData
 from consilience.sites.home import DiskHome
 from consilience.sites.jobs import Hold
+from consilience.sites.loaded import AllRows, Everyone, Loaded
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import AllRows, Everyone, Loaded, load_with_report
+from consilience.sites.prepare import load_with_report
 from consilience.sites.prepared_cache import PreparedCache
 from consilience.sites.site import Confirm, Site
-from consilience.sites.source import read_source
+from consilience.sites.source import Table, read_source
 from consilience.sites.study import SiteFile
 
 Partition = Literal["rows", "columns"]
+
+
+def load(
+    table: Table,
+    columns: Columns,
+    preparation: Preparation,
+    site_columns: SiteColumns | None = None,
+    *,
+    partition: Partition = "rows",
+    min_records: int = 1,
+) -> SiteData:
+    """Return the prepared rows; see `load_with_report`."""
+    return load_with_report(
+        table, columns, preparation, site_columns, partition=partition, min_records=min_records
+    ).data
 
 
 def memory_site(

@@ -52,6 +52,9 @@ class Policy:
         over columns, at the initiator).
     foreign_models : bool
         Whether models that other parties made may be asked about the site's rows.
+    max_models_per_row : int or None
+        Models of others that may ever be asked about this data, for each of its rows; None is any
+        number.
     max_revealed_rank : "default", "full" or int
         Directions of the columns that may ever be known: all but one, all, or so many.
     max_epsilon : float
@@ -75,6 +78,7 @@ class Policy:
     share_response: bool = _BY_PRESET
     share_names: bool = _BY_PRESET
     foreign_models: bool = _BY_PRESET
+    max_models_per_row: int | None = _BY_PRESET
     max_revealed_rank: Literal["default", "full"] | int = _BY_PRESET
     max_epsilon: float = _BY_PRESET
     max_runs: int | None = _BY_PRESET
@@ -100,6 +104,11 @@ class Policy:
             (
                 "max_runs",
                 self.max_runs is None or _whole(self.max_runs, 1),
+                "a whole number of at least 1",
+            ),
+            (
+                "max_models_per_row",
+                self.max_models_per_row is None or _whole(self.max_models_per_row, 1),
                 "a whole number of at least 1",
             ),
             (
@@ -202,6 +211,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "share_response": False,
         "share_names": False,
         "foreign_models": False,
+        "max_models_per_row": 20,
         "max_revealed_rank": 0,
         "max_epsilon": 0.0,
         "max_runs": 20,
@@ -216,6 +226,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "share_response": False,
         "share_names": False,
         "foreign_models": True,
+        "max_models_per_row": 200,
         "max_revealed_rank": "default",
         "max_epsilon": 0.0,
         "max_runs": 200,
@@ -230,6 +241,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "share_response": True,
         "share_names": True,
         "foreign_models": True,
+        "max_models_per_row": None,
         "max_revealed_rank": "full",
         "max_epsilon": 1e6,
         "max_runs": None,

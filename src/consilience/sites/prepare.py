@@ -20,8 +20,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
@@ -31,170 +30,13 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError, StudyError
 from consilience.methods.base import Columns, Preparation, SiteData
 from consilience.sites.encoding import Encoding, coded_of, encodings, feature_names, match
+from consilience.sites.loaded import ColumnReport, Everyone, Loaded, Report, constant_columns
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_content import row_content
 from consilience.sites.source import Table, is_number, plain_text, row_list
 
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
-
-# --------------------------------------------------------------------------- the site's own report
-
-
-@dataclass(frozen=True)
-class ColumnReport:
-    """What was found in one column. Stays at the site.
-
-    Attributes
-    ----------
-    name, local_name : str
-        In the study and in the site's table.
-    roles : tuple of str
-    kind : str
-        Type as it was read.
-    missing : int
-        Rows of the table without a value.
-    foreign : tuple of str
-        Values outside the declared levels, at most 20.
-    n_foreign : int
-        Rows that hold one.
-    n_odd : int
-        Rows whose value counts as missing: it is not on offer, a level that few rows have, or no
-        number in few rows.
-    """
-
-    name: str
-    local_name: str
-    roles: tuple[str, ...]
-    kind: str
-    missing: int
-    foreign: tuple[str, ...] = ()
-    n_foreign: int = 0
-    n_odd: int = 0
-
-    def about_odd(self) -> str:
-        """Say how many values count as missing that are there."""
-        return (
-            f"Column {self.name}: {self.n_odd} values count as missing (not on offer, or of few "
-            "rows: a level that few have, or no number)."
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Report:
-    """What became of a table, for the site itself. Never leaves it.
-
-    Attributes
-    ----------
-    description, content_hash : str
-    rows_read, rows_kept : int
-    dropped_by : dict of str to int
-        Dropped rows in which a column has no value; a row can count for several columns.
-    columns : tuple of ColumnReport
-    constant : tuple of str
-        Prepared columns with one value only; they are kept.
-    missing_ids, duplicate_ids : int
-        Over rows, kept rows without an id and those whose id an earlier one has; over columns, the
-        rows that were left out because of it (every row of a repeated id).
-    dropped_rows : int array
-        Positions in the table as it was read.
-    dropped_ids : str array or None
-    """
-
-    description: str
-    content_hash: str
-    rows_read: int
-    rows_kept: int
-    dropped_by: dict[str, int]
-    columns: tuple[ColumnReport, ...]
-    constant: tuple[str, ...]
-    missing_ids: int
-    duplicate_ids: int
-    dropped_rows: NDArray[np.int64]
-    dropped_ids: NDArray[np.str_] | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a file of the site's own."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain["columns"] = [dataclasses.asdict(column) for column in self.columns]
-        plain["dropped_rows"] = self.dropped_rows.tolist()
-        plain["dropped_ids"] = None if self.dropped_ids is None else self.dropped_ids.tolist()
-        return plain
-
-    def sentences(self) -> tuple[str, ...]:
-        """The report in words."""
-        said = [f"{self.rows_read} rows read, {self.rows_kept} kept ({self.description})."]
-        said += [
-            f"Column {name} has no value in {count} of the dropped rows."
-            for name, count in self.dropped_by.items()
-        ]
-        for column in self.columns:
-            if column.n_foreign:
-                said.append(
-                    f"Column {column.name}: {column.n_foreign} rows hold values outside the "
-                    f"declared levels: {', '.join(column.foreign)}."
-                )
-            if column.n_odd:
-                said.append(column.about_odd())
-        said += [f"Column {name} holds one value only." for name in self.constant]
-        if self.missing_ids:
-            said.append(f"{self.missing_ids} rows have no id.")
-        if self.duplicate_ids:
-            said.append(f"{self.duplicate_ids} rows repeat an id.")
-        return tuple(said)
-
-
-@dataclass(frozen=True, eq=False)
-class Everyone:
-    """All rows of a table, also those that a study leaves out; for the guard over runs.
-
-    Attributes
-    ----------
-    content : callable
-        Gives a number (n,) for what is in each row.
-    names : tuple of str
-        Columns of the table that were looked at.
-    classes : (n,) int array
-        By the study's target; all 0 where it has no levels.
-    entity : (n,) str array or None
-        Where the study names entities.
-    """
-
-    content: Callable[[], NDArray[np.uint64]]
-    names: tuple[str, ...]
-    classes: NDArray[np.int64]
-    entity: NDArray[np.str_] | None = None
-
-
-AllRows = Callable[[tuple[str, ...]], Everyone]
-"""Gives all rows by what is in some columns; in all, where none are named."""
-
-
-@dataclass(frozen=True, eq=False)
-class Loaded:
-    """Prepared rows and what became of the table."""
-
-    data: SiteData
-    report: Report
-    everyone: AllRows | None = None
-
-
-# --------------------------------------------------------------------------- loading
-
-
-def load(
-    table: Table,
-    columns: Columns,
-    preparation: Preparation,
-    site_columns: SiteColumns | None = None,
-    *,
-    partition: Literal["rows", "columns"] = "rows",
-    min_records: int = 1,
-) -> SiteData:
-    """Return the prepared rows; see `load_with_report`."""
-    return load_with_report(
-        table, columns, preparation, site_columns, partition=partition, min_records=min_records
-    ).data
 
 
 def load_with_report(
@@ -262,11 +104,6 @@ def _nameless(public: str, columns: Columns) -> str:
     return f"a column: {public.rsplit(': ', 1)[1]}"
 
 
-def _own_rules(preparation: Preparation, partition: str) -> Preparation:
-    """Over columns, nobody else says how a party's own columns are coded."""
-    return preparation if partition == "rows" else dataclasses.replace(preparation, indicators={})
-
-
 def _refusal(name: str, sentence: str, rule: str) -> DataError:
     return DataError(f"column {name!r} {sentence}", public=f"column {name}: {rule}")
 
@@ -288,10 +125,12 @@ class _Loader:
         self.few = min_records if partition == "rows" else 1
         self.columns = site_columns.merged(columns, partition)
         self.preparation = preparation
+        if partition == "columns":  # nobody else says how a party's own columns are coded
+            self.preparation = dataclasses.replace(preparation, indicators={})
         self.site = site_columns
         self.partition = partition
         self.missing: dict[str, Mask] = {}
-        self.lacking: dict[str, int] = {}
+        self.rare: dict[str, Mask] = {}
         self.foreign: dict[str, tuple[tuple[str, ...], int]] = {}
         self.outside: dict[str, None] = {}
         self.odd: dict[str, int] = {}
@@ -301,7 +140,6 @@ class _Loader:
         self.read: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]] = {}
 
     def run(self) -> Loaded:
-        self.preparation = _own_rules(self.preparation, self.partition)
         plan = encodings(self.columns, self.preparation)
         if self.partition == "columns" and self.columns.id is None:
             raise StudyError("a study over columns needs an id column in [data]")
@@ -437,7 +275,7 @@ class _Loader:
             values = np.where(odd, np.nan, values)
         odd[wrong] = True
         self.odd[name] = int(np.count_nonzero(odd))
-        self._note_missing(name, np.isnan(values))
+        self.missing[name] = np.isnan(values)
         return values
 
     def _off_offer(self, name: str) -> Mask:
@@ -469,7 +307,7 @@ class _Loader:
         odd = self._off_offer(name)
         self.odd[name] = int(np.count_nonzero(odd))
         positions = np.where(odd, -1, positions)
-        self._note_missing(name, positions < 0)
+        self.missing[name] = positions < 0
         return positions, texts
 
     def _codes(self, names: tuple[str, ...], levels: tuple[str, ...]) -> NDArray[np.int64]:
@@ -490,35 +328,29 @@ class _Loader:
             codes[:, j] = np.append(found, -1)[positions]
         known = (*levels, *map(plain_text, others))
         sizes = np.array([np.bincount(c[c >= 0], minlength=len(known)) for c in codes.T])
-        listed = [self._listed_levels(name) for name in names]
-        if any(listed):
-            there = np.ones(len(known), dtype=bool)
-            outside = any((match(of, levels) < 0).any() for of in listed)
-        else:
-            # Column by column, or whether few have a level in one more of them would be told.
-            there = sizes.max(axis=0) >= self.few
-            outside = bool(there[len(levels) :].any())
+        # Column by column, or whether few have a level in one more of them would be told.
+        there = sizes.max(axis=0) >= self.few
         for j, name in enumerate(names):
-            rare = (codes[:, j] >= 0) & ~there[codes[:, j]]
-            self.odd[name] += int(np.count_nonzero(rare))
-            self.missing[name] = self.missing[name] | rare
-            codes[rare, j] = -1
+            listed = self._listed_levels(name)
+            self.rare[name] = (codes[:, j] >= 0) & ~there[codes[:, j]] & (not listed)
+            self.odd[name] += int(np.count_nonzero(self.rare[name]))
+            self.missing[name] = self.missing[name] | self.rare[name]
+            codes[self.rare[name], j] = -1
             strange = codes[:, j] >= len(levels)
-            shown = np.unique(codes[strange, j])[:SHOWN_LEVELS]
-            self.foreign[name] = (tuple(known[i] for i in shown), int(np.count_nonzero(strange)))
+            others_here = [known[i] for i in np.unique(codes[strange, j])]
+            if listed:
+                others_here = [level for level in listed if match((level,), levels)[0] < 0]
+            if others_here:
+                shown = tuple(others_here[:SHOWN_LEVELS])
+                self.foreign[name] = (shown, int(np.count_nonzero(strange)))
+                self.outside[names[0]] = None
             codes[strange, j] = -2
-        if outside:
-            self.outside[names[0]] = None
         return codes
 
     def _listed_levels(self, name: str) -> tuple[str, ...]:
         """Levels that the site's own list gives a column; none where it has no list."""
         offer = self.site.offer(name) if self.partition == "rows" else NUMBER
         return () if isinstance(offer, str) else offer
-
-    def _note_missing(self, name: str, missing: Mask) -> None:
-        self.missing[name] = missing
-        self.lacking[name] = int(np.count_nonzero(missing))
 
     # --- roles
 
@@ -598,7 +430,7 @@ class _Loader:
         if len(wrong):
             weight = np.where(weight > 0, weight, np.nan)
             self.odd[name] += len(wrong)
-            self._note_missing(name, np.isnan(weight))
+            self.missing[name] = np.isnan(weight)
         return weight
 
     def _sequence(self) -> NDArray[np.int64] | None:
@@ -625,7 +457,11 @@ class _Loader:
             fillable -= {self.columns.weight, self.columns.id}
             found = {name: mask for name, mask in found.items() if name not in fillable}
         # Column by column, or whether few lack a value in one more of them would be told.
-        many = tuple(name for name in found if self.lacking[name] >= self.few)
+        many = tuple(
+            name
+            for name, mask in found.items()
+            if np.count_nonzero(mask & ~self.rare.get(name, False)) >= self.few
+        )
         if many and rule != "complete-rows":
             self._refuse_missing(found, many)
         keep = self._complete(found)
@@ -705,7 +541,7 @@ class _Loader:
             rows_kept=data.n_rows,
             dropped_by={name: int(np.count_nonzero(m)) for name, m in self.reasons.items()},
             columns=tuple(self._column_report(name) for name in self.columns.used()),
-            constant=_constant(data),
+            constant=constant_columns(data),
             missing_ids=self.unmatchable[0] + (0 if data.id is None else data.n_rows - len(named)),
             duplicate_ids=self.unmatchable[1] + len(named) - len(np.unique(named)),
             dropped_rows=np.flatnonzero(~keep),
@@ -734,13 +570,6 @@ class _Loader:
 
 
 _TEXT_ROLES = ("id", "agent", "entity")
-
-
-def _constant(data: SiteData) -> tuple[str, ...]:
-    """Prepared columns that hold one value; NaN is no value."""
-    low = np.fmin.reduce(data.features, axis=0)
-    high = np.fmax.reduce(data.features, axis=0)
-    return tuple(np.asarray(data.feature_names, dtype=object)[low == high])
 
 
 def _listed(names: Iterable[str]) -> str:

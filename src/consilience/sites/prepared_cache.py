@@ -22,8 +22,8 @@ import numpy as np
 
 from consilience.exceptions import RunError, WireError
 from consilience.methods.base import Columns, Preparation, SiteData
+from consilience.sites.loaded import ColumnReport, Loaded, Report
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import ColumnReport, Loaded, Report
 from consilience.sites.source import source_path
 from consilience.sites.study import SiteFile
 from consilience.wire.codec import digest, pack, unpack

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, StudyError
-from consilience.sites.prepare import Loaded, load_with_report
+from consilience.sites.loaded import Loaded
+from consilience.sites.prepare import load_with_report
 from consilience.sites.source import Source, Table, expand, read_source
 
 if TYPE_CHECKING:

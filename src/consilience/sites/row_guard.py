@@ -16,8 +16,8 @@ from consilience.methods.base import SiteData
 from consilience.methods.phases.holdout import parts_of_table
 from consilience.privacy.row_history import RowHistory, row_keys
 from consilience.sites.home import Home
+from consilience.sites.loaded import AllRows
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import AllRows
 
 KEPT = "rows of all releases"
 """Name under which they are kept."""

@@ -40,9 +40,8 @@ from consilience.methods.base import SiteData, Step, get_method
 from consilience.methods.phases import agree_levels, opening
 from consilience.methods.phases.prepare import check_missing
 from consilience.numerics.parallel import one_thread
-from consilience.privacy.accounting import Budget
 from consilience.privacy.revealed_rank import RevealedRank
-from consilience.sites import outputs
+from consilience.sites import charging, outputs
 from consilience.sites.computing import Outcome, Work, compute, refused, step_of
 from consilience.sites.home import Home, MemoryHome, Record, check_run_id
 from consilience.sites.jobs import (
@@ -58,8 +57,8 @@ from consilience.sites.jobs import (
     waiting_facts,
     was_refused,
 )
+from consilience.sites.loaded import AllRows, Loaded
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import AllRows, Loaded
 from consilience.sites.row_guard import RowGuard
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Reply, Request
@@ -365,12 +364,13 @@ class Site:
             sentence = "a column holds values outside its declared levels"
             raise DataError(f"{sentence}: {', '.join(data.foreign_levels)}", public=sentence)
         name = self._kept_name(r, data)
+        charging.count_models(r, data, self.policy, self.home)
         return dataclasses.replace(
             work,
             data=data,
             prior=prior,
             earlier_outputs=earlier,
-            epsilon=self._charge(r, name),
+            epsilon=charging.charge(r, name, self.policy, self.home),
             series=self.home.series(r.run),
             partner_key=self._partner_key,
             ledger=self.home.ledger(self.policy.data_id),
@@ -395,27 +395,6 @@ class Site:
             return ""
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
         return keeps(message, data) or ""
-
-    def _charge(self, request: Request, kept_name: str) -> float:
-        """Charge the price of a step to the budget, on disk, before anything is drawn.
-
-        The charge belongs to the question, or to what is kept of it: asking again after a crash,
-        or for what was drawn before, costs nothing more; and nothing is ever refunded.
-        """
-        price = step_of(request).price
-        if price is None:
-            return 0.0
-        message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
-        epsilon = float(price(message))
-        if epsilon == 0.0:
-            return 0.0
-        budget = Budget.read(self.home.ledger(self.policy.data_id))
-        key = f"{request.run}/{request.round}/{request.attempt}"
-        if kept_name:
-            key = f"kept/{digest(kept_name.encode())[:32]}"
-        ledger = budget.charge(key, epsilon, limit=self.policy.max_epsilon)
-        self.home.write_ledger(self.policy.data_id, ledger)
-        return epsilon
 
     def _admit(self, request: Request) -> None:
         """Check approval and the number of runs, and note the run in the ledger."""

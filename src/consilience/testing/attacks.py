@@ -52,6 +52,7 @@ from consilience.testing.fakes import (
     with_data,
     with_policy,
 )
+from consilience.testing.recalling import Rehearsal
 from consilience.testing.record import SEED, Record, record_of
 from consilience.wire.codec import decode_message, pack, unpack
 from consilience.wire.disclosure import Released
@@ -59,6 +60,8 @@ from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import iterate_fields
 
 FloatArray = NDArray[np.float64]
+_VALUES = 12
+"""Values that are altered, so that an attack takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -401,6 +404,17 @@ def _judged(run: Run | None, error: ConsilienceError | None, *, loose: bool) -> 
     return Outcome("open", f"the coordinator took the reply: {error or 'a result'}")
 
 
+def _altered_value(method: Method, factory: Factory) -> Outcome:
+    """Alter some of the values of a site's replies, one in each run."""
+    rehearsal = Rehearsal(method, factory)
+    altered = list(rehearsal.altered_values())
+    for key, done, message in altered[:: max(len(altered) // _VALUES, 1)]:
+        fault = rehearsal.fault(key, message)
+        if fault:
+            return Outcome("open", f"{done}: {fault}")
+    return Outcome("blocked", "each was taken for a value, or its site for absent")
+
+
 def _forged_reply(change: Callable[[bytes, Record], bytes]) -> Any:
     """Alter the envelope of each reply of a site in turn."""
 
@@ -540,6 +554,7 @@ SUITE: tuple[Attack, ...] = (
         Attack(f"message: {name}", tries, _altered(name, mutate))
         for name, (tries, mutate) in MUTATIONS.items()
     ),
+    Attack("altered value", "send another value in one place", _altered_value, "method"),
     Attack("oversized message", "send more than the site's limit", _oversized),
     Attack("pickle", "have a message unpickled", _pickled),
     Attack("canaries", "find planted values outside the sites", _canaries, "method"),

@@ -35,8 +35,8 @@ from consilience.methods.base import (
 from consilience.methods.result import Result
 from consilience.sites.computing import Work
 from consilience.sites.home import MemoryHome
+from consilience.sites.loaded import Loaded
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Loaded
 from consilience.sites.site import Loader, Site
 from consilience.wire.disclosure import Released, aggregate, count, per_record, relayed
 from consilience.wire.envelope import Request
@@ -327,6 +327,10 @@ class Edges:
 
     edges: NDArray[np.float64] = sends(Disclosure.PUBLIC, ("k",), audience="site")
 
+    def lengths(self) -> dict[str, int]:
+        """Classes between them."""
+        return {"c": len(self.edges) + 1}
+
 
 @message("testing/class-sums", version=1)
 class Sums:
@@ -392,7 +396,7 @@ class Guess:
 class Pull:
     """How far a site's rows lie from the guess."""
 
-    n: Released = sends(Disclosure.AGGREGATE, kind="int")
+    n: Released = sends(Disclosure.AGGREGATE, kind="int", low=1)
     distance: Released = sends(Disclosure.AGGREGATE, ("p",))
 
 

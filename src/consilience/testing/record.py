@@ -15,6 +15,7 @@ from typing import Any
 from consilience.engines.base import Arrival, Key
 from consilience.engines.federation import Federation, Run
 from consilience.methods.base import Method
+from consilience.methods.phases import opening
 from consilience.sites.home import Home, MemoryHome
 from consilience.sites.site import Site
 from consilience.testing import expect
@@ -81,6 +82,8 @@ class _Repeating(FakeEngine):
 
     def send(self, requests: Mapping[Key, bytes]) -> None:
         for key, data in requests.items():
+            if Request.from_bytes(data).step == opening.TOLD:
+                continue  # that a reply was not accepted: nobody is there to hear it
             before = self._record.requests.get(key)
             same = before is not None and _question(before) == _question(data)
             expect(same, f"round {key[0]}, site {key[1]}: another question than the recorded one")
@@ -90,8 +93,10 @@ class _Repeating(FakeEngine):
         """Find replies instead."""
         queue, self._queue = self._queue, {}
         for key, data in queue.items():
-            time = self._arrival_time(Request.from_bytes(data))
-            self._arrived[key] = (time, Arrival(key, self._record.replies[key]))
+            request = Request.from_bytes(data)
+            if request.step != opening.TOLD:
+                arrival = Arrival(key, self._record.replies[key])
+                self._arrived[key] = (self._arrival_time(request), arrival)
 
 
 def _question(data: bytes) -> Request:

@@ -12,13 +12,23 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from consilience.exceptions import ProtocolError, WireError
 from consilience.wire.disclosure import Released, received
-from consilience.wire.message import Disclosure, Sealed, check_shape, iterate_fields, message_type
+from consilience.wire.message import (
+    Disclosure,
+    FieldSpec,
+    Sealed,
+    check_shape,
+    fault,
+    iterate_fields,
+    lengths_of,
+    message_type,
+)
 
 MAX_BYTES = 1 << 30
 MAX_DEPTH = 24
@@ -184,8 +194,17 @@ def plain_fields(msg: object) -> dict[str, Any]:
     return fields
 
 
-def decode_message(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
-    """Decode a message into its registered class; fields are checked against the declaration."""
+def decode_message(
+    data: bytes, *, max_bytes: int = MAX_BYTES, lengths: Mapping[str, int] | None = None
+) -> Any:
+    """Decode a message into its registered class; fields are checked against the declaration.
+
+    Parameters
+    ----------
+    lengths : mapping, optional
+        What names of dimensions stand for, as far as that is known beforehand.
+    """
+    known = dict(lengths or {})
     raw = unpack(data, max_bytes=max_bytes)
     if not isinstance(raw, dict) or set(raw) != {"m", "v", "f"} or not isinstance(raw["m"], str):
         raise WireError("bytes that are not a message of this package")
@@ -199,13 +218,101 @@ def decode_message(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     fields = raw["f"]
     if not isinstance(fields, dict) or set(fields) != set(kind.fields):
         raise WireError(f"message {kind.name} does not have its declared fields")
-    dims: dict[str, int] = {}
+    dims = dict(known)
     content: dict[str, Any] = {}
     for name, spec in kind.fields.items():
-        check_shape(f"{kind.name}.{name}", spec, fields[name], dims)
+        check_shape(f"{kind.name}.{name}", spec, fields[name], dims, known)
         public = spec.disclosure is Disclosure.PUBLIC
         content[name] = fields[name] if public else received(fields[name], spec.disclosure)
     return kind.cls(**content)
+
+
+LARGEST = 1e100
+"""A number of a reply is no larger where no bound is declared: its square is a number too."""
+MOST = 1 << 50
+"""No whole number of a reply is larger: sums of them are exact."""
+LONGEST = 2000
+"""Characters of a text of a reply: a name or a sentence."""
+
+
+def decode_reply(
+    data: bytes,
+    request: object,
+    known: Mapping[str, Any],
+    *,
+    site: str,
+    roles: Mapping[str, str],
+) -> Any:
+    """Decode a reply and judge it by its declaration, for all methods alike.
+
+    Parameters
+    ----------
+    data : bytes
+    request : message
+        What it answers: dimensions that both declare have one length.
+    known : mapping
+        What the run knows: lengths, by name of a dimension, and whatever else `check` looks up.
+    site : str
+        Whose reply it is.
+    roles : mapping of site to role
+        A field for a role is sealed by the site for one that has the role.
+
+    Raises
+    ------
+    WireError
+        The sentence names the message, the field and the rule, and no value.
+    """
+    known = {**lengths_of(request), **known}
+    lengths = {name: length for name, length in known.items() if isinstance(length, int)}
+    reply = decode_message(data, lengths=lengths)
+    name = message_type(type(reply)).name
+    for field, spec, content in iterate_fields(reply):
+        value = content.value if isinstance(content, Released) else content
+        if spec.for_role and not _addressed(value, spec, site, roles):
+            raise fault(f"{name}.{field}", f"what is not sealed by its site for {spec.audience!r}")
+        if not spec.for_role and not _within_reason(value, spec):
+            raise fault(f"{name}.{field}", "numbers that are too large, or texts too long")
+    check = getattr(reply, "check", None)
+    if check is None:
+        return reply
+    try:
+        with np.errstate(all="ignore"):
+            wrong = check(request, {**lengths_of(reply), **known})
+    except Exception:  # noqa: BLE001  what a check stumbles over is none of what it was written for
+        wrong = "not what was declared"
+    if wrong:
+        raise fault(name, wrong)
+    return reply
+
+
+def _addressed(value: Any, spec: FieldSpec, site: str, roles: Mapping[str, str]) -> bool:
+    items = value if spec.many else (value,)
+    return all(
+        isinstance(item, Sealed)
+        and item.sender == site
+        and roles.get(item.recipient) == spec.audience
+        for item in items
+    )
+
+
+def _within_reason(value: Any, spec: FieldSpec) -> bool:
+    """Whether sums and squares of all numbers in a value are numbers, as far as none is bounded."""
+    if isinstance(value, dict):
+        pairs = [(key, item, spec.parts.get(key, spec)) for key, item in value.items()]
+        return all(len(key) <= LONGEST and _within_reason(item, own) for key, item, own in pairs)
+    if isinstance(value, tuple):
+        return all(_within_reason(item, spec) for item in value)
+    if isinstance(value, str):
+        return len(value) <= LONGEST
+    if not isinstance(value, np.ndarray | int | float):
+        return True
+    array = np.asarray(value)
+    if array.dtype.kind == "b":
+        return True
+    most = MOST if array.dtype.kind in "iu" else LARGEST
+    low = spec.low if math.isfinite(spec.low) else -most
+    high = spec.high if math.isfinite(spec.high) else most
+    return not ((array > high) | (array < low)).any()
 
 
 def digest(*data: bytes | memoryview, salt: bytes = b"") -> str:

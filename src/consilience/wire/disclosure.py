@@ -774,38 +774,7 @@ def bundle(parts: Sequence[Released]) -> Released:
         n_records = min(e.n_records for e in evidences)
         each = Evidence("estimators", n_records, parts=tuple(evidences))
         return Released(values, parts[0].disclosure, each, _KEY)
-    first = evidences[0]
-    # Parts that rest on no record (abstentions) must not speak for the others.
-    said = [e for e in evidences if e.n_records > 0]
-    joined = Evidence(
-        first.rule,
-        n_records=min((e.n_records for e in said), default=0),
-        records=_joined([e.records for e in evidences]),
-        share=_joined([e.share for e in evidences]),
-        entities=_entities(evidences),
-        n_columns=max(e.n_columns for e in evidences),
-        n_parameters=max(e.n_parameters for e in evidences),
-        steps=_joined([e.steps for e in evidences]),
-        epsilon=sum(e.epsilon for e in evidences),
-    )
-    return Released(values, parts[0].disclosure, joined, _KEY)
-
-
-def _entities(evidences: Sequence[Evidence]) -> IntArray | None:
-    """Entities behind each cell; where they are not known they do not stop a cell."""
-    if all(e.entities is None for e in evidences):
-        return None
-    parts = []
-    for e in evidences:
-        records = np.ravel(np.zeros(()) if e.records is None else e.records)
-        known = np.full(records.shape, np.iinfo(np.int64).max)
-        parts.append(known if e.entities is None else np.ravel(e.entities))
-    return np.concatenate(parts)
-
-
-def _joined(facts: Sequence[NDArray[Any] | None]) -> Any:
-    flat = [np.ravel(f) for f in facts if f is not None]
-    return np.concatenate(flat) if flat else None
+    return Released(values, parts[0].disclosure, Evidence.joined(evidences), _KEY)
 
 
 def relayed(value: Any, disclosure: Disclosure) -> Released:
@@ -854,6 +823,7 @@ def weighted_means(
     limits: Limits,
     entities: IntArray | None = None,
     least: FloatArray | None = None,
+    chance: FloatArray | None = None,
 ) -> WeightedMeans:
     """Release weighted means of columns, withholding what is small or dominated.
 
@@ -870,6 +840,8 @@ def weighted_means(
         less than what any of them does to D and Q.
     least : (...) array, optional
         D is rounded to no less than this, where records are protected.
+    chance : (2, ...) array, optional
+        Secret numbers in [0, 1) by which D and Q are rounded there, see `rounding.coarse`.
 
     Returns
     -------
@@ -910,7 +882,7 @@ def weighted_means(
         ruled = aggregate(parts).evidence
         dominated = np.asarray(ruled is not None and ruled.dominated(limits))
         largest = largest_move(parts if entities is not None else parts[:0], total, least)
-        mean, variance, effective = coarse(mean, variance, effective, dominated, largest)
+        mean, variance, effective = coarse(mean, variance, effective, dominated, largest, chance)
     shown = [
         replaced(sums[0], np.where(unsafe, 0.0, value)).withhold(unsafe)
         for value in (mean, variance, effective)

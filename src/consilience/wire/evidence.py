@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,3 +71,37 @@ class Evidence:
         if self.share is None:
             return np.zeros((), dtype=bool)
         return np.asarray(~(self.share <= limits.max_share))
+
+    @staticmethod
+    def joined(evidences: Sequence[Evidence]) -> Evidence:
+        """Evidence of several values of one rule, side by side."""
+        # Parts that rest on no record (abstentions) must not speak for the others.
+        said = [e for e in evidences if e.n_records > 0]
+        return Evidence(
+            evidences[0].rule,
+            n_records=min((e.n_records for e in said), default=0),
+            records=_side_by_side([e.records for e in evidences]),
+            share=_side_by_side([e.share for e in evidences]),
+            entities=_entities(evidences),
+            n_columns=max(e.n_columns for e in evidences),
+            n_parameters=max(e.n_parameters for e in evidences),
+            steps=_side_by_side([e.steps for e in evidences]),
+            epsilon=sum(e.epsilon for e in evidences),
+        )
+
+
+def _entities(evidences: Sequence[Evidence]) -> IntArray | None:
+    """Entities behind each cell; where they are not known they do not stop a cell."""
+    if all(e.entities is None for e in evidences):
+        return None
+    parts = []
+    for e in evidences:
+        records = np.ravel(np.zeros(()) if e.records is None else e.records)
+        known = np.full(records.shape, np.iinfo(np.int64).max)
+        parts.append(known if e.entities is None else np.ravel(e.entities))
+    return np.concatenate(parts)
+
+
+def _side_by_side(facts: Sequence[NDArray[Any] | None]) -> Any:
+    flat = [np.ravel(f) for f in facts if f is not None]
+    return np.concatenate(flat) if flat else None

@@ -10,6 +10,17 @@ A message is declared once and used by both ends::
 Fields that are not ``PUBLIC`` hold a :class:`~consilience.wire.disclosure.Released` value; the
 codec accepts nothing else. Names in a shape ("p") bind to one length within a message.
 
+A reply is judged by what its class declares and by nothing else (see ``codec.decode_reply``): a
+name that its request declares too has the length that it has there, and some names stand for what
+every run over rows knows: ``"p"`` prepared columns of ``"F"`` features, ``"K"`` declared levels of
+the target, ``"S"`` of the states of a sequence. What follows from earlier replies of the same site
+comes with the question (``Ask.known``). What keywords cannot say, a class says in a method::
+
+    def check(self, request: Any, known: Mapping[str, Any]) -> str | None: ...
+
+It returns what is wrong with the answer to a request, as a phrase without a value. Whatever it
+stumbles over counts as wrong.
+
 The audience of a field says who reads it. Where it is a role (neither ``"coordinator"`` nor
 ``"all"`` nor ``"site"``), the coordinator only passes the field on, and a :class:`Sealed` value may
 stand in its place (see ``wire.sealing``).
@@ -18,8 +29,9 @@ stand in its place (see ``wire.sealing``).
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, TypeVar, dataclass_transform
@@ -36,6 +48,7 @@ OPEN_AUDIENCES = ("coordinator", "all", "site")
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)?/[a-z][a-z0-9-]*")
 _DTYPES = {"float": "f", "int": "iu", "bool": "b"}
+_ROUNDING = 1e-6
 
 
 class Disclosure(Enum):
@@ -83,10 +96,26 @@ class FieldSpec:
     kind : {"float", "int", "bool", "str", "any"}
     audience : str
         ``"coordinator"``, ``"all"``, ``"site"`` (from the coordinator to one site) or a role.
-    many : bool
-        The field holds a tuple of such values; dimensions are not shared between them.
+    many : bool or str
+        The field holds a tuple of such values; dimensions are not shared between them. A text
+        names how many there are, like a dimension.
     gaps : bool
         NaN stands for cells that a site withheld. Otherwise every number must be finite.
+    low, high : float
+        Every number lies between them, both included.
+    empty : bool
+        An array without entries, of whatever shape, may stand in place of the declared one.
+    gram : bool
+        A square array is symmetric and, but for rounding, positive semidefinite; one with gaps
+        has at least no product above what its diagonal allows.
+    choices : tuple of str
+        Texts are among these; any will do where none are named.
+    parts : mapping of str to FieldSpec
+        The field holds a dict with these keys, see `part`; lengths are shared with the message.
+    others : bool
+        Other keys may be there too.
+    optional : bool
+        Of a part: it may be missing.
     doc : str
         One phrase for the transcript and the docs.
     origin : str
@@ -98,10 +127,18 @@ class FieldSpec:
     shape: tuple[str | int, ...] | str = ()
     kind: Kind = "float"
     audience: str = "coordinator"
-    many: bool = False
+    many: bool | str = False
     gaps: bool = False
     doc: str = ""
     origin: str = ""
+    low: float = -math.inf
+    high: float = math.inf
+    empty: bool = False
+    gram: bool = False
+    choices: tuple[str, ...] = ()
+    parts: Mapping[str, FieldSpec] = dataclasses.field(default_factory=dict)
+    others: bool = False
+    optional: bool = False
 
     @property
     def for_role(self) -> bool:
@@ -115,14 +152,42 @@ def sends(
     *,
     kind: Kind = "float",
     audience: str = "coordinator",
-    many: bool = False,
+    many: bool | str = False,
     gaps: bool = False,
     doc: str = "",
     origin: str = "",
+    low: float = -math.inf,
+    high: float = math.inf,
+    empty: bool = False,
+    gram: bool = False,
+    choices: tuple[str, ...] = (),
+    parts: Mapping[str, FieldSpec] | None = None,
+    others: bool = False,
 ) -> Any:
     """Declare a field of a message; see :class:`FieldSpec` for the arguments."""
-    spec = FieldSpec(disclosure, shape, kind, audience, many, gaps, doc, origin)
+    spec = FieldSpec(
+        disclosure,
+        shape,
+        kind,
+        audience,
+        many,
+        gaps,
+        doc,
+        origin,
+        low,
+        high,
+        empty,
+        gram,
+        choices,
+        parts or {},
+        others,
+    )
     return dataclasses.field(metadata={"sends": spec})
+
+
+def part(shape: tuple[str | int, ...] | str = (), **rules: Any) -> FieldSpec:
+    """Declare an entry of a field that is a dict; the field says what it discloses, and to whom."""
+    return FieldSpec(Disclosure.PUBLIC, shape, **rules)
 
 
 @dataclass(frozen=True)
@@ -197,7 +262,13 @@ def iterate_fields(msg: object) -> Iterator[tuple[str, FieldSpec, Any]]:
         yield name, spec, getattr(msg, name)
 
 
-def check_shape(where: str, spec: FieldSpec, value: Any, dims: dict[str, int]) -> None:
+def check_shape(
+    where: str,
+    spec: FieldSpec,
+    value: Any,
+    dims: dict[str, int],
+    known: Mapping[str, int] | None = None,
+) -> None:
     """Check a plain value against its declaration.
 
     Parameters
@@ -210,26 +281,33 @@ def check_shape(where: str, spec: FieldSpec, value: Any, dims: dict[str, int]) -
         checked by whoever opens it.
     dims : dict
         Lengths bound so far in this message; extended in place.
+    known : mapping, optional
+        Lengths that hold for each of `many` values too.
 
     Raises
     ------
     WireError
-        Wrong structure, dtype, shape, or a number that is not finite; a sealed value where the
-        coordinator, every site or no site in particular is meant to read.
+        Wrong structure, dtype, shape, or a number that is not finite or out of its range; a sealed
+        value where the coordinator, every site or no site in particular is meant to read.
     """
     if isinstance(value, Sealed):
         if not spec.for_role:
-            raise WireError(f"{where}: a sealed value in a field for {spec.audience!r}")
+            raise fault(where, f"a sealed value in a field for {spec.audience!r}")
         return
     if spec.many:
         if not isinstance(value, tuple):
-            raise WireError(f"{where}: a tuple was declared")
+            raise fault(where, "a tuple was declared")
+        if isinstance(spec.many, str):
+            _bind(where, (spec.many,), (len(value),), dims)
         inner = dataclasses.replace(spec, many=False)
         for item in value:
-            check_shape(where, inner, item, {})
+            check_shape(where, inner, item, dict(known or {}))
         return
     if holds_sealed(value):
-        raise WireError(f"{where}: a sealed value inside another one")
+        raise fault(where, "a sealed value inside another one")
+    if spec.parts:
+        _check_parts(where, spec, value, dims, known)
+        return
     if isinstance(spec.shape, str):
         _check_leaves(where, spec, value)
         return
@@ -240,11 +318,76 @@ def check_shape(where: str, spec: FieldSpec, value: Any, dims: dict[str, int]) -
         _check_names(where, spec, value, dims)
         return
     if not isinstance(value, np.ndarray):
-        raise WireError(f"{where}: an array was declared")
+        raise fault(where, "an array was declared")
     if spec.kind != "any" and value.dtype.kind not in _DTYPES[spec.kind]:
-        raise WireError(f"{where}: dtype {value.dtype} where {spec.kind} was declared")
+        raise fault(where, f"dtype {value.dtype} where {spec.kind} was declared")
+    if spec.empty and not value.size and value.ndim == len(spec.shape):
+        return
     _bind(where, spec.shape, value.shape, dims)
-    _check_finite(where, spec, value)
+    _check_numbers(where, spec, value)
+    if spec.gram and not is_gram(value):
+        raise fault(where, "products that no rows have")
+
+
+def fault(where: str, what: str) -> WireError:
+    """Error about a field; declarations are known to everybody, so everybody may read it."""
+    return WireError(f"{where}: {what}", public=f"{where}: {what}")
+
+
+def lengths_of(msg: object) -> dict[str, int]:
+    """Lengths that a message gives to names of dimensions: of its arrays, and in `lengths`.
+
+    A class whose settings are one text says what follows from them::
+
+        def lengths(self) -> dict[str, int]: ...
+    """
+    stated = getattr(msg, "lengths", None)
+    found: dict[str, int] = {} if stated is None else stated()
+    for _, spec, content in iterate_fields(msg):
+        value = getattr(content, "value", content)
+        if isinstance(spec.many, str) and isinstance(value, tuple):
+            found[spec.many] = len(value)
+        if spec.many or isinstance(spec.shape, str):
+            continue
+        shape = value.shape if isinstance(value, np.ndarray) else ()
+        if isinstance(value, tuple) and len(spec.shape) == 1:
+            shape = (len(value),)
+        pairs = zip(spec.shape, shape, strict=False)
+        found |= {name: length for name, length in pairs if isinstance(name, str)}
+    return found
+
+
+def is_gram(matrix: np.ndarray, rounding: float = _ROUNDING) -> bool:
+    """Whether a matrix can be that of the products of some columns; NaN marks what is withheld.
+
+    Parameters
+    ----------
+    matrix : (q, q) array
+    rounding : float
+        Of correlations.
+    """
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        return False
+    diagonal = np.nan_to_num(np.diagonal(matrix))
+    if (diagonal < 0).any():
+        return False
+    root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    with np.errstate(all="ignore"):
+        unit = matrix / root / root[:, None]
+    gaps = np.isnan(matrix)
+    told = np.where(gaps, 0.0, unit)
+    if (gaps != gaps.T).any() or not (np.abs(told) <= 1 + rounding).all():
+        return False
+    if (np.abs(told - told.T) > rounding).any():
+        return False
+    # Cells that are withheld can make an honest matrix indefinite.
+    if gaps.any() or not matrix.size:
+        return True
+    try:
+        np.linalg.cholesky(told + rounding * len(told) * np.eye(len(told)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def holds_sealed(value: Any) -> bool:
@@ -260,46 +403,90 @@ def _bind(
     where: str, declared: tuple[str | int, ...], found: tuple[int, ...], dims: dict[str, int]
 ) -> None:
     if len(declared) != len(found):
-        raise WireError(f"{where}: {len(found)} dimensions where {len(declared)} were declared")
+        raise fault(where, f"{len(found)} dimensions where {len(declared)} were declared")
     for want, length in zip(declared, found, strict=True):
         expected = want if isinstance(want, int) else dims.setdefault(want, length)
         if expected != length:
-            raise WireError(f"{where}: dimension {want!r} is {length}, expected {expected}")
+            # Neither length: some are numbers of people.
+            raise fault(where, f"dimension {want!r} has another length than was declared")
 
 
 def _check_scalar(where: str, spec: FieldSpec, value: Any) -> None:
-    kinds = {"float": (float, int), "int": (int,), "bool": (bool,), "str": (str,)}
+    kinds: dict[str, tuple[type, ...]] = {
+        "float": (float, int, np.integer, np.floating),
+        "int": (int, np.integer),
+        "bool": (bool,),
+        "str": (str,),
+    }
     if spec.kind == "any":
         return
     if not isinstance(value, kinds[spec.kind]) or (
         isinstance(value, bool) and spec.kind in ("float", "int")
     ):
-        raise WireError(f"{where}: {type(value).__name__} where {spec.kind} was declared")
-    if spec.kind == "float":
-        _check_finite(where, spec, np.asarray(value, dtype=float))
+        raise fault(where, f"{type(value).__name__} where {spec.kind} was declared")
+    if spec.kind in ("float", "int"):
+        _check_numbers(where, spec, np.asarray(value, dtype=float))
+    if spec.choices and value not in spec.choices:
+        raise fault(where, f"a text that is none of {', '.join(map(repr, spec.choices))}")
+
+
+def _check_parts(
+    where: str,
+    spec: FieldSpec,
+    value: Any,
+    dims: dict[str, int],
+    known: Mapping[str, int] | None,
+) -> None:
+    if not isinstance(value, dict):
+        raise fault(where, "a dict was declared")
+    more = {name: item for name, item in value.items() if name not in spec.parts}
+    if more and not spec.others:
+        raise fault(where, "an entry that was not declared")
+    _check_leaves(where, spec, more)
+    for name, inner in spec.parts.items():
+        if name in value:
+            check_shape(f"{where}.{name}", inner, value[name], dims, known)
+        elif not inner.optional:
+            raise fault(where, f"no entry {name!r}")
 
 
 def _check_names(where: str, spec: FieldSpec, value: Any, dims: dict[str, int]) -> None:
     if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
-        raise WireError(f"{where}: a tuple of texts was declared")
+        raise fault(where, "a tuple of texts was declared")
     _bind(where, tuple(spec.shape), (len(value),), dims)
+    if spec.choices and not set(value) <= set(spec.choices):
+        raise fault(where, f"a text that is none of {', '.join(map(repr, spec.choices))}")
 
 
-def _check_finite(where: str, spec: FieldSpec, value: np.ndarray) -> None:
-    if value.dtype.kind != "f":
+def _check_numbers(where: str, spec: FieldSpec, value: np.ndarray) -> None:
+    """Check that numbers are finite and in their range; gaps are neither."""
+    if value.dtype.kind not in "fiu":
         return
-    bad = ~np.isfinite(value)
-    if spec.gaps:
-        bad &= ~np.isnan(value)
-    if bad.any():
-        raise WireError(f"{where}: numbers that are not finite")
+    if value.dtype.kind == "f":
+        bad = ~np.isfinite(value)
+        if spec.gaps:
+            bad &= ~np.isnan(value)
+        if bad.any():
+            raise fault(where, "numbers that are not finite")
+    if (value < spec.low).any() or (value > spec.high).any():
+        raise fault(where, f"numbers that do not lie {_between(spec)}")
+
+
+def _between(spec: FieldSpec) -> str:
+    if math.isinf(spec.high):
+        return f"at {spec.low:g} or above"
+    if math.isinf(spec.low):
+        return f"at {spec.high:g} or below"
+    return f"between {spec.low:g} and {spec.high:g}"
 
 
 def _check_leaves(where: str, spec: FieldSpec, value: Any) -> None:
+    if isinstance(value, bool):
+        return
     if isinstance(value, np.ndarray):
-        _check_finite(where, spec, value)
-    elif isinstance(value, float):
-        _check_finite(where, spec, np.asarray(value))
+        _check_numbers(where, spec, value)
+    elif isinstance(value, float | int):
+        _check_numbers(where, spec, np.asarray(value, dtype=float))
     elif isinstance(value, dict):
         for item in value.values():
             _check_leaves(where, spec, item)

@@ -14,6 +14,7 @@ def coarse(
     effective: FloatArray,
     dominated: NDArray[np.bool_],
     largest: FloatArray | float = 0.0,
+    chance: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Round D to the influence of one record or a fifth of its error, Q and the number coarsely.
 
@@ -25,21 +26,32 @@ def coarse(
         Where one record makes most of Q.
     largest : array
         D is rounded to no less than this, and Q to its square.
+    chance : (2, ...) array, optional
+        Numbers in [0, 1), by which D and Q are rounded up or down: that what is told of two
+        questions differs then does not say that they differ at any row.
 
     Returns
     -------
     mean, variance, effective : arrays
     """
+    if chance is not None:
+        variance = variance * 1.1 ** (chance[1] - 0.5)
+    up = 0.5 if chance is None else chance[0]
     error = np.sqrt(np.nan_to_num(variance))
     influence = error / np.sqrt(np.maximum(np.nan_to_num(effective), 1.0))
     steps = step_above(np.maximum(np.maximum(influence, error / 5), np.nan_to_num(largest)))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        rounded_mean = np.where(steps > 0, np.round(mean / steps) * steps, mean)
+        rounded_mean = np.where(steps > 0, _whole(mean / steps, up) * steps, mean)
         square = step_above(np.nan_to_num(largest) ** 2)
         fine = np.where(square > 0, np.ceil(variance / square) * square, _digits(variance, 2))
     blunt = np.where(dominated, step_above(np.nan_to_num(variance)), fine)
     # A count of the rows on one side of a line would tell where a row lies.
     return rounded_mean, blunt, _on_grid(effective)
+
+
+def _whole(x: FloatArray, up: FloatArray | float) -> FloatArray:
+    """Whole numbers beside `x`: the nearest one, or by chance."""
+    return np.asarray(np.round(x) if np.ndim(up) == 0 else np.floor(x + up))
 
 
 def by_entity(parts: FloatArray, entities: NDArray[np.int64]) -> FloatArray:

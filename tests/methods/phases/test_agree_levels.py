@@ -12,7 +12,9 @@ from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.testing.fakes import federation_of, scripted
 
 X = np.random.default_rng(1).normal(size=(40, 2))
-COLUMNS = Columns(features=("x0", "x1"), levels={"x0": ("1", "2"), "x1": ("3",)})
+COLUMNS = Columns(
+    features=("x0", "x1"), target="y", sequence=("t",), levels={"y": ("1", "2"), "t": ("3", "4")}
+)
 
 
 def federation(**foreign: tuple[str, ...]) -> Federation:
@@ -30,12 +32,12 @@ def test_all_within() -> None:
 
 def test_columns_and_sites_are_named() -> None:
     with pytest.raises(StudyError) as stopped:
-        MeanAndSD().run(federation(a=("x1",), c=("x0", "x1")), seed=0)
-    for words in ("column x1: values outside the declared levels at a", "x0", "at c", "own log"):
+        MeanAndSD().run(federation(a=("t",), c=("y", "t")), seed=0)
+    for words in ("column t: values outside the declared levels at a", "y", "at c", "own log"):
         assert words in str(stopped.value)
     assert "at b" not in str(stopped.value)
 
 
 def test_a_site_that_did_not_confirm_takes_part_no_more() -> None:
-    run = MeanAndSD().run(scripted(federation(c=("x0",)), {(2, "c"): "returns"}), seed=0)
+    run = MeanAndSD().run(scripted(federation(c=("y",)), {(2, "c"): "returns"}), seed=0)
     assert {line.site for line in run.transcript if line.round > 2} == {"a", "b"}

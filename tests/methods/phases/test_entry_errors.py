@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consilience.methods.one_table.entry_messages import Search, Searched, settings_text
 from consilience.methods.phases.entry_errors import (
-    are_errors,
     entry_seed,
     few_missing,
     merged,
@@ -19,6 +19,7 @@ from consilience.methods.phases.entry_errors import (
     two_digits,
 )
 from consilience.wire.disclosure import Limits
+from tests.wire.replies import refusal
 
 OPEN = Limits(min_records=1, max_share=1.0, min_entities=1)
 
@@ -156,8 +157,34 @@ def test_the_seed_is_a_digest_of_protected_values_and_public_otherwise() -> None
     assert entry_seed(values, Site(), "one") == wanted  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("size", "fine"), [(1e190, True), (1e260, False), (np.nan, False)])
-def test_told_errors_may_be_those_of_large_entries(size: float, fine: bool) -> None:
-    errors = np.full((2, 3), size)
-    assert are_errors(errors, np.array([5.0, 5.0]), np.ones(3), largest=1e250) == fine
-    assert not are_errors(errors, np.array([5.0, 5.0]), np.ones(3))
+@pytest.mark.parametrize(
+    ("size", "entries", "fine"),
+    [
+        (1e190, 5.0, True),
+        (1e260, 5.0, False),
+        (np.nan, 5.0, False),
+        (-1.0, 5.0, False),
+        (1.0, 5.5, False),
+        (1.0, 0.0, False),
+        (1.0, 2.0**51, False),
+    ],
+)
+def test_told_errors_may_be_those_of_large_entries(size: float, entries: float, fine: bool) -> None:
+    fields = {
+        "n_rows": 9,
+        "n_columns": 4,
+        "n_observed": 30,
+        "errors": np.full((2, 3), size),
+        "entries": np.full(2, entries),
+        "se": np.ones(3),
+        "final": np.zeros(0),
+        "final_entries": 0,
+        "sizes": np.zeros(0),
+        "centres": np.zeros((0, 0)),
+        "figures": {},
+    }
+    request = Search(settings=settings_text({"n_splits": 2}), names=("a", "b", "c"))
+    assert (refusal(Searched, fields, request, {"p": 4}) == "") is fine
+    assert refusal(Searched, fields, request, {"p": 5}), "other columns than the study's"
+    one = Search(settings=settings_text({"n_splits": 1}), names=("a", "b", "c"))
+    assert refusal(Searched, fields, one, {"p": 4}), "more folds than were asked for"

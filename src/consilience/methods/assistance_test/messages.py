@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Disclosure, message, part, sends
 
 MAX_DIRECTIONS = 15
 """The exact price of a sketch is a maximum over two to this power of signs."""
+KINDS = ("score", "wald", "wald-hc3", "lr")
+"""Tests of a sketch."""
+_MOST_ROWS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -93,8 +98,12 @@ class Sketched:
         audience="initiator",
         doc="columns along random directions",
     )
-    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known after this")
+    rank: int = sends(Disclosure.PUBLIC, kind="int", low=1, doc="linearly independent columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known after this")
+
+    def check(self, request: SketchRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return _ranks(self)
 
 
 @message("assistance-test/noisy-sketched", version=1)
@@ -104,12 +113,23 @@ class NoisySketched:
     z: Released = sends(
         Disclosure.NOISED, ("n", "t"), audience="initiator", doc="the same with Laplace noise"
     )
-    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known after this")
-    scale: float = sends(Disclosure.PUBLIC, kind="float", doc="scale of the noise")
+    rank: int = sends(Disclosure.PUBLIC, kind="int", low=1, doc="linearly independent columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known after this")
+    scale: float = sends(Disclosure.PUBLIC, kind="float", low=0.0, doc="scale of the noise")
     loose: float = sends(
-        Disclosure.PUBLIC, kind="float", doc="what the looser published bound calls the price"
+        Disclosure.PUBLIC,
+        kind="float",
+        low=0.0,
+        doc="what the looser published bound calls the price",
     )
+
+    def check(self, request: SketchRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return _ranks(self)
+
+
+def _ranks(reply: Sketched | NoisySketched) -> str | None:
+    return None if reply.known <= reply.rank else "more directions than there are columns"
 
 
 @message("assistance-test/test-request", version=1)
@@ -124,6 +144,10 @@ class TestRequest:
         origin="assistance-test/sketched",
         doc="the partner's sketch",
     )
+
+    def lengths(self) -> dict[str, int]:
+        """Sketches that are tested."""
+        return {"draws": Settings.from_json(self.settings).n_draws}
 
 
 @message("assistance-test/noisy-test-request", version=1)
@@ -140,18 +164,39 @@ class NoisyTestRequest:
     )
     scale: float = sends(Disclosure.PUBLIC, kind="float", audience="all", doc="scale of the noise")
 
+    def lengths(self) -> dict[str, int]:
+        """Sketches that are tested."""
+        return {"draws": Settings.from_json(self.settings).n_draws}
+
+
+_TEST = part(
+    "statistic, df, p by draw",
+    parts={
+        "statistic": part(("draws",), gaps=True),
+        "df": part(("draws",), low=0, high=MAX_DIRECTIONS),
+        "p": part(("draws",), gaps=True, low=0, high=1),
+    },
+)
+
 
 @message("assistance-test/tested", version=1)
 class Tested:
     """Statistics of the tests."""
 
     tests: Released = sends(
-        Disclosure.MODEL, "by kind: statistic, df, p by draw", gaps=True, doc="test statistics"
+        Disclosure.MODEL,
+        "by kind: statistic, df, p by draw",
+        parts=dict.fromkeys(KINDS, _TEST),
+        doc="test statistics",
     )
     facts: Released = sends(
         Disclosure.MODEL,
         "records, minority, reliability",
-        gaps=True,
+        parts={
+            "records": part(kind="int", low=1, high=_MOST_ROWS),
+            "minority": part(gaps=True, low=0),
+            "reliability": part(low=0, high=1),
+        },
         doc="rows, rows of the rarer class per parameter, share of a sketch that is not noise",
     )
     given: bool = sends(

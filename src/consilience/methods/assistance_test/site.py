@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, DisclosureError, StudyError
 from consilience.methods.assistance_test.messages import (
+    KINDS,
     NoisySketched,
     NoisyTestRequest,
     Settings,
@@ -31,7 +32,6 @@ from consilience.numerics.random import stream
 from consilience.wire.disclosure import addressed, model, projection
 
 FloatArray = NDArray[np.float64]
-KINDS = ("score", "wald", "wald-hc3", "lr")
 
 
 # --------------------------------------------------------------------------- the partner

@@ -58,6 +58,7 @@ response nor a linear predictor.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -66,21 +67,23 @@ import numpy as np
 
 from consilience.exceptions import ParameterError
 from consilience.methods.assisted_glm import conclusion, prediction, refining, training
+from consilience.methods.assisted_glm.closing import (
+    ConcludeRequest,
+    PartRequest,
+    PredictRequest,
+    RecordRequest,
+    TellRequest,
+)
 from consilience.methods.assisted_glm.messages import (
     AimRequest,
-    ConcludeRequest,
     ContributeRequest,
     FinishRequest,
     MaskedReceiveRequest,
-    PartRequest,
-    PredictRequest,
     ReceiveRequest,
-    RecordRequest,
     RefineRequest,
     Settings,
     SettleRequest,
     ShareRequest,
-    TellRequest,
     TurnRequest,
 )
 from consilience.methods.assisted_glm.outcome import Course, fitted_result, predicted_result
@@ -99,6 +102,7 @@ from consilience.methods.base import (
 from consilience.methods.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+from consilience.wire.sealing import senders
 
 REFINEMENTS = 3
 """Exchanges for standard errors where not all directions are known."""
@@ -232,7 +236,8 @@ class AssistedGLM(Method):
                 ctx, "settle", SettleRequest(settings=text, partner=partner), ctx.initiator
             )
             request = FinishRequest(settings=text, place=settled.place)
-            rest.append((yield from one(ctx, "finish", request, partner)))
+            answer = yield from one(ctx, "finish", request, partner, rank=course.rank(partner))
+            rest.append(answer)
             course.known(partner, rest[-1].known)
         complete = all(r.complete for r in rest)
         left: tuple[Any, ...] = ()
@@ -286,7 +291,8 @@ class AssistedGLM(Method):
             shared = yield from one(ctx, f"share{masked}", request, ctx.initiator)
             kind = MaskedReceiveRequest if s.masked else ReceiveRequest
             message = kind(settings=text, response=shared.response, weights=shared.weights)
-            received = yield from one(ctx, f"receive{masked}", message, partner)
+            step = f"receive{masked}"
+            received = yield from one(ctx, step, message, partner, rows=ctx.n_matched)
             course.begin(partner, received.rank)
 
     def _train(self, ctx: CoordinatorContext, s: Settings, text: str, course: Course) -> Turns:
@@ -302,7 +308,8 @@ class AssistedGLM(Method):
                 request = ContributeRequest(
                     settings=text, own=turned.own, others=turned.others, place=turned.place
                 )
-                given = yield from one(ctx, "contribute", request, partner)
+                rank = course.rank(partner)
+                given = yield from one(ctx, "contribute", request, partner, rank=rank)
                 course.partner(partner, given, ctx.n_matched)
                 came = not (given.spent or given.done)
                 spent |= given.spent
@@ -359,7 +366,8 @@ class AssistedGLM(Method):
             came = 0
             for partner in s.partners:
                 request = AimRequest(settings=text, partner=partner, owner=owner, more=more)
-                aimed = yield from one(ctx, "aim", request, ctx.initiator)
+                rank = course.rank(ctx.initiator)
+                aimed = yield from one(ctx, "aim", request, ctx.initiator, rank=rank)
                 owner, more = "", relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
                 if aimed.spent:
                     return ()
@@ -375,6 +383,7 @@ class AssistedGLM(Method):
                         last=turn == REFINEMENTS,
                     ),
                     partner,
+                    rank=course.rank(partner),
                 )
                 left[partner] = refined.left.value
                 course.known(partner, refined.known)
@@ -398,9 +407,17 @@ class AssistedGLM(Method):
         return predicted_result(ctx, self, given, predicted)
 
 
-def one(ctx: CoordinatorContext, step: str, message: Any, site: str) -> Turns:
-    """Ask one site; stop where it does not answer."""
-    replies = yield Ask(step, message, to=(site,))
+def one(ctx: CoordinatorContext, step: str, message: Any, site: str, **known: int) -> Turns:
+    """Ask one site, of which something is known; stop where it does not answer.
+
+    What others sealed for it only this site can judge: where it refuses, they are named.
+    """
+    replies = yield Ask(step, message, to=(site,), known={site: known})
+    sealed = sorted({sender for of in senders(message).values() for sender in of})
+    if replies.missing and sealed:
+        why = replies[site]
+        words = f"{why.reason} (it was asked about what {' and '.join(sealed)} sealed for it)"
+        replies = Replies({site: dataclasses.replace(why, reason=words)}, replies.rounds)
     return ctx.require(replies, at_least=1)[site]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.methods.assisted_glm.closing import MOST_BINS
 from consilience.methods.assisted_glm.messages import Settings
 from consilience.methods.assisted_glm.rows import Rows
 from consilience.numerics.families import Family
@@ -35,7 +36,7 @@ class Comparison:
     def calibration(self, limits: Limits) -> Released:
         """Mean prediction and mean response by part of the prediction; small parts are withheld."""
         h = len(self.observed)
-        bins = int(np.clip(h // 60, 2, 10))
+        bins = int(np.clip(h // 60, 2, MOST_BINS))
         parts = []
         for predicted in self.predicted:
             if not h:

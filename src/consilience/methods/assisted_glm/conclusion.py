@@ -11,17 +11,21 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, ProtocolError
 from consilience.methods.assisted_glm import warm
-from consilience.methods.assisted_glm.comparison import comparison
-from consilience.methods.assisted_glm.messages import (
-    SPAN,
+from consilience.methods.assisted_glm.closing import (
+    BOUNDED,
+    IDENTIFIED,
+    PENALISED,
+    SHARED,
+    UNCERTAIN,
     Concluded,
     ConcludeRequest,
     Recorded,
     RecordRequest,
-    Settings,
     TellRequest,
     Told,
 )
+from consilience.methods.assisted_glm.comparison import comparison
+from consilience.methods.assisted_glm.messages import GAP, SPAN, Settings
 from consilience.methods.assisted_glm.predictor import AssistedPredictor
 from consilience.methods.assisted_glm.refining import (
     Certainty,
@@ -48,8 +52,6 @@ from consilience.numerics.sandwich import sandwich
 from consilience.wire.disclosure import model
 
 FloatArray = NDArray[np.float64]
-IDENTIFIED, BOUNDED, SHARED = "identified", "bounded", "shared"
-UNCERTAIN, PENALISED = "not certified", "penalised"
 
 
 # --------------------------------------------------------------------------- the joint fit
@@ -233,7 +235,7 @@ def conclude(
     reply = Concluded(
         names=shown,
         coefficients=model(
-            {k: np.nan_to_num(v, nan=_GAP) for k, v in table.items()},
+            {k: np.nan_to_num(v, nan=GAP) for k, v in table.items()},
             kind="linear",
             n_records=n,
             n_parameters=len(status),
@@ -283,12 +285,8 @@ def _beside(s: Settings, data: SiteData, rows: Rows, alone: Alone) -> dict[str, 
     return {"alone": estimate, "alone_error": error}
 
 
-_GAP = -1e300
-"""Stands for a number that there is none of: NaN does not cross in parameters of a model."""
-
-
 def _plain(figures: dict[str, float]) -> dict[str, float]:
-    return {k: _GAP if not np.isfinite(v) else float(v) for k, v in figures.items()}
+    return {k: GAP if not np.isfinite(v) else float(v) for k, v in figures.items()}
 
 
 def _counts(rows: Rows, site: SiteContext) -> dict[str, int]:
@@ -373,7 +371,7 @@ def _intervals(
     facts = {
         "certified": _few(int(certain.sum())),
         "bounded": _few(int((known & ~certain).sum())),
-        "mean_width": float(np.mean((high - low)[known])) if known.sum() >= 10 else _GAP,
+        "mean_width": float(np.mean((high - low)[known])) if known.sum() >= 10 else GAP,
     }
     return low, high, facts
 

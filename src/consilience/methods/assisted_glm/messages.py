@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
 
 from consilience.exceptions import DisclosureError
 from consilience.numerics.families import Family, family
 from consilience.numerics.glm import Penalty
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Disclosure, message, part, sends
 
 SPAN = "span"
+GAP = -1e300
+"""Stands for a number that there is none of: NaN does not cross in parameters of a model."""
+MOST = 1e250
+"""Of sums over rows of what numbers of any size lose."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +192,11 @@ class MaskedReceiveRequest:
 class Received:
     """The partner is ready."""
 
-    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
+    rank: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="linearly independent columns")
+
+    def check(self, request: object, known: Mapping[str, Any]) -> str | None:
+        """No more columns are independent than there are rows."""
+        return None if self.rank < known["rows"] else "more independent columns than rows"
 
 
 @message("assisted-glm/turn-request", version=1)
@@ -239,11 +251,18 @@ class Turned:
     spent: bool = sends(
         Disclosure.PUBLIC, kind="bool", doc="whether the initiator's policy lets no more leave"
     )
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
-    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+    rank: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="linearly independent columns")
     course: Released = sends(
-        Disclosure.MODEL, "deviance, relative change", doc="how far the training is"
+        Disclosure.MODEL,
+        "deviance, relative change",
+        parts={"deviance": part(low=-MOST, high=MOST), "change": part(low=-1.0)},
+        doc="how far the training is",
     )
+
+    def check(self, request: TurnRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return rank_fault(self, self.rank)
 
 
 @message("assisted-glm/contribute-request", version=1)
@@ -291,10 +310,19 @@ class Contributed:
         Disclosure.PUBLIC, kind="bool", doc="whether the policy lets no more directions leave"
     )
     done: bool = sends(Disclosure.PUBLIC, kind="bool", doc="whether nothing new can come")
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
     gain: Released = sends(
-        Disclosure.MODEL, "one number", doc="deviance that this partner could still gain"
+        Disclosure.MODEL,
+        "one number",
+        parts={"gain": part(low=GAP, high=MOST)},
+        doc="deviance that this partner could still gain",
     )
+
+    def check(self, request: ContributeRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are; a gain is a number, or there is none."""
+        if not are_numbers(self.gain.value.values()):
+            return "numbers that are too large"
+        return rank_fault(self, known["rank"])
 
 
 @message("assisted-glm/settle-request", version=1)
@@ -350,7 +378,11 @@ class Finished:
         audience="initiator",
         doc="variances of the partner's part for new people, if asked for",
     )
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+
+    def check(self, request: FinishRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return rank_fault(self, known["rank"])
 
 
 @message("assisted-glm/aim-request", version=1)
@@ -393,7 +425,11 @@ class Aimed:
     spent: bool = sends(
         Disclosure.PUBLIC, kind="bool", doc="whether the initiator's policy lets no more leave"
     )
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+
+    def check(self, request: AimRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return rank_fault(self, known["rank"])
 
 
 @message("assisted-glm/refine-request", version=1)
@@ -437,164 +473,20 @@ class Refined:
     left: Released = sends(
         Disclosure.MODEL, "by target", audience="initiator", doc="variance that is still hidden"
     )
-    n_more: int = sends(Disclosure.PUBLIC, kind="int", doc="number of further directions")
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
+    n_more: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="number of further directions")
+    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+
+    def check(self, request: RefineRequest, known: Mapping[str, Any]) -> str | None:
+        """No more directions are known than there are."""
+        return rank_fault(self, known["rank"])
 
 
-@message("assisted-glm/conclude-request", version=1)
-class ConcludeRequest:
-    """Compare, infer, predict."""
-
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    rest: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m", "k"),
-        audience="initiator",
-        many=True,
-        origin="assisted-glm/finished",
-        doc="each partner's further directions",
-    )
-    variances: Released = sends(
-        Disclosure.PER_RECORD,
-        ("v",),
-        audience="initiator",
-        many=True,
-        origin="assisted-glm/finished",
-        doc="each partner's variances for new people",
-    )
-    left: Released = sends(
-        Disclosure.MODEL,
-        "by target",
-        audience="initiator",
-        many=True,
-        origin="assisted-glm/refined",
-        doc="what is still hidden of each target at each partner",
-    )
-    hidden: int = sends(
-        Disclosure.PUBLIC, kind="int", audience="all", doc="directions that stay hidden"
-    )
-    complete: bool = sends(
-        Disclosure.PUBLIC, kind="bool", audience="all", doc="whether all directions are known"
-    )
+def are_numbers(values: Iterable[Any]) -> bool:
+    """Whether all numbers are of a size, or stand for none."""
+    found = np.concatenate([np.ravel(value) for value in values])
+    return bool(((found >= -MOST) | (found == GAP)).all())
 
 
-@message("assisted-glm/concluded", version=1)
-class Concluded:
-    """What the coordinator may know of the fit."""
-
-    names: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, ("p",), kind="str", doc="the initiator's coefficients"
-    )
-    coefficients: Released = sends(
-        Disclosure.MODEL, "by column of the table", doc="estimates and standard errors"
-    )
-    status: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, ("p",), kind="str", doc="what each coefficient is"
-    )
-    fit: Released = sends(
-        Disclosure.MODEL, "by name", doc="deviances, held-out losses, pseudo R2, AUC"
-    )
-    calibration: Released = sends(
-        Disclosure.AGGREGATE,
-        ("w", "b", 2),
-        gaps=True,
-        doc="mean prediction and mean response by tenth of the prediction, each way",
-    )
-    intervals: Released = sends(Disclosure.MODEL, "by name", doc="numbers and widths of intervals")
-    records: Released = sends(Disclosure.MODEL, "by name", doc="rows in each part")
-
-
-@message("assisted-glm/tell-request", version=1)
-class TellRequest:
-    """Tell a partner what belongs to its own coefficients."""
-
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
-
-
-@message("assisted-glm/told", version=1)
-class Told:
-    """Weights of a partner's directions with their covariance."""
-
-    place: Released = sends(
-        Disclosure.MODEL,
-        "weights, covariance, directions that others have too",
-        audience="partner",
-        doc="the partner's part of the joint fit",
-    )
-
-
-@message("assisted-glm/record-request", version=1)
-class RecordRequest:
-    """Keep the own part of the joint fit."""
-
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    place: Released = sends(
-        Disclosure.MODEL,
-        "weights, covariance, directions that others have too",
-        audience="partner",
-        origin="assisted-glm/told",
-        doc="the partner's part of the joint fit",
-    )
-
-
-@message("assisted-glm/recorded", version=1)
-class Recorded:
-    """The partner has kept its part."""
-
-
-@message("assisted-glm/part-request", version=1)
-class PartRequest:
-    """Send the own part for new people."""
-
-    initiator: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
-
-
-@message("assisted-glm/part", version=1)
-class Part:
-    """A partner's columns of new people along the directions that are known."""
-
-    part: Released = sends(
-        Disclosure.PER_RECORD, ("n", "k"), audience="initiator", doc="along known directions"
-    )
-    shift: Released = sends(
-        Disclosure.MODEL,
-        "one number by direction",
-        audience="initiator",
-        doc="mean along each direction, from that of the training",
-    )
-    known: int = sends(Disclosure.PUBLIC, kind="int", doc="directions known of its columns")
-    rank: int = sends(Disclosure.PUBLIC, kind="int", doc="linearly independent columns")
-
-
-@message("assisted-glm/predict-request", version=1)
-class PredictRequest:
-    """Predict for new people with the parts of all partners."""
-
-    level: float = sends(Disclosure.PUBLIC, kind="float", audience="all", doc="of the intervals")
-    partners: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, ("s",), kind="str", audience="all", doc="whose parts these are"
-    )
-    part: Released = sends(
-        Disclosure.PER_RECORD,
-        ("n", "k"),
-        audience="initiator",
-        many=True,
-        origin="assisted-glm/part",
-        doc="each partner's part",
-    )
-    shift: Released = sends(
-        Disclosure.MODEL,
-        "one number by direction",
-        audience="initiator",
-        many=True,
-        origin="assisted-glm/part",
-        doc="mean along each direction",
-    )
-
-
-@message("assisted-glm/predicted", version=1)
-class Predicted:
-    """How many people were predicted."""
-
-    records: Released = sends(Disclosure.MODEL, "by name", doc="rows, intervals, mean width")
+def rank_fault(reply: Any, rank: int) -> str | None:
+    """Say that more directions are known than there are columns."""
+    return None if reply.known <= rank else "more directions than there are columns"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import ProtocolError, StudyError
-from consilience.methods.assisted_glm.messages import Settings, Turned
+from consilience.exceptions import StudyError
+from consilience.methods.assisted_glm.messages import GAP, Settings, Turned
 from consilience.methods.assisted_glm.result import AssistedGLMResult
 from consilience.methods.base import CoordinatorContext
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from consilience.methods.assisted_glm import AssistedGLM
 
 FloatArray = NDArray[np.float64]
-_GAP = -1e299
 INTERCEPT = "(intercept)"
 
 
@@ -44,6 +43,10 @@ class Course:
     def begin(self, partner: str, rank: int) -> None:
         """Note a partner's rank."""
         self.revealed[partner] = (0, int(rank))
+
+    def rank(self, site: str) -> int:
+        """Linearly independent columns of a site, as it said."""
+        return self.revealed[site][1]
 
     def known(self, partner: str, known: int) -> None:
         """Note how many directions of a partner are known."""
@@ -90,8 +93,6 @@ def fitted_result(
     """Result of a fit."""
     fit = {k: _number(v) for k, v in concluded.fit.value.items()}
     table = {k: _numbers(v) for k, v in concluded.coefficients.value.items()}
-    if {len(v) for v in table.values()} != {len(concluded.names)}:
-        raise ProtocolError("the initiator's table of coefficients has columns of other lengths")
     counts = concluded.records.value
     bins = np.asarray(concluded.calibration.value)
     _note(ctx, method, s, course)
@@ -154,8 +155,9 @@ def _coefficients(concluded: Any, table: dict[str, FloatArray]) -> dict[str, Any
     """Table of the initiator's coefficients."""
     from scipy.stats import norm
 
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(all="ignore"):
         z = table["estimate"] / table["error"]
+    z = np.where(np.isfinite(z), z, np.nan)
     return {
         "name": np.array(concluded.names),
         "estimate": table["estimate"],
@@ -250,9 +252,9 @@ def predicted_result(
 
 
 def _number(value: Any) -> float:
-    return float("nan") if float(value) < _GAP else float(value)
+    return float("nan") if float(value) == GAP else float(value)
 
 
 def _numbers(values: Any) -> FloatArray:
     found = np.asarray(values, dtype=float)
-    return np.where(found < _GAP, np.nan, found)
+    return np.where(found == GAP, np.nan, found)

@@ -7,14 +7,9 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from consilience.exceptions import DataError
+from consilience.methods.assisted_glm.closing import Part, PartRequest, Predicted, PredictRequest
 from consilience.methods.assisted_glm.conclusion import mean_of
-from consilience.methods.assisted_glm.messages import (
-    Part,
-    PartRequest,
-    Predicted,
-    PredictRequest,
-    Settings,
-)
+from consilience.methods.assisted_glm.messages import Settings
 from consilience.methods.assisted_glm.predictor import AssistedPredictor
 from consilience.methods.assisted_glm.training import require_role, told
 from consilience.methods.base import SiteContext, SiteData, State, step

@@ -196,7 +196,8 @@ def refine(
     chosen = np.asarray(place["rows"], dtype=np.int64)
     seen = np.asarray(message.own.value, dtype=float)
     n, p = data.features.shape
-    fine = weights.shape[0] == sent.shape[1] and seen.shape == (n, weights.shape[1])
+    fine = weights.ndim == 2 and weights.shape[0] == sent.shape[1]
+    fine = fine and seen.shape == (n, weights.shape[1])
     fine = fine and len(chosen) < weights.shape[1] and bool(((chosen >= 0) & (chosen < n)).all())
     if not fine:
         sentence = "targets of another shape than was agreed"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.methods.assisted_glm import warm
 from consilience.methods.assisted_glm.messages import (
+    GAP,
     SPAN,
     Contributed,
     ContributeRequest,
@@ -49,8 +50,6 @@ from consilience.wire.disclosure import (
 
 FloatArray = NDArray[np.float64]
 NOTHING = np.empty(0)
-GAP = -1e300
-"""Stands for a number that there is none of: NaN does not cross in parameters of a model."""
 
 
 def empty_for(site: str) -> Released:

@@ -119,9 +119,6 @@ from consilience.methods.ensemble_clustering.messages import (
 )
 from consilience.methods.ensemble_clustering.outcomes import pooled_levels
 from consilience.methods.ensemble_clustering.pooling import (
-    check_ballots,
-    check_counts,
-    check_profiles,
     model_names,
     number_by_bic,
     pooled_means,
@@ -321,7 +318,6 @@ class EnsembleClustering(Method):
             # Where the number is given, what sites prefer by themselves stands beside it.
             request = VoteRequest(settings=self._settings(1).to_json())
             ballots = yield from vote(ctx, Ask("vote", request))
-            check_ballots(ballots.votes, ballots.scores, self.max_clusters)
         chosen = int(judged["cv_candidates"][judged["cv_chosen"]]) if judged else 0
         if self.n_clusters == "bic" and ballots is not None:
             chosen = _by_bic(ctx, ballots)
@@ -447,7 +443,6 @@ class EnsembleClustering(Method):
         tables: list[dict[str, PatternTable]] = [{} for _ in ensembles]
         how: dict[str, str] = {}
         for site, reply in replies.items():
-            check_counts(site, reply, sizes)
             how[site] = reply.how
             for i, item in enumerate(reply.counts.value):
                 keys, counts = np.array(item["keys"]), np.array(item["counts"])
@@ -564,7 +559,6 @@ def _label(
         centres=relayed(tuple(f.centres for f in fitted), Disclosure.MODEL),
     )
     replies = ctx.require((yield Ask("label", request, to=to)), at_least=1)
-    check_profiles(replies, len(fitted[0].centres), len(ctx.feature_names))
     return replies
 
 

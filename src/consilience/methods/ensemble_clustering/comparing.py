@@ -22,7 +22,6 @@ from consilience.estimators.coded_models import (
     fit_coded_model,
 )
 from consilience.estimators.coded_models import row_of_cell as rows_of_cells
-from consilience.exceptions import QuorumError
 from consilience.methods.base import (
     Ask,
     CoordinatorContext,
@@ -45,7 +44,7 @@ from consilience.methods.ensemble_clustering.messages import (
     Settings,
 )
 from consilience.numerics.site_differences import SiteTables, pooled_chances, site_differences
-from consilience.numerics.told_tables import UNTOLD, Entries, Sums, ToldTables, told_tables
+from consilience.numerics.told_tables import Entries, Sums, ToldTables, told_tables
 from consilience.wire.disclosure import Limits, chances, model
 from consilience.wire.message import Disclosure
 from consilience.wire.rounding import coarse, step_above
@@ -208,7 +207,7 @@ def compared_sites(
     replies = ctx.require((yield Ask("compare", request, to=to)), at_least=0)
     shape = shape_of(ctx, settings.model)
     rows = rows_of_cells(settings.model, shape["sizes"])
-    told = {site: _checked(site, reply, n_clusters, rows) for site, reply in replies.items()}
+    told = {site: _filled(reply, n_clusters, rows) for site, reply in replies.items()}
     facts: dict[str, Any] = {
         "model": settings.model,
         "states": shape["states"],
@@ -280,26 +279,15 @@ def shape_of(ctx: CoordinatorContext, kind: str) -> dict[str, Any]:
     return {"states": (), "levels": levels, "sizes": tuple(len(x) for x in levels.values())}
 
 
-def _checked(site: str, reply: Compared, k: int, rows: IntArray) -> dict[str, NDArray[Any]]:
-    """What a site told, with gaps where it told nothing; refuse what does not fit the classes."""
+def _filled(reply: Compared, k: int, rows: IntArray) -> dict[str, NDArray[Any]]:
+    """What a site told, with gaps where it told nothing."""
     n_rows = int(rows.max()) + 1
     found: dict[str, NDArray[Any]] = {}
     for name in (prefix + part for prefix in ("", "local_") for part in _PARTS):
         value = np.asarray(getattr(reply, name).value)
-        width = n_rows if name.endswith("numbers") else len(rows)
-        if value.shape == (0, width):
+        if not value.size:
+            width = n_rows if name.endswith("numbers") else len(rows)
             empty = np.nan if name.endswith("chances") else 0
             value = np.full((k, width), empty, dtype=value.dtype)
-        most = {"chances": 1, "kinds": 4, "numbers": 2**50}[name.removeprefix("local_")]
-        known = value[~np.isnan(value)]
-        fine = value.shape == (k, width) and bool(((known >= 0) & (known <= most)).all())
-        if name.endswith("chances"):
-            gaps = np.isnan(value)
-        elif fine and name.endswith("kinds"):
-            fine = not (gaps & (value != UNTOLD)).any()
-        else:
-            fine = fine and len(known) == value.size
-        if not fine:
-            raise QuorumError(f"site {site} sent chances that do not fit the classes: leave it out")
         found[name] = value
     return found

@@ -37,7 +37,6 @@ from consilience.methods.ensemble_clustering.messages import (
     JudgeRequest,
 )
 from consilience.methods.phases.entry_errors import (
-    are_errors,
     entry_seed,
     merged,
     nothing_released,
@@ -124,8 +123,10 @@ def judged_numbers(
     replies = ctx.require((yield Ask("judge", asked)))
     told: dict[str, _Told] = {}
     for site, reply in replies.items():
-        mine = _checked(site, reply, n_folds, max_clusters)
-        if mine is None:
+        mine = _Told(
+            *(np.asarray(x.value, dtype=float) for x in (reply.errors, reply.entries, reply.se))
+        )
+        if not len(mine.errors):
             ctx.note(
                 f"Site {site} did not judge numbers of classes: it has too few rows, or single "
                 "rows make most of its errors."
@@ -190,16 +191,3 @@ def curve_of(errors: FloatArray, entries: NDArray[Any], se: FloatArray) -> Entry
     numbers = np.arange(1, errors.shape[1] + 1)
     # One class is where the problem itself begins; the largest number is where the question ends.
     return EntryCurve.of_sums("n_clusters", numbers, errors, entries, natural=(True, False), se=se)
-
-
-def _checked(site: str, reply: Judged, n_folds: int, max_clusters: int) -> _Told | None:
-    """What a site told, None for nothing; refuse what does not fit the question."""
-    errors = np.asarray(reply.errors.value, dtype=float)
-    entries = np.asarray(reply.entries.value, dtype=float)
-    se = np.asarray(reply.se.value, dtype=float)
-    if not len(errors):
-        return None
-    fine = len(errors) <= n_folds and errors.shape[1] == max_clusters
-    if not (fine and are_errors(errors, entries, se)):
-        raise QuorumError(f"site {site} sent errors that do not fit the question: leave it out")
-    return _Told(errors, entries, se)

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.estimators.coded_models import entries_of
-from consilience.exceptions import QuorumError
 from consilience.methods.base import Columns, SiteData
 from consilience.methods.ensemble_clustering.comparing import ClassTables, class_tables
 from consilience.methods.ensemble_clustering.local import joined_sums
@@ -76,13 +75,7 @@ def _told(values: NDArray[Any], tables: ClassTables | None = None) -> Released:
 def pooled_levels(
     columns: Columns, profiles: Mapping[str, Profile], sizes: Mapping[str, IntArray]
 ) -> dict[str, Any]:
-    """Fields of the result: shares by class over sites, weighted by class sizes, and by site.
-
-    Raises
-    ------
-    QuorumError
-        A site sent shares that do not fit the levels.
-    """
+    """Fields of the result: shares by class over sites, weighted by class sizes, and by site."""
     levels = levels_of(columns, columns.target)
     if not levels:
         return {}
@@ -92,7 +85,7 @@ def pooled_levels(
     told: Any = False
     for site in sorted(profiles):
         k = len(sizes[site]) if site in sizes else len(profiles[site].means.value)
-        by_site[site], kinds[site] = _checked(site, profiles[site], k, len(levels))
+        by_site[site], kinds[site] = _filled(profiles[site], k, len(levels))
         if site in sizes:
             present = np.isfinite(by_site[site]).all(axis=1)
             w = (sizes[site] * present)[:, None]
@@ -109,15 +102,9 @@ def pooled_levels(
     }
 
 
-def _checked(site: str, reply: Profile, k: int, width: int) -> tuple[FloatArray, IntArray]:
-    """What a site told, with gaps where it told nothing; refuse what does not fit the levels."""
+def _filled(reply: Profile, k: int, width: int) -> tuple[FloatArray, IntArray]:
+    """What a site told, with gaps where it told nothing."""
     shares, kinds = (np.asarray(x.value) for x in (reply.target_shares, reply.target_kinds))
-    if shares.shape == kinds.shape == (0, width):
+    if not shares.size:
         return np.full((k, width), np.nan), np.zeros((k, width), dtype=np.int64)
-    known = shares[~np.isnan(shares)]
-    fine = shares.shape == kinds.shape == (k, width) and bool(((kinds >= 0) & (kinds <= 4)).all())
-    fine = fine and bool(((known >= 0) & (known <= 1)).all())
-    whole = shares[~np.isnan(shares).any(axis=1)].sum(axis=1) if fine else np.ones(1)
-    if not fine or (np.abs(whole - 1.0) > 0.1 * width).any():  # shares are rounded
-        raise QuorumError(f"site {site} sent outcomes that do not fit the levels: leave it out")
     return shares.astype(np.float64), kinds.astype(np.int64)

@@ -1,4 +1,4 @@
-"""What the coordinator makes of the sites' replies: checks, pooled figures, names."""
+"""What the coordinator makes of the sites' replies: pooled figures, names."""
 
 from __future__ import annotations
 
@@ -9,43 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import QuorumError
-from consilience.methods.ensemble_clustering.messages import PatternCounts, Profile
+from consilience.methods.ensemble_clustering.messages import Profile
 from consilience.methods.phases import bootstrap_pairs
 from consilience.numerics.label_patterns import PatternTable
 
 FloatArray = NDArray[np.float64]
-
-
-def check_counts(site: str, reply: PatternCounts, sizes: list[tuple[int, ...]]) -> None:
-    """Refuse counts that do not fit the models that were sent."""
-    items = reply.counts.value
-    fine = len(items) == len(sizes)
-    for item, n_classes in zip(items, sizes, strict=False):
-        keys, counts = np.asarray(item["keys"]), np.asarray(item["counts"])
-        fine &= keys.ndim == 2 and keys.shape == (len(counts), len(n_classes))
-        fine &= keys.dtype.kind in "iu" and counts.dtype.kind in "iu"
-        fine = fine and bool((keys < np.asarray(n_classes)).all() and (keys >= 0).all())
-        fine = fine and bool((counts >= 0).all())
-    if not fine:
-        raise QuorumError(f"site {site} sent counts that do not fit the models: leave it out")
-
-
-def check_ballots(votes: Mapping[str, int], scores: Mapping[str, FloatArray], most: int) -> None:
-    """Refuse votes and criteria that are not those of 1 .. `most` classes."""
-    for site, score in scores.items():
-        if np.shape(score) != (most,) or np.isinf(score).any() or not 0 <= votes[site] <= most:
-            raise QuorumError(f"site {site} sent a vote that does not fit the study: leave it out")
-
-
-def check_profiles(profiles: Mapping[str, Profile], n_classes: int, n_columns: int) -> None:
-    """Refuse means that are not those of the final classes."""
-    for site, profile in profiles.items():
-        means, targets = profile.means.value, profile.target_means.value
-        shapes = np.shape(means), np.shape(targets)
-        fine = shapes == ((n_classes, n_columns), (n_classes,))
-        if not fine or np.isinf(means).any() or np.isinf(targets).any():
-            raise QuorumError(f"site {site} sent means that do not fit the classes: leave it out")
 
 
 def number_by_bic(

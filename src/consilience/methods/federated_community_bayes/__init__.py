@@ -235,6 +235,12 @@ class FederatedCommunityBayes(Method):
         say_share(ctx, s.choosing, s.holdout)
         offered = ctx.require((yield Ask("offer", Offer(settings=s.to_json()))))
         survey = survey_of(s, offered, chooses=len(wanted) > 1)
+        small = [site for site in offered if site not in survey.sites]
+        if len(survey.sites) < ctx.quorum:
+            raise QuorumError(
+                f"{len(survey.sites)} sites have enough training rows of some class and the study "
+                f"needs {ctx.quorum}: {', '.join(small)} have not"
+            )
         tables = ctx.require(
             (yield Ask("ranks", Rank(settings=s.to_json()), to=survey.sites)),
         )
@@ -276,11 +282,10 @@ class FederatedCommunityBayes(Method):
             settings=survey.settings.to_json(),
             communities=relayed(communities, AGGREGATE),
         )
-        replies = ctx.require((yield Ask("fit", message, to=survey.sites)))
+        ask = Ask("fit", message, to=survey.sites, known=survey.told)
+        replies = ctx.require((yield ask))
         sites = sorted(replies)
         counts = np.stack([survey.counts[site][survey.classes] for site in sites])
-        for site in sites:
-            survey.expect(len(replies[site].fits.value) == len(communities), site, "fits")
         fitted = []
         for c, columns in enumerate(communities):
             fits = [np.asarray(replies[site].fits.value[c]) for site in sites]
@@ -310,12 +315,11 @@ class FederatedCommunityBayes(Method):
                 communities=relayed(tuple(communities[c] for c in active), AGGREGATE),
                 coefficients=relayed(tuple(descent.asked[c] for c in active), MODEL),
             )
-            replies = ctx.require((yield Ask("slopes", message, to=sites)))
+            ask = Ask("slopes", message, to=sites, known=survey.told)
+            replies = ctx.require((yield ask))
             if len(replies) < len(sites):
                 sites = tuple(sorted(replies))
                 descent.restart()
-            for site in sites:
-                survey.expect(len(replies[site].sums.value) == len(active), site, "sums")
             for i, c in enumerate(active):
                 descent.hear(c, [np.asarray(replies[site].sums.value[i]) for site in sites], n)
         if descent.active:

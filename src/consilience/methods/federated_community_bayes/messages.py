@@ -7,14 +7,16 @@ the intercept in the first column.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import DisclosureError, ProtocolError
+from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Disclosure, is_gram, message, sends
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -24,6 +26,8 @@ MAX_ROUNDS = 100
 MAX_CANDIDATES = 20
 """Numbers of communities that are judged in a run: each tells a figure of the choosing rows."""
 SMALLEST_C, LARGEST_C = 1e-6, 1e6
+_MOST_ROWS = 1 << 40
+_ROUNDING = 1e-6
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
 """Shares of rows that may be held out: with any, two runs could differ by a single training row."""
 
@@ -91,12 +95,18 @@ class Offered:
 
     training: Released = sends(
         Disclosure.AGGREGATE,
-        ("k",),
+        ("K",),
         kind="int",
+        low=0,
+        high=_MOST_ROWS,
         doc="training rows by class; 0 where a class has too few rows to take part",
     )
-    choosing: Released = sends(Disclosure.AGGREGATE, kind="int", doc="choosing rows")
-    test: Released = sends(Disclosure.AGGREGATE, kind="int", doc="test rows")
+    choosing: Released = sends(
+        Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="choosing rows"
+    )
+    test: Released = sends(
+        Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="test rows"
+    )
 
 
 @message("federated-community-bayes/rank", version=1)
@@ -113,8 +123,12 @@ class Ranks:
     tables: Released = sends(
         Disclosure.AGGREGATE,
         ("p", "p"),
-        many=True,
+        many="K",
         gaps=True,
+        low=-1.0 - _ROUNDING,
+        high=1.0 + _ROUNDING,
+        empty=True,
+        gram=True,
         doc="Spearman correlations by class; empty where a class has fewer rows than 2 columns",
     )
 
@@ -128,7 +142,7 @@ class Fit:
         Disclosure.AGGREGATE,
         ("q",),
         kind="int",
-        many=True,
+        many="c",
         audience="all",
         doc="columns of each community",
     )
@@ -141,9 +155,16 @@ class Fitted:
     fits: Released = sends(
         Disclosure.MODEL,
         ("d",),
-        many=True,
+        many="c",
         doc="by community: coefficients and curvature, packed; empty where withheld",
     )
+
+    def check(self, request: Fit, known: Mapping[str, Any]) -> str | None:
+        """By community nothing, or coefficients of the site's classes and a curvature."""
+        rows, classes = known["rows"], known["classes"]
+        pairs = zip(self.fits.value, request.communities.value, strict=True)
+        fine = all(not fit.size or is_packed(fit, len(q), classes, rows) for fit, q in pairs)
+        return None if fine else "a fit that no rows of the site's classes have"
 
 
 @message("federated-community-bayes/slope", version=1)
@@ -159,12 +180,12 @@ class Slope:
         Disclosure.AGGREGATE,
         ("q",),
         kind="int",
-        many=True,
+        many="c",
         audience="all",
         doc="columns of each community",
     )
     coefficients: Released = sends(
-        Disclosure.MODEL, ("m", "q"), many=True, audience="all", doc="by community"
+        Disclosure.MODEL, ("m", "q"), many="c", audience="all", doc="by community"
     )
 
 
@@ -175,9 +196,18 @@ class Slopes:
     sums: Released = sends(
         Disclosure.AGGREGATE,
         ("d",),
-        many=True,
+        many="c",
         doc="by community: loss, gradient and curvature, packed",
     )
+
+    def check(self, request: Slope, known: Mapping[str, Any]) -> str | None:
+        """By community a loss, as many slopes as it has coefficients, and a curvature."""
+        m, pairs = (
+            len(request.classes.value),
+            zip(self.sums.value, request.communities.value, strict=True),
+        )
+        fine = all(v[0] >= 0 and is_packed(v[1:], len(q), m, known["rows"]) for v, q in pairs)
+        return None if fine else "sums that no rows have"
 
 
 @message("federated-community-bayes/judge", version=1)
@@ -204,13 +234,17 @@ class Judged:
         doc="mean log loss of the first; by how much each other one's is lower; rounded",
     )
     errors: Released = sends(
-        Disclosure.AGGREGATE, ("a",), gaps=True, doc="their squared standard errors"
+        Disclosure.AGGREGATE, ("a",), gaps=True, low=0, doc="their squared standard errors"
     )
     wrong: Released = sends(
         Disclosure.AGGREGATE,
-        "share of wrong predictions, rounded to min_records rows",
+        many="a",
         gaps=True,
-        doc="by model; none from protected sites while a number is chosen",
+        # Rounding goes beyond the shares that there can be.
+        low=-1.0,
+        high=2.0,
+        doc="by model: share of wrong predictions, rounded to min_records rows; none from "
+        "protected sites while a number is chosen",
     )
 
 
@@ -229,12 +263,12 @@ class Conclude:
         Disclosure.AGGREGATE,
         ("q",),
         kind="int",
-        many=True,
+        many="c",
         audience="all",
         doc="columns of each community",
     )
     coefficients: Released = sends(
-        Disclosure.MODEL, ("m", "q"), many=True, audience="all", doc="by community"
+        Disclosure.MODEL, ("m", "q"), many="c", audience="all", doc="by community"
     )
     models: Released = sends(
         Disclosure.MODEL,
@@ -261,24 +295,27 @@ def packed(*heads: FloatArray, curvature: FloatArray) -> FloatArray:
     return np.concatenate([*(np.ravel(h) for h in heads), curvature[upper]])
 
 
-def unpacked(values: FloatArray, size: int, heads: int) -> tuple[FloatArray, FloatArray]:
-    """Take them apart: the first `heads` numbers, and the matrix of so many rows.
+def is_packed(values: FloatArray, q: int, m: int, n: int) -> bool:
+    """Whether numbers are coefficients, or slopes, and the curvature of a sum over n rows.
 
-    Raises
-    ------
-    ProtocolError
-        Another number of values, or a matrix that is no curvature.
+    Parameters
+    ----------
+    values : array
+    q, m, n : int
+        Columns, classes, rows.
     """
+    size = n_parameters(q, m)
+    if m < 2 or values.shape != (n_numbers(q, m),):
+        return False
+    curvature = unpacked(values, size, size)[1]
+    # No row adds more than 1 to the curvature in an intercept.
+    least = np.diag(curvature)[:: q + 1].max() <= n * (1 + _ROUNDING)
+    return bool(least) and is_gram(curvature)
+
+
+def unpacked(values: FloatArray, size: int, heads: int) -> tuple[FloatArray, FloatArray]:
+    """Take them apart: the first `heads` numbers, and the matrix of so many rows."""
     upper = np.triu_indices(size)
-    if values.shape != (heads + len(upper[0]),):
-        raise ProtocolError("a fit has another size than its community gives")
     matrix = np.zeros((size, size))
     matrix[upper] = values[heads:]
-    matrix = matrix + np.triu(matrix, 1).T
-    root = np.sqrt(np.maximum(np.diag(matrix), 0.0))
-    root = np.where(root > 0, root, 1.0)
-    if (np.diag(matrix) < 0).any() or (
-        np.linalg.eigvalsh(matrix / root[:, None] / root).min(initial=0.0) < -1e-6 * size
-    ):
-        raise ProtocolError("a curvature that no rows have")
-    return values[:heads], matrix
+    return values[:heads], matrix + np.triu(matrix, 1).T

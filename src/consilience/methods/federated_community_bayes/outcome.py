@@ -208,11 +208,7 @@ def build_result(
 
 def _choosing_errors(chosen: Chosen, survey: Survey) -> dict[str, Any]:
     """Wrong predictions of choosing rows by candidate, over the sites that tell them."""
-    told = {
-        site: wrong
-        for site, wrong in chosen.wrong.items()
-        if len(wrong) == len(chosen.candidates) and np.isfinite(wrong).all()
-    }
+    told = {site: wrong for site, wrong in chosen.wrong.items() if np.isfinite(wrong).all()}
     rows = sum(survey.choosing[site] for site in told)
     if not rows:
         return {"cv_errors": np.full(len(chosen.candidates), np.nan), "cv_rows": 0}
@@ -231,8 +227,7 @@ def _test_figures(survey: Survey, concluded: Mapping[str, Judged], n: int) -> di
         if site in told:
             first, *gains = told[site][0]
             loss[b] = [first, *(first - g for g in gains)]
-            found = np.array([float(v) for v in concluded[site].wrong.value])
-            wrong[b] = found if found.shape == (n,) else np.nan
+            wrong[b] = concluded[site].wrong.value
     held = np.array([survey.test[site] if site in told else 0 for site in sites])
     known = np.isfinite(wrong).all(axis=1) & (held > 0)
     counts = (wrong[known] * held[known, None]).sum(axis=0) if known.any() else np.full(n, np.nan)

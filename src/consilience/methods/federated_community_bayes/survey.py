@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import ProtocolError, QuorumError
+from consilience.exceptions import QuorumError
 from consilience.methods.federated_community_bayes.messages import Offered, Settings
 from consilience.methods.federated_community_bayes.pooling import Combined, PooledRanks
 from consilience.numerics.communities import cut_nodes, linkage_tree, members, similarity
@@ -47,6 +47,12 @@ class Survey:
         return np.asarray(np.sum([self.counts[site] for site in self.sites], axis=0))
 
     @property
+    def told(self) -> dict[str, dict[str, int]]:
+        """What a site's other replies are judged by: training rows, and classes that have some."""
+        counts = self.counts.items()
+        return {s: {"rows": int(n.sum()), "classes": int((n > 0).sum())} for s, n in counts}
+
+    @property
     def total(self) -> int:
         """Training rows of all sites."""
         return int(self.by_class.sum())
@@ -55,16 +61,6 @@ class Survey:
     def priors(self) -> FloatArray:
         """Frequencies of the classes with rows."""
         return np.asarray(self.by_class[self.classes] / self.total)
-
-    def expect(self, sound: bool, site: str, what: str) -> None:
-        """Stop where a site answered something else than it was asked.
-
-        Raises
-        ------
-        ProtocolError
-        """
-        if not sound:
-            raise ProtocolError(f"site {site} sent {what} of other communities than asked for")
 
 
 def survey_of(s: Settings, offered: Mapping[str, Offered], *, chooses: bool) -> Survey:
@@ -77,12 +73,8 @@ def survey_of(s: Settings, offered: Mapping[str, Offered], *, chooses: bool) -> 
     """
     counts, choosing, test = {}, {}, {}
     for site, reply in offered.items():
-        found = np.asarray(reply.training.value, dtype=np.int64)
-        sizes = [int(reply.choosing.value), int(reply.test.value)]
-        if found.shape != (len(s.levels),) or (found < 0).any() or min(sizes) < 0:
-            raise ProtocolError(f"site {site} sent numbers of rows that cannot be")
-        counts[site] = found
-        choosing[site], test[site] = sizes
+        counts[site] = np.asarray(reply.training.value, dtype=np.int64)
+        choosing[site], test[site] = int(reply.choosing.value), int(reply.test.value)
     sites = tuple(site for site in sorted(counts) if counts[site].any())
     total = np.sum([counts[site] for site in sites], axis=0) if sites else np.zeros(0)
     classes = np.flatnonzero(total > 0)

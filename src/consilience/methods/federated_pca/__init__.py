@@ -149,7 +149,7 @@ class FederatedPCA(Method):
             raise ParameterError.of("rank", f"below the number of columns, {p}", self.rank)
         settings = Settings(self.n_splits).to_json()
         told = ctx.require((yield Ask("moments", Moments(settings=settings))))
-        pool = pool_of(told, p)
+        pool = pool_of(told)
         if len(pool.sites) < ctx.quorum:
             raise QuorumError(
                 f"{len(pool.sites)} sites tell the same columns and the study needs {ctx.quorum}: "

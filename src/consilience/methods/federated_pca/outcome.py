@@ -27,7 +27,7 @@ _STILL = 64 * float(np.finfo(np.float64).eps)  # of the mean: less is rounding
 
 
 def check_spread(pool: Pool) -> None:
-    """Refuse columns that do not vary, or whose units are too small or too large for a model.
+    """Refuse columns that do not vary, or whose units are too small for a model.
 
     Parameters
     ----------
@@ -42,11 +42,10 @@ def check_spread(pool: Pool) -> None:
         raise StudyError(
             "no column varies, so there are no components: take columns in which rows differ"
         )
-    if not SPREADS[0] <= largest <= SPREADS[1]:
+    if largest < SPREADS[0]:
         raise StudyError(
-            f"the largest standard deviation of a column is {largest:.1g}, too "
-            f"{'small' if largest < 1 else 'large'} for a model: take other units, or set "
-            '[preparation] standardize to "pooled"'
+            f"the largest standard deviation of a column is {largest:.1g}, too small for a model: "
+            'take other units, or set [preparation] standardize to "pooled"'
         )
 
 

@@ -8,17 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import ProtocolError, QuorumError
-from consilience.methods.federated_pca.messages import LEVELS, Told
+from consilience.exceptions import QuorumError
+from consilience.methods.federated_pca.messages import Told, square_of
 from consilience.numerics.block_moments import pooled
 from consilience.numerics.rest_of_row import Moments, directions_of, rest_of_row_errors
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-_ROUNDING = 1e-6
-_MOST_ROWS = 1 << 40
-_LARGEST = 1e100  # as sites refuse larger values: squares of these and sums of them are numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +44,16 @@ class Pool:
         return _sum([group for site in (sites or self.sites) for group in self.groups[site]])
 
 
-def pool_of(told: Mapping[str, Told], p: int) -> Pool:
+def pool_of(told: Mapping[str, Told]) -> Pool:
     """Pool what sites tell; where they tell other columns, whatever costs less gives way.
 
     Raises
     ------
-    ProtocolError
-        Moments that are those of no rows.
     QuorumError
         Fewer than two columns are told by every site.
     """
     sites = tuple(sorted(told))
-    has = np.stack([_columns(site, told[site], p) for site in sites])
+    has = np.stack([~np.isnan(told[site].means.value[0]) for site in sites])
     rows = np.array([float(np.sum(told[site].counts.value)) for site in sites])
     used, columns = _giving_way(has, rows)
     if columns.sum() < 2:
@@ -67,9 +61,7 @@ def pool_of(told: Mapping[str, Told], p: int) -> Pool:
             "fewer than two columns are told by every site: take columns in which more rows "
             "differ, or leave out the sites that withhold them"
         )
-    groups = {
-        site: _groups(site, told[site], has[b], columns) for b, site in enumerate(sites) if used[b]
-    }
+    groups = {site: _groups(told[site], has[b], columns) for b, site in enumerate(sites) if used[b]}
     without = {
         site: tuple(int(j) for j in np.flatnonzero(~has[b]))
         for b, site in enumerate(sites)
@@ -79,54 +71,15 @@ def pool_of(told: Mapping[str, Told], p: int) -> Pool:
     return Pool(tuple(groups), groups, np.flatnonzero(columns), without, left_out)
 
 
-def _columns(site: str, reply: Told, p: int) -> NDArray[np.bool_]:
-    """Columns that a site tells.
-
-    Raises
-    ------
-    ProtocolError
-        Shapes that do not fit, or moments that are those of no rows.
-    """
-    counts, means = np.asarray(reply.counts.value), np.asarray(reply.means.value)
-    products = np.asarray(reply.products.value)
-    g = len(counts)
-    known = ~np.isnan(means)
-    fits = g in LEVELS and means.shape == (g, p) and bool((known == known[:1]).all())
-    m = int(known[0].sum()) if fits else 0
-    fits = fits and m > 1 and products.shape == (g, m * (m + 1) // 2)
-    if not fits or not np.isfinite(products).all() or np.isinf(means).any():
-        raise ProtocolError(f"site {site} sent moments of other columns or groups")
-    if (counts < 1).any() or (counts > _MOST_ROWS).any():
-        raise ProtocolError(f"site {site} sent moments of groups without rows")
-    # No sum of squares about a mean is above that about nought.
-    most = counts[:, None] * _LARGEST**2
-    if (np.abs(means[:, known[0]]) > _LARGEST).any() or (np.abs(products) > most).any():
-        raise ProtocolError(f"site {site} sent moments of values above {_LARGEST:g}")
-    for line in products:
-        square = _square(line, m)
-        unit = np.sqrt(np.where(np.diag(square) > 0, np.diag(square), 1.0))
-        if np.linalg.eigvalsh(square / np.outer(unit, unit))[0] < -_ROUNDING * m:
-            raise ProtocolError(f"site {site} sent sums of products of no rows")
-    return np.asarray(known[0])
-
-
-def _groups(
-    site: str, reply: Told, has: NDArray[np.bool_], columns: NDArray[np.bool_]
-) -> tuple[Moments, ...]:
+def _groups(reply: Told, has: NDArray[np.bool_], columns: NDArray[np.bool_]) -> tuple[Moments, ...]:
     at = np.flatnonzero(columns[has])
     found = []
     for n, mean, line in zip(
         reply.counts.value, reply.means.value, reply.products.value, strict=True
     ):
-        square = _square(np.asarray(line), int(has.sum()))
+        square = square_of(line, int(has.sum()))
         found.append(Moments(float(n), np.asarray(mean)[columns], square[np.ix_(at, at)]))
     return tuple(found)
-
-
-def _square(line: FloatArray, m: int) -> FloatArray:
-    square = np.zeros((m, m))
-    square[np.triu_indices(m)] = line
-    return np.asarray(square + np.triu(square, 1).T)
 
 
 def _giving_way(

@@ -225,7 +225,7 @@ class FederatedSparseQDA(Method):
         s = self.settings(ctx)
         say_share(ctx, s.holdout)
         offered = ctx.require((yield Ask("offer", Offer(settings=s.to_json()))))
-        brought = survey_of(offered, s.levels, len(ctx.feature_names))
+        brought = survey_of(offered, s.levels)
         brought, units, blocks = yield from self._blocks(ctx, s, brought)
         columns = units.kept
         messages = {
@@ -237,7 +237,8 @@ class FederatedSparseQDA(Method):
             )
             for b, name in enumerate(brought.sites)
         }
-        replies = ctx.require((yield Ask("moments", messages, to=brought.sites)))
+        ask = Ask("moments", messages, to=brought.sites, known=brought.squares())
+        replies = ctx.require((yield ask))
         left = remaining(brought, replies)
         products = SiteProducts.of(replies, columns, blocks.labels, s.levels)
         prepared = products.prepared(left)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Disclosure, is_gram, message, sends
 
 MAX_CLASSES = 100
+_MOST_ROWS = 1 << 40
+_ROUNDING = 1e-6
+_LARGEST = 1e60
+"""Of means and deviations: squares of sums of products of such are numbers."""
 MAX_ALPHAS = 50
 """Penalties whose models a site judges in a run."""
 MAX_LINKS = 6
@@ -76,18 +82,44 @@ class Offered:
         Disclosure.PUBLIC, kind="bool", doc="the site says how many rows models get wrong"
     )
     counts: Released = sends(
-        Disclosure.AGGREGATE, ("k",), kind="int", doc="rows of each class that are not held out"
+        Disclosure.AGGREGATE,
+        ("K",),
+        kind="int",
+        low=0,
+        high=_MOST_ROWS,
+        doc="rows of each class that are not held out",
     )
     held: Released = sends(
-        Disclosure.AGGREGATE, ("k",), kind="int", doc="rows of each class that are held out"
+        Disclosure.AGGREGATE,
+        ("K",),
+        kind="int",
+        low=0,
+        high=_MOST_ROWS,
+        doc="rows of each class that are held out",
     )
-    means: Released = sends(Disclosure.AGGREGATE, ("k", "p"), gaps=True, doc="column means")
+    means: Released = sends(
+        Disclosure.AGGREGATE,
+        ("K", "p"),
+        gaps=True,
+        low=-_LARGEST,
+        high=_LARGEST,
+        doc="column means",
+    )
     spreads: Released = sends(
         Disclosure.AGGREGATE,
-        ("k", "p"),
+        ("K", "p"),
         gaps=True,
+        low=0,
+        high=_LARGEST**2,
         doc="mean squared deviations from the means of the site's classes",
     )
+
+    def check(self, request: Offer, known: Mapping[str, Any]) -> str | None:
+        """A column of a class is told whole or not at all, and none of a class without rows."""
+        told = ~np.isnan(self.means.value)
+        fine = (told == ~np.isnan(self.spreads.value)).all()
+        fine = fine and not told[self.counts.value == 0].any()
+        return None if fine else "columns of which something is withheld and something told"
 
 
 @message("federated-sparse-qda/links", version=1)
@@ -99,7 +131,7 @@ class Links:
         Disclosure.PUBLIC, ("p",), kind="bool", audience="all", doc="columns that take part"
     )
     classes: NDArray[np.bool_] = sends(
-        Disclosure.PUBLIC, ("k",), kind="bool", audience="site", doc="classes that count here"
+        Disclosure.PUBLIC, ("K",), kind="bool", audience="site", doc="classes that count here"
     )
     scale: Released = sends(
         Disclosure.AGGREGATE, ("m",), audience="all", doc="pooled spread within the classes"
@@ -122,7 +154,11 @@ class Linked:
         doc="whether every component could leave as moments; if not, nothing is told",
     )
     labels: Released = sends(
-        Disclosure.AGGREGATE, ("m",), kind="int", doc="component of each column, 0 without a link"
+        Disclosure.AGGREGATE,
+        ("m",),
+        kind="int",
+        low=0,
+        doc="component of each column, 0 without a link",
     )
 
 
@@ -135,7 +171,7 @@ class Moments:
         Disclosure.PUBLIC, ("p",), kind="bool", audience="all", doc="columns that take part"
     )
     classes: NDArray[np.bool_] = sends(
-        Disclosure.PUBLIC, ("k",), kind="bool", audience="site", doc="classes that count here"
+        Disclosure.PUBLIC, ("K",), kind="bool", audience="site", doc="classes that count here"
     )
     labels: Released = sends(
         Disclosure.AGGREGATE,
@@ -152,10 +188,55 @@ class Products:
 
     products: Released = sends(
         Disclosure.AGGREGATE,
-        ("k", "t"),
+        ("K", "t"),
         gaps=True,
+        low=-_MOST_ROWS * _LARGEST**2,
+        high=_MOST_ROWS * _LARGEST**2,
         doc="upper triangles, block after block; gaps where a class cannot tell a block",
     )
+
+    def check(self, request: Moments, known: Mapping[str, Any]) -> str | None:
+        """Products within the blocks that were asked for, that rows of the told spreads have."""
+        blocks = blocks_of(request.labels.value)
+        columns = np.flatnonzero(request.features)
+        for block, sums in zip(blocks, unpacked(self.products.value, blocks), strict=True):
+            if not all(is_gram(square) for square in sums):
+                return "products that no rows have"
+            told = np.diagonal(sums, axis1=1, axis2=2)
+            wanted, size = (known[name][:, columns[block]] for name in ("squares", "sizes"))
+            apart = np.abs(told - wanted) > _ROUNDING * wanted + _ROUNDING**2 * size
+            if apart[request.classes].any():
+                return "products of other rows than the spreads"
+        return None
+
+
+def blocks_of(labels: NDArray[np.integer]) -> list[NDArray[np.intp]]:
+    """Places of each label above 0 that two or more columns have, by label."""
+    found = [np.flatnonzero(labels == label) for label in np.unique(labels[labels > 0])]
+    return [block for block in found if len(block) > 1]
+
+
+def unpacked(
+    packed: NDArray[np.float64], blocks: Sequence[NDArray[np.intp]]
+) -> tuple[NDArray[np.float64], ...]:
+    """Sums of products by block, (K, q, q) each, from upper triangles side by side.
+
+    Raises
+    ------
+    ValueError
+        They are those of other blocks.
+    """
+    halves = [len(block) * (len(block) + 1) // 2 for block in blocks]
+    ends = np.cumsum([0, *halves])
+    if packed.shape[1] != ends[-1]:
+        raise ValueError("sums of products of other blocks")
+    found = []
+    for block, start, end in zip(blocks, ends[:-1], ends[1:], strict=True):
+        full = np.zeros((len(packed), len(block), len(block)))
+        rows, columns = np.triu_indices(len(block))
+        full[:, rows, columns] = full[:, columns, rows] = packed[:, start:end]
+        found.append(full)
+    return tuple(found)
 
 
 @message("federated-sparse-qda/judge", version=1)
@@ -173,6 +254,10 @@ class Judge:
         Disclosure.MODEL, "by penalty: one model each", audience="site", doc="models of a path"
     )
 
+    def lengths(self) -> dict[str, int]:
+        """Models."""
+        return {"models": len(self.models.value)}
+
 
 @message("federated-sparse-qda/judged", version=1)
 class Judged:
@@ -181,8 +266,10 @@ class Judged:
     rates: Released = sends(
         Disclosure.AGGREGATE,
         kind="float",
-        many=True,
+        many="models",
         gaps=True,
+        low=0,
+        high=2,  # they are rounded
         doc="by penalty: share of rows in a wrong class, rounded; a gap where there are too few",
     )
 
@@ -196,6 +283,10 @@ class Conclude:
         Disclosure.MODEL, "the model, then the one without links", audience="all", doc="two models"
     )
 
+    def lengths(self) -> dict[str, int]:
+        """Models, and figures: theirs, and of their difference."""
+        return {"models": len(self.models.value), "m": len(self.models.value) + 1}
+
 
 @message("federated-sparse-qda/concluded", version=1)
 class Concluded:
@@ -204,8 +295,10 @@ class Concluded:
     rates: Released = sends(
         Disclosure.AGGREGATE,
         kind="float",
-        many=True,
+        many="models",
         gaps=True,
+        low=0,
+        high=2,  # they are rounded
         doc="by model: share of held-out rows in a wrong class, rounded",
     )
     losses: Released = sends(
@@ -216,5 +309,5 @@ class Concluded:
         "where records are protected",
     )
     errors: Released = sends(
-        Disclosure.AGGREGATE, ("m",), gaps=True, doc="their squared standard errors"
+        Disclosure.AGGREGATE, ("m",), gaps=True, low=0, doc="their squared standard errors"
     )

@@ -127,8 +127,7 @@ def _figures(
 ) -> FloatArray:
     if site not in concluded:
         return gap
-    found = np.asarray(getattr(concluded[site], name).value, dtype=float)
-    return found if found.shape == gap.shape else gap
+    return np.asarray(getattr(concluded[site], name).value, dtype=float)
 
 
 def _remarks(

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.estimators.sparse_qda_fit import PreparedMoments, floored
-from consilience.exceptions import ProtocolError, QuorumError
-from consilience.methods.federated_sparse_qda.messages import Products
-from consilience.methods.federated_sparse_qda.site import blocks_of
+from consilience.exceptions import QuorumError
+from consilience.methods.federated_sparse_qda.messages import Products, blocks_of, unpacked
 from consilience.methods.federated_sparse_qda.survey import Survey
 from consilience.numerics.block_moments import BlockMoments, pooled
 
@@ -48,27 +47,12 @@ class SiteProducts:
         labels: IntArray,
         levels: tuple[str, ...],
     ) -> SiteProducts:
-        """Unpack the sites' replies.
-
-        Raises
-        ------
-        ProtocolError
-            Sums of other blocks than were asked for, or that cannot be.
-        """
+        """Unpack the sites' replies."""
         blocks = tuple(blocks_of(labels))
-        halves = [len(block) * (len(block) + 1) // 2 for block in blocks]
-        ends = np.cumsum([0, *halves])
-        sums = {}
-        for site, reply in sorted(replies.items()):
-            packed = np.asarray(reply.products.value, dtype=float)
-            if packed.shape != (len(levels), int(ends[-1])):
-                raise ProtocolError(f"site {site} sent moments of other blocks than were asked for")
-            parts = []
-            for block, start, end in zip(blocks, ends[:-1], ends[1:], strict=True):
-                parts.append(_symmetric(packed[:, start:end], len(block)))
-                if (np.diagonal(parts[-1], axis1=1, axis2=2) < 0).any():
-                    raise ProtocolError(f"site {site} sent moments that cannot be")
-            sums[site] = tuple(parts)
+        sums = {
+            site: unpacked(np.asarray(reply.products.value, dtype=float), blocks)
+            for site, reply in sorted(replies.items())
+        }
         return cls(levels, columns, blocks, sums)
 
     def prepared(self, survey: Survey) -> PreparedMoments:
@@ -145,14 +129,6 @@ class ScreenedMoments(PreparedMoments):
     def full_rank(self) -> bool:
         """Never: what lies between blocks is known to be small, not what it is."""
         return False
-
-
-def _symmetric(half: FloatArray, size: int) -> FloatArray:
-    full = np.zeros((len(half), size, size))
-    rows, columns = np.triu_indices(size)
-    full[:, rows, columns] = half
-    full[:, columns, rows] = half
-    return full
 
 
 def notes_of(products: SiteProducts, survey: Survey) -> list[str]:

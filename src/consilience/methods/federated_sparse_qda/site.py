@@ -25,6 +25,7 @@ from consilience.methods.federated_sparse_qda.messages import (
     Offered,
     Products,
     Settings,
+    blocks_of,
 )
 from consilience.methods.federated_sparse_qda.rows import Rows, by_class
 from consilience.wire.disclosure import (
@@ -194,12 +195,6 @@ def component_labels(components: NDArray[np.integer]) -> IntArray:
     number = np.zeros(len(first), dtype=np.int64)
     number[several[np.argsort(first[several])]] = np.arange(1, len(several) + 1)
     return np.asarray(number[of.ravel()])
-
-
-def blocks_of(labels: NDArray[np.integer]) -> list[NDArray[np.intp]]:
-    """Places of each label above 0 that two or more columns have, by label."""
-    found = [np.flatnonzero(labels == label) for label in np.unique(labels[labels > 0])]
-    return [block for block in found if len(block) > 1]
 
 
 # --------------------------------------------------------------------------- judge

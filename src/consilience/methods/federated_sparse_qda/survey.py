@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.estimators.sparse_qda_units import QDAUnits, units_of
-from consilience.exceptions import DataError, ProtocolError, QuorumError
+from consilience.exceptions import DataError, QuorumError
 from consilience.methods.federated_sparse_qda.messages import Offered
 from consilience.numerics.block_moments import pooled
 
@@ -67,6 +67,12 @@ class Survey:
             used=self.used[at],
         )
 
+    def squares(self) -> dict[str, dict[str, FloatArray]]:
+        """By site: sums of squares about the means of its classes, and about nought, (K, p)."""
+        about = self.counts[:, :, None] * self.variances
+        all_ = about + self.counts[:, :, None] * self.means**2
+        return {s: {"squares": about[b], "sizes": all_[b]} for b, s in enumerate(self.sites)}
+
     @property
     def sizes(self) -> FloatArray:
         """Rows of the moments by site and class, (B, K)."""
@@ -116,19 +122,15 @@ class Survey:
         )
 
 
-def survey_of(offered: Mapping[str, Offered], levels: Sequence[str], p: int) -> Survey:
+def survey_of(offered: Mapping[str, Offered], levels: Sequence[str]) -> Survey:
     """Put together what the sites bring; see the module's words on what gives way.
 
     Raises
     ------
-    ProtocolError
-        Aggregates that cannot be.
     QuorumError
         A class that no site has rows of, or no column is left.
     """
-    sites, k = tuple(sorted(offered)), len(levels)
-    for site in sites:
-        _check(site, offered[site], k, p)
+    sites = tuple(sorted(offered))
     counts, held = (
         np.array([getattr(offered[site], name).value for site in sites], dtype=float)
         for name in ("counts", "held")
@@ -150,19 +152,6 @@ def survey_of(offered: Mapping[str, Offered], levels: Sequence[str], p: int) -> 
     protected = {site: bool(offered[site].protected) for site in sites}
     judges = {site: bool(offered[site].judges) for site in sites}
     return Survey(sites, counts, held, means, variances, used, features, protected, judges)
-
-
-def _check(site: str, reply: Offered, k: int, p: int) -> None:
-    counts, held = np.asarray(reply.counts.value), np.asarray(reply.held.value)
-    means, spreads = np.asarray(reply.means.value), np.asarray(reply.spreads.value)
-    fits = counts.shape == held.shape == (k,) and means.shape == spreads.shape == (k, p)
-    if not fits:
-        raise ProtocolError(f"site {site} sent aggregates of other classes or columns")
-    known = ~np.isnan(means)
-    if (counts < 0).any() or (held < 0).any() or (known != ~np.isnan(spreads)).any():
-        raise ProtocolError(f"site {site} sent aggregates that cannot be")
-    if (spreads[known] < 0).any() or known[counts == 0].any():
-        raise ProtocolError(f"site {site} sent aggregates that cannot be")
 
 
 def _giving_way(

@@ -97,6 +97,7 @@ from consilience.wire.message import Disclosure
 
 FloatArray = NDArray[np.float64]
 Answers = Generator[Ask, Replies, Any]
+Told = Mapping[str, Mapping[str, float]]
 
 
 @register
@@ -244,14 +245,15 @@ class LatentClassRegression(Method):
             scale=relayed(survey.scale, Disclosure.AGGREGATE),
             sigma2=relayed(survey.sigma2, Disclosure.AGGREGATE),
         )
-        begun = ctx.require((yield Ask("begin", message, to=survey.sites)))
+        ask = Ask("begin", message, to=survey.sites, known=survey.told)
+        begun = ctx.require((yield ask))
         rounds.begin(begun)
         if not (rounds.sums.counts > 0).any():
             raise QuorumError(
                 "no site has a class that is large enough to be sent: ask for fewer classes or "
                 "columns, or let sites with more events take part"
             )
-        merged_at = yield from self._all_rounds(ctx, rounds)
+        merged_at = yield from self._all_rounds(ctx, rounds, survey.told)
         cells, mean, covariance = rounds.ending()
         messages = conclude_messages(rounds, survey, cells, mean, covariance)
         concluded = ctx.require((yield Ask("conclude", messages, to=tuple(messages))), at_least=0)
@@ -300,11 +302,11 @@ class LatentClassRegression(Method):
             ctx.rng,
         )
 
-    def _all_rounds(self, ctx: CoordinatorContext, rounds: Rounds) -> Answers:
+    def _all_rounds(self, ctx: CoordinatorContext, rounds: Rounds, told: Told) -> Answers:
         """Rounds before and after merging; returns the round after which classes were merged."""
         given = None if isinstance(self.rounds, str) else self.rounds
         for i in range(MOST_ROUNDS if given is None else given):
-            yield from self._round(ctx, rounds, keep=False, betas=())
+            yield from self._round(ctx, rounds, told)
             if given is None and self.start == "local" and rounds.settled(i + 1):
                 break
         wanted = None if isinstance(self.n_classes, str) else self.n_classes
@@ -313,24 +315,31 @@ class LatentClassRegression(Method):
         grid = BETAS if isinstance(self.beta, str) else ()
         for i in range(self.settle_rounds):
             ask_beta = grid if i in (0, self.settle_rounds - 1) else ()
-            yield from self._round(ctx, rounds, keep=False, betas=ask_beta)
+            yield from self._round(ctx, rounds, told, betas=ask_beta)
             if wanted is None and i == self.settle_rounds // 2:
                 merged = len(rounds.path)
                 rounds.merge(None)  # what merging left blurred may be clear by now
                 merged_at = rounds.round if len(rounds.path) > merged else merged_at
         for _ in range(self.average_rounds):
-            yield from self._round(ctx, rounds, keep=True, betas=())
+            yield from self._round(ctx, rounds, told, keep=True)
         return merged_at
 
     def _round(
-        self, ctx: CoordinatorContext, rounds: Rounds, *, keep: bool, betas: tuple[float, ...]
+        self,
+        ctx: CoordinatorContext,
+        rounds: Rounds,
+        told: Told,
+        *,
+        keep: bool = False,
+        betas: tuple[float, ...] = (),
     ) -> Answers:
         """One round over the sites that are drawn for it."""
         to = tuple(sorted(rounds.standing))  # those that have begun
         asked = max(1, int(np.ceil(self.participation * len(to) - 1e-9)))
         if asked < len(to):
             to = tuple(to[i] for i in np.sort(ctx.rng.permutation(len(to))[:asked]))
-        replies = yield Ask("round", rounds.ask(to, keep=keep, betas=betas), to=to)
+        messages = rounds.ask(to, keep=keep, betas=betas)
+        replies = yield Ask("round", messages, to=to, known=told)
         # Of a few that were drawn all may be missing: the others stand for them once more.
         present = ctx.require(replies, at_least=int(len(to) == len(rounds.standing)))
         if betas:

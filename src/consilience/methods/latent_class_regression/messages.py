@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.numerics.latent_class import Totals
+from consilience.wire.codec import LARGEST
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Disclosure, is_gram, message, sends
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -20,6 +23,7 @@ MAX_CLASSES = 200
 MAX_ROUNDS = 1000
 MAX_BETAS = 20
 N_FIGURES = 9
+_ROUNDING = 1e-9
 MARKS = 2
 """Sums by entity beside the products: entities, and tables of agents (in the offer: agents)."""
 
@@ -78,6 +82,10 @@ class Offer:
 
     settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
 
+    def lengths(self) -> dict[str, int]:
+        """Classes."""
+        return {"k": Settings.from_json(self.settings).n_cells}
+
 
 @message("latent-class-regression/offered", version=1)
 class Offered:
@@ -91,6 +99,17 @@ class Offered:
         "response; entities, agents",
     )
 
+    def check(self, request: Offer, known: Mapping[str, Any]) -> str | None:
+        """Nothing, or what some events add up to; their mean squares are numbers."""
+        sums = self.sums.value[:1]
+        if not _are_sums(sums, known["p"]):
+            return "sums that no events have"
+        if np.isnan(sums).any():
+            return None
+        squares = np.diagonal(full_products(sums, known["p"] + 2)[0])
+        fine = squares[0] > 0 and bool((squares <= LARGEST * squares[0]).all())
+        return None if fine else "sums of no events, or of numbers that are too large"
+
 
 @message("latent-class-regression/begin", version=1)
 class Begin:
@@ -98,14 +117,18 @@ class Begin:
 
     settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
     centre: Released = sends(
-        Disclosure.AGGREGATE, ("p",), audience="all", doc="means of features and response"
+        Disclosure.AGGREGATE, ("v",), audience="all", doc="means of features and response"
     )
     scale: Released = sends(
-        Disclosure.AGGREGATE, ("p",), audience="all", doc="their standard deviations"
+        Disclosure.AGGREGATE, ("v",), audience="all", doc="their standard deviations"
     )
     sigma2: Released = sends(
         Disclosure.AGGREGATE, kind="float", audience="all", doc="residual variance of one class"
     )
+
+    def lengths(self) -> dict[str, int]:
+        """Classes; nobody is asked for values of beta."""
+        return {"k": Settings.from_json(self.settings).n_cells, "betas": 0}
 
 
 @message("latent-class-regression/round", version=1)
@@ -148,7 +171,7 @@ class Round:
         Disclosure.PUBLIC, kind="bool", audience="all", doc="average probabilities from here on"
     )
     betas: tuple[float, ...] = sends(
-        Disclosure.PUBLIC, kind="float", many=True, audience="all", doc="values to be compared"
+        Disclosure.PUBLIC, kind="float", many="betas", audience="all", doc="values to be compared"
     )
 
 
@@ -166,20 +189,34 @@ class Sums:
         Disclosure.PUBLIC,
         ("k",),
         kind="int",
+        low=0,
+        high=3,
         doc="by class: 0 empty, 1 new, 2 as before, 3 withheld",
     )
     moved: Released = sends(
         Disclosure.AGGREGATE,
         kind="float",
         gaps=True,
+        low=-2,
+        high=2,  # a difference of shares, rounded
         doc="share of labels that moved beyond chance, or of those in the sums, rounded",
     )
     fit: Released = sends(
         Disclosure.AGGREGATE,
-        "mean log-likelihood of labels by value of beta, rounded",
+        many="betas",
         gaps=True,
-        doc="by value of beta, where it was asked",
+        doc="by value of beta, where it was asked: mean log-likelihood of labels, rounded",
     )
+
+    def check(self, request: Begin | Round, known: Mapping[str, Any]) -> str | None:
+        """By class nothing, or what some events add up to; no more of them than were offered."""
+        sums = self.sums.value
+        if not _are_sums(sums, known["p"]):
+            return "sums that no events have"
+        most = 1 + _ROUNDING
+        fine = np.nansum(sums[:, 0]) <= known.get("events", np.inf) * most
+        fine = fine and np.nansum(sums[:, -MARKS]) <= known.get("entities", np.inf) * most
+        return None if fine else "sums of more events than the site has"
 
 
 @message("latent-class-regression/conclude", version=1)
@@ -222,23 +259,42 @@ class Concluded:
 
     figures: Released = sends(
         Disclosure.AGGREGATE,
-        ("q",),
+        (N_FIGURES,),
         gaps=True,
         doc="means over held-out events: squared errors of ridge, ridge by entity, classes, mean; "
         "log scores of ridge and classes; events inside intervals, width of intervals; squared "
         "error of ridge less that of classes",
     )
     variances: Released = sends(
-        Disclosure.AGGREGATE, ("q",), gaps=True, doc="their squared standard errors"
+        Disclosure.AGGREGATE,
+        (N_FIGURES,),
+        gaps=True,
+        low=0,
+        doc="their squared standard errors",
     )
     effective: Released = sends(
-        Disclosure.AGGREGATE, ("q",), gaps=True, doc="effective numbers of events, coarsely"
+        Disclosure.AGGREGATE,
+        (N_FIGURES,),
+        gaps=True,
+        low=0,
+        doc="effective numbers of events, coarsely",
     )
 
 
 def packed_size(columns: int, marks: int) -> int:
     """Length of packed sums of so many columns."""
     return columns * (columns + 1) // 2 + marks
+
+
+def _are_sums(sums: FloatArray, n_features: int) -> bool:
+    """Whether packed sums are of outer products and of marks; a class with gaps is withheld."""
+    columns = n_features + 2
+    if sums.shape[1] != packed_size(columns, MARKS):
+        return False
+    told = sums[~np.isnan(sums).any(axis=1)]
+    grams = full_products(told, columns)
+    marks = told[:, -MARKS:]
+    return bool((marks >= 0).all()) and all(is_gram(one, _ROUNDING) for one in grams)
 
 
 def full_products(packed: FloatArray, columns: int) -> FloatArray:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.estimators.latent_class_units import Units
-from consilience.exceptions import ProtocolError
 from consilience.methods.base import CoordinatorContext
 from consilience.methods.latent_class_regression.memberships import AS_BEFORE, NEW, WITHHELD
 from consilience.methods.latent_class_regression.messages import (
@@ -156,8 +155,6 @@ def _figures(concluded: Mapping[str, Concluded], sites: tuple[str, ...]) -> Floa
             continue
         reply = concluded[site]
         told = [np.asarray(r.value) for r in (reply.figures, reply.variances, reply.effective)]
-        if any(values.shape != (N_FIGURES,) for values in told):
-            raise ProtocolError(f"site {site} sent other figures than it was asked for")
         found[b] = told
     return found
 

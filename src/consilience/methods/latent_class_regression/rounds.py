@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import ProtocolError
 from consilience.methods.latent_class_regression.memberships import WITHHELD
 from consilience.methods.latent_class_regression.messages import (
     MARKS,
     Round,
     Settings,
     Sums,
-    full_products,
-    packed_size,
     unpacked,
 )
 from consilience.numerics.latent_class import Classes, Totals, classes_of, tree_sum
@@ -55,7 +52,6 @@ SETTLED = 0.99
 _AT_ONCE = 64
 _FIRM = 1e-3
 """Of the variance that one class leaves, for estimates of classes that hardly shrink."""
-_ROUNDING = 1e-9
 
 
 @dataclass
@@ -216,27 +212,9 @@ class Rounds:
 
     # ------------------------------------------------------------------ hearing
 
-    def check(self, site: str, reply: Sums) -> FloatArray:
-        """Sums of a reply, with nothing where a class is withheld.
-
-        Raises
-        ------
-        ProtocolError
-            They cannot be sums of such events.
-        """
-        sums, status = np.asarray(reply.sums.value), np.asarray(reply.status)
-        width = packed_size(self.n_features + 2, MARKS)
-        if sums.shape != (self.k, width) or status.shape != (self.k,):
-            raise ProtocolError(f"site {site} sent sums of other classes than it was asked for")
-        gaps = np.isnan(sums).any(axis=1)
-        known = np.where(gaps[:, None], 0.0, sums)
-        if not _can_be_sums(known, self.n_features + 2) or ((status < 0) | (status > 3)).any():
-            raise ProtocolError(f"site {site} sent class sums that no events have")
-        return known
-
     def begin(self, replies: Mapping[str, Sums]) -> None:
         """First classes: everybody's own ones, merged, or those of chance, added up."""
-        sums = {site: self.check(site, reply) for site, reply in replies.items()}
+        sums = _told(replies)
         mapping = {site: np.arange(self.k) for site in sums}
         if self.settings.start == "local":
             self._own_noise(list(sums.values()))
@@ -324,7 +302,7 @@ class Rounds:
         keep : bool
             Average the classes from here on.
         """
-        sums = {site: self.check(site, reply) for site, reply in replies.items()}
+        sums = _told(replies)
         if sums:
             self._update(sums, replies)
         self._draw()
@@ -393,7 +371,7 @@ class Rounds:
         total = np.zeros(len(betas))
         for reply in replies.values():
             fits = np.array([float(v) for v in reply.fit.value])
-            if fits.shape != total.shape or not np.isfinite(fits).all():
+            if not np.isfinite(fits).all():
                 continue
             total += fits * float(np.nansum(np.asarray(reply.sums.value)[:, -MARKS]))
         if total.any():
@@ -484,17 +462,13 @@ class Rounds:
         trace["reported"].append(tuple(sorted(replies)))
 
 
-def _can_be_sums(sums: FloatArray, columns: int) -> bool:
-    """Whether packed sums are of outer products and of marks of entities."""
-    if not np.isfinite(sums).all() or (sums[:, -MARKS:] < 0).any():
-        return False
-    full = full_products(sums, columns)
-    squares = np.diagonal(full, axis1=1, axis2=2)
-    if (squares < 0).any():
-        return False
-    root = np.sqrt(np.where(squares > 0, squares, 1.0))
-    correlations = full / root[:, :, None] / root[:, None, :]
-    return bool(np.linalg.eigvalsh(correlations).min(initial=0.0) > -_ROUNDING * columns)
+def _told(replies: Mapping[str, Sums]) -> dict[str, FloatArray]:
+    """Sums by site, with nothing where a class is withheld."""
+    found = {}
+    for site, reply in replies.items():
+        sums = np.asarray(reply.sums.value)
+        found[site] = np.where(np.isnan(sums).any(axis=1)[:, None], 0.0, sums)
+    return found
 
 
 def _moved(sums: FloatArray, mapping: IntArray) -> FloatArray:

@@ -81,13 +81,13 @@ from consilience.methods.meta_clustering.decide import (
 )
 from consilience.methods.meta_clustering.faults import (
     by_reason,
+    has_none,
     has_nothing,
-    losses_fit,
-    selection_fault,
     serves_itself,
     spoken,
 )
 from consilience.methods.meta_clustering.messages import (
+    GAINS,
     Cuts,
     Groups,
     Losses,
@@ -184,7 +184,7 @@ class MetaClustering(Method):
     stability_runs: int = 10
 
     name: ClassVar[str] = "meta-clustering"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     title: ClassVar[str] = "Whom should I collaborate with?"
     steps: ClassVar = (
         *site_moments.STEPS,
@@ -295,7 +295,8 @@ class MetaClustering(Method):
         request = SelectRequest(
             settings=s.to_json(), reference=relayed(points, Disclosure.AGGREGATE)
         )
-        asked = yield Ask("select", request, to=tuple(moments.n))
+        rows = {site: {"n": n} for site, n in moments.n.items()}
+        asked = yield Ask("select", request, to=tuple(moments.n), known=rows)
         replies = ctx.require(asked)
         left_out = {site: f"it did not answer ({r.reason})" for site, r in asked.missing.items()}
         left_out |= {
@@ -305,19 +306,17 @@ class MetaClustering(Method):
         }
         refused: dict[str, str] = {}
         usable: dict[str, Selected] = {}
-        faults = 0
         for site, reply in replies.items():
             said = "; ".join(f"{name}: {reason}" for name, reason in spoken(reply.refused))
             if said:
                 refused[site] = said
-            fault = selection_fault(reply, s, p, moments.n[site])
-            if fault is None:
+            why = has_none(reply)
+            if why is None:
                 usable[site] = reply
             else:
                 because = f" ({said})" if reply.status == "no-candidate" and said else ""
-                left_out[site] = fault + because
-                faults += not has_nothing(fault)
-        if len(replies) - faults < ctx.quorum or not usable:
+                left_out[site] = why + because
+        if not usable:
             raise QuorumError(
                 f"{len(usable)} sites have a model that can be used, and the study needs "
                 f"{max(1, ctx.quorum)}. " + by_reason(left_out)
@@ -376,10 +375,6 @@ class MetaClustering(Method):
             left_out[site] = f"it did not answer ({missing.reason})"
         complaints: dict[str, list[str]] = {}
         for site, reply in list(replies.items()):
-            if not losses_fit(reply, s, len(partners.sites)):
-                left_out[site] = "its losses do not fit what was asked for"
-                del replies[site]
-                continue
             place = partners.sites.index(site)
             if not serves_itself(reply, place, float(partners.variance[place])):
                 left_out[site] = "its model is far off on the rows that it was fitted on"
@@ -448,17 +443,14 @@ class MetaClustering(Method):
         said = ctx.require(asked, at_least=0)
         if not s.gain_folds:
             return {}
-        replies = {x: r for x, r in said.items() if len(r.means.value) == len(at_site.GAINS)}
         gain: dict[str, FloatArray] = {}
-        for g, name in enumerate(at_site.GAINS):
+        for g, name in enumerate(GAINS):
             for key, part in ((name, "means"), (f"{name}_error", "errors")):
                 values = np.full(len(partners.sites), np.nan)
                 for i, site in enumerate(partners.sites):
-                    if site in replies:
-                        values[i] = getattr(replies[site], part).value[g]
-                if part == "errors":
-                    values = np.sqrt(np.where(values >= 0, values, np.nan))
-                gain[key] = values
+                    if site in said:
+                        values[i] = getattr(said[site], part).value[g]
+                gain[key] = np.sqrt(values) if part == "errors" else values
         return gain
 
     # ------------------------------------------------------------------ inside

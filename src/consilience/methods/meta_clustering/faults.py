@@ -1,19 +1,12 @@
-"""What is wrong with what a site sent, beyond what its messages declare.
-
-A reply that does not fit the study costs its site its place, and nobody else anything.
-"""
+"""Why a site is left out though its replies fit: what it has not, and what nobody can use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from consilience.methods.meta_clustering.messages import Losses, Selected, Settings
-from consilience.methods.meta_clustering.partners import N_REFERENCE
-from consilience.wire.estimators import check
+from consilience.methods.meta_clustering.messages import Losses, Selected
 
 _LONGEST = 200
 _NAMED = 10
@@ -46,83 +39,17 @@ def by_reason(reasons: Mapping[str, str]) -> str:
     return "; ".join(said)
 
 
-def spoken(pairs: Any) -> list[tuple[str, str]]:
-    """Names with reasons as a site gave them, cut short; anything else is passed over."""
-    if not isinstance(pairs, tuple):
-        return []
-    fine = [
-        pair
-        for pair in pairs
-        if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(t, str) for t in pair)
-    ]
-    return [(name[:_LONGEST], reason[:_LONGEST]) for name, reason in fine]
+def spoken(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Names with reasons as a site gave them, cut short."""
+    return [(name[:_LONGEST], reason[:_LONGEST]) for name, reason in pairs]
 
 
-def selection_fault(reply: Selected, s: Settings, p: int, n_rows: int) -> str | None:
-    """Say what is wrong with a site's models and losses, if anything.
-
-    Parameters
-    ----------
-    reply : Selected
-    s : Settings
-    p : int
-        Columns of the study.
-    n_rows : int
-        Rows of the site, as it said before.
-    """
+def has_none(reply: Selected) -> str | None:
+    """Why a site has no model, or none that can be compared; None where it has one."""
     if reply.status != "ok":
-        return WHY.get(reply.status, "its answer is not one that is known")
-    chosen = reply.chosen.value
-    if int(reply.n.value) != n_rows or n_rows <= 0:
-        return "its number of rows is not that of its moments"
-    places = isinstance(chosen, tuple) and len(chosen) == s.n_views
-    if not places or not all(type(c) is int and 0 <= c < len(s.candidates) for c in chosen):
-        return "it chose no candidate of the study"
-    fault = (
-        _predictions_fault(reply, s) if s.exchange == "reference" else _models_fault(reply, s, p)
-    )
-    if fault is not None:
-        return fault
-    views, tried = s.n_views, len(s.candidates)
-    shapes = ((reply.own, views), (reply.own_error, views), (reply.losses, tried))
-    if any(len(item.value) != length for item, length in shapes):
-        return "it sent another number of losses than was asked for"
-    if _negative(reply.useful_error.value) or _negative(reply.variance.value):
-        return "its losses are negative"
-    if any(_negative(item.value) for item, _ in shapes):
-        return "its losses are negative"
-    if not np.isfinite([reply.variance.value[0], reply.own.value[0]]).all():
-        return WITHHELD
-    return None if reply.variance.value[0] > 0 else "its response does not vary"
-
-
-def _models_fault(reply: Selected, s: Settings, p: int) -> str | None:
-    models = reply.models.value
-    if not isinstance(models, tuple) or len(models) != s.n_views:
-        return "it sent another number of models than was asked for"
-    faults = (check(model, n_features=p, n_outputs=s.n_outputs) for model in models)
-    found = next((fault for fault in faults if fault is not None), None)
-    return None if found is None else f"its model was not accepted: {found}"
-
-
-def _predictions_fault(reply: Selected, s: Settings) -> str | None:
-    made = reply.predictions.value
-    shape = (N_REFERENCE, s.n_outputs)
-    fits = isinstance(made, tuple) and len(made) == s.n_views
-    if fits and all(isinstance(f, np.ndarray) and f.shape == shape for f in made):
-        return None
-    return "its predictions do not fit the reference points"
-
-
-def losses_fit(reply: Losses, s: Settings, n_owners: int) -> bool:
-    """Whether losses have the shapes that were asked for, and variances are none below 0."""
-    shape, folds = (s.n_views, n_owners), (s.gain_folds, 1)
-    shapes = (
-        reply.excess.value.shape == shape  # the others are declared to have the same
-        and reply.shift.value.shape == folds
-    )
-    squares = (reply.variance, reply.effective, reply.raw, reply.shift_error)
-    return shapes and not any(_negative(item.value) for item in squares)
+        return WHY[reply.status]
+    known = np.isfinite([reply.variance.value[0], reply.own.value[0]]).all()
+    return None if known else WITHHELD
 
 
 def serves_itself(reply: Losses, place: int, variance: float) -> bool:
@@ -131,7 +58,3 @@ def serves_itself(reply: Losses, place: int, variance: float) -> bool:
     A fit does no worse on them than a constant, about; one that is far off was damaged on its way.
     """
     return not float(reply.raw.value[0, place]) > _FAR_OFF * variance
-
-
-def _negative(values: NDArray[Any]) -> bool:
-    return bool((np.nan_to_num(np.asarray(values, dtype=float)) < 0).any())

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from consilience.exceptions import DisclosureError
+from consilience.wire import estimators
+from consilience.wire.codec import LARGEST
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Disclosure, message, sends
 
 MAX_RUNS = 99
 MAX_CANDIDATES = 20
 """Each view of the rows and each candidate tells a little more of them, whoever asks and why."""
+NOTHING = ("too-few-rows", "constant-response", "rare-level", "no-candidate")
+"""Why a site has no model."""
+GAINS = (
+    "own",
+    "group",
+    "all",
+    "shifted",
+    "own_minus_group",
+    "own_minus_all",
+    "group_minus_all",
+    "all_minus_shifted",
+    "constant",
+    "constant_minus_all",
+)
+"""What is told of ways of predicting."""
+_MOST_ROWS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -100,24 +121,27 @@ class SelectRequest:
         doc="points drawn from the pooled moments, on which to predict; none if models travel",
     )
 
+    def lengths(self) -> dict[str, int]:
+        """Candidates, views of the rows, columns of a prediction."""
+        s = Settings.from_json(self.settings)
+        return {"c": len(s.candidates), "v": s.n_views, "outputs": s.n_outputs}
+
 
 @message("meta-clustering/selected", version=1)
 class Selected:
     """A site's models, or why it has none."""
 
     status: str = sends(
-        Disclosure.PUBLIC,
-        kind="str",
-        doc="ok, too-few-rows, constant-response, rare-level or no-candidate",
+        Disclosure.PUBLIC, kind="str", choices=("ok", *NOTHING), doc="ok, or why there is no model"
     )
     refused: tuple[Any, ...] = sends(
         Disclosure.PUBLIC,
         "by candidate: name, reason",
         doc="candidates that the site left out",
     )
-    n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows")
+    n: Released = sends(Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="rows")
     chosen: Released = sends(
-        Disclosure.MODEL, "by view: number of a candidate", doc="chosen candidates"
+        Disclosure.MODEL, kind="int", many=True, low=0, doc="by view: number of a candidate"
     )
     models: Released = sends(
         Disclosure.MODEL,
@@ -127,26 +151,74 @@ class Selected:
     )
     predictions: Released = sends(
         Disclosure.MODEL,
-        "by view: predictions (a, q)",
-        doc="predictions on the reference points, where models do not travel",
+        ("a", "outputs"),
+        many=True,
+        doc="by view: predictions on the reference points, where models do not travel",
     )
     variance: Released = sends(
-        Disclosure.AGGREGATE, (1,), gaps=True, doc="mean loss of the best constant prediction"
+        Disclosure.AGGREGATE,
+        (1,),
+        gaps=True,
+        low=0,
+        doc="mean loss of the best constant prediction",
     )
     losses: Released = sends(
-        Disclosure.AGGREGATE, ("c",), gaps=True, doc="mean loss of each candidate on the other half"
+        Disclosure.AGGREGATE,
+        ("c",),
+        gaps=True,
+        low=0,
+        doc="mean loss of each candidate on the other half",
     )
     own: Released = sends(
-        Disclosure.AGGREGATE, ("v",), gaps=True, doc="cross-fitted loss of the chosen, by view"
+        Disclosure.AGGREGATE,
+        ("v",),
+        gaps=True,
+        low=0,
+        doc="cross-fitted loss of the chosen, by view",
     )
     own_error: Released = sends(
-        Disclosure.AGGREGATE, ("v",), gaps=True, doc="squared standard errors of these"
+        Disclosure.AGGREGATE, ("v",), gaps=True, low=0, doc="squared standard errors of these"
     )
     useful: Released = sends(
         Disclosure.AGGREGATE, (1,), gaps=True, doc="loss of the best constant minus the own loss"
     )
     useful_error: Released = sends(
-        Disclosure.AGGREGATE, (1,), gaps=True, doc="its squared standard error, paired by record"
+        Disclosure.AGGREGATE,
+        (1,),
+        gaps=True,
+        low=0,
+        doc="its squared standard error, paired by record",
+    )
+
+    def check(self, request: SelectRequest, known: Mapping[str, Any]) -> str | None:
+        """By view a choice among the candidates, and a model of the study's columns."""
+        if not _are_reasons(self.refused):
+            return "candidates that were left out, without a reason"
+        if self.status != "ok":
+            return None
+        s = Settings.from_json(request.settings)
+        if self.n.value != known.get("n", self.n.value) or self.n.value < 1:
+            return "another number of rows than that of its moments"
+        if len(self.chosen.value) != s.n_views or max(self.chosen.value) >= len(s.candidates):
+            return "no candidate of the study"
+        if self.variance.value[0] < 1 / LARGEST:
+            return "a response that does not vary"
+        made = self.models.value if s.exchange == "models" else self.predictions.value
+        if len(made) != s.n_views:
+            return "models of other views than were asked for"
+        if s.exchange == "models":
+            for model in made:
+                wrong = estimators.check(model, n_features=known["p"], n_outputs=s.n_outputs)
+                if wrong is not None:
+                    return f"a model that cannot be used: {wrong}"
+        return None
+
+
+def _are_reasons(pairs: Any) -> bool:
+    """Whether pairs are names with reasons."""
+    return isinstance(pairs, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(t, str) for t in pair)
+        for pair in pairs
     )
 
 
@@ -172,6 +244,11 @@ class Models:
     )
     trace: Released = sends(Disclosure.AGGREGATE, audience="all", doc="trace behind the shrinkage")
 
+    def lengths(self) -> dict[str, int]:
+        """Views of the rows, and those with held-out rows."""
+        s = Settings.from_json(self.settings)
+        return {"v": s.n_views, "w": s.gain_folds}
+
 
 @message("meta-clustering/losses", version=1)
 class Losses:
@@ -184,15 +261,16 @@ class Losses:
         Disclosure.AGGREGATE, ("v", "l"), gaps=True, doc="D: weighted mean excess loss"
     )
     variance: Released = sends(
-        Disclosure.AGGREGATE, ("v", "l"), gaps=True, doc="Q: its squared standard error"
+        Disclosure.AGGREGATE, ("v", "l"), gaps=True, low=0, doc="Q: its squared standard error"
     )
     effective: Released = sends(
-        Disclosure.AGGREGATE, ("v", "l"), gaps=True, doc="effective number of rows"
+        Disclosure.AGGREGATE, ("v", "l"), gaps=True, low=0, doc="effective number of rows"
     )
     raw: Released = sends(
         Disclosure.AGGREGATE,
         ("v", "l"),
         gaps=True,
+        low=0,
         doc="unweighted mean loss, the own model's training loss on the diagonal",
     )
     shift: Released = sends(
@@ -202,8 +280,12 @@ class Losses:
         doc="mean residual under the average of all models, by view with held-out rows",
     )
     shift_error: Released = sends(
-        Disclosure.AGGREGATE, ("w", 1), gaps=True, doc="squared standard errors of these"
+        Disclosure.AGGREGATE, ("w", 1), gaps=True, low=0, doc="squared standard errors of these"
     )
+
+    def check(self, request: Models, known: Mapping[str, Any]) -> str | None:
+        """Models that could not be used have a reason."""
+        return None if _are_reasons(self.failed) else "models that failed, without a reason"
 
 
 @message("meta-clustering/cuts", version=1)
@@ -224,13 +306,13 @@ class CutLosses:
     """Held-out losses of the groupings."""
 
     losses: Released = sends(
-        Disclosure.AGGREGATE, ("k",), gaps=True, doc="mean loss by number of groups"
+        Disclosure.AGGREGATE, ("k",), gaps=True, low=0, doc="mean loss by number of groups"
     )
     against_one: Released = sends(
         Disclosure.AGGREGATE, ("k",), gaps=True, doc="loss of one group minus these"
     )
     against_one_error: Released = sends(
-        Disclosure.AGGREGATE, ("k",), gaps=True, doc="squared standard errors of these"
+        Disclosure.AGGREGATE, ("k",), gaps=True, low=0, doc="squared standard errors of these"
     )
 
 
@@ -264,10 +346,14 @@ class Gains:
     """Mean losses on held-out rows and their differences."""
 
     means: Released = sends(
-        Disclosure.AGGREGATE, ("g",), gaps=True, doc="losses and differences of losses"
+        Disclosure.AGGREGATE, (len(GAINS),), gaps=True, doc="losses and differences of losses"
     )
     errors: Released = sends(
-        Disclosure.AGGREGATE, ("g",), gaps=True, doc="squared standard errors of these"
+        Disclosure.AGGREGATE,
+        (len(GAINS),),
+        gaps=True,
+        low=0,
+        doc="squared standard errors of these",
     )
 
 
@@ -288,8 +374,19 @@ class PoolMoments:
     """Cross-products of columns, response and a constant."""
 
     products: Released = sends(
-        Disclosure.AGGREGATE, ("r", "r"), doc="sums of products; empty where it is not asked for"
+        Disclosure.AGGREGATE,
+        ("r", "r"),
+        empty=True,
+        gram=True,
+        doc="sums of products; empty where it is not asked for",
     )
+
+    def check(self, request: PoolRequest, known: Mapping[str, Any]) -> str | None:
+        """Products of the study's columns over the rows that the site has."""
+        found = self.products.value
+        n = known.get("n")
+        fine = not found.size or (len(found) == known["p"] + 2 and n in (None, found[0, 0]))
+        return None if fine else "products of other columns or rows"
 
 
 @message("meta-clustering/pool-rows", version=1)
@@ -297,3 +394,10 @@ class PoolRows:
     """Rows for a refit; only where the site's policy allows values for each record."""
 
     rows: Released = sends(Disclosure.PER_RECORD, ("n", "q"), doc="columns and response")
+
+    def check(self, request: PoolRequest, known: Mapping[str, Any]) -> str | None:
+        """The study's columns; a response that has levels is told by their numbers."""
+        rows, k = self.rows.value, len(request.levels)
+        codes = k == 0 or np.isin(rows[:, -1], np.arange(k)).all()
+        fine = rows.shape[1] == known["p"] + 1 and codes
+        return None if fine else "rows of other columns or levels"

@@ -192,8 +192,6 @@ def by_held_out_loss(
             np.asarray(part.value)
             for part in (reply.losses, reply.against_one, reply.against_one_error)
         ]
-        if any(part.shape != (most,) for part in parts):
-            continue
         known = np.isfinite(parts).all(axis=0)
         total += np.where(known, parts[0], 0.0) * n
         gain += np.where(known, parts[1], 0.0) * n

@@ -39,11 +39,12 @@ def refit(
         if not to:
             continue
         request = PoolRequest(what=what, levels=s.levels)
-        replies = ctx.require((yield Ask(step, request, to=to)), at_least=0)
+        sizes = {x: {"n": int(n)} for x, n in zip(partners.sites, partners.sizes, strict=True)}
+        replies = ctx.require((yield Ask(step, request, to=to, known=sizes)), at_least=0)
         for g in groups:
             sites = [x for x, k in zip(partners.sites, labels, strict=True) if k == g]
             given = [replies.get(x) for x in sites]
-            model = _model(ctx, s, best[g], given, partners.sizes[labels == g])
+            model = _model(ctx, s, best[g], given)
             if model is None:
                 ctx.note(
                     f"Group {g} has no pooled refit, since not all of its sites sent what it "
@@ -71,22 +72,15 @@ def _needs(s: Settings, candidate: int) -> str:
 
 
 def _model(
-    ctx: CoordinatorContext, s: Settings, candidate: int, replies: list[Any], sizes: IntArray
+    ctx: CoordinatorContext, s: Settings, candidate: int, replies: list[Any]
 ) -> dict[str, Any] | None:
-    """One refit; None where a site sent nothing, or nothing that fits."""
+    """One refit; None where a site sent nothing, or the rows cannot be fitted."""
     if any(reply is None for reply in replies):
         return None
-    p = len(ctx.feature_names)
     if _needs(s, candidate) == "moments":
         parts = [np.asarray(reply.products.value) for reply in replies]
-        fine = all(
-            part.shape == (p + 2, p + 2) and part[0, 0] == n
-            for part, n in zip(parts, sizes, strict=True)
-        )
-        return _least_squares(parts) if fine else None
+        return _least_squares(parts) if all(part.size for part in parts) else None
     parts = [np.asarray(reply.rows.value) for reply in replies]
-    if any(part.shape != (n, p + 1) for part, n in zip(parts, sizes, strict=True)):
-        return None
     try:
         return _fit(s, candidate, np.concatenate(parts), ctx)
     except Exception:  # noqa: BLE001  whatever is wrong with the rows, there is another way

@@ -19,6 +19,7 @@ from consilience.estimators.losses import constant_prediction, record_losses
 from consilience.exceptions import ConsilienceError, DataError, DisclosureError, ProtocolError
 from consilience.methods.base import SiteContext, SiteData, State, step
 from consilience.methods.meta_clustering.messages import (
+    GAINS,
     CutLosses,
     Cuts,
     Gains,
@@ -41,7 +42,9 @@ from consilience.methods.meta_clustering.rows import (
 from consilience.methods.meta_clustering.trial import (
     TOO_MANY,
     all_predictions,
+    chances,
     check_owners,
+    n_models,
     weights_of,
     within_reach,
 )
@@ -79,18 +82,6 @@ MIN_ROWS = 20
 MAX_REFERENCE = 300
 MAX_CUTS = 20
 PART = ", on a part of the rows: gain_folds and stability_runs ask for fits on parts"
-GAINS = (
-    "own",
-    "group",
-    "all",
-    "shifted",
-    "own_minus_group",
-    "own_minus_all",
-    "group_minus_all",
-    "all_minus_shifted",
-    "constant",
-    "constant_minus_all",
-)
 
 
 # --------------------------------------------------------------------------- select
@@ -260,7 +251,7 @@ def _gaps(*shape: int) -> Released:
 # --------------------------------------------------------------------------- exchange
 
 
-@step("exchange", once=True)
+@step("exchange", once=True, tries=n_models)
 def exchange(
     message: Models, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Losses, State]:
@@ -272,11 +263,11 @@ def exchange(
     owners = message.owners
     check_owners(message, s, data.n_rows, site)
     all_views = shown_views(data, s, state, site)
-    found, failed = all_predictions(message.models.value, rows.x, s, owners)
+    found, failed = all_predictions(message.models.value, rows, s, owners, site)
     me = owners.index(site.site)
     weights = weights_of(message, rows.x, me, site.limits)
     if site.limits.min_records > 1 and not s.levels:
-        found = [within_reach(part, rows.y) for part in found]
+        found = [within_reach(part, rows.y, site.limits.min_records) for part in found]
     excess, raw, shifts, held = [], [], [], []
     for v, view in enumerate(all_views):
         losses = np.stack(
@@ -284,8 +275,10 @@ def exchange(
         )
         d = losses - state["own"][v][:, None]
         d[:, me] = 0.0  # a site is not compared with itself
-        excess.append(weighted_means(d, weights[view.rows], limits=site.limits))
-        raw.append(weighted_means(losses, limits=site.limits).mean)
+        by = chances(message, v, site, state["seed"])
+        excess.append(weighted_means(d, weights[view.rows], limits=site.limits, chance=by))
+        by = None if by is None else by[::-1]
+        raw.append(weighted_means(losses, limits=site.limits, chance=by).mean)
         if 1 <= v <= s.gain_folds:
             held.append(np.stack([f[view.held] for f in found[v]], axis=1))
             shifts.append(_shift(rows.y, found[v], view.rows, message.sizes.value, s, site.limits))

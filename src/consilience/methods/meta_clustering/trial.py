@@ -17,7 +17,10 @@ from consilience.estimators.foreign_models import predict_all
 from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.methods.base import SiteContext
 from consilience.methods.meta_clustering.messages import Models, Settings
+from consilience.methods.meta_clustering.rows import Rows
+from consilience.numerics.random import stream
 from consilience.numerics.site_comparison import Pooled, overlap_weights_all
+from consilience.wire.codec import digest, pack
 from consilience.wire.disclosure import Limits
 
 FloatArray = NDArray[np.float64]
@@ -25,6 +28,8 @@ FloatArray = NDArray[np.float64]
 MODELS_PER_ROW = 20
 """Models, over all views, that a site tries at most for each of its rows (but 200 always)."""
 LOW_WEIGHT = 0.1
+PROBES = 16
+BEYOND = 5.0
 TOO_MANY = "more questions on the same rows than a site answers"
 
 
@@ -66,24 +71,51 @@ def weights_of(message: Models, x: FloatArray, me: int, limits: Limits) -> Float
     return weights
 
 
+def n_models(message: Models) -> int:
+    """Models that an exchange tries, over all views."""
+    return sum(len(by_owner) for by_owner in message.models.value)
+
+
+def chances(message: Models, view: int, site: SiteContext, seed: int) -> FloatArray | None:
+    """Secret numbers by which what is told of each model is rounded, (2, L); None if unprotected.
+
+    They follow from the site's rows and from the question, which is a model with its weights: the
+    same question has the same answer, and another one is rounded by other numbers. Were they the
+    same, two models would be told apart wherever one row is.
+    """
+    if site.limits.min_records <= 1:
+        return None
+    shared = pack((np.asarray(message.inverse.value), float(message.trace.value)))
+    means, sizes = np.asarray(message.means.value), np.asarray(message.sizes.value)
+    asked = zip(message.models.value[view], means, sizes, strict=True)
+    drawn = [
+        stream(seed, "rounding", digest(shared, pack((model, mean, int(size))))).random(2)
+        for model, mean, size in asked
+    ]
+    return np.transpose(drawn)
+
+
 def all_predictions(
     models: Sequence[Sequence[dict[str, Any]]],
-    x: FloatArray,
+    rows: Rows,
     s: Settings,
     owners: Sequence[str],
+    site: SiteContext,
 ) -> tuple[list[list[FloatArray]], dict[str, str]]:
     """Predictions of every model on all rows, NaN for models that failed, and why they failed.
 
     An owner of whom one model failed is not tried again, so that a hostile one costs little time.
+    Where records are protected, a model that fails at this site's rows only (it may have been made
+    to do so beyond some value) is none that failed: it predicts what knows nothing.
     """
-    nothing = np.full((len(x), s.n_outputs), np.nan)
+    nothing = np.full((len(rows.x), s.n_outputs), np.nan)
     failed: dict[str, str] = {}
     found: list[list[FloatArray]] = []
     for by_owner in models:
         tried = [i for i, owner in enumerate(owners) if owner not in failed]
-        answers = predict_all(
-            [by_owner[i] for i in tried], x, n_features=x.shape[1], n_outputs=s.n_outputs
-        )
+        answers = _predictions([by_owner[i] for i in tried], rows.x, s)
+        if site.limits.min_records > 1:
+            answers = _whatever_the_rows_are([by_owner[i] for i in tried], answers, rows, s)
         part = [nothing] * len(owners)
         for i, answer in zip(tried, answers, strict=True):
             if isinstance(answer, str):
@@ -94,12 +126,47 @@ def all_predictions(
     return found, failed
 
 
-def within_reach(predictions: Sequence[FloatArray], y: FloatArray) -> list[FloatArray]:
-    """Predictions cut to a range around the mean that holds every possible response.
+def _predictions(
+    models: Sequence[dict[str, Any]], x: FloatArray, s: Settings
+) -> list[FloatArray | str]:
+    return predict_all(models, x, n_features=x.shape[1], n_outputs=s.n_outputs)
 
-    A made-up model with huge values at some rows would count these rows by its loss. The range is
-    the widest that n rows of this mean and spread can have (Samuelson 1968), so it tells nothing
-    else of them; no honest model is further off.
+
+def _whatever_the_rows_are(
+    models: Sequence[dict[str, Any]], answers: list[FloatArray | str], rows: Rows, s: Settings
+) -> list[FloatArray | str]:
+    """Answers of which no failure tells of the rows: it does where rows of nobody fail, too."""
+    odd = [i for i, answer in enumerate(answers) if isinstance(answer, str)]
+    nobody = stream(0, "rows of nobody").normal(size=(PROBES, rows.x.shape[1]))
+    found = list(answers)
+    for i, probe in zip(odd, _predictions([models[i] for i in odd], nobody, s), strict=True):
+        if not isinstance(probe, str):
+            neutral = np.full(s.n_outputs, 1 / s.n_outputs if s.levels else rows.y.mean())
+            found[i] = np.tile(neutral, (len(rows.x), 1))
+    return found
+
+
+def within_reach(predictions: Sequence[FloatArray], y: FloatArray, least: int) -> list[FloatArray]:
+    """Predictions cut so that no few rows stand out in them.
+
+    A made-up model with huge values at some rows would count these rows by its loss. So predictions
+    are cut a little beyond the `least`-th smallest and largest one: by five times the range between
+    these, at most by one standard deviation of the response. A box around fewer rows does nothing
+    where a model says one thing of all others, and never more than a row does. And they are cut to
+    the widest range around the mean that n rows of this mean and spread can have (Samuelson 1968),
+    which tells nothing else of them; no honest model is further off.
     """
-    half = float(y.std()) * float(np.sqrt(len(y)))
-    return [np.clip(f, y.mean() - half, y.mean() + half) for f in predictions]
+    spread = float(y.std())
+    half = spread * float(np.sqrt(len(y)))
+    k = least - 1
+    cut = []
+    for f in predictions:
+        if np.isnan(f).any():
+            cut.append(f)
+            continue
+        ordered = np.partition(f, sorted({k, len(y) - 1 - k}), axis=0)
+        low, high = ordered[k], ordered[len(y) - 1 - k]
+        beyond = np.minimum(BEYOND * (high - low), spread)
+        low = np.maximum(low - beyond, y.mean() - half)
+        cut.append(np.clip(f, low, np.minimum(high + beyond, y.mean() + half)))
+    return cut

@@ -39,7 +39,7 @@ from consilience.estimators.entry_plans import CLUSTER_MODELS, plan_clusters
 from consilience.estimators.gap_rows import GapRows
 from consilience.exceptions import ParameterError
 from consilience.methods.base import SiteContext, register
-from consilience.methods.one_table.entry_messages import Searched
+from consilience.methods.one_table.entry_messages import CHOICE, Searched
 from consilience.methods.one_table.entry_result import EntryStudyResult
 from consilience.methods.one_table.entry_study import EntryStudy, LocalSearch, search_step
 from consilience.methods.one_table.matrix import Matrix
@@ -236,8 +236,7 @@ class ClusterCountStudy(EntryStudy):
         """Make the result."""
         figures = reply.figures.value
         sizes = np.asarray(reply.sizes.value, dtype=float)
-        prefix = "choice of "
-        chosen = {k.removeprefix(prefix): v for k, v in figures.items() if k.startswith(prefix)}
+        chosen = {k.removeprefix(CHOICE): v for k, v in figures.items() if k.startswith(CHOICE)}
         curves = {name: figures[name] for name in chosen if name in figures}
         return ClusterCountResult(
             **{**common, "model": self.model, "parameter": "n_clusters"},
@@ -284,7 +283,7 @@ def criteria_of(
     Returns
     -------
     figures : dict
-        ``"choice of NAME"`` (0: none) for each criterion, then the values by name.
+        `CHOICE` and a name (0: none) for each criterion, then the values by name.
     remarks : tuple of str
     """
     entries, largest = matrix.entries, int(candidates[-1])
@@ -298,7 +297,7 @@ def criteria_of(
         return {}, (said,)
     x = entries.dense()[whole]
     found = all_criteria(x, largest, rng=stream(seed, "criteria"), n_init=_CRITERIA_STARTS)
-    choices = {f"choice of {name}": one.choice or 0 for name, one in found.items()}
+    choices = {CHOICE + name: one.choice or 0 for name, one in found.items()}
     places = np.asarray(candidates, dtype=np.int64) - 1
     values = {name: _four_digits(one.values[places]) for name, one in found.items()}
     said = f"Other criteria looked at {len(whole)} complete rows of {n}."

@@ -7,12 +7,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from consilience.exceptions import ProtocolError
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Disclosure, message, part, sends
 
 SCORES = ("log_loss", "brier")
 """What a held-out row is judged by, besides right or wrong."""
+STAYS_FEW = "a class has rows of too few entities"
+STAYS = "its smallest class has fewer than twice as many rows as the model has parameters"
+"""Why what a model tells stays at the site."""
+_MOST_ROWS = 1 << 40
+_MODELS = (
+    frozenset(("communities", "tree")),
+    frozenset(("pairs", "strength", "precision", "partial", "blocks")),
+)
 
 
 @dataclass(frozen=True)
@@ -59,49 +69,131 @@ class Fit:
         Disclosure.PUBLIC, kind="str", audience="site", doc="parameters and levels, as JSON"
     )
 
+    def lengths(self) -> dict[str, int]:
+        """Classes, and cells of a table of them."""
+        k = len(Settings.from_json(self.settings).levels)
+        return {"K": k, "c": k * k}
+
 
 @message("one-table/fitted", version=1)
 class Fitted:
     """What may be told of the fit."""
 
-    n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows that take part")
-    n_held: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows held out")
-    n_by_class: Released = sends(Disclosure.AGGREGATE, ("K",), gaps=True, doc="rows by class")
+    n: Released = sends(
+        Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="rows that take part"
+    )
+    n_held: Released = sends(Disclosure.AGGREGATE, kind="int", low=0, doc="rows held out")
+    n_by_class: Released = sends(
+        Disclosure.AGGREGATE, ("K",), gaps=True, low=0, doc="rows by class"
+    )
     errors: Released = sends(
-        Disclosure.AGGREGATE, ("m",), gaps=True, doc="held-out rows that a rule gets wrong"
+        Disclosure.AGGREGATE, ("m",), gaps=True, low=0, doc="held-out rows that a rule gets wrong"
     )
     confusion: Released = sends(
-        Disclosure.AGGREGATE, ("c",), gaps=True, doc="held-out rows by class and predicted class"
+        Disclosure.AGGREGATE,
+        ("c",),
+        gaps=True,
+        low=0,
+        doc="held-out rows by class and predicted class",
     )
     scores: Released = sends(
-        Disclosure.AGGREGATE, ("m", "s"), gaps=True, doc="mean scores of held-out rows by rule"
+        Disclosure.AGGREGATE,
+        ("m", len(SCORES)),
+        gaps=True,
+        low=0,
+        doc="mean scores of held-out rows by rule",
     )
     score_errors: Released = sends(
-        Disclosure.AGGREGATE, ("m", "s"), gaps=True, doc="their squared standard errors"
+        Disclosure.AGGREGATE,
+        ("m", len(SCORES)),
+        gaps=True,
+        low=0,
+        doc="their squared standard errors",
     )
     gains: Released = sends(
         Disclosure.AGGREGATE,
-        ("m", "s"),
+        ("m", len(SCORES)),
         gaps=True,
         doc="how much worse than the first rule each scores",
     )
     gain_errors: Released = sends(
-        Disclosure.AGGREGATE, ("m", "s"), gaps=True, doc="their squared standard errors"
+        Disclosure.AGGREGATE,
+        ("m", len(SCORES)),
+        gaps=True,
+        low=0,
+        doc="their squared standard errors",
     )
     evidence: Released = sends(
         Disclosure.AGGREGATE, ("l",), gaps=True, doc="mean evidence of parts for the right class"
     )
     evidence_errors: Released = sends(
-        Disclosure.AGGREGATE, ("l",), gaps=True, doc="its squared standard error"
+        Disclosure.AGGREGATE, ("l",), gaps=True, low=0, doc="its squared standard error"
     )
     cv_errors: Released = sends(
-        Disclosure.AGGREGATE, ("a",), gaps=True, doc="rows wrong in cross-validation by candidate"
+        Disclosure.AGGREGATE,
+        ("a",),
+        gaps=True,
+        low=0,
+        doc="rows wrong in cross-validation by candidate",
     )
     figures: Released = sends(
-        Disclosure.MODEL, "a dict of arrays", kind="any", gaps=True, doc="figures of the fits"
+        Disclosure.MODEL,
+        "a dict of arrays",
+        kind="any",
+        gaps=True,
+        others=True,
+        parts={
+            "chosen": part(kind="int", low=0, optional=True),
+            "candidates": part(("g",), kind="any", low=0, optional=True),
+            "cv_se": part(("a",), gaps=True, low=0, optional=True),
+            "cv_log_loss": part(("a",), gaps=True, low=0, optional=True),
+            "C": part(low=0, optional=True),
+            "n_separable": part(kind="int", low=0, optional=True),
+            "gap": part(optional=True),
+            "n_links": part(("g",), kind="int", low=0, optional=True),
+            "largest_block": part(("g",), kind="int", low=0, optional=True),
+        },
+        doc="figures of the fits",
     )
     model: Released = sends(
-        Disclosure.MODEL, "a dict of arrays", kind="any", gaps=True, doc="what the model tells"
+        Disclosure.MODEL,
+        "a dict of arrays",
+        kind="any",
+        gaps=True,
+        others=True,
+        parts={
+            "communities": part(("q",), kind="int", low=0, many=True, optional=True),
+            "tree": part(("t", 4), low=0, optional=True),
+            "pairs": part(("r", 2), kind="int", low=0, optional=True),
+            "strength": part(("r",), low=0, optional=True),
+            "precision": part(("r", "K"), gaps=True, optional=True),
+            "partial": part(("r", "K"), gaps=True, optional=True),
+            "blocks": part(("q",), kind="int", low=0, many=True, optional=True),
+        },
+        doc="what the model tells",
     )
     judged: tuple[str, ...] = sends(Disclosure.PUBLIC, ("m",), kind="str", doc="names of the rules")
-    stays: str = sends(Disclosure.PUBLIC, kind="str", doc="what stays at the site, and why")
+    stays: str = sends(
+        Disclosure.PUBLIC,
+        kind="str",
+        choices=("", STAYS, STAYS_FEW),
+        doc="what stays at the site, and why",
+    )
+
+    def check(self, request: Fit, known: Mapping[str, Any]) -> str | None:
+        """A choice is among candidates, a model is whole and of the columns of the study."""
+        figures, told = self.figures.value, self.model.value
+        if self.n_held.value > self.n.value:
+            return "more held-out rows than rows"
+        n_candidates = len(figures.get("candidates", ()))
+        n_judged = len(self.cv_errors.value)
+        if n_candidates and (
+            figures.get("chosen", 0) >= n_candidates or n_judged not in (0, n_candidates)
+        ):
+            return "a choice that is none of the candidates"
+        whole = [parts <= set(told) for parts in _MODELS if parts & set(told)]
+        if (told and self.stays) or not all(whole):
+            return "parts of a model"
+        columns = [*told.get("communities", ()), *told.get("blocks", ()), told.get("pairs", [])]
+        within = all((np.asarray(of) < known["p"]).all() for of in columns)
+        return None if within else "columns that the study does not have"

@@ -31,7 +31,7 @@ from consilience.methods.one_table.judging import (
     rows_by_class,
     small_classes,
 )
-from consilience.methods.one_table.messages import SCORES, Fit, Fitted, Settings
+from consilience.methods.one_table.messages import SCORES, STAYS, STAYS_FEW, Fit, Fitted, Settings
 from consilience.methods.one_table.result import OneTableResult
 from consilience.methods.one_table.rows import Rows, fitted_and_held
 from consilience.methods.phases.holdout import say_share
@@ -42,10 +42,8 @@ IntArray = NDArray[np.int64]
 LogProba = Callable[[FloatArray], FloatArray]
 
 MOST_HELD = 0.5
-STAYS_FEW = "a class has rows of too few entities"
 FREQUENCIES = "class frequencies"
 """Rule that looks at no feature."""
-STAYS = "its smallest class has fewer than twice as many rows as the model has parameters"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -32,7 +32,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -66,10 +67,22 @@ class Hashed:
     """Hashes of a site's ids, and its introduction to the others."""
 
     hashes: Released = sends(
-        Disclosure.PER_RECORD, ("n", 16), kind="int", doc="keyed hashes of the ids, sorted"
+        Disclosure.PER_RECORD,
+        ("n", 16),
+        kind="int",
+        low=0,
+        high=255,
+        doc="keyed hashes of the ids, sorted",
     )
     public: bytes = sends(Disclosure.PUBLIC, kind="any", doc="the site's key for this run")
     tag: bytes = sends(Disclosure.PUBLIC, kind="any", doc="made with the key the parties share")
+
+    def check(self, request: HashRequest, known: Mapping[str, Any]) -> str | None:
+        """Hashes are sorted and distinct; keys and tags are as long as they are made."""
+        if len(self.hashes.value) > 1 and not _ascending(self.hashes.value):
+            return "hashes that are not sorted, or repeat"
+        introduced = all(isinstance(x, bytes) and len(x) == 32 for x in (self.public, self.tag))
+        return None if introduced else "no introduction to the other sites"
 
 
 @message("align-ids/common", version=1)

@@ -18,8 +18,9 @@ comes from the other sites, and a note says so.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,7 @@ from consilience.wire.message import Disclosure, message, sends
 from consilience.wire.moment_facts import unsafe_columns
 
 FloatArray = NDArray[np.float64]
+_MOST_ROWS = float(1 << 40)
 
 
 @message("moments/request", version=1)
@@ -54,12 +56,24 @@ class Sums:
         Disclosure.AGGREGATE,
         ("p",),
         gaps=True,
+        low=0.0,
+        high=_MOST_ROWS,
         doc="rows with a value; all rows where fewer than min_records values are missing",
     )
     means: Released = sends(Disclosure.AGGREGATE, ("p",), gaps=True, doc="column means")
     spreads: Released = sends(
-        Disclosure.AGGREGATE, ("p",), gaps=True, doc="mean squared deviations from the site's mean"
+        Disclosure.AGGREGATE,
+        ("p",),
+        gaps=True,
+        low=0.0,
+        doc="mean squared deviations from the site's mean",
     )
+
+    def check(self, request: Request, known: Mapping[str, Any]) -> str | None:
+        """A column is told whole or not at all."""
+        gaps = [np.isnan(one.value) for one in (self.n, self.means, self.spreads)]
+        same = (gaps[0] == gaps[1]).all() and (gaps[0] == gaps[2]).all()
+        return None if same else "a column of which something is withheld and something told"
 
 
 @dataclass(frozen=True, eq=False)

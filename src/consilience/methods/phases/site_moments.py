@@ -18,13 +18,13 @@ as columns sends no products at all, and one whose rows are fewer than `min_reco
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import QuorumError
 from consilience.methods.base import (
     Ask,
     CoordinatorContext,
@@ -52,19 +52,40 @@ class Request:
 class Within:
     """Moments of a site; NaN where it withholds a column."""
 
-    n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows; 0 where there are too few")
+    n: Released = sends(
+        Disclosure.AGGREGATE,
+        kind="int",
+        low=0,
+        high=_MOST_ROWS,
+        doc="rows; 0 where there are too few",
+    )
     means: Released = sends(
         Disclosure.AGGREGATE, ("p",), gaps=True, audience="all", doc="column means"
     )
     spreads: Released = sends(
-        Disclosure.AGGREGATE, ("p",), gaps=True, doc="mean squared deviations from the means"
+        Disclosure.AGGREGATE,
+        ("p",),
+        gaps=True,
+        low=0.0,
+        doc="mean squared deviations from the means",
     )
     products: Released = sends(
         Disclosure.AGGREGATE,
-        ("r", "r"),
+        ("p", "p"),
         gaps=True,
+        empty=True,
+        gram=True,
         doc="sums of products of deviations from the means; empty where rows < 2 columns",
     )
+
+    def check(self, request: Request, known: Mapping[str, Any]) -> str | None:
+        """Squares are those of the spreads."""
+        n, means, spreads = self.n.value, self.means.value, self.spreads.value
+        if not self.products.value.size:
+            return None
+        apart = np.abs(np.diagonal(self.products.value) - n * spreads)
+        fine = not (apart > _ROUNDING * n * spreads + _ROUNDING**2 * n * means**2).any()
+        return None if fine else "products of other rows than the spreads"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,15 +147,6 @@ def within(
 def site_moments(ctx: CoordinatorContext) -> Generator[Ask, Replies, SiteMoments]:
     """Ask all sites for their moments."""
     replies = ctx.require((yield Ask("site-moments.within", Request())))
-    odd = [site for site, r in replies.items() if not _fits(r, len(ctx.feature_names))]
-    if odd:
-        sentence = f"The moments of {', '.join(odd)} are none of the study's columns"
-        replies = {site: r for site, r in replies.items() if site not in odd}
-        if len(replies) < max(1, ctx.quorum):
-            raise QuorumError(
-                f"{sentence}: {len(replies)} sites are left and the study needs {ctx.quorum}"
-            )
-        ctx.note(f"{sentence}: left out.")
     withheld = [site for site, r in replies.items() if np.isnan(r.means.value).any() and r.n.value]
     if withheld:
         ctx.note(
@@ -149,25 +161,6 @@ def site_moments(ctx: CoordinatorContext) -> Generator[Ask, Replies, SiteMoments
             site: np.array(r.products.value) for site, r in replies.items() if r.products.value.size
         },
     )
-
-
-def _fits(reply: Within, p: int) -> bool:
-    """Whether moments have the right shapes and can be moments of anything."""
-    n, spreads, products = reply.n.value, reply.spreads.value, reply.products.value
-    if not 0 <= n < _MOST_ROWS or reply.means.value.shape != (p,):
-        return False
-    if products.shape not in ((0, 0), (p, p)) or (np.nan_to_num(spreads) < 0).any():
-        return False
-    if not products.size:
-        return True
-    diagonal = np.nan_to_num(np.diagonal(products))
-    if (diagonal < 0).any() or not np.allclose(products, products.T, atol=0.0, equal_nan=True):
-        return False
-    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    correlation = products / scale / scale[:, None]
-    if np.isnan(products).any():  # cells that are withheld can make an honest matrix indefinite
-        return bool((np.abs(np.nan_to_num(correlation)) <= 1 + _ROUNDING).all())
-    return bool(np.linalg.eigvalsh(correlation)[0] >= -_ROUNDING * p)
 
 
 STEPS = (within,)

@@ -12,8 +12,9 @@ The question and how a site finds its choice belong to the method; its step repl
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +31,17 @@ class Ballot:
     The choice 0 is an abstention: too few rows to say anything that may leave.
     """
 
-    choice: Released = sends(Disclosure.MODEL, kind="int", doc="the number this site prefers")
+    choice: Released = sends(
+        Disclosure.MODEL, kind="int", low=0, doc="the number this site prefers"
+    )
     scores: Released = sends(
         Disclosure.MODEL, ("c",), gaps=True, doc="score of each candidate, smaller is better"
     )
+
+    def check(self, request: object, known: Mapping[str, Any]) -> str | None:
+        """The choice is one of the numbers that were scored."""
+        fine = self.choice.value <= len(self.scores.value)
+        return None if fine else "a vote for none of the candidates"
 
 
 def ballot(choice: int, scores: NDArray[np.float64], n_records: int, limits: Limits) -> Ballot:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DisclosureError
+from consilience.wire import estimators
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Disclosure, message, part, sends
 
+_MOST_ROWS = 1 << 40
 MAX_TRACKS = 50
 MAX_ROUNDS = 1000
 """Every fit tells a little more of the rows, whoever asks and why."""
@@ -62,6 +65,11 @@ class Settings:
     def n_outputs(self) -> int:
         """Columns of a prediction."""
         return max(1, len(self.levels))
+
+    @property
+    def trajectories(self) -> int:
+        """Sets of rows on which everybody fits."""
+        return 2 if self.holdout > 0 else 1
 
     @property
     def n_tracks(self) -> int:
@@ -117,8 +125,12 @@ class Accepted:
     own_rows: bool = sends(
         Disclosure.PUBLIC, kind="bool", doc="reference rows are rows of this site's table"
     )
-    n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows that take part")
-    held: Released = sends(Disclosure.AGGREGATE, kind="int", doc="of these, rows that are held out")
+    n: Released = sends(
+        Disclosure.AGGREGATE, kind="int", low=1, high=_MOST_ROWS, doc="rows that take part"
+    )
+    held: Released = sends(
+        Disclosure.AGGREGATE, kind="int", low=0, doc="of these, rows that are held out"
+    )
     weight: Released = sends(
         Disclosure.AGGREGATE, (2,), doc="sums of weights of all rows, and of those not held out"
     )
@@ -126,8 +138,15 @@ class Accepted:
         Disclosure.AGGREGATE,
         (1,),
         gaps=True,
+        low=0,
         doc="weighted sum of the squared lengths of rows of features",
     )
+
+    def check(self, request: Offer, known: Mapping[str, Any]) -> str | None:
+        """Some rows are not held out, and both these and all have a weight."""
+        weight = self.weight.value
+        fine = self.held.value < self.n.value and 0 < weight[1] <= weight[0]
+        return None if fine else "numbers of rows that cannot be"
 
 
 @message("reference-averaging/fit", version=1)
@@ -140,7 +159,7 @@ class Fit:
         Disclosure.PUBLIC, kind="float", audience="site", doc="weight of the mean pseudo loss"
     )
     tracks: tuple[int, ...] = sends(
-        Disclosure.PUBLIC, kind="int", many=True, audience="all", doc="tracks that go on"
+        Disclosure.PUBLIC, kind="int", many="going", audience="all", doc="tracks that go on"
     )
     total: Released = sends(
         Disclosure.AGGREGATE, kind="float", audience="all", doc="sum of weights over all sites"
@@ -164,7 +183,7 @@ class Fit:
         Disclosure.AGGREGATE, ("owners",), audience="all", doc="weights of the owners' models"
     )
     judged: tuple[int, ...] = sends(
-        Disclosure.PUBLIC, kind="int", many=True, audience="all", doc="tracks of the models"
+        Disclosure.PUBLIC, kind="int", many="judged", audience="all", doc="tracks of the models"
     )
     models: Released = sends(
         Disclosure.MODEL,
@@ -172,6 +191,11 @@ class Fit:
         audience="all",
         doc="models whose average is judged",
     )
+
+    def lengths(self) -> dict[str, int]:
+        """Fits, and columns of a prediction."""
+        s = Settings.from_json(self.settings)
+        return {"fits": s.trajectories * len(self.tracks), "outputs": s.n_outputs}
 
 
 @message("reference-averaging/fitted", version=1)
@@ -181,11 +205,14 @@ class Fitted:
     fits: Released = sends(
         Disclosure.MODEL,
         "by trajectory and track: predictions at the reference, and a model where one is judged",
+        many="fits",
+        parts={"at": part(("reference", "outputs")), "model": part("a model", optional=True)},
         doc="fits of all rows, then of the rows that are not held out",
     )
     probe: Released = sends(
         Disclosure.MODEL,
         ("probes",),
+        low=0,
         doc="changes of the predictions under refits with themselves; empty after the first round",
     )
     losses: Released = sends(
@@ -195,8 +222,26 @@ class Fitted:
         doc="held-out loss of the average, minus that of the round before and of the first",
     )
     errors: Released = sends(
-        Disclosure.AGGREGATE, ("judged", 2), gaps=True, doc="squared standard errors"
+        Disclosure.AGGREGATE, ("judged", 2), gaps=True, low=0, doc="squared standard errors"
     )
+
+    def check(self, request: Fit, known: Mapping[str, Any]) -> str | None:
+        """A model of each track that is judged, and two probes of the first fit."""
+        s, fits = Settings.from_json(request.settings), self.fits.value
+        if len(self.probe.value) != (2 if s.guard and request.round == 0 else 0):
+            return "other probes than were asked for"
+        for fit in fits:
+            wrong = _model_fault(fit["model"], s, known) if "model" in fit else None
+            if wrong is not None:
+                return wrong
+        told = s.holdout == 0 or all("model" in fit for fit in fits[len(request.tracks) :])
+        return None if told else "no model to be judged"
+
+
+def _model_fault(model: Any, s: Settings, known: Mapping[str, Any]) -> str | None:
+    """Say what is wrong with a model, if it is none of the study's columns."""
+    wrong = estimators.check(model, n_features=known["p"], n_outputs=s.n_outputs)
+    return None if wrong is None else f"a model that cannot be used: {wrong}"
 
 
 @message("reference-averaging/judge", version=1)
@@ -212,7 +257,7 @@ class Judge:
         Disclosure.AGGREGATE, ("owners",), audience="all", doc="weights of the owners' models"
     )
     judged: tuple[int, ...] = sends(
-        Disclosure.PUBLIC, kind="int", many=True, audience="all", doc="tracks of the models"
+        Disclosure.PUBLIC, kind="int", many="judged", audience="all", doc="tracks of the models"
     )
     models: Released = sends(
         Disclosure.MODEL,
@@ -233,7 +278,7 @@ class Judged:
         doc="held-out loss of the average, minus that of the round before and of the first",
     )
     errors: Released = sends(
-        Disclosure.AGGREGATE, ("judged", 2), gaps=True, doc="squared standard errors"
+        Disclosure.AGGREGATE, ("judged", 2), gaps=True, low=0, doc="squared standard errors"
     )
 
 
@@ -261,8 +306,12 @@ class Concluded:
         Disclosure.AGGREGATE, (2,), gaps=True, doc="own and averaging, minus what is kept"
     )
     errors: Released = sends(
-        Disclosure.AGGREGATE, (2,), gaps=True, doc="their squared standard errors"
+        Disclosure.AGGREGATE, (2,), gaps=True, low=0, doc="their squared standard errors"
     )
+
+    def check(self, request: Conclude, known: Mapping[str, Any]) -> str | None:
+        """A model of the study's columns."""
+        return _model_fault(self.model.value, Settings.from_json(request.settings), known)
 
 
 @message("reference-averaging/use", version=1)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import ProtocolError
 from consilience.methods.reference_averaging.messages import Accepted, Fit, Fitted, Settings
 from consilience.numerics.reference_average import (
     averaged,
@@ -25,7 +24,6 @@ from consilience.numerics.reference_average import (
     pooled_gain,
 )
 from consilience.wire.disclosure import relayed
-from consilience.wire.estimators import check
 from consilience.wire.message import Disclosure
 
 FloatArray = NDArray[np.float64]
@@ -80,20 +78,7 @@ class Rounds:
     def begin(
         cls, settings: Settings, reference: FloatArray, accepted: Mapping[str, Accepted]
     ) -> Rounds:
-        """Take in what the sites bring.
-
-        Raises
-        ------
-        ProtocolError
-            A site brings no rows.
-        """
-        trajectories = 2 if settings.holdout > 0 else 1
-        for site, reply in accepted.items():
-            n, held, weight = int(reply.n.value), int(reply.held.value), reply.weight.value
-            square = np.nan_to_num(reply.square.value)
-            weighed = (weight > 0).all() and weight[1] <= weight[0] and (square >= 0).all()
-            if not 0 <= held < n or not weighed:
-                raise ProtocolError(f"site {site} brings numbers of rows that cannot be")
+        """Take in what the sites bring."""
         return cls(
             settings,
             tuple(sorted(accepted)),
@@ -101,16 +86,11 @@ class Rounds:
             {site: int(r.n.value) for site, r in accepted.items()},
             {site: int(r.held.value) for site, r in accepted.items()},
             {
-                site: np.asarray(r.weight.value, dtype=float)[:trajectories]
+                site: np.asarray(r.weight.value, dtype=float)[: settings.trajectories]
                 for site, r in accepted.items()
             },
             active=tuple(range(settings.n_tracks)),
         )
-
-    @property
-    def trajectories(self) -> int:
-        """Sets of rows on which everybody fits."""
-        return 2 if self.settings.holdout > 0 else 1
 
     @property
     def total(self) -> float:
@@ -156,6 +136,10 @@ class Rounds:
             models=relayed(models, Disclosure.MODEL),
         )
 
+    def known(self, to: Sequence[str]) -> dict[str, dict[str, int]]:
+        """Reference rows, of which sites that have them are not told again."""
+        return {site: {"reference": len(self.reference)} for site in to}
+
     def portfolio(
         self, tracks: Sequence[int], of: Mapping[str, list[Any]] | None = None
     ) -> tuple[tuple[str, ...], FloatArray, tuple[tuple[Any, ...], ...]]:
@@ -171,54 +155,22 @@ class Rounds:
     # ------------------------------------------------------------------ hearing
 
     def hear(self, site: str, reply: Fitted, tracks: Sequence[int]) -> None:
-        """Take in one site's fits.
-
-        Raises
-        ------
-        ProtocolError
-            They are not what was asked for.
-        """
+        """Take in one site's fits."""
         s, m = self.settings, len(self.reference)
-        fits = reply.fits.value
-        if not isinstance(fits, tuple) or len(fits) != self.trajectories * len(tracks):
-            raise ProtocolError(f"site {site} sent another number of fits than it was asked for")
         known = self.predictions.get(site)
         found = (
-            np.zeros((self.trajectories, s.n_tracks, m, s.n_outputs)) if known is None else known
+            np.zeros((s.trajectories, s.n_tracks, m, s.n_outputs)) if known is None else known
         ).copy()
         models = list(self.models.get(site, [None] * s.n_tracks))
-        for i, fit in enumerate(fits):
-            t, track = divmod(i, len(tracks))
-            at = fit.get("at") if isinstance(fit, Mapping) else None
-            fine = isinstance(at, np.ndarray) and at.dtype.kind == "f"
-            if at is None or not fine or at.shape != (m, s.n_outputs) or not np.isfinite(at).all():
-                raise ProtocolError(
-                    f"site {site} sent predictions that are none of the reference rows"
-                )
-            found[t, tracks[track]] = at
-            if "model" in fit:
-                self.check_model(site, fit["model"])
-                models[tracks[track]] = fit["model"]
-        if s.holdout > 0 and any(models[track] is None for track in tracks):
-            raise ProtocolError(f"site {site} sent no model to be judged")
+        for i, fit in enumerate(reply.fits.value):
+            t, place = divmod(i, len(tracks))
+            found[t, tracks[place]] = fit["at"]
+            models[tracks[place]] = fit.get("model", models[tracks[place]])
         self.predictions[site] = found
         if s.holdout > 0:
             self.models[site] = models
-        probe = np.asarray(reply.probe.value, dtype=float)
-        if probe.shape == (2,) and np.isfinite(probe).all():
-            self.probes[site] = probe
-
-    def check_model(self, site: str, model: Any) -> None:
-        """Check that a site's model is one of the study's columns.
-
-        Raises
-        ------
-        ProtocolError
-        """
-        n_features, n_outputs = self.reference.shape[1], self.settings.n_outputs
-        fault = check(model, n_features=n_features, n_outputs=n_outputs)
-        if fault is not None:
-            raise ProtocolError(f"the model of site {site} cannot be used: {fault}")
+        if len(reply.probe.value):
+            self.probes[site] = np.asarray(reply.probe.value, dtype=float)
 
     def average(self) -> None:
         """Average the last predictions of all who ever answered."""
@@ -229,7 +181,7 @@ class Rounds:
                     [self.predictions[site][t] for site in sites],
                     [self.weights[site][t] for site in sites],
                 )
-                for t in range(self.trajectories)
+                for t in range(self.settings.trajectories)
             ]
         )
 
@@ -241,7 +193,7 @@ class Rounds:
         if before is None:  # its first ones: everybody's share changes
             self.average()
             return
-        for t in range(self.trajectories):
+        for t in range(self.settings.trajectories):
             share = float(self.weights[site][t] / sum(w[t] for w in total.values()))
             self.averages[t] = moved(self.averages[t], self.predictions[site][t], before[t], share)
 
@@ -282,13 +234,7 @@ class Rounds:
         n = self.settings.n_tracks
         gain, error = np.full((n, 2), np.nan), np.full((n, 2), np.nan)
         sites = sorted(replies)
-        shape = (len(tracks), 2)
         found = [replies[site] for site in sites]
-        for site, r in zip(sites, found, strict=True):
-            if r.losses.value.shape != shape or r.errors.value.shape != shape:
-                raise ProtocolError(f"site {site} judged other tracks than it was asked for")
-            if not (np.nan_to_num(r.errors.value) >= 0).all():
-                raise ProtocolError(f"site {site} sent squared errors that cannot be")
         means = np.stack([r.losses.value for r in found])
         variances = np.stack([r.errors.value for r in found])
         pooled = pooled_gain(means, variances, [self.held_weight(site) for site in sites])

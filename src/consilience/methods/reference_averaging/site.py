@@ -191,8 +191,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     if reference.shape[1:] != (data.features.shape[1],) or not len(reference):
         raise ProtocolError("a fit needs reference rows of the study's columns")
     target = np.asarray(message.target.value, dtype=float)
-    trajectories = 2 if s.holdout > 0 else 1
-    wanted = (trajectories, len(message.tracks), len(reference), s.n_outputs)
+    wanted = (s.trajectories, len(message.tracks), len(reference), s.n_outputs)
     if target.size and target.shape != wanted:
         raise ProtocolError("the average is none of these tracks at these reference rows")
     state = {**state, "reference": reference}
@@ -202,7 +201,7 @@ def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[
     learner = _learner(s, reference, float(message.total.value), rows.seed, site)
     kept = {name: dict(state.get(name, {})) for name in ("starts", "kept", "own")}
     made: list[Released] = []
-    for t in range(trajectories):
+    for t in range(s.trajectories):
         for i, track in enumerate(message.tracks):
             if t == 1 and not len(rows.held):
                 made.append(made[i])  # nothing is held out: both sets of rows are the same
