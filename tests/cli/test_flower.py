@@ -208,6 +208,22 @@ def test_what_differs_between_sites_is_named(space: Federated) -> None:
     assert not found[1].able or any("Column x" in line for line in said)
 
 
+@pytest.mark.parametrize("approved", [False, True])
+def test_types_do_not_hang_on_a_few_cells(space: Federated, approved: bool) -> None:
+    """One cell of text made a column of numbers one of text, for whoever asked."""
+    study = Study.load(space.file)
+    path = space.root / f"sites/{SITES[0]}.toml"
+    if approved:
+        file_site(SiteFile.load(path)).home.write_ledger("_approved", {"studies": [study.hash()]})
+    said = []
+    for n_odd in (0, 1, 9, 10):
+        rows = [f"{'text' if i < n_odd else i % 7}.5,{i}.25,{i}" for i in range(40)]
+        space.table(SITES[0], "x,y,id", rows)
+        said.append(join.check_here(SiteFile.load(path), study.canonical()))
+    assert said[0]["able"] and said[0]["kinds"]["x"] == "number"
+    assert said[0] == said[1] == said[2] != said[3]
+
+
 def test_what_a_site_says_cannot_reach_the_terminal_as_commands(
     space: Federated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
