@@ -14,6 +14,7 @@ from consilience.cli.flower import tell_seen
 from consilience.engines.flower import Desk, FlowerEngine, _flwr, join
 from consilience.engines.flower.join import Seen
 from consilience.engines.flower.keys import make_federation
+from consilience.engines.study_check import SiteCheck, told_kinds
 from consilience.sites.loaders import file_site
 from consilience.sites.study import SiteFile, Study
 from consilience.testing.fake_link import FakeSuperLink
@@ -222,6 +223,21 @@ def test_types_do_not_hang_on_a_few_cells(space: Federated, approved: bool) -> N
         said.append(join.check_here(SiteFile.load(path), study.canonical()))
     assert said[0]["able"] and said[0]["kinds"]["x"] == "number"
     assert said[0] == said[1] == said[2] != said[3]
+
+
+def test_types_of_categories_and_of_empty_columns_are_not_told(space: Federated) -> None:
+    """A database calls a column text, or empty, by single cells."""
+    study = Study.load(space.file)
+    data = study.data.model_copy(update={"levels": {"y": ("1", "2")}})
+    study = study.model_copy(update={"data": data})
+    told = [
+        told_kinds(SiteCheck("a", kinds={"x": x, "y": y}), study)
+        for x in ("number", "empty")
+        for y in ("text", "number", "empty", "boolean")
+    ]
+    assert all(kinds == {"x": "number", "y": "category"} for kinds in told)
+    found = SiteCheck("a", kinds={"x": "text in 12 rows", "y": "date32"})
+    assert told_kinds(found, study) == {"x": "text", "y": "date32"}
 
 
 def test_what_a_site_says_cannot_reach_the_terminal_as_commands(
