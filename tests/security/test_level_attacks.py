@@ -42,15 +42,14 @@ def ward(rare: tuple[str, ...]) -> pd.DataFrame:
 
 def asked(site: Site, levels: tuple[str, ...]) -> str:
     """What an honest coordinator sees of one study: a number of rows, or why it ended."""
-    columns = Columns(features=("age", "diagnosis"), levels={"diagnosis": levels})
-    rules = Preparation(missing="complete-rows", categorical="onehot")
+    columns = Columns(features=("age",), target="diagnosis", levels={"diagnosis": levels})
+    rules = Preparation(missing="complete-rows")
     federation = Federation(LocalEngine([site]), columns, rules, quorum=1)
     try:
         result = MeanAndSD().run(federation, seed=1).result
     except ConsilienceError as error:
         return str(error)
-    told = ~np.isnan(result.mean[: 1 + len(COMMON)])
-    return f"{result.n} rows, told {told.tolist()}"
+    return f"{result.n} rows, mean {result.mean[0]:.12g}"
 
 
 def answers(rare: tuple[str, ...], policy: str, studies: list[tuple[str, ...]]) -> list[str]:
@@ -102,8 +101,8 @@ class Villain:
 
     def __init__(self, site: Site, levels: tuple[str, ...]) -> None:
         self.site, self.round = site, 0
-        columns = Columns(features=("age", "diagnosis"), levels={"diagnosis": levels})
-        rules = Preparation(missing="complete-rows", categorical="onehot")
+        columns = Columns(features=("age",), target="diagnosis", levels={"diagnosis": levels})
+        rules = Preparation(missing="complete-rows")
         texts = (json.dumps(dataclasses.asdict(given)) for given in (columns, rules))
         self.ask("opening.read", Open(*texts, "", "rows", ""))
 
