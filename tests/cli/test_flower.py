@@ -14,6 +14,7 @@ from consilience.cli.flower import tell_seen
 from consilience.engines.flower import Desk, FlowerEngine, _flwr, join
 from consilience.engines.flower.join import Seen
 from consilience.engines.flower.keys import make_federation
+from consilience.engines.study_check import SiteCheck, told_kinds
 from consilience.sites.loaders import file_site
 from consilience.sites.study import SiteFile, Study
 from consilience.testing.fake_link import FakeSuperLink
@@ -206,6 +207,37 @@ def test_what_differs_between_sites_is_named(space: Federated) -> None:
     said = join.differences(study, found)
     assert CANARY_TEXT not in repr(found) and CANARY_TEXT not in repr(said)
     assert not found[1].able or any("Column x" in line for line in said)
+
+
+@pytest.mark.parametrize("approved", [False, True])
+def test_types_do_not_hang_on_a_few_cells(space: Federated, approved: bool) -> None:
+    """One cell of text made a column of numbers one of text, for whoever asked."""
+    study = Study.load(space.file)
+    path = space.root / f"sites/{SITES[0]}.toml"
+    if approved:
+        file_site(SiteFile.load(path)).home.write_ledger("_approved", {"studies": [study.hash()]})
+    said = []
+    for n_odd in (0, 1, 9, 10):
+        rows = [f"{'text' if i < n_odd else i % 7}.5,{i}.25,{i}" for i in range(40)]
+        space.table(SITES[0], "x,y,id", rows)
+        said.append(join.check_here(SiteFile.load(path), study.canonical()))
+    assert said[0]["able"] and said[0]["kinds"]["x"] == "number"
+    assert said[0] == said[1] == said[2] != said[3]
+
+
+def test_types_of_categories_and_of_empty_columns_are_not_told(space: Federated) -> None:
+    """A database calls a column text, or empty, by single cells."""
+    study = Study.load(space.file)
+    data = study.data.model_copy(update={"levels": {"y": ("1", "2")}})
+    study = study.model_copy(update={"data": data})
+    told = [
+        told_kinds(SiteCheck("a", kinds={"x": x, "y": y}), study)
+        for x in ("number", "empty")
+        for y in ("text", "number", "empty", "boolean")
+    ]
+    assert all(kinds == {"x": "number", "y": "category"} for kinds in told)
+    found = SiteCheck("a", kinds={"x": "text in 12 rows", "y": "date32"})
+    assert told_kinds(found, study) == {"x": "text", "y": "date32"}
 
 
 def test_what_a_site_says_cannot_reach_the_terminal_as_commands(

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from consilience.engines.federation import load_run
+from consilience.exceptions import DataError
 from tests.cli.test_sequences import workspace
 from tests.cli.workspace import call, sentence
 
@@ -57,23 +58,25 @@ def prepared(root: Path, study: Path):  # type: ignore[no-untyped-def]
 
     file, read = SiteFile.load(root / "sites" / "s0.toml"), Study.load(study)
     table = read_source(file.source, file.base)
-    return load(table, read.columns, read.preparation, file.columns)
+    return load(table, read.columns, read.preparation, file.columns, min_records=10)
 
 
 def twice(t: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([t, t.iloc[[5]]])
 
 
-def beyond(t: pd.DataFrame) -> pd.DataFrame:
-    return t.assign(when=t["when"].where(np.arange(len(t)) != 4, 99))
+def beyond(t: pd.DataFrame, n_ids: int = 10) -> pd.DataFrame:
+    """Some ids have a row more, at a time that is no column."""
+    return pd.concat([t, t.drop_duplicates("id")[:n_ids].assign(when=99)])
 
 
 def nobody(t: pd.DataFrame) -> pd.DataFrame:
     return t.assign(id=t["id"].where(np.arange(len(t)) != 4))
 
 
-def changing(t: pd.DataFrame) -> pd.DataFrame:
-    return t.assign(outcome=t["outcome"].where(np.arange(len(t)) != 200, 1 - t["outcome"]))
+def changing(t: pd.DataFrame, n_ids: int = 10) -> pd.DataFrame:
+    last = t.drop_duplicates("id", keep="last")[:n_ids].index
+    return t.assign(outcome=t["outcome"].where(~t.index.isin(last), 1 - t["outcome"]))
 
 
 def unnamed(t: pd.DataFrame) -> pd.DataFrame:
@@ -98,6 +101,25 @@ def test_what_cannot_be_turned_is_one_sentence(tmp_path: Path, spoil, words: str
     assert ended.exit_code != 0
     assert words in sentence(ended)
     assert "s0-" not in sentence(ended)
+
+
+@pytest.mark.parametrize("n_ids", [1, 9])
+def test_what_is_odd_about_few_ids_stops_nothing(tmp_path: Path, n_ids: int) -> None:
+    """Which times a study names, and which columns, asks nothing about single people."""
+    study = workspace(tmp_path)
+    path = lengthen(tmp_path)
+    before = pd.read_csv(path)
+    plain = prepared(tmp_path, study)
+    beyond(before, n_ids).to_csv(path, index=False)
+    more = prepared(tmp_path, study)
+    assert (more.sequence == plain.sequence).all() and (more.target == plain.target).all()
+    twice_there = beyond(beyond(before, n_ids), n_ids)
+    twice_there.to_csv(path, index=False)
+    with pytest.raises(DataError, match="repeats a time"):  # whatever times the study names
+        prepared(tmp_path, study)
+    changing(before, n_ids).to_csv(path, index=False)
+    fewer = prepared(tmp_path, study)
+    assert fewer.n_rows == plain.n_rows - n_ids
 
 
 def test_a_study_without_sequences_has_no_long_tables(tmp_path: Path) -> None:

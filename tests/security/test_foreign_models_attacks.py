@@ -805,6 +805,25 @@ def test_parameters_of_classes_of_few_rows(candidate: Any, few: int, status: str
     assert reply.status == status and not reply.models.value
 
 
+@pytest.mark.parametrize("few", [0, 1, 9])
+def test_a_level_of_nobody_is_as_one_of_a_few(few: int) -> None:
+    """A site that lists the level has it, with however few rows: that must not be told."""
+    table = rows(200, 3)
+    table["y"] = np.where(np.arange(200) < few, "rare", np.where(table["y"] > 0, "u", "v"))
+    reply = released(table, GaussianNB(), ("u", "v", "rare"))
+    assert reply.status == "rare-level" and not reply.models.value
+    for levels in (("u", "v"), ("v", "u")):
+        table["y"] = np.where(np.arange(200) < few, levels[0], levels[1])
+        assert released(table, LinearDiscriminantAnalysis(), levels).status == "rare-level"
+
+
+@pytest.mark.parametrize("few", [0, 1, 9])
+def test_a_response_in_which_few_differ_is_as_a_constant_one(few: int) -> None:
+    table = rows(200, 3)
+    table["y"] = np.where(np.arange(200) < few, table["y"], 2.5)
+    assert released(table, LinearRegression()).status == "constant-response"
+
+
 def fitted_exactly(reply: Selected, table: pd.DataFrame) -> int:
     """Rows whose response a released linear model tells, to the sixth digit."""
     if not reply.models.value:

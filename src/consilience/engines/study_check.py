@@ -97,9 +97,11 @@ def check_schema(study: Study, file: SiteFile) -> SiteCheck:
     """
     kinds: dict[str, str] = {}
     try:
+        policy = Policy.from_settings(file.policy)
         table = read_source(file.source, file.base)
         columns = file.columns.merged(study.columns, study.partition)
-        kinds = _kinds(wide_schema(table, columns, file.columns), study, columns, file.columns)
+        schema = wide_schema(table, columns, file.columns)
+        kinds = _kinds(schema, study, columns, file.columns, policy)
         absent = [name for name in columns.used() if name not in kinds]
         if absent:
             named = study.partition == "rows" or absent == [columns.id]
@@ -187,7 +189,7 @@ def _check(
         table = read_source(file.source, file.base)
         columns = file.columns.merged(study.columns, study.partition)
         schema = wide_schema(table, columns, file.columns)
-        kinds = _kinds(schema, study, columns, file.columns)
+        kinds = _kinds(schema, study, columns, file.columns, policy)
         _require_columns(schema, columns, file.columns)
         loaded = load_with_report(
             table,
@@ -242,8 +244,29 @@ def _require_partner(study: Study, file: SiteFile, columns: Columns) -> None:
         )
 
 
-def _kinds(table: Table, study: Study, columns: Columns, own: SiteColumns) -> dict[str, str]:
-    """Type of each column; text that the study uses as a number is called what it turns out as."""
+def told_kinds(found: SiteCheck, study: Study) -> dict[str, str]:
+    """Types as another party may know them: what hangs on a few cells is left out.
+
+    How many cells are text is a count of records; a single one may make a column of categories one
+    of text, or say that a column is not empty.
+    """
+    told = {}
+    for name, kind in found.kinds.items() if study.partition == "rows" else ():
+        plain = kind.partition(" in ")[0]
+        if not _is_number(study, study.columns, name):
+            plain = "category" if plain in ("text", "number", "boolean", "empty") else plain
+        told[name] = "number" if plain == "empty" else plain
+    return told
+
+
+def _kinds(
+    table: Table, study: Study, columns: Columns, own: SiteColumns, policy: Policy
+) -> dict[str, str]:
+    """Type of each column; text that the study uses as a number is called what it turns out as.
+
+    Over rows few cells make no text of it: they count as missing.
+    """
+    few = policy.min_records if study.partition == "rows" else 1
     found = {}
     for name in columns.used():
         local = own.local(name)
@@ -252,7 +275,7 @@ def _kinds(table: Table, study: Study, columns: Columns, own: SiteColumns) -> di
         found[name] = table.kind(local)
         if found[name] == "text" and _is_number(study, columns, name):
             _, wrong = table.numbers(local, own.codes(name))
-            found[name] = f"text in {len(wrong)} rows" if len(wrong) else "number"
+            found[name] = f"text in {len(wrong)} rows" if len(wrong) >= few else "number"
     return found
 
 

@@ -32,8 +32,8 @@ class ColumnReport:
     n_foreign : int
         Rows that hold one.
     n_odd : int
-        Rows whose value counts as missing: it is not on offer, or no number or no level in too few
-        rows to be told of.
+        Rows whose value counts as missing: it is not on offer, a level that few rows have, or no
+        number in few rows.
     """
 
     name: str
@@ -48,8 +48,8 @@ class ColumnReport:
     def about_odd(self) -> str:
         """Say how many values count as missing that are there."""
         return (
-            f"Column {self.name}: {self.n_odd} values count as missing (not on offer, or not what "
-            "the study declares, in few rows)."
+            f"Column {self.name}: {self.n_odd} values count as missing (not on offer, a level that "
+            "few rows have, or no number)."
         )
 
 

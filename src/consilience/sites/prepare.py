@@ -5,7 +5,9 @@
 2. **Rename and units**: the site's own names and units become the study's. Missing codes are
    values as they stand in the table, so they are recognised before units are applied.
 3. **Levels**: categories are compared with the declared levels, as numbers where all levels are
-   numbers (``4``, ``4.0`` and ``"4"`` are one level), as text otherwise.
+   numbers (``4``, ``4.0`` and ``"4"`` are one level), as text otherwise. At a site that protects
+   records a level that few rows have is not there, whether the study declares it or not; unless the
+   site's own list has it, which then says what levels there are, whatever the table holds.
 4. **Missing**: by the study's rule.
 5. **Encode**: indicators, treatment or one-hot columns.
 
@@ -31,7 +33,7 @@ from consilience.sites.encoding import Encoding, coded_of, encodings, feature_na
 from consilience.sites.loaded import ColumnReport, Everyone, Loaded, Report, constant_columns
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_content import row_content
-from consilience.sites.source import Table, is_number, row_list
+from consilience.sites.source import Table, is_number, plain_text, row_list
 
 Mask = NDArray[np.bool_]
 SHOWN_LEVELS = 20
@@ -59,18 +61,19 @@ def load_with_report(
         are left out, and rows without a target stay (their outcome is to be predicted). Over rows,
         missing and repeated ids are counted only.
     min_records : int
-        Of the site's policy. What is odd in fewer rows than that (a value that is no number or no
-        level, or none where the study wants one) stops nothing: the value counts as missing, and
-        the row is left out where the study refuses missing values. Otherwise a study could ask, by
-        what it declares, whether there is anybody with a certain value.
+        Of the site's policy. What is odd in fewer rows than that (a value that is no number, or
+        none where the study wants one) stops nothing: it counts as missing, and the row is left out
+        where the study refuses missing values. So does a level that fewer rows have, each judged by
+        itself and however many there are. Otherwise a study could ask, by what it declares, whether
+        there is anybody with a certain value.
 
     Returns
     -------
     Loaded
         Under "aggregated-mean" and "indicator", missing features are NaN until a phase fills
-        them; under "keep" they stay NaN. Rows with values outside declared levels are kept: their
-        codes are NaN, their target is empty, their state is -1, and the column is among
-        ``data.foreign_levels``.
+        them; under "keep" they stay NaN. Where a column has levels that the study does not declare,
+        or by the site's own list may have some, it is among ``data.foreign_levels``; such rows are
+        kept, with NaN as codes, an empty target and -1 as state.
 
     Raises
     ------
@@ -84,7 +87,7 @@ def load_with_report(
     if own.long is not None:
         from consilience.sites.source_long import wide_table
 
-        table = wide_table(table, columns, own)
+        table = wide_table(table, columns, own, min_records if partition == "rows" else 1)
     loader = _Loader(table, source, columns, preparation, own, partition, min_records)
     try:
         return loader.run()
@@ -127,6 +130,7 @@ class _Loader:
         self.site = site_columns
         self.partition = partition
         self.missing: dict[str, Mask] = {}
+        self.rare: dict[str, Mask] = {}
         self.foreign: dict[str, tuple[tuple[str, ...], int]] = {}
         self.outside: dict[str, None] = {}
         self.odd: dict[str, int] = {}
@@ -276,8 +280,8 @@ class _Loader:
 
     def _off_offer(self, name: str) -> Mask:
         """Rows with a value that is not on offer."""
-        offer = self.site.offer(name) if self.partition == "rows" else NUMBER
-        if isinstance(offer, str):
+        offer = self._listed_levels(name)
+        if not offer:
             return np.zeros(self.table.n_rows, dtype=bool)
         positions, texts = self.table.categories(self.site.local(name), self.site.codes(name))
         off: Mask = np.append(match(texts, offer) < 0, False)[positions]
@@ -306,30 +310,47 @@ class _Loader:
         self.missing[name] = positions < 0
         return positions, texts
 
-    def _codes(self, name: str, levels: tuple[str, ...], declared: str) -> NDArray[np.int64]:
-        """Positions among levels: -1 missing, -2 foreign.
+    def _codes(self, names: tuple[str, ...], levels: tuple[str, ...]) -> NDArray[np.int64]:
+        """Positions among levels (n, columns): -1 missing, -2 not declared.
 
-        Foreign ones are remembered for the column that holds them, and for the one whose levels the
-        study declares (of a sequence, the first), about which sites are asked. A site that lists
-        its levels answers from its list: the table is not asked which of them are there.
+        The first column declares the levels of all of them, and sites are asked about it.
         """
-        positions, texts = self._categories(name)
-        codes: NDArray[np.int64] = np.append(match(texts, levels), -1)[positions]
-        foreign = codes == -2
-        n_foreign = int(np.count_nonzero(foreign))
-        offer = self.site.offer(name) if self.partition == "rows" else NUMBER
-        if isinstance(offer, tuple):
-            others = tuple(level for level in offer if match((level,), levels)[0] < 0)
-        else:
-            present = np.unique(positions[foreign]) if n_foreign >= self.few else ()
-            others = tuple(texts[i] for i in present)
-        if others:
-            self.foreign[name] = (others[:SHOWN_LEVELS], n_foreign)
-            self.outside[declared] = None
-        elif n_foreign:
-            self.odd[name] += n_foreign
-            self.missing[name] = codes < 0
+        numeric = all(map(is_number, levels))
+        others: dict[object, int] = {}
+        codes = np.empty((self.table.n_rows, len(names)), dtype=np.int64)
+        for j, name in enumerate(names):
+            positions, texts = self._categories(name)
+            found = match(texts, levels)
+            for i in np.flatnonzero(found < 0):
+                # 1 and 1.0 are one level here too.
+                key = float(texts[i]) if numeric and is_number(texts[i]) else texts[i]
+                found[i] = len(levels) + others.setdefault(key, len(others))
+            codes[:, j] = np.append(found, -1)[positions]
+        known = (*levels, *map(plain_text, others))
+        sizes = np.array([np.bincount(c[c >= 0], minlength=len(known)) for c in codes.T])
+        # Column by column, or whether few have a level in one more of them would be told.
+        there = sizes.max(axis=0) >= self.few
+        for j, name in enumerate(names):
+            listed = self._listed_levels(name)
+            self.rare[name] = (codes[:, j] >= 0) & ~there[codes[:, j]] & (not listed)
+            self.odd[name] += int(np.count_nonzero(self.rare[name]))
+            self.missing[name] = self.missing[name] | self.rare[name]
+            codes[self.rare[name], j] = -1
+            strange = codes[:, j] >= len(levels)
+            others_here = [known[i] for i in np.unique(codes[strange, j])]
+            if listed:
+                others_here = [level for level in listed if match((level,), levels)[0] < 0]
+            if others_here:
+                shown = tuple(others_here[:SHOWN_LEVELS])
+                self.foreign[name] = (shown, int(np.count_nonzero(strange)))
+                self.outside[names[0]] = None
+            codes[strange, j] = -2
         return codes
+
+    def _listed_levels(self, name: str) -> tuple[str, ...]:
+        """Levels that the site's own list gives a column; none where it has no list."""
+        offer = self.site.offer(name) if self.partition == "rows" else NUMBER
+        return () if isinstance(offer, str) else offer
 
     # --- roles
 
@@ -362,7 +383,7 @@ class _Loader:
             found = [codes == i for i in range(len(one.values))]
             unknown = positions < 0
         else:
-            codes = self._codes(one.column, levels, one.column)
+            codes = self._codes((one.column,), levels)[:, 0]
             found = [codes == i for i in match(one.values, levels)]
             unknown = codes < 0
         rare = min(np.count_nonzero(cells) for cells in found) < self.few
@@ -383,7 +404,7 @@ class _Loader:
         levels = self.columns.levels.get(name)
         if levels is None:
             return self._numbers(name)
-        codes = self._codes(name, levels, name)
+        codes = self._codes((name,), levels)[:, 0]
         self.classes = np.where(codes < 0, len(levels), codes)
         return np.asarray([*levels, ""])[self.classes]
 
@@ -416,11 +437,7 @@ class _Loader:
         names = self.columns.sequence
         if not names:
             return None
-        levels = self.columns.levels[names[0]]
-        states = np.empty((self.table.n_rows, len(names)), dtype=np.int64)
-        for j, name in enumerate(names):
-            states[:, j] = np.maximum(self._codes(name, levels, names[0]), -1)
-        return states
+        return np.maximum(self._codes(names, self.columns.levels[names[0]]), -1)
 
     # --- missing
 
@@ -434,26 +451,30 @@ class _Loader:
         if self.partition == "columns":
             own = {*self.columns.features, self.columns.weight}
             found = {name: mask for name, mask in found.items() if name in own}
-        if rule == "complete-rows":
-            keep = self._complete(found)
-            if keep.sum() < max(self.few, 1):
-                few = f"fewer than {self.few} rows" if self.few > 1 else "no row"
-                verb = "are" if self.few > 1 else "is"
-                raise DataError(
-                    f"{few} of {self.table.description} {verb} complete: "
-                    f"columns {_listed(found)} have missing values",
-                    public=f"{few} {verb} complete",
-                )
-            return self._matchable(keep)
-        if rule != "refuse":
+        if rule not in ("refuse", "complete-rows"):
             fillable = {*self.columns.features, *self.columns.sequence}
             fillable -= {self.columns.target, self.columns.agent, self.columns.entity}
             fillable -= {self.columns.weight, self.columns.id}
             found = {name: mask for name, mask in found.items() if name not in fillable}
+        # Column by column, or whether few lack a value in one more of them would be told.
+        many = tuple(
+            name
+            for name, mask in found.items()
+            if np.count_nonzero(mask & ~self.rare.get(name, False)) >= self.few
+        )
+        if many and rule != "complete-rows":
+            self._refuse_missing(found, many)
         keep = self._complete(found)
-        if np.count_nonzero(~keep) >= self.few:
-            many = {name: m for name, m in found.items() if np.count_nonzero(m) >= self.few}
-            self._refuse_missing(found, tuple(many))
+        # Of a smaller table nothing leaves that tells its size.
+        least = self.few if len(keep) >= self.few else 1
+        if keep.sum() < least:
+            few = f"fewer than {least} rows" if least > 1 else "no row"
+            verb = "are" if least > 1 else "is"
+            raise DataError(
+                f"{few} of {self.table.description} {verb} complete: "
+                f"columns {_listed(found)} have missing values",
+                public=f"{few} {verb} complete",
+            )
         return self._matchable(keep)
 
     def _complete(self, found: dict[str, Mask]) -> Mask:
@@ -466,15 +487,14 @@ class _Loader:
 
     def _refuse_missing(self, found: dict[str, Mask], told: tuple[str, ...]) -> None:
         """Refuse rows with missing values; of columns that lack few values nothing is told."""
-        name, mask = next(iter(found.items()))
-        rows = np.flatnonzero(mask)
-        more = f" (so do {_listed(list(found)[1:])})" if len(found) > 1 else ""
-        where = f"column {_listed(told)}: " if told else ""
+        name, others = told[0], [other for other in found if other != told[0]]
+        rows = np.flatnonzero(found[name])
+        more = f" (so do {_listed(others)})" if others else ""
         raise DataError(
-            f"column {name!r} has no value in {len(rows)} of {len(mask)} rows"
+            f"column {name!r} has no value in {len(rows)} of {self.table.n_rows} rows"
             f"{row_list(rows + 1)}{more}: complete the table, or let the study choose another "
             "rule in [preparation] missing",
-            public=f"{where}missing values, which the study refuses",
+            public=f"column {_listed(told)}: missing values, which the study refuses",
         )
 
     def _matchable(self, keep: Mask) -> Mask:

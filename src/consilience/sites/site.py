@@ -37,7 +37,7 @@ from consilience.exceptions import (
     WireError,
 )
 from consilience.methods.base import SiteData, Step, get_method
-from consilience.methods.phases import opening
+from consilience.methods.phases import agree_levels, opening
 from consilience.methods.phases.prepare import check_missing
 from consilience.numerics.parallel import one_thread
 from consilience.privacy.revealed_rank import RevealedRank
@@ -360,6 +360,9 @@ class Site:
         if outputs.ROWS in self.home.output_names(r.run):
             earlier = self.output(r.run)._rows()["columns"]
         data = self._rows(r.run, prior)
+        if data.foreign_levels and r.step != agree_levels.NAME:
+            sentence = "a column holds values outside its declared levels"
+            raise DataError(f"{sentence}: {', '.join(data.foreign_levels)}", public=sentence)
         name = self._kept_name(r, data)
         charging.count_models(r, data, self.policy, self.home)
         return dataclasses.replace(
@@ -515,7 +518,7 @@ class Site:
         if run in known and same and outputs.USED in self.home.output_names(run):
             packed = np.frombuffer(self.home.read_output(run, outputs.USED), dtype=np.uint8)
             used = np.unpackbits(packed, count=data.n_read).astype(bool)
-        elif opens and everyone is not None:
+        elif opens and everyone is not None and not data.foreign_levels:
             used = self._row_guard.rows_to_use(data, everyone, self.home)
             if not used[data.rows].all():
                 self.home.write_outputs(run, {outputs.USED: np.packbits(used).tobytes()})

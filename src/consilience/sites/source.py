@@ -216,15 +216,19 @@ class Table:
             column = self._trimmed(column, codes)
             if self.decimal == ",":
                 column = pc.replace_substring(column, ",", ".")
-            if _are_words(column):
-                column = pc.equal(pc.utf8_lower(column), "true")
-            else:
-                # Arrow's own message would show the cell, so its error is not passed on.
-                fine = _casts(column)
-                if not fine:
-                    bad = pc.invert(pc.match_substring_regex(column, _NUMBER))
-                    wrong = np.flatnonzero(_to_numpy(pc.fill_null(bad, False)))
-                    column = pc.if_else(bad, pa.scalar(None, column.type), column)
+            # Arrow's own message would show the cell, so its error is not passed on.
+            if not _casts(column):
+                lower = pc.utf8_lower(column)
+                fine = pc.is_in(lower, value_set=pa.array(["false", "true"], type=lower.type))
+                # Most cells decide, so that no single one does how the others are read.
+                if 2 * (pc.sum(fine).as_py() or 0) > len(column) - column.null_count:
+                    column = pc.equal(lower, "true")
+                else:
+                    fine = pc.match_substring_regex(column, _NUMBER)
+                wrong = np.flatnonzero(
+                    _to_numpy(pc.and_(pc.is_valid(column), pc.invert(pc.fill_null(fine, False))))
+                )
+                column = pc.if_else(fine, column, pa.scalar(None, column.type))
         values = _to_numpy(pc.cast(column, pa.float64(), safe=False)).astype(np.float64)
         numeric = [float(code) for code in codes if is_number(code)]
         if numeric:
@@ -296,23 +300,6 @@ def _casts(column: Any) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _are_words(column: Any) -> bool:
-    """Whether every text is true or false."""
-    import pyarrow.compute as pc
-
-    for text in column.iterchunks():
-        kept = text.drop_null()
-        if len(kept):
-            first = kept[0].as_py().lower()
-            if first not in ("true", "false"):
-                return False
-            break
-    else:
-        return False
-    lower = pc.unique(pc.utf8_lower(column)).to_pylist()
-    return set(lower) <= {"true", "false", None}
 
 
 def _to_numpy(column: Any) -> NDArray[Any]:

@@ -22,10 +22,11 @@ from consilience.sites.own_columns import EVERY, LongColumns, SiteColumns
 from consilience.sites.source import Table, is_number, row_list
 
 IntArray = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 _SINGLE = ("text", "number", "boolean", "empty", "date", "time")
 
 
-def wide_table(table: Table, columns: Columns, site: SiteColumns) -> Table:
+def wide_table(table: Table, columns: Columns, site: SiteColumns, few: int = 1) -> Table:
     """Return a table with one row for each id, in the order in which ids first occur.
 
     Parameters
@@ -34,6 +35,10 @@ def wide_table(table: Table, columns: Columns, site: SiteColumns) -> Table:
     columns : Columns
     site : SiteColumns
         Without `long` the table is returned as it is.
+    few : int
+        What is odd about fewer ids than that stops nothing, or a study could ask about single ones
+        by the times that it names: a time that is no sequence column is left out, and a value that
+        changes within an id is empty.
 
     Returns
     -------
@@ -54,14 +59,14 @@ def wide_table(table: Table, columns: Columns, site: SiteColumns) -> Table:
         return table
     _check_names(table, columns, long)
     codes = site.codes(EVERY)
-    person, ids = _complete(table, long.id, codes)
+    person, _ = _complete(table, long.id, codes)
     names = tuple(site.local(name) for name in columns.sequence)
-    when = _places(table, long.time, codes, names, columns.sequence)
     first = np.unique(person, return_index=True)[1]
     order = np.argsort(first)
     first, rank = first[order], np.argsort(order)
     person = rank[np.unique(person, return_inverse=True)[1].ravel()]
-    pair = person * len(names) + when
+    when = _places(table, long.time, codes, names, columns.sequence, person, few)
+    pair = person * (when.max() + 1) + when
     kept, counts = np.unique(pair, return_counts=True)
     if (counts > 1).any():
         again = np.flatnonzero(np.isin(pair, kept[counts > 1]))
@@ -78,14 +83,17 @@ def wide_table(table: Table, columns: Columns, site: SiteColumns) -> Table:
             raise StudyError(
                 f"[columns] long: {name!r} is a sequence column and stands for another"
             )
-        _check_constant(table, name, person, first)
-        found[name] = table.frame.column(name).take(pa.array(first))
+        changing = _changing(table, name, person, first, few)
+        found[name] = table.frame.column(name).take(pa.array(first, mask=changing))
     place = np.full(len(first) * len(names), -1, dtype=np.int64)
-    place[pair] = np.arange(len(pair))
+    known = np.flatnonzero(when < len(names))
+    place[person[known] * len(names) + when[known]] = known
     for j, name in enumerate(names):
         at = place[j :: len(names)]
         found[name] = table.frame.column(long.state).take(pa.array(at, mask=at < 0))
-    said = f"{table.description}, {table.n_rows} rows of {len(ids)} ids"
+    said = f"{table.description}, {table.n_rows} rows of {len(first)} ids"
+    if len(known) < len(when):
+        said += f", {len(when) - len(known)} of them at times that the study does not name"
     return dataclasses.replace(table, frame=pa.table(found), description=said)
 
 
@@ -137,15 +145,26 @@ def _complete(table: Table, name: str, codes: tuple[str, ...]) -> tuple[IntArray
 
 
 def _places(
-    table: Table, time: str, codes: tuple[str, ...], names: Sequence[str], public: Sequence[str]
+    table: Table,
+    time: str,
+    codes: tuple[str, ...],
+    names: Sequence[str],
+    public: Sequence[str],
+    person: IntArray,
+    few: int,
 ) -> IntArray:
-    """Sequence column of each row: by its name, or by its number 1, 2, ..."""
+    """Sequence column of each row, by name or by number 1, 2, ...; other times have higher places.
+
+    Refused where `few` ids have one and the same time that is no sequence column.
+    """
     positions, texts = _complete(table, time, codes)
     found = [match(texts, tuple(given)) for given in (names, public)]
     if not any(is_number(name) for name in (*names, *public)):
         found.append(match(texts, tuple(str(j + 1) for j in range(len(names)))))
     best = max(found, key=lambda places: int((places[positions] >= 0).sum()))
-    unknown = np.flatnonzero(best[positions] < 0)
+    ids = np.unique(np.stack([positions, person]), axis=1)[0]
+    many = np.bincount(ids, minlength=len(texts)) >= few
+    unknown = np.flatnonzero(((best < 0) & many)[positions])
     if len(unknown):
         raise _refusal(
             time,
@@ -153,7 +172,7 @@ def _places(
             f"column: write their names or the numbers 1 to {len(names)}, or leave these rows out",
             "times that are no sequence column",
         )
-    return np.asarray(best[positions], dtype=np.int64)
+    return np.where(best < 0, len(names) + np.arange(len(texts)), best)[positions]
 
 
 def _others(table: Table, columns: Columns, site: SiteColumns) -> list[str]:
@@ -162,16 +181,18 @@ def _others(table: Table, columns: Columns, site: SiteColumns) -> list[str]:
     return [name for name in others if name in table.names]
 
 
-def _check_constant(table: Table, name: str, person: IntArray, first: IntArray) -> None:
-    """Refuse a column in which an id has several values."""
+def _changing(table: Table, name: str, person: IntArray, first: IntArray, few: int) -> Mask:
+    """Ids that have several values in a column; refused where there are `few` of them."""
     if not table.kind(name).startswith(_SINGLE):
-        return  # refused by its type when it is read
+        return np.zeros(len(first), dtype=bool)  # refused by its type when it is read
     values = table.categories(name)[0]
     moved = np.flatnonzero(values != values[first][person])
-    if len(moved):
+    changing = np.isin(np.arange(len(first)), person[moved])
+    if changing.sum() >= few:
         raise _refusal(
             name,
             f"changes within an id{row_list(moved + 1)}: a column beside the states needs one "
             "value for each id, in all of its rows",
             "a column beside the states changes within an id",
         )
+    return changing

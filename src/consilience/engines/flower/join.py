@@ -154,7 +154,7 @@ def check_here(file: SiteFile, text: str) -> dict[str, Any]:
     No gate and no budget stands before this answer. Cells are looked at only for a study that the
     steward has approved by name; for others columns and types are all that is told.
     """
-    from consilience.engines.study_check import check_one, check_schema
+    from consilience.engines.study_check import check_one, check_schema, told_kinds
     from consilience.engines.study_run import method_of
 
     study = Study.from_canonical(text)
@@ -168,9 +168,7 @@ def check_here(file: SiteFile, text: str) -> dict[str, Any]:
     found = check_one(study, file, method) if approved else check_schema(study, file)
     if found.error is not None:
         return {"able": False, "said": [found.error.public]}
-    # How many cells are text is a count of records.
-    kinds = {name: kind.partition(" in ")[0] for name, kind in found.kinds.items()}
-    return {"able": True, "said": [], "kinds": kinds if study.partition == "rows" else {}}
+    return {"able": True, "said": [], "kinds": told_kinds(found, study)}
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ class Groups:
 def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     """Find the most groups, up to `n_splits`, of which everything may leave.
 
-    Of a protected table of which rows are left out, all rows are one group: the rows of two runs
-    differ by many, those of a part might not (docs/proofs/fold-moments.md).
+    Where rows of a protected table are left out, several groups are of thrice the least number of
+    rows: of smaller ones a group of this deal and one of another might differ by few.
 
     Raises
     ------
@@ -64,11 +64,12 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     if len(columns) < 2:
         raise DataError(TOO_NARROW, public=TOO_NARROW)
     leaves = leaves_of(data, site)
-    if limits.min_records > 1 and data.n_rows < data.n_read:
-        n_splits = 1
     for number in (level for level in LEVELS if level <= n_splits):
         of = merged(leaves, number)
         members = [np.flatnonzero(of == group) for group in range(number)]
+        if number > 1 and 1 < limits.min_records and data.n_rows < data.n_read:
+            if min(map(len, members)) < 3 * limits.min_records:
+                continue
         coded = coded_within(data.coded, columns)
         if all(_may_leave(x[np.ix_(rows, columns)], limits, coded) for rows in members) and all(
             _entities(data, rows, limits) for rows in members
@@ -93,10 +94,11 @@ def leaves_of(data: SiteData, site: SiteContext) -> IntArray:
     """Part of each row, 0 to 9; rows of an entity are in one part.
 
     Where records are protected the draw is from a digest of the table, so that it is the same in
-    every run, whatever columns and rows are asked for, and nobody else can tell it.
+    every run on these rows, whatever columns are asked for, and nobody else can tell it. Other rows
+    of the table are drawn anew: a group less the same one without a few rows would be these rows.
     """
     if data.entity is None:
-        of, n_units = np.asarray(data.rows), max(data.n_read, int(data.rows.max(initial=-1)) + 1)
+        of, n_units = np.arange(data.n_rows), data.n_rows
     else:
         names, codes = np.unique(data.entity, return_inverse=True)
         of, n_units = codes.ravel(), len(names)
@@ -112,6 +114,8 @@ def _seed(data: SiteData, site: SiteContext) -> int:
     sealed = hashlib.sha256(b"groups of federated pca")
     table = data.content_hash.encode() or np.ascontiguousarray(data.features).tobytes()
     sealed.update(table)
+    if data.n_rows < data.n_read:
+        sealed.update(np.ascontiguousarray(data.rows).tobytes())
     return int.from_bytes(sealed.digest()[:8], "little") >> 1
 
 

@@ -184,7 +184,7 @@ class MetaClustering(Method):
     stability_runs: int = 10
 
     name: ClassVar[str] = "meta-clustering"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     title: ClassVar[str] = "Whom should I collaborate with?"
     steps: ClassVar = (
         *site_moments.STEPS,

@@ -14,8 +14,8 @@ _FAR_OFF = 10.0
 
 WHY = {
     "too-few-rows": "it has too few rows",
-    "constant-response": "its response takes one value only",
-    "rare-level": "too few of its rows have one of the levels of the response",
+    "constant-response": "its response takes one value only, but for a few rows at most",
+    "rare-level": "too few of its rows, or none, have one of the levels of the response",
     "no-candidate": "none of the candidates could be used there",
 }
 WITHHELD = (

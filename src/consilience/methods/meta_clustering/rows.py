@@ -16,7 +16,7 @@ from consilience.exceptions import DataError
 from consilience.methods.base import SiteContext, SiteData, State
 from consilience.methods.meta_clustering.messages import Settings
 from consilience.methods.phases.holdout import uniform
-from consilience.methods.phases.protected_rows import class_codes, with_common_levels
+from consilience.methods.phases.protected_rows import class_codes
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import Limits
 
@@ -108,8 +108,12 @@ def standardised(data: SiteData, settings: Settings) -> Rows:
 
 
 def has_rare_level(y: FloatArray, s: Settings, limits: Limits) -> bool:
-    """Whether some level of the response is there, but in too few rows.
+    """Whether too few rows have some level of the response, or nobody where records are protected.
 
-    A classifier that is pulled to such rows tells of them.
+    A classifier that is pulled to such rows tells of them; and to take part without a level that
+    nobody has would tell just that.
     """
-    return bool(s.levels) and not with_common_levels(y, len(s.levels), limits).all()
+    if not s.levels or limits.min_records <= 1:
+        return False
+    counts = np.bincount(y.astype(np.int64), minlength=len(s.levels))
+    return bool((counts < limits.min_records).any())

@@ -156,9 +156,10 @@ def _enough(data: SiteData, site: SiteContext) -> bool:
 
 def _unfit(y: FloatArray, s: Settings, limits: Limits) -> str:
     """Why a response has nothing to compare; "" where it has."""
-    if len(np.unique(y)) < 2:
-        return "constant-response"
-    return "rare-level" if has_rare_level(y, s, limits) else ""
+    if has_rare_level(y, s, limits):
+        return "rare-level"
+    varied, _ = without_thin(y[:, None], limits)
+    return "constant-response" if len(np.unique(varied)) < 2 else ""
 
 
 def _known_refusals(s: Settings, site: SiteContext) -> dict[str, str]:

@@ -8,7 +8,14 @@ agree-levels.confirm: Ask   ->
                             <-  Confirmed: one yes or no per column   PUBLIC
 ==============================  ==================================================
 
-Undeclared levels are refused: a site never tells which ones it has; its own log does.
+Undeclared levels are refused: a site never tells which ones it has; its own log does. Until a study
+declares them, the site answers nothing else in that run.
+
+What the answer rests on is decided where the table is read (``sites.prepare``). A site whose own
+file lists the levels of a column answers from that list, whatever the table holds. Any other site
+that protects its records answers no where at least `min_records` rows have one and the same level
+that is not declared: a level that fewer have is not there, declared or not, and its rows count as
+missing.
 """
 
 from __future__ import annotations
@@ -45,7 +52,10 @@ class Confirmed:
     within: NDArray[np.bool_] = sends(Disclosure.PUBLIC, ("c",), kind="bool")
 
 
-@step("agree-levels.confirm")
+NAME = "agree-levels.confirm"
+
+
+@step(NAME)
 def confirm(
     message: Question, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Confirmed, State]:
@@ -57,7 +67,7 @@ def confirm(
 def agree_levels(ctx: CoordinatorContext) -> Generator[Ask, Replies, None]:
     """Stop, naming columns and sites, where values lie outside the declared levels."""
     columns = tuple(ctx.columns.levels)
-    replies = ctx.require((yield Ask("agree-levels.confirm", Question(columns=columns))))
+    replies = ctx.require((yield Ask(NAME, Question(columns=columns))))
     outside = [
         f"column {name}: values outside the declared levels at {site}"
         for site, reply in replies.items()

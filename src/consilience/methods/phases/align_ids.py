@@ -111,10 +111,6 @@ def hash_ids(
     message: HashRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Hashed, State]:
     """Hash the ids and draw a key for this run."""
-    if data.foreign_levels:
-        names = ", ".join(data.foreign_levels)
-        sentence = "a column holds values outside its declared levels"
-        raise StudyError(f"{sentence}: {names}", public=sentence)
     if not site.partner_key or data.hashes is None:
         sentence = "the site has no partner key: name it in [partners] of the site file"
         raise StudyError(sentence, public=sentence)
