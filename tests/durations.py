@@ -10,6 +10,9 @@ kind (`KINDS`) are chosen by their own mark alone.
 be long, so that only ``make test-nightly`` runs them: none leaves the other suites unnamed, and who
 is not named is slow, however long it takes.
 
+Tests of `HEAVY` seconds and more have their turn every `DAYS` days, file by file; ``make
+test-nightly`` runs the others too. No small fault of ``tests/mutants.toml`` is found by them alone.
+
 Every run compares what it sees with what is recorded, allowing for a machine that is slower or
 busier as a whole, and says in its last lines which tests are more than three times off: a mark that
 is wrong is told, and nothing fails by it.
@@ -19,12 +22,15 @@ from __future__ import annotations
 
 import statistics
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.rotation import rotation
 
 RECORDED = Path(__file__).with_name("durations.tsv")
 LIMITS = {"medium": 0.1, "slow": 0.6, "long": 8.0}
@@ -78,6 +84,8 @@ LONG = {
 }
 WORTH_RECORDING = 0.05
 FACTOR = 3.0
+HEAVY = 2.5
+DAYS = 4
 
 
 def read(path: Path = RECORDED) -> dict[str, float]:
@@ -97,6 +105,11 @@ def write(seconds: Mapping[str, float], path: Path = RECORDED) -> None:
 def mark_of(seconds: float) -> str:
     """Return the mark of a test that takes so long; quick tests have none."""
     return next((mark for mark, s in reversed(LIMITS.items()) if seconds >= s), "")
+
+
+def has_its_turn(name: str, seconds: float, day: int) -> bool:
+    """Whether a test runs on a day; those of a file share what is dear to set up."""
+    return seconds < HEAVY or (zlib.crc32(name.partition("::")[0].encode()) + day) % DAYS == 0
 
 
 def expected(name: str, recorded: Mapping[str, float], *, by_turns: bool) -> float:
@@ -140,13 +153,17 @@ class Clock:
 
     @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
     def pytest_collection_modifyitems(self, items: Iterable[pytest.Item]) -> None:
+        today = rotation()
         for item in items:
             turn = item.get_closest_marker("turn") is not None
-            mark = mark_of(expected(item.nodeid, self._recorded, by_turns=turn))
+            seconds = expected(item.nodeid, self._recorded, by_turns=turn)
+            mark = mark_of(seconds)
             if mark == "long" and item.nodeid.split("[")[0] not in LONG:
                 mark = "slow"
             if mark and not any(item.get_closest_marker(kind) for kind in KINDS):
                 item.add_marker(mark)
+                if mark == "slow" and not turn and not has_its_turn(item.nodeid, seconds, today):
+                    item.add_marker("nightly")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
@@ -171,7 +188,9 @@ class Clock:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         known = report.nodeid in self._recorded
-        left_out = {*KINDS, "nightly", *(() if self._writes or known else ("turn",))}
+        left_out = {*KINDS}
+        if not known:
+            left_out |= {"nightly"} if self._writes else {"nightly", "turn"}
         if left_out.isdisjoint(report.keywords):
             others = max(getattr(report, "seconds_of_others", 0.0), 0.0)
             self._measured[report.nodeid] += report.duration + others

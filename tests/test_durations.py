@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_marks() -> None:
-    seconds = (0.0, 0.09, 0.1, 0.69, 0.7, 7.9, 8.0, 500.0)
+    seconds = (0.0, 0.09, 0.1, 0.59, 0.6, 7.9, 8.0, 500.0)
     marks = ["", "", "medium", "medium", "slow", "slow", "long", "long"]
     assert [durations.mark_of(s) for s in seconds] == marks
 
@@ -30,6 +30,15 @@ def test_what_has_its_turn_on_another_day_takes_as_long() -> None:
     assert durations.expected("t.py::x[a-3]", recorded, by_turns=True) == 5.0
     assert durations.expected("t.py::x[a-1]", recorded, by_turns=True) == 4.0
     assert durations.expected("t.py::x[a-3]", recorded, by_turns=False) == 0.0
+
+
+def test_every_heavy_test_has_its_turn() -> None:
+    days = range(7, 7 + durations.DAYS)
+    assert all(durations.has_its_turn("a.py::t", 2.4, day) for day in days)
+    for name in ("a.py::t", "b.py::t", "c/d.py::t[e]"):
+        turns = [durations.has_its_turn(name, 2.5, day) for day in days]
+        assert sum(turns) == 1
+        assert turns == [durations.has_its_turn(f"{name}2", 9.0, day) for day in days]
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -42,7 +51,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_only_what_is_far_off_is_told() -> None:
     recorded = {"a": 0.5, "b": 1.0, "c": 5.0}
     assert durations.off({"a": 0.5, "b": 20.0, "c": 0.4, "new": 0.3}, recorded) == []
-    found = durations.off({"a": 0.5, "b": 25.0, "c": 0.2, "new": 1.0}, recorded)
+    found = durations.off({"a": 0.5, "b": 25.0, "c": 0.19, "new": 1.0}, recorded)
     assert [sentence.split()[0] for sentence in found] == ["b", "c", "new"]
 
 
