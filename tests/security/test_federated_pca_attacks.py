@@ -128,23 +128,56 @@ def test_a_dropped_row_is_not_the_difference_of_two_runs(monkeypatch: pytest.Mon
     without, of_all = (sums_of_complete_rows(site, p).sum(axis=0) for p in (3, 4))
     # The control: one run has the row, the other lacks it.
     np.testing.assert_allclose((without - of_all)[1:], row, atol=1e-9)
-    deals = []
+    site, deals = site_of(with_a_gap()), noted_deals(monkeypatch, 5)
+    for p in (3, 4):
+        assert len(sums_of_complete_rows(site, p, 5)) == 5
+    assert fewest_apart(*deals) >= 10
+
+
+def test_other_rows_are_dealt_anew_where_they_are_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of(120, p=5)
+    table.loc[:9, "x3"] = np.nan
+    table.loc[10:19, "x4"] = np.nan
+    deals = noted_deals(monkeypatch, 2)
+    for last in ("x3", "x4"):
+        site = site_of(table)  # anew, or the guard over runs leaves out rows as well
+        villain = Villain(site, f"run-{last}", (*FEATURES[:3], last), missing="complete-rows")
+        assert villain.moments(2)[0].sum() == 110
+    assert fewest_apart(*deals) >= 10
+
+
+def noted_deals(monkeypatch: pytest.MonkeyPatch, number: int) -> list[list[frozenset[int]]]:
+    """Rows of each group, for each run that follows."""
+    deals: list[list[frozenset[int]]] = []
 
     def noted(data: Any, context: Any) -> Any:
         leaves = leaves_of(data, context)
-        deals.append([frozenset(data.rows[leaves // 2 == g]) for g in range(5)])
+        of = groups.merged(leaves, number)
+        deals.append([frozenset(data.rows[of == g].tolist()) for g in range(number)])
         return leaves
 
     leaves_of = groups.leaves_of
     monkeypatch.setattr(groups, "leaves_of", noted)
-    site = site_of(with_a_gap())
-    for p in (3, 4):
-        assert len(sums_of_complete_rows(site, p, 5)) == 5
-    unions = [
+    return deals
+
+
+def fewest_apart(*deals: list[frozenset[int]]) -> int:
+    """Rows by which a union of groups of one deal differs from one of another."""
+    first, second = (
         {frozenset().union(*some) for n in range(6) for some in itertools.combinations(deal, n)}
         for deal in deals
-    ]
-    assert min(len(a ^ b) for a in unions[0] for b in unions[1] if a or b) >= 10
+    )
+    return min(len(a ^ b) for a in first for b in second if a or b)
+
+
+@pytest.mark.parametrize(("n", "number"), [(70, 1), (120, 2)])
+def test_small_groups_are_dealt_once_only(n: int, number: int) -> None:
+    """Of two deals of few rows two groups may be nearly the same ones."""
+    table = table_of(n, p=4)
+    table.loc[17, "x3"] = np.nan
+    site = site_of(table)
+    assert len(sums_of_complete_rows(site, 3)) == 2
+    assert len(sums_of_complete_rows(site, 4)) == number
 
 
 def smallest_difference(first: Array, second: Array) -> tuple[int, Array]:

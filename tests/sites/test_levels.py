@@ -88,7 +88,8 @@ def test_a_list_of_the_sites_own_answers_for_the_table(rare: tuple[str, ...], ea
     """Whatever rows there are: a study has to declare what is listed, and nothing else is there."""
     own = listing(*COMMON, "r")
     column = cells(*rare, each=each)
-    assert load({"c": column}, own=own).data.foreign_levels == ("c",)
+    undeclared = load({"c": column}, own=own, missing="complete-rows").data
+    assert undeclared.foreign_levels == ("c",)
     for declared in (("r",), ("r", "t")):
         found = load({"c": column}, (*COMMON, *declared), own=own, missing="complete-rows").data
         assert found.foreign_levels == ()
@@ -151,7 +152,7 @@ def test_too_few_rows_are_refused_in_the_same_words_however_few(rule: str) -> No
         said.add(caught.value.public)
     assert said == {"fewer than 11 rows are complete"}
     small = {name: column[:8] for name, column in lacking(u=range(3)).items()}
-    assert load(small, missing="complete-rows").data.n_rows == 5
+    assert load(small, own=listing(*COMMON), missing="complete-rows").data.n_rows == 5
 
 
 @pytest.mark.parametrize(("n_odd", "fine"), [(0, True), (9, True), (10, False)])

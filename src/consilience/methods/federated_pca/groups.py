@@ -63,13 +63,14 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     columns = _columns(x, limits, data.coded)
     if len(columns) < 2:
         raise DataError(TOO_NARROW, public=TOO_NARROW)
+    protects = limits.min_records > 1 and data.n_rows < data.n_read
+    least = 3 * limits.min_records if protects else 1
     leaves = leaves_of(data, site)
     for number in (level for level in LEVELS if level <= n_splits):
         of = merged(leaves, number)
         members = [np.flatnonzero(of == group) for group in range(number)]
-        if number > 1 and 1 < limits.min_records and data.n_rows < data.n_read:
-            if min(map(len, members)) < 3 * limits.min_records:
-                continue
+        if number > 1 and min(map(len, members)) < least:
+            continue
         coded = coded_within(data.coded, columns)
         if all(_may_leave(x[np.ix_(rows, columns)], limits, coded) for rows in members) and all(
             _entities(data, rows, limits) for rows in members
