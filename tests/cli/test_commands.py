@@ -261,9 +261,9 @@ def test_check_reports_by_site_and_runs_nothing(space: Workspace) -> None:
 
 def test_check_names_differences_between_sites(space: Workspace) -> None:
     header, *rows = space.lines("lyon")
-    space.table("lyon", header, ["many,1,200", *rows])
+    space.table("lyon", header, [*["many,1,200"] * 10, *rows])
     said = call("check", space.file).stdout
-    assert "Column x is number at boston, text in 1 rows at lyon, number at osaka." in said
+    assert "Column x is number at boston, text in 10 rows at lyon, number at osaka." in said
 
 
 def test_methods_and_each_of_them() -> None:

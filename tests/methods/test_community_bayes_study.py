@@ -216,7 +216,8 @@ def test_a_class_that_folds_lose_is_refused_without_a_value() -> None:
     given = table(60)
     given["kind"] = np.where(np.arange(60) < 2, "calm", "wild")
     with pytest.raises(QuorumError, match=r"the site's own log says why|step 'fit' failed"):
-        run_of(given, CommunityBayesStudy(cv=2, holdout=0.0, candidates=(1, 2)), entity="person")
+        method = CommunityBayesStudy(cv=2, holdout=0.0, candidates=(1, 2))
+        run_of(given, method, entity="person", policy="simulation")
 
 
 def test_one_site_only() -> None:

@@ -35,6 +35,7 @@ from consilience.numerics import multinomial
 from consilience.numerics.rank_correlation import skeptic, spearman
 from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.message import Disclosure
+from tests.methods.own_lists import with_own_lists
 from tests.wire.replies import refusal
 
 Array = NDArray[np.float64]
@@ -531,7 +532,8 @@ def test_small_classes_take_no_part_and_are_said() -> None:
     for name in tables:
         few = tables[name][tables[name]["y"] == "c"].iloc[:8]
         tables[name] = pd.concat([tables[name][tables[name]["y"] != "c"], few])
-    run = run_of(FederatedCommunityBayes(n_communities=2), tables, "strict")
+    listed = with_own_lists(federation(tables), tables)
+    run = FederatedCommunityBayes(n_communities=2).run(listed, seed=0)
     assert run.result.levels == ("a", "b")
     assert any("rows of c" in said for said in run.result.remarks)
     part = run.site("s0").to_frame("predictions")
@@ -632,8 +634,11 @@ def test_studies_that_cannot_be() -> None:
         run_of(FederatedCommunityBayes(n_communities=9), tables)
     with pytest.raises(QuorumError, match="choose the number"):
         run_of(FederatedCommunityBayes(), tables_of([18, 18]), "strict")
+    few = tables_of([8, 8])
     with pytest.raises(QuorumError, match="fewer than two classes"):
-        run_of(method, tables_of([8, 8]), "strict")
+        method.run(with_own_lists(federation(few), few), seed=0)
+    with pytest.raises(QuorumError, match="fewer than 10 rows are complete"):
+        run_of(method, few, "strict")
 
 
 def test_two_communities_of_many_features_need_correlations() -> None:

@@ -216,16 +216,18 @@ def data_of(x: np.ndarray, **more: Any) -> SiteData:
     return SiteData(x, tuple(f"x{j}" for j in range(x.shape[1])), np.arange(len(x)), **given)
 
 
-def test_groups_do_not_depend_on_the_columns_or_rows_that_are_asked_for() -> None:
+def test_groups_do_not_depend_on_the_columns_that_are_asked_for() -> None:
     data = data_of(TABLES["a"])
     leaves = leaves_of(data, stub())
     assert np.bincount(leaves).tolist() == [30] * 10
     fewer = data.with_features(data.features[:, :3], ("x0", "x1", "x2"))
     np.testing.assert_array_equal(leaves_of(fewer, stub()), leaves)
     some = np.flatnonzero(np.arange(300) % 7 > 0)
-    np.testing.assert_array_equal(leaves_of(data.take(some), stub()), leaves[some])
-    other = leaves_of(dataclasses.replace(data, content_hash="u"), stub())
-    assert (other != leaves).mean() > 0.8
+    for other, same in (
+        (leaves_of(dataclasses.replace(data, content_hash="u"), stub()), leaves),
+        (leaves_of(data.take(some), stub()), leaves[some]),
+    ):
+        assert (other != same).mean() > 0.8
 
 
 def test_rows_of_an_entity_stay_together() -> None:

@@ -20,6 +20,7 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+from tests.methods.own_lists import with_own_lists
 from tests.methods.sparse_qda import draw, federation_over, labels, names, rows
 from tests.wire.replies import refusal
 
@@ -396,7 +397,8 @@ def test_small_classes_count_as_empty() -> None:
 def test_a_class_that_nobody_can_tell() -> None:
     tables = draw([16, 16], 3)
     with pytest.raises(QuorumError, match="class 'c0'"):
-        FederatedSparseQDA(alpha=0.1).run(federation_over(tables, "strict"), seed=0)
+        listed = with_own_lists(federation_over(tables), tables)
+        FederatedSparseQDA(alpha=0.1).run(listed, seed=0)
 
 
 # --------------------------------------------------------------------------- absence

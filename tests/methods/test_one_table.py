@@ -17,6 +17,7 @@ from consilience.methods.one_table.study import STAYS, STAYS_FEW
 from consilience.sites.policy import Policy
 from consilience.wire.disclosure import Limits
 from tests.methods.one_table import ShrunkenLDA, federation, table
+from tests.methods.own_lists import with_own_lists
 
 
 def run_of(given: dict[str, Any], method: Any = None, **settings: Any) -> Run:
@@ -176,9 +177,12 @@ def test_small_classes_hide_behind_others() -> None:
     given["kind"] = np.array(["calm", "mad", "wild"])[
         np.r_[np.zeros(6, int), np.ones(94, int), np.full(200, 2)]
     ]
-    result = run_of(given).result
+    listed = with_own_lists(federation(given), {"clinic": given})
+    result = ShrunkenLDA().run(listed, seed=0).result
     assert np.isnan(result.n_by_class[:2]).all() and result.n_by_class[2] == 200
     assert result.model_stays  # its smallest class has 5 fitted rows
+    # Without a list these six have no class, and nothing is told of them.
+    assert run_of(given).result.n_by_class.tolist() == [0, 94, 200]
 
 
 @pytest.mark.parametrize("least", [2, 3])
@@ -335,10 +339,15 @@ def test_tables_that_cannot_be_fitted() -> None:
     lone[:] = "wild"
     lone[3] = "calm"
     levels = {"kind": ("calm", "wild")}
-    assert "a class has fewer than 2 rows" in refusal({**given, "kind": lone}, levels=levels)
+    few = refusal({**given, "kind": lone}, levels=levels, policy="simulation")
+    assert "a class has fewer than 2 rows" in few
+    assert "all of one class" in refusal({**given, "kind": lone}, levels=levels)
     lone[3] = "wild"
     assert "all of one class" in refusal({**given, "kind": lone}, levels=levels)
-    assert "fewer rows than the policy" in refusal(table(9))
+    few = table(9)
+    with pytest.raises(QuorumError, match="fewer rows than the policy"):
+        ShrunkenLDA().run(with_own_lists(federation(few), {"clinic": few}), seed=0)
+    assert "no row is complete" in refusal(few)
     assert run_of(table(16), policy="simulation").result.n_held == 2
 
 

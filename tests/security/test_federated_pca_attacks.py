@@ -170,14 +170,13 @@ def fewest_apart(*deals: list[frozenset[int]]) -> int:
     return min(len(a ^ b) for a in first for b in second if a or b)
 
 
-@pytest.mark.parametrize(("n", "number"), [(70, 1), (120, 2)])
-def test_small_groups_are_dealt_once_only(n: int, number: int) -> None:
-    """Of two deals of few rows two groups may be nearly the same ones."""
-    table = table_of(n, p=4)
+@pytest.mark.parametrize(("n", "number"), [(49, 1), (60, 2), (98, 2), (300, 5)])
+def test_groups_of_few_rows_are_one(n: int, number: int) -> None:
+    """Of two deals of few rows two groups may be nearly the same ones; left-out rows count not."""
+    table = table_of(n + 1, p=4)
     table.loc[17, "x3"] = np.nan
-    site = site_of(table)
-    assert len(sums_of_complete_rows(site, 3)) == 2
-    assert len(sums_of_complete_rows(site, 4)) == number
+    assert len(sums_of_complete_rows(site_of(table), 4, 5)) == number
+    assert len(sums_of_complete_rows(site_of(table.drop(index=17)), 4, 5)) == number
 
 
 def smallest_difference(first: Array, second: Array) -> tuple[int, Array]:

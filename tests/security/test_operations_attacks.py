@@ -110,7 +110,13 @@ def test_a_check_is_no_oracle_for_single_values(file: SiteFile, tmp_path: Path) 
 
 
 def test_a_check_counts_nothing(file: SiteFile, tmp_path: Path) -> None:
-    assert told(file, study(tmp_path, ["age", "note"]))["kinds"]["note"] == "text"
+    """Texts among numbers: of few cells nothing is told, and of many not how many."""
+    asked = study(tmp_path, ["age", "note"])
+    assert told(file, asked)["kinds"]["note"] == "number"
+    table = tmp_path / "table.csv"
+    header, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([header, *(f"{row}{ALONE}" for row in rows[:12]), *rows[12:]]))
+    assert told(file, asked)["kinds"]["note"] == "text"
 
 
 def test_a_check_names_the_columns_that_are_not_there(file: SiteFile, tmp_path: Path) -> None:

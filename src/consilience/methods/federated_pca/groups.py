@@ -51,8 +51,8 @@ class Groups:
 def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     """Find the most groups, up to `n_splits`, of which everything may leave.
 
-    Where rows of a protected table are left out, several groups are of thrice the least number of
-    rows: of smaller ones a group of this deal and one of another might differ by few.
+    Where records are protected several groups are of twice the least number of rows: of smaller
+    ones a group of this deal and one of another, over other rows of the table, might differ by few.
 
     Raises
     ------
@@ -63,8 +63,7 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
     columns = _columns(x, limits, data.coded)
     if len(columns) < 2:
         raise DataError(TOO_NARROW, public=TOO_NARROW)
-    protects = limits.min_records > 1 and data.n_rows < data.n_read
-    least = 3 * limits.min_records if protects else 1
+    least = 2 * limits.min_records if limits.min_records > 1 else 1
     leaves = leaves_of(data, site)
     for number in (level for level in LEVELS if level <= n_splits):
         of = merged(leaves, number)
