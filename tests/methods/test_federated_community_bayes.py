@@ -532,12 +532,11 @@ def test_small_classes_take_no_part_and_are_said() -> None:
     for name in tables:
         few = tables[name][tables[name]["y"] == "c"].iloc[:8]
         tables[name] = pd.concat([tables[name][tables[name]["y"] != "c"], few])
-    listed = with_own_lists(federation(tables), tables)
-    run = FederatedCommunityBayes(n_communities=2).run(listed, seed=0)
-    assert run.result.levels == ("a", "b")
-    assert any("rows of c" in said for said in run.result.remarks)
-    part = run.site("s0").to_frame("predictions")
-    assert (part["part"] == "left out").sum() == 8
+    for asked in (with_own_lists(federation(tables), tables), federation(tables, "strict")):
+        run = FederatedCommunityBayes(n_communities=2).run(asked, seed=0)
+        assert run.result.levels == ("a", "b")
+        assert any("rows of c" in said for said in run.result.remarks)
+        assert len(run.site("s0").to_frame("predictions")) == 120
 
 
 def test_a_constant_column_and_a_duplicate_do_no_harm() -> None:
@@ -635,8 +634,6 @@ def test_studies_that_cannot_be() -> None:
     with pytest.raises(QuorumError, match="choose the number"):
         run_of(FederatedCommunityBayes(), tables_of([18, 18]), "strict")
     few = tables_of([8, 8])
-    with pytest.raises(QuorumError, match="fewer than two classes"):
-        method.run(with_own_lists(federation(few), few), seed=0)
     with pytest.raises(QuorumError, match="fewer than 10 rows are complete"):
         run_of(method, few, "strict")
 

@@ -20,7 +20,6 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
-from tests.methods.own_lists import with_own_lists
 from tests.methods.sparse_qda import draw, federation_over, labels, names, rows
 from tests.wire.replies import refusal
 
@@ -395,10 +394,12 @@ def test_small_classes_count_as_empty() -> None:
 
 
 def test_a_class_that_nobody_can_tell() -> None:
-    tables = draw([16, 16], 3)
+    tables = {
+        name: pd.concat([rows[rows["y"] != "c0"], rows[rows["y"] == "c0"].iloc[:5]])
+        for name, rows in draw([60, 60], 3).items()
+    }
     with pytest.raises(QuorumError, match="class 'c0'"):
-        listed = with_own_lists(federation_over(tables), tables)
-        FederatedSparseQDA(alpha=0.1).run(listed, seed=0)
+        FederatedSparseQDA(alpha=0.1).run(federation_over(tables, "strict"), seed=0)
 
 
 # --------------------------------------------------------------------------- absence

@@ -7,7 +7,8 @@
 3. **Levels**: categories are compared with the declared levels, as numbers where all levels are
    numbers (``4``, ``4.0`` and ``"4"`` are one level), as text otherwise. At a site that protects
    records a level that few rows have is not there, whether the study declares it or not; unless the
-   site's own list has it, which then says what levels there are, whatever the table holds.
+   site's own list has it, which then says what levels there are, whatever the table holds (of a
+   target, rows of rare levels are left out all the same).
 4. **Missing**: by the study's rule.
 5. **Encode**: indicators, treatment or one-hot columns.
 
@@ -332,7 +333,9 @@ class _Loader:
         there = sizes.max(axis=0) >= self.few
         for j, name in enumerate(names):
             listed = self._listed_levels(name)
-            self.rare[name] = (codes[:, j] >= 0) & ~there[codes[:, j]] & (not listed)
+            # Classes are fitted one by one, so that one of few rows shows in what a fit can do.
+            spared = bool(listed) and name != self.columns.target
+            self.rare[name] = (codes[:, j] >= 0) & ~there[codes[:, j]] & (not spared)
             self.odd[name] += int(np.count_nonzero(self.rare[name]))
             self.missing[name] = self.missing[name] | self.rare[name]
             codes[self.rare[name], j] = -1
