@@ -10,10 +10,11 @@ from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
+from consilience.sites.policy import Policy
 
 
 def with_own_lists(
-    federation: Federation, tables: Mapping[str, Any], policy: str = "strict"
+    federation: Federation, tables: Mapping[str, Any], policy: str | Policy = "strict"
 ) -> Federation:
     own = SiteColumns(offered={"*": "number", **federation.columns.levels})
     sites = [memory_site(name, table, policy, own=own) for name, table in tables.items()]

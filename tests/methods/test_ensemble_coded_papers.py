@@ -26,6 +26,7 @@ from replications.ensemble_clustering.coded_sites import (
 )
 from replications.ensemble_clustering.markov.run import K, one, simulated
 from replications.ensemble_clustering.markov_votes.run import one as votes
+from tests.methods.own_lists import with_own_lists
 from tests.stored_figures import check_stored_figures
 
 TABLES = Path(__file__).parents[2] / "replications" / "ensemble_clustering"
@@ -141,8 +142,9 @@ def _federated(sites: CodedSites, names: list[str], k: int) -> Any:
         levels = {n: tuple("abcdefgh"[:s]) for n, s in zip(names, sites.sizes, strict=True)}
         columns = Columns(features=tuple(names), levels=levels)
         preparation = Preparation(missing="keep", categorical="onehot")
-    federation = Federation.local(
-        tables, columns=columns, preparation=preparation, policy=Policy(min_records=10)
-    )
+    policy = Policy(min_records=10)
+    federation = Federation.local(tables, columns=columns, preparation=preparation, policy=policy)
+    if sites.kind == "latent-class":  # else levels that few rows of a site have are not there
+        federation = with_own_lists(federation, tables, policy)
     method = EnsembleClustering(n_clusters=k, model=sites.kind, stability_pairs=0)
     return method.run(federation, seed=1)
