@@ -84,7 +84,7 @@ def test_bytes_that_are_no_reply_count_as_absence(data: bytes, tmp_path: Path) -
 
 # --------------------------------------------------------------------------- what does not fit
 
-UNFIT = altered("sums", n=-7351)
+UNFIT = altered("sums", n=-735173517351)
 
 
 def test_a_site_whose_reply_does_not_fit_is_left_out_and_told(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_site_whose_reply_does_not_fit_is_left_out_and_told(tmp_path: Path) ->
         f"absent there: {why}."
     )
     assert not any(heard(fake(federated).members[name]) for name in "ac")
-    assert "7351" not in (tmp_path / "events.jsonl").read_text() + str(run.transcript)
+    assert "735173517351" not in (tmp_path / "events.jsonl").read_text() + str(run.transcript)
 
 
 @pytest.mark.parametrize("method", [MeanAndSD(), Asynchronous()], ids=["in order", "as they come"])
