@@ -45,6 +45,7 @@ def test_what_was_never_granted_is_not_used_up() -> None:
         (1.0, 2.0, "costs more epsilon than the steward grants"),
         (2.0, 1.5, "is used up"),
         (1.0, 1.0, "is used up"),
+        (0.3, 0.1 + 0.2, "is used up"),  # three tenths, but for the last digit
     ):
         ledger = Budget({}).charge("first", min(1.0, limit), limit=limit)
         with pytest.raises(BudgetError) as refusal:

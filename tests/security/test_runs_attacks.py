@@ -114,6 +114,17 @@ def test_a_column_that_is_gone_is_said() -> None:
         clinic.run(table().drop(columns="scan"), FEATURES)
 
 
+def test_where_no_row_may_be_used_that_is_said() -> None:
+    """Nine of nineteen lack a value: without one more the others are too few as well."""
+    people = table(19, lacking=tuple(range(9)))
+    people[list(FEATURES)] = np.c_[np.arange(19), np.arange(19)[::-1], np.arange(19) * 7 % 19]
+    clinic = Clinic()
+    assert totals(clinic.run(people, FEATURES))[0] == 19
+    with pytest.raises(QuorumError, match="differ from those of earlier runs by fewer than this"):
+        clinic.run(people, (*FEATURES, "scan"))
+    assert totals(clinic.run(people, FEATURES))[0] == 19
+
+
 def test_many_missing_rows_cost_nobody_else() -> None:
     people = table(lacking=tuple(range(0, 300, 3)))
     clinic = Clinic()

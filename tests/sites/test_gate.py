@@ -62,7 +62,8 @@ def passes(released: Released, policy: Policy = STRICT, **settings: Any) -> bool
     try:
         put(released, policy, **settings)
     except DisclosureError as error:
-        limits = error.public.replace("10 records", "").replace("0.5 of a cell", "")
+        limits = error.public.replace(f"{policy.min_records} records", "")
+        limits = limits.replace("0.5 of a cell", "")
         assert not any(character.isdigit() for character in limits), "a refusal tells no number"
         return False
     return True
@@ -252,6 +253,8 @@ def fitted(type_name: str, n: int, parameters: int, leaves: list[int] | None) ->
     [
         (fitted("sklearn.linear_model.Ridge", 20, 10, None), True),
         (fitted("sklearn.linear_model.Ridge", 19, 10, None), False),
+        (fitted("sklearn.linear_model.Ridge", 10, 2, None), True),
+        (fitted("sklearn.linear_model.Ridge", 9, 2, None), False),
         (fitted("sklearn.tree._classes.DecisionTreeRegressor", 40, 0, [10, 30]), True),
         (fitted("sklearn.tree._classes.DecisionTreeRegressor", 40, 0, [9, 31]), False),
         (fitted("sklearn.neighbors._classification.KNeighborsClassifier", 900, 1, None), False),
@@ -262,6 +265,21 @@ def fitted(type_name: str, n: int, parameters: int, leaves: list[int] | None) ->
 )
 def test_estimator(made: Released, good: bool) -> None:
     assert passes(made) is good
+
+
+@pytest.mark.parametrize(
+    ("least", "made", "good"),
+    [
+        (1, fitted("sklearn.svm._classes.SVC", 900, 1, None), True),
+        (2, fitted("sklearn.svm._classes.SVC", 900, 1, None), False),
+        (1, fitted("sklearn.linear_model.Ridge", 19, 10, None), True),
+        (2, fitted("sklearn.linear_model.Ridge", 19, 10, None), False),
+        (2, fitted("sklearn.tree._classes.DecisionTreeRegressor", 40, 0, [1, 39]), False),
+        (2, fitted("sklearn.tree._classes.DecisionTreeRegressor", 40, 0, [2, 38]), True),
+    ],
+)
+def test_models_are_judged_from_two_records_on(least: int, made: Released, good: bool) -> None:
+    assert passes(made, Policy(min_records=least)) is good
 
 
 def test_values_for_each_record_need_consent() -> None:
@@ -324,6 +342,16 @@ def test_refusals_name_field_and_rule_and_nothing_else() -> None:
         put(d.count(7))
     expected = "the gate refused field 'value': a cell rests on fewer than 10 records"
     assert str(refused.value) == refused.value.public == expected
+
+
+def test_columns_are_spoken_of_where_a_sum_is_over_columns() -> None:
+    """Nobody can leave out columns of a sum over classes."""
+    with pytest.raises(DisclosureError) as of_cells:
+        put(d.aggregate(normal(7)))
+    assert of_cells.value.public.endswith("a cell rests on fewer than 10 records")
+    x = np.c_[normal(60), np.arange(60) < 9]
+    with pytest.raises(DisclosureError, match="; leave out columns in which fewer rows"):
+        put(d.aggregate(x, columns=x))
 
 
 def test_verdicts() -> None:
@@ -721,6 +749,20 @@ def test_a_policy_for_simulation_guards_nothing(cells: np.ndarray) -> None:
     changed = moved(cells, 1, source=0, target=1)
     value, _ = rounds.send(changed, SIMULATION)
     np.testing.assert_allclose(value, rounds.truth(changed))
+
+
+@pytest.mark.parametrize(
+    ("records", "entities", "n", "told"),
+    [(1, 1, 1, True), (2, 1, 1, False), (2, 1, 2, True), (1, 2, 1, False), (1, 2, 2, True)],
+)
+def test_the_guard_begins_at_two(
+    cells: np.ndarray, records: int, entities: int, n: int, told: bool
+) -> None:
+    policy = Policy(min_records=records, min_entities=entities)
+    rounds = Rounds(entities=120)
+    rounds.send(cells, policy)
+    changed = moved(cells, n, source=0, target=1)
+    assert rounds.send(changed, policy)[1] == ("released" if told else "repeated")
 
 
 def test_a_detour_over_many_records_shows_one(cells: np.ndarray) -> None:

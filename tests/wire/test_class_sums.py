@@ -161,6 +161,24 @@ def test_rows_are_judged_in_both_coordinates() -> None:
         np.testing.assert_array_equal(both.rows, judged)
 
 
+def test_a_product_of_nothing_is_one_of_few_in_the_other_coordinates() -> None:
+    """Two columns of which no record has both; moved, three records have."""
+    first = np.where(np.arange(N) < 45, 1.0 + np.arange(N), 0.0)
+    second = np.where(np.arange(N) < 45, 0.0, 1.0 + np.arange(N))
+    x = np.c_[np.ones(N), first, second]
+    moved = x.copy()
+    moved[:3, 2] = [1.0, 2.0, 3.0]
+    cell = np.zeros(N, dtype=np.int64)
+    place = list(zip(*np.triu_indices(3), strict=True)).index((1, 2))
+    for sent, judged in ((x, moved), (moved, x)):
+        both = evidence(made(rows=sent, judged=judged, cells=cell))
+        assert both.records[0, place] == 3  # type: ignore[index]
+        assert both.small(LIMITS)[0, place]
+    alone = evidence(made(rows=x, cells=cell))
+    assert alone.records[0, place] == 0  # type: ignore[index]
+    assert not alone.small(LIMITS)[0, place]
+
+
 def test_withholding() -> None:
     x = rows()
     x[:, 2] = np.arange(N) == 1  # entity 1, in class 1

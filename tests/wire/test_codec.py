@@ -105,6 +105,12 @@ def test_a_changed_byte_is_another_message_or_a_wire_error(place: int, byte: int
         return
 
 
+@pytest.mark.parametrize("name", [None, 5, b"sums", (), {}])
+def test_a_name_of_a_message_is_a_text(name: Any) -> None:
+    with pytest.raises(WireError, match="not a message of this package"):
+        decode_message(pack({"m": name, "v": 1, "f": {}}))
+
+
 def test_no_prefix_of_a_message_is_a_message() -> None:
     assert isinstance(decode_message(MESSAGE), Sums)
     for cut in range(len(MESSAGE)):

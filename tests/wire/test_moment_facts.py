@@ -125,6 +125,21 @@ def test_a_ring_of_four_columns() -> None:
     assert not small_counts(x, [], ~joined & ~np.eye(4, dtype=bool), 10)
 
 
+def test_only_the_ring_that_tells_of_few_gives_way() -> None:
+    """A fifth column is in two rings that tell of many: all of its products leave."""
+    from consilience.wire import moment_facts as rule
+
+    x = np.c_[ring(30, 1), np.random.default_rng(0).random(len(ring(30, 1))) < 0.5]
+    signs = 2 * x - 1
+    joined = np.zeros((5, 5), dtype=bool)
+    for i, j in ((0, 1), (1, 2), (2, 3), (3, 0), (0, 4), (2, 4)):
+        joined[i, j] = joined[j, i] = True
+    rule._part_fours(joined, signs.T @ signs, np.arange(5), 2 * len(x) - 40)
+    assert joined[4].tolist() == [True, False, True, False, False]
+    assert joined.sum() == 10
+    assert not small_counts(x, [], ~joined & ~np.eye(5, dtype=bool), 10)
+
+
 def test_what_three_and_four_columns_can_tell() -> None:
     """Whatever products leave, a set that they count is made of cells, of threes and of rings."""
     points = np.array(list(itertools.product((0, 1), repeat=4)))
@@ -250,6 +265,29 @@ def test_the_level_that_is_left_out_counts(few: int, whole: bool) -> None:
     found = unsafe_columns(onehot, limits=LIMITS, coded=coded).tolist()
     assert found == [True, False, False, True][:columns]
     assert unsafe_columns(onehot, limits=Limits(1, 1.0), coded=coded).sum() == 0
+
+
+@pytest.mark.parametrize(("few", "apart"), [(0, True), (9, True), (10, False)])
+def test_the_level_that_is_left_out_counts_with_others(few: int, apart: bool) -> None:
+    """Of three levels two have columns, and many rows beside each value of another column."""
+    level = np.repeat([0, 1, 2, 2], [80, 80, 60, few])
+    other = np.r_[np.arange(220) % 2, np.ones(few)]
+    other[160:220] = 0
+    x = np.c_[level == 0, level == 1, other].astype(float)
+    coded = [Coded((0, 1), False)]
+    unsafe = moment_facts(x, limits=LIMITS, coded=coded).unsafe
+    np.testing.assert_array_equal(unsafe, unsafe_moments(x, 10, LIMITS.max_share, coded))
+    assert unsafe[0, 2] == unsafe[1, 2] == apart
+    assert not unsafe[:2, :2].any() and not unsafe[2, 2]
+
+
+def test_of_fewer_rows_than_the_limit_nothing_leaves() -> None:
+    level = np.arange(9) % 2
+    onehot = (level[:, None] == np.arange(2)).astype(float)
+    for whole in (True, False):
+        coded = [Coded((0, 1), whole)]
+        assert unsafe_columns(onehot, limits=LIMITS, coded=coded).all()
+        assert moment_facts(onehot, limits=LIMITS, coded=coded).unsafe.all()
 
 
 def test_a_category_of_many_levels_stays_apart_from_two_others() -> None:
