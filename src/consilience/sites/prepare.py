@@ -241,15 +241,16 @@ class _Loader:
 
     # --- columns
 
-    def _numbers(self, name: str) -> NDArray[np.float64]:
+    def _local(self, name: str, but: str, rule: str, *more: str) -> str:
+        """The site's own name of a column, whose type must suit: one of four, or begin as told."""
         local = self.site.local(name)
         kind = self.table.kind(local)
-        if kind not in ("text", "number", "boolean", "empty"):
-            raise _refusal(
-                name,
-                f"is of type {kind} and the study uses it as a number: convert it first",
-                "its type is not a number",
-            )
+        if kind in ("text", "number", "boolean", "empty") or kind.startswith(more):
+            return local
+        raise _refusal(name, f"is of type {kind}{but}: convert it first", f"its type is {rule}")
+
+    def _numbers(self, name: str) -> NDArray[np.float64]:
+        local = self._local(name, " and the study uses it as a number", "not a number")
         values, wrong = self.table.numbers(local, self.site.codes(name))
         if len(wrong) >= self.few:
             raise _refusal(
@@ -294,16 +295,8 @@ class _Loader:
         return self.read[name]
 
     def _read_categories(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        local = self.site.local(name)
-        kind = self.table.kind(local)
-        if kind not in ("text", "number", "boolean", "empty") and not kind.startswith(
-            ("date", "time")
-        ):
-            raise _refusal(
-                name,
-                f"is of type {kind}, which is neither text nor a number: convert it first",
-                "its type is neither text nor a number",
-            )
+        neither = "neither text nor a number"
+        local = self._local(name, f", which is {neither}", neither, "date", "time")
         positions, texts = self.table.categories(local, self.site.codes(name))
         odd = self._off_offer(name)
         self.odd[name] = int(np.count_nonzero(odd))
