@@ -23,6 +23,7 @@ from consilience.methods.base import (
 from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.testing import CheckFailed, check_method
 from consilience.testing.fakes import Findings, federation_of
+from consilience.testing.outcome import Attack, Outcome
 from consilience.wire.disclosure import Released, aggregate
 from consilience.wire.message import Disclosure, message, message_type, sends
 
@@ -143,12 +144,11 @@ def test_a_wrong_oracle() -> None:
 
 
 def test_an_attack_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    from consilience.testing import attacks
 
-    works = attacks.Attack("works", "nothing", lambda m, f: attacks.Outcome("open", "it worked"))
+    works = Attack("works", "nothing", lambda m, f: Outcome("open", "it worked"))
     with pytest.raises(CheckFailed, match="attack 'works' \\(nothing\\) is open: it worked"):
         check_method.check_attacks(MeanAndSD(), factory, suite=[works])
-    escapes = attacks.Attack("escapes", "an error", lambda m, f: {}["x"])  # type: ignore[index]
+    escapes = Attack("escapes", "an error", lambda m, f: {}["x"])  # type: ignore[index]
     assert escapes.run(MeanAndSD(), factory).verdict == "open"
 
 

@@ -18,8 +18,10 @@ from consilience.sites import gate
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.testing import attacks
-from consilience.testing.attacks import SUITE, Attack
+from consilience.testing.attacks import SUITE
 from consilience.testing.fakes import federation_of, with_policy
+from consilience.testing.outcome import Attack
+from consilience.testing.table_attacks import TABLE_ATTACKS
 from consilience.wire import codec
 from consilience.wire.disclosure import replaced
 from consilience.wire.envelope import Reply
@@ -27,9 +29,14 @@ from tests.exchange.cases import CASES, Case
 from tests.security.hostile import reads_all
 
 BY_NAME = {attack.name: attack for attack in SUITE}
-OF_METHODS = tuple(a for a in SUITE if a.concerns == "method" or a.name.startswith("message: "))
-"""Attacks that look at the method, its rows or its messages; canaries are in `test_canaries`."""
-OF_ENVELOPES = tuple(attack for attack in SUITE if attack not in OF_METHODS)
+OF_METHODS = tuple(
+    attack
+    for attack in SUITE
+    if (attack.concerns == "method" or attack.name.startswith("message: "))
+    and attack not in TABLE_ATTACKS
+)
+"""Attacks that look at the method or its messages; canaries are in `test_canaries`."""
+OF_ENVELOPES = tuple(attack for attack in SUITE if attack not in (*OF_METHODS, *TABLE_ATTACKS))
 SMALL = ("mean-and-sd", "federated-pca")
 """Methods that stand for all where the method does not matter; their checks are in the core."""
 IN_ORDER = {name: case for name, case in CASES.items() if not case.asynchronous}
@@ -60,7 +67,7 @@ def test_attacks_on_every_envelope(attack: Attack, name: str) -> None:
 
 
 def test_names_are_distinct() -> None:
-    assert len(BY_NAME) == len(SUITE) == 41
+    assert len(BY_NAME) == len(SUITE) == 49
     assert len(OF_ENVELOPES) == 19
 
 

@@ -140,6 +140,26 @@ def test_only_the_ring_that_tells_of_few_gives_way() -> None:
     assert not small_counts(x, [], ~joined & ~np.eye(5, dtype=bool), 10)
 
 
+RINGS = {
+    10: "000a610a301900944600a000a0077300a000",
+    9: "000a520a401900955500a000a0077300a000",
+}
+"""Records by two categories of three levels and two columns of two values, in base 11."""
+
+
+@pytest.mark.parametrize(("fewest", "more"), [(10, set()), (9, {(2, 4), (3, 4)})])
+def test_a_ring_across_pairs_of_rare_levels(fewest: int, more: set[tuple[int, int]]) -> None:
+    """Opposite pairs do not leave for the sake of one level each; the ring counts `fewest`."""
+    points = np.array(list(itertools.product(range(3), range(3), (0, 1), (0, 1))))
+    q = np.repeat(points, [int(k, 11) for k in RINGS[fewest]], axis=0)
+    x = np.c_[q[:, :1] == [0, 1], q[:, 1:2] == [0, 1], q[:, 2:]].astype(float)
+    coded = [Coded((0, 1), False), Coded((2, 3), False)]
+    unsafe = moment_facts(x, limits=LIMITS, coded=coded).unsafe
+    np.testing.assert_array_equal(unsafe, unsafe.T)
+    found = set(map(tuple, np.argwhere(np.triu(unsafe)).tolist()))
+    assert found == {(0, 4), (1, 4), (2, 5), (3, 5)} | more
+
+
 def test_what_three_and_four_columns_can_tell() -> None:
     """Whatever products leave, a set that they count is made of cells, of threes and of rings."""
     points = np.array(list(itertools.product((0, 1), repeat=4)))

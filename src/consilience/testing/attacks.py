@@ -10,10 +10,11 @@ gives a fresh `Federation` on a `LocalEngine` (see `check_method`). Its `Outcome
 ``"open"``
     it worked: the evidence says how.
 
-`SUITE` holds them all. Wire attacks alter messages that the method really sends (`MUTATIONS`), on
-their way to a site and on their way to the coordinator. Attacks for which the method does not
-matter bring their own method and, where they compare values, their own continuous rows under the
-sites' policies: among sums of 0/1 columns some difference equals a row by chance.
+`SUITE` holds them all; those of `table_attacks` concern a few people in a site's table. Wire
+attacks alter messages that the method really sends (`MUTATIONS`), on their way to a site and on
+their way to the coordinator. Attacks for which the method does not matter bring their own method
+and, where they compare values, their own continuous rows under the sites' policies: among sums of
+0/1 columns some difference equals a row by chance.
 """
 
 from __future__ import annotations
@@ -22,11 +23,9 @@ import dataclasses
 import itertools
 import json
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +51,10 @@ from consilience.testing.fakes import (
     with_data,
     with_policy,
 )
+from consilience.testing.outcome import Attack, Outcome
 from consilience.testing.recalling import Rehearsal
 from consilience.testing.record import SEED, Record, record_of
+from consilience.testing.table_attacks import TABLE_ATTACKS
 from consilience.wire.codec import decode_message, pack, unpack
 from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply, Request
@@ -62,63 +63,6 @@ from consilience.wire.message import iterate_fields
 FloatArray = NDArray[np.float64]
 _VALUES = 12
 """Values that are altered, so that an attack takes seconds."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of an attack.
-
-    Attributes
-    ----------
-    verdict : {"blocked", "accounted", "open"}
-    evidence : str
-        One sentence.
-    """
-
-    verdict: Literal["blocked", "accounted", "open"]
-    evidence: str
-
-
-@dataclass(frozen=True)
-class Attack:
-    """One attack.
-
-    Attributes
-    ----------
-    name : str
-    tries : str
-        What it tries, as a phrase.
-    function : callable
-        ``function(method, factory) -> Outcome``.
-    concerns : {"core", "method"}
-        Where the fault lies if it works.
-    """
-
-    name: str
-    tries: str
-    function: Callable[[Method, Factory], Outcome]
-    concerns: Literal["core", "method"] = "core"
-
-    def run(self, method: Method, factory: Factory) -> Outcome:
-        """Try it; an error that is not this package's own leaves the attack open.
-
-        The evidence of an open attack says whether it concerns the method or the core.
-        """
-        concerns: str = self.concerns
-        try:
-            outcome = self.function(method, factory)
-        except Exception as error:  # noqa: BLE001  a foreign error is the finding
-            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-            own = type(method).__module__
-            if any(frame.f_globals.get("__name__") == own for frame in frames):
-                concerns = "method"
-            where = frames[-1].f_code.co_name
-            sentence = f"{type(error).__name__} escaped from {where}: {str(error)[:200]}"
-            outcome = Outcome("open", sentence)
-        if outcome.verdict != "open":
-            return outcome
-        whose = "the method" if concerns == "method" else "the core, not the method"
-        return Outcome("open", f"{outcome.evidence} (this concerns {whose})")
 
 
 def _try_run(
@@ -506,6 +450,7 @@ def _planted(method: Method, federation: Federation) -> Outcome:
 SUITE: tuple[Attack, ...] = (
     Attack("small site", "learn from a site of too few rows", _small_site, "method"),
     Attack("dominance", "read one record that outweighs all others", _dominating, "method"),
+    *TABLE_ATTACKS,
     Attack("differencing", "subtract two sums that differ by one record", _difference(_one_moves)),
     Attack(
         "differencing among classes",

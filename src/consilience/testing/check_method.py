@@ -24,6 +24,7 @@ from consilience.methods.base import Method, SiteData
 from consilience.methods.phases.prepare import steps_of
 from consilience.testing import attacks, expect
 from consilience.testing.fakes import Action, Factory, members, rows_of, scripted
+from consilience.testing.outcome import Attack
 from consilience.testing.record import SEED, Record, Remembering, record_of
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.envelope import Reply, Request
@@ -406,7 +407,7 @@ def _record_ends(log: bytes) -> list[int]:
 
 
 def check_attacks(
-    method: Method, factory: Factory, *, suite: Iterable[attacks.Attack] = attacks.SUITE
+    method: Method, factory: Factory, *, suite: Iterable[Attack] = attacks.SUITE
 ) -> None:
     """Every attack is blocked or accounted for."""
     for attack in suite:

@@ -403,7 +403,7 @@ class Pull:
 @step("testing.pull")
 def pull(message: Guess, data: SiteData, state: State, site: SiteContext) -> tuple[Pull, State]:
     """Sum the distances."""
-    distance = aggregate(data.features - message.guess.value)
+    distance = aggregate(data.features - message.guess.value, columns=data.features)
     return Pull(n=count(data.n_rows), distance=distance), state
 
 

@@ -212,6 +212,7 @@ def aggregate(
     -----
     Contributions to a cell that take at most two values count as an indicator: their sum tells how
     many records have the property, so both groups must be large enough, or one of them empty.
+    Whether it is empty shows; sums of a table's columns are judged without that, as `columns`.
     """
     x = np.asarray(contributions, dtype=float)
     flat = x.reshape(len(x), int(np.prod(x.shape[1:])))
