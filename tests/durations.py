@@ -84,7 +84,7 @@ LONG = {
 }
 WORTH_RECORDING = 0.05
 FACTOR = 3.0
-HEAVY = 2.5
+HEAVY = 1.5
 DAYS = 4
 
 
