@@ -11,7 +11,8 @@ be long, so that only ``make test-nightly`` runs them: none leaves the other sui
 is not named is slow, however long it takes.
 
 Tests of `HEAVY` seconds and more have their turn every `DAYS` days, file by file; ``make
-test-nightly`` runs the others too. No small fault of ``tests/mutants.toml`` is found by them alone.
+test-nightly`` runs the others too. Those by which a small fault of ``tests/mutants.toml`` was found
+have it every day.
 
 Every run compares what it sees with what is recorded, allowing for a machine that is slower or
 busier as a whole, and says in its last lines which tests are more than three times off: a mark that
@@ -20,6 +21,7 @@ is wrong is told, and nothing fails by it.
 
 from __future__ import annotations
 
+import csv
 import statistics
 import time
 import zlib
@@ -33,6 +35,7 @@ import pytest
 from tests.rotation import rotation
 
 RECORDED = Path(__file__).with_name("durations.tsv")
+MUTANTS = Path(__file__).with_name("mutants.csv")
 LIMITS = {"medium": 0.1, "slow": 0.6, "long": 8.0}
 """Seconds from which a test has the mark."""
 KINDS = ("faults", "flower", "postgresql", "r")
@@ -107,6 +110,12 @@ def mark_of(seconds: float) -> str:
     return next((mark for mark, s in reversed(LIMITS.items()) if seconds >= s), "")
 
 
+def finders() -> set[str]:
+    """Tests by which small faults were found."""
+    with MUTANTS.open(encoding="utf-8", newline="") as table:
+        return {row["by"] for row in csv.DictReader(table)}
+
+
 def has_its_turn(name: str, seconds: float, day: int) -> bool:
     """Whether a test runs on a day; those of a file share what is dear to set up."""
     return seconds < HEAVY or (zlib.crc32(name.partition("::")[0].encode()) + day) % DAYS == 0
@@ -153,7 +162,7 @@ class Clock:
 
     @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
     def pytest_collection_modifyitems(self, items: Iterable[pytest.Item]) -> None:
-        today = rotation()
+        today, always = rotation(), finders()
         for item in items:
             turn = item.get_closest_marker("turn") is not None
             seconds = expected(item.nodeid, self._recorded, by_turns=turn)
@@ -162,7 +171,8 @@ class Clock:
                 mark = "slow"
             if mark and not any(item.get_closest_marker(kind) for kind in KINDS):
                 item.add_marker(mark)
-                if mark == "slow" and not turn and not has_its_turn(item.nodeid, seconds, today):
+                its_turn = item.nodeid in always or has_its_turn(item.nodeid, seconds, today)
+                if mark == "slow" and not turn and not its_turn:
                     item.add_marker("nightly")
 
     @pytest.hookimpl(wrapper=True)

@@ -22,6 +22,8 @@ from consilience.methods.mean_and_sd import MeanAndSD
 from consilience.sites.home import MemoryHome
 from consilience.sites.loaders import memory_site
 from consilience.sites.policy import Policy
+from consilience.sites.row_content import row_content
+from consilience.sites.source import read_source
 from consilience.sites.study import Study
 
 FEATURES = ("age", "pressure", "rate")
@@ -104,6 +106,23 @@ def test_a_corrected_table_tells_nobody(order: str) -> None:
     # Two rows are not there any more, nobody knows of which part.
     assert LEAST <= lost <= 4 * LEAST + 2
     assert len(one - other) < LEAST
+
+
+def test_people_of_a_long_table_are_known_by_all_their_rows() -> None:
+    """Another value at one time makes another person; another order of rows does not."""
+    visits = pd.DataFrame(
+        {"person": ["a", "b", "a", "c", "b"], "time": [1, 1, 2, 1, 2], "x": [1.0, 2, 3, 4, 5]}
+    )
+
+    def people(rows: pd.DataFrame) -> list[int]:
+        return [int(n) for n in row_content(read_source(rows), tuple(rows), "person")]
+
+    before = people(visits)
+    assert len(set(before)) == 3
+    assert people(visits.iloc[[0, 4, 3, 2, 1]]) == [before[0], before[1], before[2]]
+    later = people(visits.assign(x=[1.0, 2, 9, 4, 5]))
+    assert later[0] != before[0] and later[1:] == before[1:]
+    assert people(visits.iloc[:4])[1] != before[1], "a time less"
 
 
 def test_a_column_that_is_gone_is_said() -> None:

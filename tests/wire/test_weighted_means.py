@@ -21,6 +21,7 @@ from consilience.wire.disclosure import (
     weighted_means,
 )
 from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.rounding import step_above
 from tests.reference import meta_clustering_naive as naive
 
 STRICT = Limits()
@@ -154,6 +155,12 @@ def test_constant_losses() -> None:
     assert (mean[0], variance[0], effective[0]) == (2.5, 0.0, 50.0)
     mean, variance, _ = values(weighted_means(np.zeros((50, 1)), limits=STRICT))
     assert (mean[0], variance[0]) == (0.0, 0.0)
+
+
+def test_steps_are_1_2_or_5_times_a_power_of_ten() -> None:
+    x = np.array([0.0, 0.01, 0.011, 1.0, 1.5, 2.0, 3.0, 5.0, 6.0, 70.0, np.inf])
+    steps = [0.0, 0.01, 0.02, 1.0, 2.0, 2.0, 5.0, 5.0, 10.0, 100.0, 1.0]
+    np.testing.assert_allclose(step_above(x), steps, rtol=1e-12)
 
 
 def test_no_records() -> None:
