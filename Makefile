@@ -75,7 +75,7 @@ demo: $(STAMP) ## run the demonstration and say where its report is
 test: $(STAMP) ## the test suite
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)"
 
-test-quick: $(STAMP) ## the tests that take less than a tenth of a second each
+test-quick: $(STAMP) ## the tests that take less than 70 ms each
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST) and not medium"
 
 test-slow: $(STAMP) ## statistical tests, guides, demonstrations, small slices of the papers' tables
