@@ -104,19 +104,20 @@ class RowHistory:
             The same object where nothing is new.
         """
         places = self.places(keys) if places is None else places
-        known = places >= 0
-        size = np.bincount(self.atoms, minlength=int(self.atoms.max(initial=0)) + 1)
-        atom = np.zeros(len(keys), dtype=np.int32)
-        if len(self.atoms):
-            atom = np.where(known, self.atoms[np.maximum(places, 0)], np.int32(UNSEEN))
+        size = np.bincount(self.atoms, minlength=1)
+        # The last entry is that of place -1.
+        atom = np.append(self.atoms, np.int32(UNSEEN))[places]
         group, shape = atom, [len(size)]
         for cell in cells:
             shape.append(int(cell.max(initial=0)) + 1)
             group = group * np.int32(shape[-1]) + cell.astype(np.int32)
         shape += [1] * (3 - len(shape))
         total = int(np.prod(shape))
-        here = np.bincount(group[known], minlength=total).reshape(shape)
-        asked = np.bincount(group[wanted], minlength=total).reshape(shape)
+        rows = np.bincount(group, minlength=total).reshape(shape)
+        # Most rows are wanted: the others are counted.
+        unwanted = np.bincount(group[np.flatnonzero(~wanted)], minlength=total).reshape(shape)
+        here, asked = rows.copy(), rows - unwanted
+        here[UNSEEN] = 0
         out = _left_out(size, here, asked, least)
         chosen = wanted.copy()
         chosen[_first(keys, wanted, group, out.ravel())] = False
@@ -135,14 +136,16 @@ class RowHistory:
         gone: bool,
     ) -> RowHistory:
         """The history with one more release, which lacks some of an atom, and has some of it."""
-        fresh = np.sort(keys[chosen & (places < 0)])
+        new_rows = places < 0
+        fresh = np.sort(keys[chosen & new_rows]) if new_rows.any() else keys[:0]
         split = lacks & has
         split[UNSEEN] = False
         if not (split.any() or len(fresh)):
             return self
         # The rows that stay out are the fewer ones: they get the new number.
         new = np.cumsum(split, dtype=np.int32) + np.int32(len(split) - 1)
-        away = places[split[atom] & ~chosen]
+        away = np.flatnonzero(~chosen)
+        away = places[away[split[atom[away]]]]
         if gone:
             there = np.zeros(len(self.keys), dtype=bool)
             there[places[places >= 0]] = True
@@ -160,16 +163,17 @@ class RowHistory:
     def to_plain(self) -> dict[str, Any]:
         """For the site's home: six bytes for each key, two (or four) for each atom."""
         small = np.uint16 if self.atoms.max(initial=0) < 1 << 16 else np.uint32
-        halves = self.keys.astype("<u8").view("<u2").reshape(-1, 4)[:, :3]
-        return {"keys": np.ascontiguousarray(halves), "atoms": self.atoms.astype(small)}
+        return {
+            "low": self.keys.astype(np.uint32),
+            "high": (self.keys >> _LOW).astype(np.uint16),
+            "atoms": self.atoms.astype(small),
+        }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> RowHistory:
         """Read `to_plain` back."""
-        halves = np.asarray(plain["keys"])
-        whole = np.zeros((len(halves), 4), dtype="<u2")
-        whole[:, :3] = halves
-        return cls(whole.view("<u8").ravel(), np.asarray(plain["atoms"]).astype(np.int32))
+        keys = np.asarray(plain["high"]).astype(np.uint64) << _LOW
+        return cls(keys | np.asarray(plain["low"]), np.asarray(plain["atoms"]).astype(np.int32))
 
 
 def _first(keys: Keys, wanted: Mask, group: NDArray[np.integer[Any]], out: IntArray) -> IntArray:
@@ -178,6 +182,8 @@ def _first(keys: Keys, wanted: Mask, group: NDArray[np.integer[Any]], out: IntAr
     # Of large groups these are among the smallest of all, so that few rows are sorted.
     small = int(_BITS) // max(len(keys) // _SORTED, 1)
     for largest in (small, int(_BITS)):
+        if not need.any():
+            break
         rows = np.flatnonzero(wanted & (keys <= np.uint64(largest)))
         rows = rows[(need > 0)[group[rows]]]
         rows = rows[np.lexsort((keys[rows], group[rows]))]
@@ -186,7 +192,7 @@ def _first(keys: Keys, wanted: Mask, group: NDArray[np.integer[Any]], out: IntAr
         enough = np.repeat(many >= need[of], many)
         found.append(rows[enough & (place < need[group[rows]])])
         need[of[many >= need[of]]] = 0
-    return np.concatenate(found)
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
 _SORTED = 20_000
@@ -274,7 +280,7 @@ def _repeated(keys: Keys) -> IntArray:
     return np.asarray(order[1:][keys[order][1:] == keys[order][:-1]])
 
 
-_BITS = np.uint64((1 << 48) - 1)
+_BITS, _LOW = np.uint64((1 << 48) - 1), np.uint64(32)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
