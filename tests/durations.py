@@ -87,7 +87,7 @@ LONG = {
 }
 WORTH_RECORDING = 0.05
 FACTOR = 3.0
-HEAVY = 1.5
+HEAVY = 1.0
 DAYS = 4
 
 

@@ -34,9 +34,9 @@ def test_what_has_its_turn_on_another_day_takes_as_long() -> None:
 
 def test_every_heavy_test_has_its_turn() -> None:
     days = range(7, 7 + durations.DAYS)
-    assert all(durations.has_its_turn("a.py::t", 1.4, day) for day in days)
+    assert all(durations.has_its_turn("a.py::t", 0.9, day) for day in days)
     for name in ("a.py::t", "b.py::t", "c/d.py::t[e]"):
-        turns = [durations.has_its_turn(name, 1.5, day) for day in days]
+        turns = [durations.has_its_turn(name, 1.0, day) for day in days]
         assert sum(turns) == 1
         assert turns == [durations.has_its_turn(f"{name}2", 9.0, day) for day in days]
 
