@@ -65,7 +65,8 @@ def case(n_sites: int, rows: int, pairs: int) -> dict[str, Any]:
     tables = {
         f"s{i:02d}": pd.DataFrame(x, columns=list(FEATURES)) for i, x in enumerate(drawn.tables)
     }
-    federation = Federation.local(tables, columns=Columns(features=FEATURES))
+    columns = Columns(features=FEATURES)
+    federation = Federation.local(tables, columns=columns, policy=Policy(foreign_models=True))
     started = time.perf_counter()
     run = EnsembleClustering(n_clusters=5, stability_pairs=pairs).run(federation, seed=1)
     took = time.perf_counter() - started

@@ -26,7 +26,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from benchmarks.ensemble_patterns import machine
-from consilience import Columns, Federation, ReferenceAveraging
+from consilience import Columns, Federation, Policy, ReferenceAveraging
 from consilience.datasets.simulate_reference import SplitRows, simulate_split_rows
 from consilience.estimators.pseudo_rows import Learner
 from consilience.numerics.random import stream
@@ -153,7 +153,9 @@ def cost() -> list[dict[str, Any]]:
             columns = dict(zip(names, x.T, strict=True))
             tables[f"site-{b:02d}"] = {**columns, "y": np.where(y > 0, "yes", "no")}
         federation = Federation.local(
-            tables, columns=Columns(features=names, target="y", levels={"y": ("no", "yes")})
+            tables,
+            columns=Columns(features=names, target="y", levels={"y": ("no", "yes")}),
+            policy=Policy(foreign_models=True),
         )
         total = float(drawn.sizes.sum())
         estimator = LogisticRegression(C=1 / (PENALTY * total), tol=1e-8, max_iter=1000)

@@ -36,7 +36,7 @@ from tests.rotation import rotation
 
 RECORDED = Path(__file__).with_name("durations.tsv")
 MUTANTS = Path(__file__).with_name("mutants.csv")
-LIMITS = {"medium": 0.07, "slow": 0.6, "long": 8.0}
+LIMITS = {"medium": 0.07, "slow": 0.3, "long": 8.0}
 """Seconds from which a test has the mark."""
 KINDS = ("faults", "flower", "postgresql", "r")
 LONG = {

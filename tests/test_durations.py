@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_marks() -> None:
-    seconds = (0.0, 0.06, 0.07, 0.59, 0.6, 7.9, 8.0, 500.0)
+    seconds = (0.0, 0.06, 0.07, 0.29, 0.3, 7.9, 8.0, 500.0)
     marks = ["", "", "medium", "medium", "slow", "slow", "long", "long"]
     assert [durations.mark_of(s) for s in seconds] == marks
 
@@ -51,7 +51,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_only_what_is_far_off_is_told() -> None:
     recorded = {"a": 0.5, "b": 1.0, "c": 5.0}
     assert durations.off({"a": 0.5, "b": 20.0, "c": 0.4, "new": 0.2}, recorded) == []
-    found = durations.off({"a": 0.5, "b": 25.0, "c": 0.19, "new": 1.0}, recorded)
+    found = durations.off({"a": 0.5, "b": 25.0, "c": 0.09, "new": 1.0}, recorded)
     assert [sentence.split()[0] for sentence in found] == ["b", "c", "new"]
 
 

@@ -40,6 +40,7 @@ offered = {{ "*" = "number" }}
 
 [policy]
 preset = "strict"
+foreign_models = true # other sites' models may predict at the rows here
 data_id = "grid-{name}"
 """
 

@@ -40,6 +40,7 @@ offered = {{ "*" = "number", student = "id" }}
 
 [policy]
 preset = "strict"
+foreign_models = true # events may be summed by classes that the coordinator states
 data_id = "inst-eval-{name}"
 """
 

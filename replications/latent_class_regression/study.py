@@ -22,6 +22,7 @@ from consilience.datasets.simulate_reference import split_evenly
 from consilience.engines.federation import Federation
 from consilience.methods.base import Columns
 from consilience.numerics.random import stream
+from consilience.sites.policy import Policy
 
 FloatArray = NDArray[np.float64]
 Predict = Callable[[LatentClassEvents], FloatArray]
@@ -86,7 +87,8 @@ def federated(
         site: train.take(np.isin(train.agent, agents)).to_frame()
         for site, agents in members.items()
     }
-    federation = Federation.local(tables, columns=columns, policy=policy, n_jobs=1)
+    granted = Policy(preset=policy, foreign_models=True)  # type: ignore[arg-type]
+    federation = Federation.local(tables, columns=columns, policy=granted, n_jobs=1)
     method = LatentClassRegression(n_classes=n_classes, **{"holdout": 0.0, **settings})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

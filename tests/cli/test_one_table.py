@@ -47,7 +47,7 @@ class Clinic:
         site.write_text(
             'name = "clinic"\nhome = "../homes/clinic"\n[source]\npath = "../data/clinic.csv"\n'
             '[columns.offered]\n"*" = "number"\npatient = "id"\n'
-            'diagnosis = ["malignant", "benign"]\n',
+            'diagnosis = ["malignant", "benign"]\n[policy]\nforeign_models = true\n',
             encoding="utf-8",
         )
         self.write()

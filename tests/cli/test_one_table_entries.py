@@ -52,7 +52,8 @@ class Cellar:
         site.parent.mkdir()
         site.write_text(
             'name = "cellar"\nhome = "../homes/cellar"\n[source]\npath = "../data/wines.csv"\n'
-            '[columns.offered]\n"*" = "number"\nwine = "id"\nmeasure = "id"\n',
+            '[columns.offered]\n"*" = "number"\nwine = "id"\nmeasure = "id"\n'
+            "[policy]\nforeign_models = true\n",
             encoding="utf-8",
         )
         self.write()

@@ -52,6 +52,7 @@ def workspace(root: Path, *, missing: str = "keep", parameters: str = "", known:
         (root / "sites" / f"{site}.toml").write_text(
             f'name = "{site}"\nhome = "../home-{site}"\n\n[source]\npath = "../{site}.csv"\n'
             f'[columns.offered]\n"*" = {list(STATES)}\nid = "id"\noutcome = "number"\n'
+            "[policy]\nforeign_models = true\n"
         )
     study = root / "study.toml"
     states = list(STATES)[:known]

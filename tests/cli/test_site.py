@@ -142,7 +142,8 @@ def test_watch_outputs_and_clean_ends(workspace: Workspace) -> None:
         said = {name: p.communicate(timeout=60)[0] for name, p in processes.items()}
         assert [p.returncode for p in processes.values()] == [0, 0]
     assert run.result.n == 80
-    lines = said["boston"].splitlines()
+    # A message that the folder still holds after the run is seen or not, whoever is quicker.
+    lines = [line for line in said["boston"].splitlines() if "closed the run" not in line]
     assert lines[0].startswith("site boston: watching ")
     assert lines[1].startswith("run r1, round 1, step opening.read: replied with ")
     assert lines[-1] == "site boston: stopped"

@@ -73,7 +73,9 @@ class Workspace:
     def lines(self, site: str) -> list[str]:
         return (self.root / "data" / f"{site}.csv").read_text(encoding="utf-8").splitlines()
 
-    def site(self, site: str, *, name: str | None = None, more: str = "") -> Path:
+    def site(
+        self, site: str, *, name: str | None = None, more: str = "[policy]\nforeign_models = true\n"
+    ) -> Path:
         path = self.root / "sites" / f"{site}.toml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(

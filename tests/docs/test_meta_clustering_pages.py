@@ -36,6 +36,17 @@ def printed_by(run: Callable[[], object]) -> str:
     return said.getvalue()
 
 
+def check_figures(said: str, shown: str) -> None:
+    """Check figures to what chance may do: another one on another kind of processor.
+
+    Losses are rounded up or down by chances from a digest of rows and models, last digits included.
+    """
+    found, stands = figures(said), figures(shown)
+    assert len(found) == len(stands), said
+    apart = np.abs(np.subtract(np.array(found, dtype=float), np.array(stands, dtype=float)))
+    assert (apart <= [0.25 if "." in figure else 1.0 for figure in stands]).all(), said
+
+
 @pytest.mark.parametrize("name", ["fairness", "tampered-sites"])
 def test_printed_figures_are_those_of_the_example(name: str) -> None:
     text = (GUIDES / f"{name}.md").read_text(encoding="utf-8")
@@ -43,7 +54,7 @@ def test_printed_figures_are_those_of_the_example(name: str) -> None:
     script = ROOT / shown["path"]
     said = printed_by(lambda: runpy.run_path(str(script), run_name="__main__"))
     assert said.strip(), "the example prints nothing"
-    assert figures(said) == figures(shown["text"]), said
+    check_figures(said, shown["text"])
     # Words of the cells too: yes and no are findings.
     assert re.findall(r"\b(?:yes|no)\b", said) == re.findall(r"\b(?:yes|no)\b", shown["text"])
 
@@ -58,7 +69,9 @@ def test_python_of_the_guide_prints_what_it_shows() -> None:
 
     shown = " ".join(blocks(page, "text"))
     assert figures(shown), "the guide shows no output"
-    assert figures(printed_by(run)) == figures(shown)
+    printed = printed_by(run)
+    check_figures(printed, shown)
+    assert shown.splitlines()[0] in printed, "the groups"
 
 
 def test_every_candidate_is_in_the_guide() -> None:

@@ -116,7 +116,7 @@ def test_private_reference_rows_are_named_as_the_page_shows(tmp_path: Path) -> N
         (tmp_path / f"{site}.csv").write_text("\n".join(["x,y,z", *rows]))
         (tmp_path / f"{site}.toml").write_text(
             f'name = "{site}"\nhome = "homes/{site}"\n[source]\npath = "{site}.csv"\n'
-            '[columns.offered]\n"*" = "number"\n'
+            '[columns.offered]\n"*" = "number"\n[policy]\nforeign_models = true\n'
         )
     (tmp_path / "study.toml").write_text(
         'name = "s"\nmethod = "reference-averaging"\n[parameters]\nestimator = "ridge"\n'

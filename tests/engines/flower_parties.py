@@ -14,7 +14,8 @@ from consilience.sites.site import Site
 from consilience.testing.fake_link import FakeNode, FakeSuperLink, Trouble
 from consilience.wire.envelope import Request
 from consilience.wire.signing import SigningKey
-from tests.faults.cases import CASES, GRANTED, SITES, Case, loader
+from tests.faults.cases import CASES, SITES, Case, loader
+from tests.granted import GRANTED
 
 
 class Parties:

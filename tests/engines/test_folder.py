@@ -36,7 +36,8 @@ from consilience.wire.codec import digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.signing import SigningKey
 from tests.engines.lying import heard, lie
-from tests.faults.cases import CASES, GRANTED, SITES, Case, loader
+from tests.faults.cases import CASES, SITES, Case, loader
+from tests.granted import GRANTED
 
 POLL = 0.02
 

@@ -24,6 +24,7 @@ from consilience.wire.envelope import Reply, Request
 from consilience.wire.signing import SigningKey
 from tests.engines.synchroniser import FAULTS, LosesFirst, Synchroniser
 from tests.faults.cases import CASES, SITES, loader
+from tests.granted import GRANTED
 from tests.rotation import by_turns
 
 AGAIN = 0.05
@@ -40,7 +41,9 @@ class Parties:
             folder.mkdir()
         self.coordinator = SigningKey.generate()
         self.keys = {name: SigningKey.generate() for name in SITES}
-        self.sites = {s: Site(s, loader(s), home=DiskHome(root / f"home-{s}")) for s in SITES}
+        self.sites = {
+            s: Site(s, loader(s), policy=GRANTED, home=DiskHome(root / f"home-{s}")) for s in SITES
+        }
         self.events: list[tuple[str, str, dict[str, Any]]] = []
 
     def engine(self, **settings: Any) -> FolderEngine:
@@ -107,7 +110,7 @@ def test_same_bytes_through_a_lossy_synchroniser(parties: Parties, name: str, se
         there = Federation(engine, case.columns, case.preparation, deadline=240.0).run(
             case.method(), seed=11, run_id="run"
         )
-    sites = [Site(s, loader(s)) for s in SITES]
+    sites = [Site(s, loader(s), policy=GRANTED) for s in SITES]
     here = Federation(LocalEngine(sites), case.columns, case.preparation).run(
         case.method(), seed=11, run_id="run"
     )

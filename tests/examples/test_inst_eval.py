@@ -102,7 +102,8 @@ def test_classes_beside_mixed_models(workspace: Path, run: Run) -> None:
     shown = printed((EXAMPLE / "README.md").read_text(encoding="utf-8"))
     assert list(shown) == list(table.index)
     for name, value in shown.items():
-        spread = 0.01 if name == "classes, this run" else 0.004
+        # A chain is another one on another kind of processor.
+        spread = 0.01 if name.startswith("classes") else 0.004
         assert error[name] == pytest.approx(value, abs=spread), name
     best = error[["student intercepts", "student intercepts and slopes", "students and lecturers"]]
     assert error["classes, all tables"] <= 1.01 * best.min()
@@ -125,4 +126,4 @@ def test_what_the_sites_measure(run: Run) -> None:
     ridge, _, classes, mean = run.result.pooled_mse
     assert classes < 0.98 * ridge < mean
     assert 0.87 <= run.result.pooled_coverage <= 0.93
-    assert run.notes == ()
+    assert len(run.notes) == 1 and "hold out one fifth" in run.notes[0]

@@ -48,6 +48,7 @@ from consilience.testing.fakes import (
 )
 from consilience.testing.record import Record, Remembering
 from consilience.wire.signing import SigningKey
+from tests.granted import GRANTED
 
 # --------------------------------------------------------------------------- methods
 
@@ -70,11 +71,12 @@ ROLES = {
 
 
 def plain() -> Federation:
-    return federation_of(TABLES, roles=ROLES)
+    return federation_of(TABLES, policy=GRANTED, roles=ROLES)
 
 
 def scaled() -> Federation:
-    return federation_of(TABLES, roles=ROLES, preparation=Preparation(standardize="pooled"))
+    rules = Preparation(standardize="pooled")
+    return federation_of(TABLES, policy=GRANTED, roles=ROLES, preparation=rules)
 
 
 def secret() -> Federation:
@@ -93,7 +95,7 @@ def predicting() -> Federation:
         name: {**ROLES[name], "target": x @ np.array(slopes[name]) + noise[: len(x)]}
         for name, x in TABLES.items()
     }
-    plain_ones = members(federation_of(TABLES, policy=Policy(foreign_models=True), roles=roles))
+    plain_ones = members(federation_of(TABLES, policy=GRANTED, roles=roles))
     sites = [with_fixed_secrets(site, i) for i, site in enumerate(plain_ones.values())]
     columns = Columns(features=("x0", "x1", "x2"), target="y")
     return Federation(LocalEngine(sites), columns, Preparation())
@@ -112,7 +114,8 @@ def in_classes() -> Federation:
             "target": (x * slopes).sum(axis=1) + noise[: len(x)],
         }
     columns = Columns(features=("x0", "x1", "x2"), target="y", agent="ward", entity="patient")
-    return dataclasses.replace(federation_of(TABLES, roles=roles), columns=columns)
+    made = federation_of(TABLES, policy=GRANTED, roles=roles)
+    return dataclasses.replace(made, columns=columns)
 
 
 def one_table() -> Federation:
@@ -121,7 +124,9 @@ def one_table() -> Federation:
     noise = np.random.default_rng(6).normal(size=len(x))
     kind = np.where(x[:, 0] + 3 * noise > 2, "b", "a")
     given = {"target": kind, "target_name": "kind", "levels": {"kind": ("a", "b")}}
-    federation = federation_of({"birch": x}, roles={"birch": {**ROLES["birch"], **given}})
+    federation = federation_of(
+        {"birch": x}, policy=GRANTED, roles={"birch": {**ROLES["birch"], **given}}
+    )
     columns = Columns(features=("x0", "x1", "x2"), target="kind", levels={"kind": ("a", "b")})
     return dataclasses.replace(federation, columns=columns)
 
@@ -130,7 +135,8 @@ def with_gaps() -> Federation:
     """One site whose table lacks a tenth of its cells."""
     x = TABLES["birch"].copy()
     x[np.random.default_rng(7).random(x.shape) < 0.1] = np.nan
-    return federation_of({"birch": x}, roles=ROLES, preparation=Preparation(missing="keep"))
+    rules = Preparation(missing="keep")
+    return federation_of({"birch": x}, policy=GRANTED, roles=ROLES, preparation=rules)
 
 
 def labelled() -> Federation:
@@ -149,7 +155,8 @@ def labelled() -> Federation:
             "entity": np.array([f"{name}-e{i // 2}" for i in range(len(rows))]),
         }
     columns = Columns(features=("x0", "x1", "x2"), target="y", levels={"y": names})
-    return dataclasses.replace(federation_of(tables, roles=roles), columns=columns)
+    made = federation_of(tables, policy=GRANTED, roles=roles)
+    return dataclasses.replace(made, columns=columns)
 
 
 def labelled_by_partners() -> Federation:
@@ -199,7 +206,8 @@ def of_sequences() -> Federation:
             "levels": {"t0": ("in", "out")},
         }
     tables = {name: np.empty((len(x), 0)) for name, x in TABLES.items()}
-    made = federation_of(tables, roles=roles, preparation=Preparation(missing="keep"))
+    rules = Preparation(missing="keep")
+    made = federation_of(tables, policy=GRANTED, roles=roles, preparation=rules)
     columns = Columns(sequence=roles["ash"]["sequence_names"], levels={"t0": ("in", "out")})
     for i, site in enumerate(members(made).values()):
         with_fixed_secrets(site, i)
@@ -220,6 +228,7 @@ def of_categories() -> Federation:
         tables,
         columns=Columns(features=names, id="id", entity="entity", levels=levels),
         preparation=Preparation(categorical="onehot"),
+        policy=GRANTED,
     )
     for i, site in enumerate(members(made).values()):
         with_fixed_secrets(site, i)

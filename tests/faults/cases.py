@@ -40,12 +40,9 @@ from consilience.methods.one_table.matrix_completion import MatrixCompletionStud
 from consilience.methods.one_table.sparse_qda import SparseQDAStudy
 from consilience.methods.reference_averaging import ReferenceAveraging
 from consilience.methods.result import Result
-from consilience.sites.policy import Policy
 from consilience.wire.message import Disclosure, message, sends
 
 SITES = ("ash", "birch-2")
-GRANTED = Policy(foreign_models=True)
-"""Strict, with the one consent that a case of them needs."""
 FEATURES = ("a", "b", "c")
 ITEMS = tuple(f"q{j}" for j in range(6))
 STEPS = tuple(f"t{j}" for j in range(12))

@@ -44,6 +44,7 @@ path = "{name}.csv"
 [columns.offered]
 "*" = "number"
 [policy]
+foreign_models = true
 data_id = "{name}-rows"
 [trust]
 coordinators = ["{coordinator}"]

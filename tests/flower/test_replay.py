@@ -14,6 +14,7 @@ from consilience.sites.site import Site
 from consilience.wire.signing import SigningKey
 from tests.engines.flower_parties import here
 from tests.faults.cases import CASES, SITES, loader
+from tests.granted import GRANTED
 
 if TYPE_CHECKING:
     from consilience.engines.flower.grid import GridLink
@@ -107,7 +108,7 @@ class Over:
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
-        self.sites = {name: Site(name, loader(name)) for name in SITES}
+        self.sites = {name: Site(name, loader(name), policy=GRANTED) for name in SITES}
         self.keys = {name: SigningKey.load(deployment.site_keys(NODES[name])) for name in SITES}
         self.notes: list[tuple[str, dict[str, Any]]] = []
 

@@ -11,6 +11,7 @@ import pandas as pd
 from consilience import Columns, Federation, Preparation
 from consilience.datasets.simulate_sequences import simulate_sequences
 from consilience.testing.fakes import members, with_fixed_secrets
+from tests.granted import granted
 
 STATES = ("a", "b", "c", "d", "e")
 Tables = dict[str, pd.DataFrame]
@@ -67,7 +68,7 @@ def federation(
         tables,
         columns=columns_of(tables, kind, target),
         preparation=Preparation(missing="keep", categorical=coding),  # type: ignore[arg-type]
-        policy=policy,
+        policy=granted(policy),
     )
     for i, site in enumerate(members(made).values()):
         with_fixed_secrets(site, i)

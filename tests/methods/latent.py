@@ -16,6 +16,7 @@ from consilience.methods.base import SiteContext, SiteData
 from consilience.methods.latent_class_regression import LatentClassRegression
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import members
+from tests.granted import granted
 
 COLUMNS = Columns(features=("x1", "x2"), target="y", agent="agent", entity="entity")
 BRIEF: dict[str, Any] = {"rounds": 3, "settle_rounds": 2, "average_rounds": 2}
@@ -59,7 +60,7 @@ def federation(
     tables: Mapping[str, pd.DataFrame], policy: str | Policy = "simulation", **changes: Any
 ) -> Federation:
     columns = changes.pop("columns", COLUMNS)
-    return Federation.local(tables, columns=columns, policy=policy, **changes)
+    return Federation.local(tables, columns=columns, policy=granted(policy), **changes)
 
 
 def study(**settings: Any) -> LatentClassRegression:

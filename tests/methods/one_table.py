@@ -20,6 +20,7 @@ from consilience.methods.one_table import (
     fit_step,
 )
 from consilience.sites.policy import Policy
+from tests.granted import granted
 
 FloatArray = NDArray[np.float64]
 
@@ -130,4 +131,4 @@ def federation(
     levels = {"kind": tuple(np.unique(given["kind"]).tolist())}
     read = Columns(features=features, **{"target": "kind", "levels": levels, **columns})
     tables = {f"clinic-{i}" if i else "clinic": dict(given) for i in range(sites)}
-    return Federation.local(tables, columns=read, policy=policy, preparation=preparation)
+    return Federation.local(tables, columns=read, policy=granted(policy), preparation=preparation)

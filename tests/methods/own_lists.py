@@ -11,11 +11,12 @@ from consilience.engines.local import LocalEngine
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
+from tests.granted import granted
 
 
 def with_own_lists(
     federation: Federation, tables: Mapping[str, Any], policy: str | Policy = "strict"
 ) -> Federation:
     own = SiteColumns(offered={"*": "number", **federation.columns.levels})
-    sites = [memory_site(name, table, policy, own=own) for name, table in tables.items()]
+    sites = [memory_site(name, table, granted(policy), own=own) for name, table in tables.items()]
     return dataclasses.replace(federation, engine=LocalEngine(sites))

@@ -10,6 +10,7 @@ import pandas as pd
 
 from consilience import Columns, Federation
 from consilience.sites.policy import Policy
+from tests.granted import granted
 
 Tables = dict[str, pd.DataFrame]
 
@@ -67,7 +68,7 @@ def federation_over(
         target="y",
         levels={"y": labels(n_classes)},
     )
-    return Federation.local(tables, columns=columns, policy=policy, **settings)
+    return Federation.local(tables, columns=columns, policy=granted(policy), **settings)
 
 
 def rows(tables: Mapping[str, pd.DataFrame]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from consilience.exceptions import ConsilienceError, ParameterError, StudyError
 from consilience.methods.one_table.cluster_count import ClusterCountResult, ClusterCountStudy
 from consilience.methods.one_table.matrix import Matrix
 from consilience.numerics.entries import Entries
+from tests.granted import GRANTED, granted
 
 CENTRES = np.random.default_rng(5).normal(size=(3, 5)) * 3
 
@@ -35,7 +36,7 @@ def run_of(
         {"clinic": table},
         columns=Columns(features=names, id="who"),
         preparation=Preparation(missing="keep", standardize=standardize),
-        policy=policy,
+        policy=granted(policy),
     )
     settings = {"n_clusters": range(1, 6), "n_init": 3, **parameters}
     run: Run = ClusterCountStudy(**settings).run(federation, seed=0)
@@ -214,7 +215,9 @@ def test_tables_that_cannot_be_used_are_sentences() -> None:
     with pytest.raises(ConsilienceError, match="above what the table allows: ask for smaller"):
         run_of(rows(30), n_clusters=(1, 40))
     table = {"x0": np.arange(30.0), "y": np.arange(30.0)}
-    federation = Federation.local({"a": table}, columns=Columns(features=("x0",), target="y"))
+    federation = Federation.local(
+        {"a": table}, columns=Columns(features=("x0",), target="y"), policy=GRANTED
+    )
     with pytest.raises(StudyError, match="names features and target"):
         ClusterCountStudy().run(federation)
 

@@ -18,6 +18,7 @@ from consilience.methods.ensemble_clustering.messages import LocalModels, Patter
 from consilience.methods.ensemble_clustering.site import profiled_classes
 from consilience.testing.fakes import members, with_fixed_secrets
 from consilience.wire.disclosure import Limits
+from tests.granted import GRANTED, granted
 from tests.reference import ensemble_naive as naive
 
 Tables = dict[str, pd.DataFrame]
@@ -42,7 +43,9 @@ def cluster(tables: Tables, policy: Any = "strict", *, seed: int = 3, **paramete
     """Run over tables in memory."""
     settings = {"stability_pairs": 0, **parameters}
     federation = Federation.local(
-        tables, columns=Columns(features=tuple(next(iter(tables.values())).columns)), policy=policy
+        tables,
+        columns=Columns(features=tuple(next(iter(tables.values())).columns)),
+        policy=granted(policy),
     )
     for i, site in enumerate(members(federation).values()):
         with_fixed_secrets(site, i)
@@ -112,7 +115,7 @@ def released(
 ) -> dict[str, list[Any]]:
     """Messages of one kind as they left the sites."""
     columns = Columns(features=tuple(next(iter(tables.values())).columns))
-    federation = Federation.local(tables, columns=columns)
+    federation = Federation.local(tables, columns=columns, policy=GRANTED)
     left: dict[str, list[Any]] = {site: [] for site in tables}
 
     def watch(site: str) -> Any:
@@ -218,7 +221,7 @@ def test_a_rare_case_among_the_targets_of_a_class_is_withheld() -> None:
         table.loc[np.flatnonzero(truth[site] == 1)[:1], "sick"] = 1.0
     columns = Columns(features=tuple(f"x{j}" for j in range(6)), target="sick")
     run = EnsembleClustering(n_clusters=2, stability_pairs=0).run(
-        Federation.local(tables, columns=columns), seed=1
+        Federation.local(tables, columns=columns, policy=GRANTED), seed=1
     )
     for means in run.result.target_means_by_site.values():
         assert np.isnan(means).any(), "one case in the other class"
@@ -316,8 +319,12 @@ def test_a_later_run_labels_a_site_that_joins_late() -> None:
     scaled = Preparation(standardize="pooled")
     columns = Columns(features=features)
     method = EnsembleClustering(n_clusters=4, stability_pairs=0)
-    first = method.run(Federation.local(tables, columns=columns, preparation=scaled), seed=1)
-    joined = Federation.local({**tables, **late}, columns=columns, preparation=scaled)
+    first = method.run(
+        Federation.local(tables, columns=columns, preparation=scaled, policy=GRANTED), seed=1
+    )
+    joined = Federation.local(
+        {**tables, **late}, columns=columns, preparation=scaled, policy=GRANTED
+    )
     second = method.run(joined, seed=2, follows=first)
     for site in tables:
         assert (second.site(site).labels == first.site(site).labels).all()
@@ -372,6 +379,7 @@ def test_constant_and_duplicate_columns_do_no_harm() -> None:
         tables,
         columns=Columns(features=tuple(tables["a"].columns)),
         preparation=Preparation(standardize="pooled"),
+        policy=GRANTED,
     )
     run = EnsembleClustering(n_clusters=4, stability_pairs=0).run(federation, seed=1)
     everything = np.concatenate([truth[s] for s in sorted(tables)])

@@ -21,6 +21,7 @@ from consilience.estimators.coded_models import (
 from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.methods.ensemble_clustering.local import permuted_codes
 from consilience.methods.result import Result
+from tests.granted import GRANTED
 from tests.methods.coded import categories, columns_of, federation, sequences
 
 KINDS = {"markov-mixture": sequences, "latent-class": categories}
@@ -166,6 +167,7 @@ def test_a_study_that_does_not_fit_is_one_sentence(
         {"s0": table},
         columns=Columns(**columns, **levels),
         preparation=Preparation(**{**coding, **preparation}),
+        policy=GRANTED,
     )
     with pytest.raises(StudyError, match=words):
         EnsembleClustering(model=kind, n_clusters=2).run(made)
@@ -180,6 +182,7 @@ def test_a_column_of_one_level_is_named(kind: str, role: str, coding: Any) -> No
         {"s0": {"q0": ["low"] * 40}},
         columns=Columns(**{role: ["q0"]}, levels={"q0": ("low",)}),
         preparation=Preparation(categorical=coding),
+        policy=GRANTED,
     )
     with pytest.raises(StudyError, match=r"'q0' must be at least two .* leave it out"):
         EnsembleClustering(model=kind, n_clusters=2).run(made)

@@ -26,6 +26,7 @@ from replications.ensemble_clustering.coded_sites import (
 )
 from replications.ensemble_clustering.markov.run import K, one, simulated
 from replications.ensemble_clustering.markov_votes.run import one as votes
+from tests.granted import granted
 from tests.methods.own_lists import with_own_lists
 from tests.stored_figures import check_stored_figures
 
@@ -143,7 +144,9 @@ def _federated(sites: CodedSites, names: list[str], k: int) -> Any:
         columns = Columns(features=tuple(names), levels=levels)
         preparation = Preparation(missing="keep", categorical="onehot")
     policy = Policy(min_records=10)
-    federation = Federation.local(tables, columns=columns, preparation=preparation, policy=policy)
+    federation = Federation.local(
+        tables, columns=columns, preparation=preparation, policy=granted(policy)
+    )
     if sites.kind == "latent-class":  # else levels that few rows of a site have are not there
         federation = with_own_lists(federation, tables, policy)
     method = EnsembleClustering(n_clusters=k, model=sites.kind, stability_pairs=0)

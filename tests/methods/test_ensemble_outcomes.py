@@ -12,6 +12,7 @@ from consilience import Columns, EnsembleClustering, Federation, Preparation
 from consilience.exceptions import QuorumError
 from consilience.numerics.told_tables import HIDDEN
 from consilience.testing.fakes import members, with_fixed_secrets
+from tests.granted import GRANTED, granted
 from tests.methods.coded import categories
 
 LEVELS = ("recovered", "relapsed", "died")
@@ -36,7 +37,7 @@ def tables(rare: int = 0) -> dict[str, pd.DataFrame]:
 
 def run_of(given: dict[str, pd.DataFrame], policy: Any = "strict", **levels: Any) -> Any:
     columns = Columns(features=tuple("xyz"), target="end", levels={"end": LEVELS, **levels})
-    federation = Federation.local(given, columns=columns, policy=policy)
+    federation = Federation.local(given, columns=columns, policy=granted(policy))
     for i, site in enumerate(members(federation).values()):
         with_fixed_secrets(site, i)
     return EnsembleClustering(n_clusters=2, stability_pairs=0).run(federation, seed=1)
@@ -115,6 +116,7 @@ def test_outcomes_of_classes_of_categories_stand_by_site_in_the_frame() -> None:
         given,
         columns=Columns(features=tuple(names), target="end", levels=levels),
         preparation=Preparation(missing="keep", categorical="onehot"),
+        policy=GRANTED,
     )
     run = EnsembleClustering(
         model="latent-class", n_clusters=2, stability_pairs=0, n_init=3, max_clusters=2
@@ -130,5 +132,7 @@ def test_outcomes_of_classes_of_categories_stand_by_site_in_the_frame() -> None:
 def test_a_target_of_text_needs_declared_levels() -> None:
     columns = Columns(features=tuple("xyz"), target="end")
     with pytest.raises(QuorumError, match=r"column end: text .* needs declared levels") as refused:
-        EnsembleClustering(n_clusters=2).run(Federation.local(tables(), columns=columns))
+        EnsembleClustering(n_clusters=2).run(
+            Federation.local(tables(), columns=columns, policy=GRANTED)
+        )
     assert "died" not in str(refused.value)

@@ -35,6 +35,7 @@ from consilience.numerics import multinomial
 from consilience.numerics.rank_correlation import skeptic, spearman
 from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.message import Disclosure
+from tests.granted import granted
 from tests.methods.own_lists import with_own_lists
 from tests.wire.replies import refusal
 
@@ -78,7 +79,7 @@ def federation(
     return Federation.local(
         tables,
         columns=columns,
-        policy=policy,
+        policy=granted(policy),
         preparation=Preparation(standardize=standardize),
         **settings,
     )
@@ -576,7 +577,7 @@ def test_exact_is_refused_by_sites_that_tell_no_values_of_records() -> None:
 
 
 def test_result_round_trip_summary_and_frame() -> None:
-    tables = tables_of([60, 60])
+    tables = tables_of([300, 300])
     run = run_of(FederatedCommunityBayes(), tables, "strict")
     result = run.result
     again = FederatedCommunityBayesResult.from_files(result.to_files())

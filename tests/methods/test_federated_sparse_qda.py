@@ -20,6 +20,7 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+from tests.granted import granted
 from tests.methods.sparse_qda import draw, federation_over, labels, names, rows
 from tests.wire.replies import refusal
 
@@ -532,7 +533,7 @@ def test_missing_values_are_refused_by_the_preparation() -> None:
             Federation.local(
                 tables,
                 columns=Columns(features=names(3), target="y", levels={"y": labels(2)}),
-                policy=Policy(),
+                policy=granted(Policy()),
             ),
             seed=0,
         )

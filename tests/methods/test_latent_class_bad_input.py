@@ -21,6 +21,7 @@ from consilience.exceptions import (
 from consilience.methods.base import Preparation
 from consilience.methods.latent_class_regression import LatentClassRegression, closing
 from consilience.testing.fakes import array_loader, federation_of
+from tests.granted import GRANTED
 from tests.methods.latent import BRIEF, COLUMNS, by_site, events, federation, study
 from tests.methods.recalling import RUN, altered
 from tests.methods.test_meta_clustering_bad_input import altered_field, is_one_sentence
@@ -460,7 +461,9 @@ def test_rows_of_weight_zero_stand_behind_nothing() -> None:
         weight=weight,
     )
     columns = Columns(features=FEATURES, target="y", entity="entity", weight="w")
-    found = Federation(LocalEngine([Site("site-0", loader)]), columns, Preparation())
+    found = Federation(
+        LocalEngine([Site("site-0", loader, policy=GRANTED)]), columns, Preparation()
+    )
     with pytest.raises(QuorumError, match="no site has enough events"):
         study().run(found, seed=1)
 

@@ -28,6 +28,7 @@ from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import held_out_part
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import Limits
+from tests.granted import GRANTED, granted
 from tests.methods import test_cluster_count_study as classes
 
 N, P = 80, 12
@@ -48,7 +49,7 @@ def columns_of(x: np.ndarray, policy: Any = "strict", standardize: Any = "none")
         {"clinic": table},
         columns=Columns(features=names, id="who"),
         preparation=Preparation(missing="keep", standardize=standardize),
-        policy=policy,
+        policy=granted(policy),
     )
 
 
@@ -66,7 +67,7 @@ def lines_of(x: np.ndarray) -> dict[str, Any]:
 
 def triplets_of(lines: dict[str, Any], policy: Any = "strict") -> Federation:
     columns = Columns(agent="user", entity="item", target="stars")
-    return Federation.local({"clinic": lines}, columns=columns, policy=policy)
+    return Federation.local({"clinic": lines}, columns=columns, policy=granted(policy))
 
 
 SMALL: dict[str, Any] = {"model": "hard", "grid": (0, 1, 2, 3, 4)}
@@ -331,7 +332,7 @@ def test_studies_that_name_no_matrix_are_sentences() -> None:
         (Columns(agent="a", target="y"), r"agent \(row\), entity \(column\) and target \(value\)"),
         (Columns(features=("x0", "x1"), weight="y"), "leave weight and sequence out"),
     ):
-        federation = Federation.local({"one": table}, columns=columns)
+        federation = Federation.local({"one": table}, columns=columns, policy=GRANTED)
         with pytest.raises(StudyError, match=said):
             MatrixCompletionStudy().run(federation)
 

@@ -15,7 +15,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from consilience import Columns, Federation, MetaClustering, Policy, Run
+from consilience import Columns, Federation, MetaClustering, Run
 from consilience.estimators.collaborative_predictor import CollaborativePredictor
 from consilience.exceptions import (
     DataError,
@@ -30,6 +30,7 @@ from consilience.numerics.random import stream
 from consilience.testing.fakes import members, scripted, with_fixed_secrets
 from consilience.wire.codec import unpack
 from consilience.wire.envelope import Reply
+from tests.granted import granted
 from tests.reference import meta_clustering_naive as naive
 from tests.reference import meta_clustering_sec as textbook
 from tests.rotation import by_turns, one_in
@@ -78,13 +79,11 @@ def federation_over(
     quorum: int | None = None,
     preparation: Any = None,
 ) -> Federation:
-    """Sites with secrets that can be repeated; strict ones grant what the method needs."""
-    if policy == "strict":
-        policy = Policy(foreign_models=True)
+    """Sites with secrets that can be repeated, which grant what the method needs."""
     features = tuple(c for c in next(iter(tables.values())).columns if c != "y")
     columns = Columns(features=features, target="y", levels={"y": tuple(levels)} if levels else {})
     federation = Federation.local(
-        tables, columns=columns, policy=policy, quorum=quorum, preparation=preparation
+        tables, columns=columns, policy=granted(policy), quorum=quorum, preparation=preparation
     )
     for i, site in enumerate(members(federation).values()):
         with_fixed_secrets(site, i)

@@ -33,6 +33,7 @@ from consilience.methods.reference_averaging.result import ReferenceAveragingRes
 from consilience.numerics.random import stream
 from consilience.testing.fakes import members, scripted, with_fixed_secrets
 from consilience.wire.envelope import Request
+from tests.granted import granted
 from tests.reference import reference_averaging as textbook
 
 Array = NDArray[np.float64]
@@ -107,7 +108,7 @@ def federation_over(
     known |= {"y": tuple(levels)} if levels else {}
     columns = Columns(features=tuple(named), target="y", weight=weight, levels=known)
     federation = Federation.local(
-        tables, columns=columns, policy=policy, quorum=quorum, preparation=preparation
+        tables, columns=columns, policy=granted(policy), quorum=quorum, preparation=preparation
     )
     for i, site in enumerate(members(federation).values()):
         with_fixed_secrets(site, i)

@@ -13,6 +13,7 @@ from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
 from replications.ensemble_clustering import baselines, study
 from replications.ensemble_clustering.pipeline import cluster
+from tests.granted import granted
 
 
 def test_consensus_by_patterns_equals_k_means_on_the_rows_of_z():
@@ -107,7 +108,9 @@ def test_the_replications_compute_what_the_method_does(min_records: int, weighti
     names = [f"x{j}" for j in range(sim.tables[0].shape[1])]
     tables = {f"s{i}": pd.DataFrame(x, columns=names) for i, x in enumerate(sim.tables)}
     federation = Federation.local(
-        tables, columns=Columns(features=tuple(names)), policy=Policy(min_records=min_records)
+        tables,
+        columns=Columns(features=tuple(names)),
+        policy=granted(Policy(min_records=min_records)),
     )
     method = EnsembleClustering(n_clusters=5, stability_pairs=0, weighting=weighting)
     run = method.run(federation, seed=1)

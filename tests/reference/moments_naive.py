@@ -25,16 +25,15 @@ def rows_behind(column: np.ndarray, min_records: int = 10) -> int:
 def moments_of_sites(
     columns: Sequence[np.ndarray], min_records: int = 10
 ) -> tuple[int, float, float]:
-    """Number, mean and variance where each site's values stand for `rows_behind` rows."""
-    weighted = []
+    """Number, mean and variance where few missing values of a site have the mean of its others."""
+    filled = []
     for column in columns:
         values = [Fraction(float(v)) for v in column if not np.isnan(v)]
-        each = Fraction(rows_behind(column, min_records), len(values))
-        weighted += [(each, v) for v in values]
-    n = sum(w for w, _ in weighted)
-    mean = sum(w * v for w, v in weighted) / n
-    variance = sum(w * (v - mean) ** 2 for w, v in weighted) / n
-    return int(n), float(mean), float(variance)
+        missing = rows_behind(column, min_records) - len(values)
+        filled += values + [sum(values) / len(values)] * missing
+    mean = sum(filled) / len(filled)
+    variance = sum((v - mean) ** 2 for v in filled) / len(filled)
+    return len(filled), float(mean), float(variance)
 
 
 def cell_facts(column: np.ndarray) -> tuple[float, int, float]:

@@ -21,6 +21,7 @@ from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, RunError
 from consilience.report import drawing, figures, html, sections
 from consilience.report.methods.ensemble_clustering import EnsembleClusteringReport
+from tests.granted import GRANTED
 
 ANCHORS = ("question", "answer", "evidence", "left", "limits")
 EVIL = "<script>alert(1)</script>"
@@ -64,9 +65,8 @@ def tables(n_sites: int = 3, seed: int = 0) -> dict[str, pd.DataFrame]:
 
 def federation(found: dict[str, pd.DataFrame], **settings: Any) -> Federation:
     columns = Columns(features=COLUMNS, target="y", id="name")
-    return Federation.local(
-        found, columns=columns, preparation=Preparation(standardize="pooled"), **settings
-    )
+    settings = {"policy": GRANTED, "preparation": Preparation(standardize="pooled"), **settings}
+    return Federation.local(found, columns=columns, **settings)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from consilience.datasets.simulate_wards import FEATURES, simulate_wards
 from consilience.report import figures_latent, figures_latent_sites, latent_sites
 from consilience.report.methods import latent_class_regression as words
 from consilience.report.sections import Block, Headline
+from tests.granted import GRANTED
 from tests.report.latent_fixture import CASES, result_of, run_of
 from tests.report.told import check_told, drawn, letters, spoken
 
@@ -361,7 +362,7 @@ def test_report_of_a_real_run(visits: dict[str, Any], tmp_path: Path) -> None:
     federation = Federation.local(
         visits,
         columns=Columns(features=FEATURES, target="pressure", agent="ward", entity="patient"),
-        policy="strict",
+        policy=GRANTED,
     )
     run = LatentClassRegression(n_classes=2, average_rounds=4, settle_rounds=4).run(
         federation, seed=0

@@ -21,6 +21,7 @@ from consilience.report import figures_reference, reference_sites
 from consilience.report.methods import reference_averaging as words
 from consilience.report.sections import Block, Headline
 from consilience.wire.transcript import Line
+from tests.granted import GRANTED
 from tests.report.told import check_told, drawn, letters, spoken
 
 REPORT = words.ReferenceAveragingReport()
@@ -521,7 +522,7 @@ def real() -> Run:
         tables,
         columns=Columns(features=("a", "b"), target="y"),
         preparation=Preparation(standardize="pooled"),
-        policy="strict",
+        policy=GRANTED,
     )
     method = ReferenceAveraging(estimator="ridge(alpha=200.0)", max_rounds=5)
     return method.run(federation, seed=0)

@@ -16,6 +16,7 @@ from consilience.exceptions import ParameterError
 from consilience.report import sequence_evidence
 from consilience.report.methods.ensemble_clustering import REPORT
 from consilience.testing.fakes import members, with_fixed_secrets
+from tests.granted import GRANTED
 from tests.report.told import check_told, drawn, letters, spoken
 
 
@@ -36,7 +37,7 @@ def sequences() -> Any:
         {site: table.drop(columns="path") for site, table in tables.items()},
         columns=Columns(sequence=tuple(months), levels={"month1": STATES}, target="admitted"),
         preparation=Preparation(missing="keep"),
-        policy="strict",
+        policy=GRANTED,
     )
     return run_of(federation, "markov-mixture", n_clusters=2)
 
@@ -63,7 +64,7 @@ def categories() -> Any:
         tables,
         columns=Columns(features=tuple(names), levels=declared, target="end"),
         preparation=Preparation(categorical="onehot"),
-        policy="strict",
+        policy=GRANTED,
     )
     return run_of(federation, "latent-class", n_clusters=2)
 

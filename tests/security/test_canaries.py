@@ -21,6 +21,7 @@ from consilience.testing.canaries import Canary, find_canaries, number_canary, p
 from consilience.testing.fakes import Failing, federation_of
 from consilience.wire.message import message_type
 from tests.exchange.cases import CASES, Case
+from tests.granted import GRANTED
 
 CANARIES = {attack.name: attack for attack in SUITE if attack.name.startswith("canaries")}
 
@@ -36,7 +37,7 @@ def factory() -> Any:
         name: {role: np.array([f"{name}{role}{i}" for i in range(60)]) for role in ("id", "entity")}
         for name in made
     }
-    return federation_of(made, roles=roles)
+    return federation_of(made, policy=GRANTED, roles=roles)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -38,6 +38,7 @@ from consilience.wire.codec import unpack
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply
 from consilience.wire.message import Disclosure
+from tests.granted import GRANTED, granted
 from tests.methods.test_federated_community_bayes import federation, tables_of
 from tests.methods.test_meta_clustering import numbers
 from tests.security.hostile import reads_all
@@ -67,7 +68,7 @@ def hostile(table: pd.DataFrame, policy: Any, *questions: Ask, s: Settings | Non
     columns = Columns(
         features=tuple(c for c in table.columns if c != "y"), target="y", levels={"y": LEVELS}
     )
-    made = Federation.local({"s": table}, columns=columns, policy=policy)
+    made = Federation.local({"s": table}, columns=columns, policy=granted(policy))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Answered):
         patch.setattr(FederatedCommunityBayes, "coordinate", coordinate)
         reads_all(patch)
@@ -154,7 +155,7 @@ def planted_federation() -> Any:
         }
         for name in x
     }
-    made = federation_of(x, roles=roles)
+    made = federation_of(x, policy=GRANTED, roles=roles)
     columns = dataclasses.replace(made.columns, target="y", id="id", levels={"y": LEVELS})
     return dataclasses.replace(made, columns=columns)
 
@@ -324,7 +325,7 @@ def _training(shares: tuple[float, float], policy: str = "strict") -> set[int]:
     """Training rows of an honest run at one site, as the site itself knows them."""
     table = table_of(200)
     columns = Columns(features=("x0", "x1", "x2"), target="y", levels={"y": LEVELS})
-    made = Federation.local({"s": table}, columns=columns, policy=policy)
+    made = Federation.local({"s": table}, columns=columns, policy=granted(policy))
     method = FederatedCommunityBayes(n_communities=1, holdout=shares[0], choosing=shares[1])
     told = method.run(made, seed=int(10 * sum(shares))).site("s").to_frame("predictions")
     return set(told["row"][told["part"] == "training"])

@@ -33,6 +33,7 @@ from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
+from tests.granted import GRANTED
 
 SETTINGS = Settings("kmeans", "diag", 2, 2, 2, 1, None, 0)
 VICTIM = (-8.0, 3.21, 77.7)
@@ -49,7 +50,7 @@ class Villain:
         self, table: pd.DataFrame, columns: Columns, preparation: Preparation | None = None
     ) -> None:
         rules = preparation or Preparation()
-        made = Federation.local({"s": table}, columns=columns, preparation=rules, policy="strict")
+        made = Federation.local({"s": table}, columns=columns, preparation=rules, policy=GRANTED)
         self.site = members(made)["s"]
         self.asked, self.last = 0, (0, 0)
         roles, how = (json.dumps(dataclasses.asdict(each)) for each in (columns, rules))

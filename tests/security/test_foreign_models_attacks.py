@@ -47,7 +47,8 @@ from sklearn.tree import DecisionTreeRegressor
 from consilience import Columns, Federation, MetaClustering
 from consilience.engines.local import LocalEngine
 from consilience.estimators.candidates import as_text
-from consilience.methods.base import Ask, Refused
+from consilience.exceptions import DisclosureError
+from consilience.methods.base import Ask, Refused, get_method, method_names
 from consilience.methods.meta_clustering.messages import (
     Cuts,
     Groups,
@@ -68,6 +69,7 @@ from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Request as Envelope
 from consilience.wire.estimators.archive import write_archive
 from consilience.wire.message import Disclosure
+from tests.granted import granted
 from tests.methods.recalling import RUN, recalling
 from tests.methods.test_meta_clustering import draw
 from tests.methods.test_meta_clustering_bad_input import altered_field, with_altered
@@ -961,3 +963,29 @@ def test_one_site_cannot_shut_another_out() -> None:
             tables, f"s{sites - 1}", accuse, step="exchange", quorum=1, gain_folds=0
         ).result
         assert "s0" in result.sites
+
+
+def test_methods_that_apply_models_of_others_need_the_grant() -> None:
+    """These and no others; what each can be used for stands on the steward's page."""
+    every = {name: get_method(name) for name in method_names() if "test" not in name}
+    found = {name for name, method in every.items() if method.foreign_models}
+    assert found == {
+        "cluster-count",
+        "community-bayes",
+        "ensemble-clustering",
+        "federated-community-bayes",
+        "federated-sparse-qda",
+        "latent-class-regression",
+        "matrix-completion",
+        "meta-clustering",
+        "reference-averaging",
+        "sparse-qda",
+    }
+    strict = Policy()
+    for name, method in every.items():
+        if name in found:
+            with pytest.raises(DisclosureError, match="its steward grants it by foreign_models"):
+                strict.check_method(method)
+        else:
+            strict.check_method(method)
+        granted(strict).check_method(method)

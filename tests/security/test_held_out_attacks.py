@@ -15,6 +15,7 @@ from consilience.methods.ensemble_clustering import EnsembleClustering
 from consilience.methods.one_table.cluster_count import ClusterCountStudy
 from consilience.methods.one_table.matrix_completion import MatrixCompletionStudy
 from consilience.testing.fakes import members, with_fixed_secrets
+from tests.granted import granted
 
 N, P = 120, 5
 NAMES = tuple(f"x{j}" for j in range(P))
@@ -31,7 +32,7 @@ def run_of(x: np.ndarray, policy: str, method: Any, *, seed: int = 0, sites: int
     given = dict(zip(NAMES, x.T, strict=True))
     tables = {f"clinic-{i}": given for i in range(sites)}
     federation = Federation.local(
-        tables, columns=Columns(features=NAMES), preparation=Preparation(), policy=policy
+        tables, columns=Columns(features=NAMES), preparation=Preparation(), policy=granted(policy)
     )
     for i, site in enumerate(members(federation).values()):
         with_fixed_secrets(site, i)
@@ -162,7 +163,7 @@ def gap_federation(policy: str, missing: Any = "keep") -> Federation:
         {"clinic-0": given},
         columns=Columns(features=NAMES),
         preparation=Preparation(missing=missing),
-        policy=policy,
+        policy=granted(policy),
     )
 
 

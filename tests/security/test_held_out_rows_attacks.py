@@ -31,6 +31,7 @@ from consilience.methods.reference_averaging import rows as averaging_rows
 from consilience.methods.reference_averaging.messages import Accepted
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import Limits
+from tests.granted import GRANTED
 from tests.methods.test_reference_averaging import spread_rows
 from tests.security.test_reference_attacks import asking, fit, hostile, offering, settings, table_of
 
@@ -83,7 +84,7 @@ def _scatter(table: pd.DataFrame, share: float) -> tuple[int, np.ndarray]:
     """
     features = tuple(c for c in table.columns if c.startswith("x"))
     columns = Columns(features=features, target="y", levels={"y": ("a", "b")})
-    federation = Federation.local({"s": table}, columns=columns, policy="strict")
+    federation = Federation.local({"s": table}, columns=columns, policy=GRANTED)
     run = SparseQDAStudy(alpha=0.0, standardize=False, holdout=share).run(federation, seed=1)
     result, p = run.result, len(features)
     entry, partial = np.zeros((2, p, p))

@@ -44,6 +44,7 @@ from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
+from tests.granted import GRANTED, granted
 from tests.methods.latent import by_site, events, federation
 from tests.reference.moments_naive import cell_facts
 from tests.rotation import by_turns
@@ -98,7 +99,7 @@ class Villain:
         columns: Columns = COLUMNS,
         **changes: Any,
     ) -> None:
-        made = Federation.local({"s": frame}, columns=columns, policy=policy)
+        made = Federation.local({"s": frame}, columns=columns, policy=granted(policy))
         self.site = members(made)["s"] if site is None else site
         self.run, self.columns, self.text = run, columns, settings(**changes)
         self.n_features = len(columns.features)
@@ -920,7 +921,7 @@ def planted() -> tuple[Any, list[Any]]:
         }
         for name in x
     }
-    made = federation_of(x, roles=roles)
+    made = federation_of(x, policy=GRANTED, roles=roles)
     columns = dataclasses.replace(made.columns, target="y", entity="entity", agent="agent")
     return dataclasses.replace(made, columns=columns), []
 

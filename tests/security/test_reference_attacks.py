@@ -41,6 +41,7 @@ from consilience.wire.codec import decode_message, encode_message, unpack
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
+from tests.granted import GRANTED, granted
 from tests.methods.test_meta_clustering import numbers
 from tests.methods.test_reference_averaging import (
     Tables,
@@ -79,7 +80,7 @@ def hostile(
 
     features = tuple(c for c in table.columns if c != "y")
     columns = Columns(features=features, target="y", levels={"y": levels} if levels else {})
-    federation = Federation.local({"s": table}, columns=columns, policy=policy)
+    federation = Federation.local({"s": table}, columns=columns, policy=granted(policy))
     learner = "logistic" if levels else "ridge"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Answered):
         patch.setattr(ReferenceAveraging, "coordinate", coordinate)
@@ -191,7 +192,7 @@ def planted_federation(kind: str) -> tuple[ReferenceAveraging, Any]:
         }
         for name in x
     }
-    federation = federation_of(x, roles=roles)
+    federation = federation_of(x, policy=GRANTED, roles=roles)
     columns = dataclasses.replace(federation.columns, target="y", id="id")
     made = {
         "ridge": ReferenceAveraging(estimator="ridge", max_rounds=3),

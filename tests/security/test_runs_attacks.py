@@ -25,6 +25,7 @@ from consilience.sites.policy import Policy
 from consilience.sites.row_content import row_content
 from consilience.sites.source import read_source
 from consilience.sites.study import Study
+from tests.granted import granted
 
 FEATURES = ("age", "pressure", "rate")
 LEAST = 10
@@ -181,7 +182,7 @@ def test_an_approval_is_of_the_parameters_too(
     )
     policy = Policy(preset="consortium", approved_studies=(study.hash(),))
     federation = Federation.local(
-        {"east": rows[:150], "west": rows[150:]}, columns=study.columns, policy=policy
+        {"east": rows[:150], "west": rows[150:]}, columns=study.columns, policy=granted(policy)
     )
     federation = dataclasses.replace(
         federation, study=study.hash(), study_text=study.canonical(), quorum=2

@@ -40,6 +40,7 @@ from consilience.wire.codec import decode_message, encode_message, unpack
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
+from tests.granted import granted
 from tests.methods.sparse_qda import draw, federation_over, labels, names
 from tests.methods.test_meta_clustering import numbers
 
@@ -63,7 +64,7 @@ class Villain:
         levels = study.get("levels", LEVELS)
         self.columns = Columns(features=features, target="y", levels={"y": levels})
         site = study.get("site")
-        made = Federation.local({"s": table}, columns=self.columns, policy=policy)
+        made = Federation.local({"s": table}, columns=self.columns, policy=granted(policy))
         self.site = members(made)["s"] if site is None else site
         self.run, self.p = run, len(self.columns.features)
         self.text = Settings(levels, float(study.get("holdout", 0.0))).to_json()

@@ -28,12 +28,12 @@ from consilience.testing.fakes import FakeEngine, scripted
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply, Request
 from tests.exchange.cases import CASES
+from tests.granted import GRANTED
 from tests.reference.told_moments import solved_counts
 
 Told = dict[Any, list[tuple[np.ndarray, float]]]
 """For each group of records: what a record at each point adds to a sum, and the sum."""
 P = 4
-GRANTED = Policy(foreign_models=True)
 """Limits of `strict`, at sites that judge models of others: it concerns no sum of columns."""
 POINTS = np.array(list(itertools.product((0.0, 1.0), repeat=P)))
 ONES = np.ones(len(POINTS))

@@ -70,6 +70,33 @@ def test_the_proposal() -> None:
     assert found.rare == {"stage": 1}
 
 
+@pytest.mark.parametrize("n_apart", [0, 1, 9, 10, 60])
+def test_a_column_that_hardly_differs_from_an_earlier_one_is_left_out(n_apart: int) -> None:
+    """Sums over one less sums over the other would be sums over the few that differ."""
+    rng = np.random.default_rng(5)
+    n = 400
+    apart = rng.permutation(n)[:n_apart]
+    table = pd.DataFrame({"age": rng.normal(60, 9, n).round(1)})
+    table["smoker"] = (rng.random(n) < 0.4).astype(int)
+    table["other"] = (rng.random(n) < 0.4).astype(int)
+    table["kind"] = rng.choice(["a", "b", "c"], n)
+    for name in ("age", "smoker", "kind"):
+        table[f"{name}2"] = table[name]
+    table.loc[apart, "age2"] += 1
+    table.loc[apart, "smoker2"] = 1 - table["smoker"][apart]
+    table["never"] = 1 - table["smoker2"]
+    table.loc[apart, "kind2"] = "d"
+    found = propose(read_source(table), SiteColumns(), 10)
+    few = n_apart < 10
+    gone = {"age2", "smoker2", "never"} if few else {"never"}
+    assert set(found.left_out) == gone, "of texts there are many in a sequence: a remark"
+    assert found.left_out["never"].startswith(f"as smoker{'2' * (not few)} in all but fewer than")
+    gone_by_level = [int((table["kind"][apart] == level).sum()) for level in "abc"]
+    assert set(found.alike) == ({"kind2"} if min(gone_by_level) < 10 else set())
+    remark = "# as kind in all but fewer than 10 rows: unless they are times"
+    assert (remark in found.to_toml()) is bool(found.alike)
+
+
 def test_the_proposal_is_lines_of_a_site_file(tmp_path: Path) -> None:
     TABLE.to_csv(tmp_path / "t.csv", index=False)
     file = tmp_path / "site.toml"

@@ -20,9 +20,12 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience import Columns, Federation, Preparation  # noqa: E402
+from consilience import Columns, Federation, Policy, Preparation  # noqa: E402
+from consilience.engines.local import LocalEngine  # noqa: E402
 from consilience.methods.ensemble_clustering import EnsembleClustering  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
+from consilience.sites.loaders import memory_site  # noqa: E402
+from consilience.sites.own_columns import SiteColumns  # noqa: E402
 from consilience.testing.fakes import members, with_fixed_secrets  # noqa: E402
 from examples.mvad.make_tables import STATES, months_of, read_paths  # noqa: E402
 from replications.ensemble_clustering.coded_sites import (  # noqa: E402
@@ -56,7 +59,10 @@ def coded(tables: dict[str, object]) -> CodedSites:
 def federated(tables: dict[str, object], months: tuple[str, ...], secret: int, k: int | str):
     """One run of the method with fixed secrets."""
     columns = Columns(sequence=months, levels={months[0]: STATES})
-    federation = Federation.local(tables, columns=columns, preparation=Preparation())
+    own = SiteColumns(offered={"*": STATES})
+    granted = Policy(foreign_models=True)
+    sites = [memory_site(name, table, granted, own=own) for name, table in tables.items()]
+    federation = Federation(LocalEngine(sites), columns, Preparation())
     for i, site in enumerate(members(federation).values()):
         with_fixed_secrets(site, 100 * secret + i)
     method = EnsembleClustering(n_clusters=k, model="markov-mixture", stability_pairs=0)

@@ -28,6 +28,7 @@ from consilience.engines.federation import Federation  # noqa: E402
 from consilience.estimators.latent_class_regressor import LatentClassRegressor  # noqa: E402
 from consilience.methods.base import Columns  # noqa: E402
 from consilience.methods.latent_class_regression import LatentClassRegression  # noqa: E402
+from consilience.sites.policy import Policy  # noqa: E402
 from examples.grouped_peers import entity_ridge, fit_mixed, pooled_ridge  # noqa: E402
 from replications.assisted_glm.study import Table, options  # noqa: E402
 from replications.latent_class_regression.real_data.setups import (  # noqa: E402
@@ -131,7 +132,7 @@ def federated(split: Split, seed: int, *, n_classes: int, policy: str) -> Predic
     federation = Federation.local(
         tables,
         columns=Columns(features=split.columns, target="y", entity="entity"),
-        policy=policy,
+        policy=Policy(preset=policy, foreign_models=True),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

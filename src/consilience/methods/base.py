@@ -620,7 +620,8 @@ class Method(ABC):
     accepts_missing : bool
         Whether its steps work with empty cells of the features, which a study then may keep.
     foreign_models : bool
-        Whether sites apply models that others made to their own rows: a policy must grant it.
+        Whether it tells what models that others made, or choose, say of a site's rows: a policy
+        must grant it.
     """
 
     name: ClassVar[str]

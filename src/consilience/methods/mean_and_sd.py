@@ -91,7 +91,10 @@ def deviations(
 ) -> tuple[Deviations, State]:
     """Sum the squared deviations from the pooled mean."""
     x = data.features
-    squares = aggregate((x - message.mean.value) ** 2, columns=x, coded=data.coded)
+    own = x.mean(axis=0)
+    # By way of the site's own mean: far from all rows, squares would round to few values.
+    terms = (x - own) ** 2 + (own - message.mean.value) ** 2
+    squares = aggregate(terms, columns=x, coded=data.coded)
     return Deviations(squares=squares), state
 
 

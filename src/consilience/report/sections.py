@@ -230,11 +230,15 @@ ROLES = {
 PREPARED = {
     ("missing", "refuse"): "A site with missing values in these columns does not take part.",
     ("missing", "complete-rows"): "Rows with a missing value in these columns take no part.",
-    ("missing", "aggregated-mean"): "Missing values are filled by the mean over all sites.",
+    (
+        "missing",
+        "aggregated-mean",
+    ): "Missing values are filled by the mean of the site's others.",
     (
         "missing",
         "indicator",
-    ): "Missing values are filled by the mean over all sites and marked by a column of their own.",
+    ): "Missing values are filled by the mean of the site's others and marked by a column "
+    "of their own.",
     ("missing", "keep"): "Missing values stay missing: the method works with such rows.",
     ("categorical", "treatment"): "Categories are coded 0/1 against the first level.",
     ("categorical", "onehot"): "Categories are coded 0/1, one column for each level.",

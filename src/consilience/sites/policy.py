@@ -51,7 +51,7 @@ class Policy:
         Whether the names of the site's own columns may leave, beside their coefficients (studies
         over columns, at the initiator).
     foreign_models : bool
-        Whether models that other parties made may be asked about the site's rows.
+        Whether others may be told what models that they made, or choose, say of the site's rows.
     max_models_per_row : int or None
         Models of others that may ever be asked about this data, for each of its rows; None is any
         number.
@@ -186,7 +186,7 @@ class Policy:
         """
         if method.foreign_models and not self.foreign_models:
             sentence = (
-                f"the policy does not let models of others be asked about the site's rows, as "
+                f"the policy lets nobody ask what models of his choice say of the site's rows, as "
                 f"method {method.name!r} does (its steward grants it by foreign_models)"
             )
             raise DisclosureError(sentence, public=sentence)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -518,20 +519,27 @@ def _two_runs(method: Method, federation: Federation, least: int) -> Outcome:
 
     asked = _with_rule(federation, "complete-rows")
     homes: dict[str, Any] = {}
-    used: list[frozenset[int]] = []
+    used: list[Counter[Any]] = []  # equal rows are as good as each other
+    held: list[Any] = []
     changes: tuple[Change, ...] = (dict, with_gaps, without_one, dict)
     for i, change in enumerate(changes):
-        tables = over_tables(asked, change)
+
+        def here(table: Table, change: Change = change) -> Table:
+            made = change(table)
+            held[:] = zip(*made.values(), strict=True)
+            return made
+
+        tables = over_tables(asked, here)
         for one, site in members(tables).items():
             site.home = homes.setdefault(one, site.home)
         with _rows_used(name) as rows:
             told(method, tables, run_id=f"run-{i}")
-        used += sorted(rows, key=sorted)
+        used += [Counter(held[row] for row in one) for one in sorted(rows, key=sorted)]
     if not used:
         return Outcome("blocked", "over tables of its rows the study is refused")
     for first, second in itertools.permutations(used, 2):
-        if 0 < len(first - second) < least:
-            return Outcome("open", f"two runs rest on rows that differ by {len(first - second)}")
+        if 0 < (apart := (first - second).total()) < least:
+            return Outcome("open", f"two runs rest on rows that differ by {apart}")
     return Outcome("blocked", f"any two runs rest on the same rows, or on rows {least} apart")
 
 

@@ -166,7 +166,10 @@ def test_a_small_number_of_missing_values_does_not_show(missing: int) -> None:
     reply = asked({"a": x})["a"]
     np.testing.assert_array_equal(reply.n.value, [40, rows])
     np.testing.assert_allclose(reply.means.value, np.nanmean(x, axis=0), rtol=1e-12)
-    np.testing.assert_allclose(reply.spreads.value, np.nanvar(x, axis=0), rtol=1e-12)
+    known = np.array([40, 40 - missing])
+    np.testing.assert_allclose(
+        reply.spreads.value, np.nanvar(x, axis=0) * known / [40, rows], rtol=1e-12
+    )
     assert reply.means.value.dtype == reply.spreads.value.dtype == np.float64
 
 
@@ -285,20 +288,21 @@ def test_pooled_moments_feed_the_preparation() -> None:
     np.testing.assert_allclose(finished.scaling[0], [m for m, _ in wanted], rtol=1e-12)
     np.testing.assert_allclose(finished.scaling[1], [m for m, _ in wanted], rtol=1e-12)
     np.testing.assert_allclose(finished.scaling[2], np.sqrt([v for _, v in wanted]), rtol=1e-12)
-    # Filled cells lie at the pooled mean; a site's rows with a value stand for others too, so the
-    # mean of all scaled rows is near zero but not zero.
-    fill, centre, scale = finished.scaling
-    rows = np.concatenate(list(given.values()))
-    scaled = (np.where(np.isnan(rows), fill, rows) - centre) / scale
+    # Cells are filled by the site's own mean. Where many are, only the others are in the pooled
+    # moments, so the mean of all scaled rows is near zero but not zero.
+    _, centre, scale = finished.scaling
+    rows = np.concatenate([np.where(np.isnan(x), np.nanmean(x, axis=0), x) for x in given.values()])
+    scaled = (rows - centre) / scale
     np.testing.assert_allclose(finished.result.mean, scaled.mean(axis=0), rtol=1e-10, atol=1e-13)
     np.testing.assert_allclose(finished.result.variance, scaled.var(axis=0), rtol=1e-10)
     assert (finished.result.n == len(rows)).all()
 
 
-def test_filled_rows_have_the_pooled_mean_where_nothing_is_missing_or_much() -> None:
-    """Then every value stands for itself and the mean of the scaled rows is zero."""
+def test_filled_rows_have_the_pooled_moments_where_nothing_or_little_is_missing() -> None:
+    """Then all rows are in the pooled moments, filled as they are used."""
     given = tables(gaps=True)
-    given = {name: given[name] for name in ("s1", "s3")} | {"whole": tables()["s2"]}
+    given = {name: given[name] for name in ("s0", "s2")} | {"whole": tables()["s1"]}
     preparation = Preparation(missing="aggregated-mean", standardize="pooled")
     finished = run(given, preparation=preparation)
     np.testing.assert_allclose(finished.result.mean, 0.0, atol=1e-13)
+    np.testing.assert_allclose(finished.result.variance, 1.0, rtol=1e-12)

@@ -125,11 +125,14 @@ def scale(own: bool = False) -> Scale:
 
 
 def test_missing_cells_are_filled_before_scaling() -> None:
-    data = SiteData(np.array([[np.nan, 2.0], [3.0, np.nan]]), ("a", "b"), np.arange(2))
+    """By the site's own mean, and by the pooled one in a column without values."""
+    data = SiteData(
+        np.array([[np.nan, np.nan], [3.0, np.nan], [4, np.nan]]), ("a", "b"), np.arange(3)
+    )
     done = transform(scale(), data)
-    np.testing.assert_array_equal(done.features, [[2.0, 0.0], [1.0, 1.0]])
-    np.testing.assert_array_equal(done.scaling, [[5, 6], [1, 2], [2, 4]])  # type: ignore[arg-type]
-    assert np.isnan(data.features).sum() == 2, "the rows that were read stay as they are"
+    np.testing.assert_array_equal(done.features, [[1.25, 1.0], [1.0, 1.0], [1.5, 1.0]])
+    np.testing.assert_array_equal(done.scaling, [[3.5, 6], [1, 2], [2, 4]])  # type: ignore[arg-type]
+    assert np.isnan(data.features).sum() == 4, "the rows that were read stay as they are"
 
 
 def test_a_site_that_missed_the_scaling_takes_part_no_more() -> None:

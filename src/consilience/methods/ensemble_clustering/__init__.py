@@ -255,6 +255,7 @@ class EnsembleClustering(Method):
     )
     Result = EnsembleClusteringResult
     predictor: ClassVar[Any] = EnsemblePredictor
+    foreign_models: ClassVar[bool] = True
 
     def validate(self) -> None:
         """Check the parameters; raise `ParameterError`."""

@@ -79,7 +79,8 @@ def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, 
         **given,
     )
     if np.isnan(block).any():
-        expected = [_expected(block[groups.of == group]) for group in range(groups.number)]
+        known = _without_few_gaps(block, limits.min_records)
+        expected = [_expected(known[groups.of == group]) for group in range(groups.number)]
         told = np.array(means.value)
         told[:, columns] = [mean for mean, _ in expected]
         means = replaced(means, told)
@@ -87,6 +88,16 @@ def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, 
         sums = np.array([upper for _, upper in expected])
         products = replaced(products, np.where(withheld, np.nan, sums))
     return means.withhold(hidden), products
+
+
+def _without_few_gaps(x: FloatArray, least: int) -> FloatArray:
+    """Put the column's mean where fewer than `least` of its values are missing, but some.
+
+    What is expected of a few rows, less the mean of the others that the phase `moments` tells, is
+    the rest of these rows (`docs/proofs/units.md`).
+    """
+    few = np.isnan(x).sum(axis=0) < least
+    return np.asarray(np.where(np.isnan(x) & few, np.nanmean(x, axis=0), x))
 
 
 def _expected(rows: FloatArray) -> tuple[FloatArray, FloatArray]:

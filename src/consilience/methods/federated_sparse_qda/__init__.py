@@ -178,6 +178,7 @@ class FederatedSparseQDA(Method):
     )
     Result = FederatedSparseQDAResult
     predictor: ClassVar[Any] = SparseQDAPredictor
+    foreign_models: ClassVar[bool] = True  # they are judged by held-out rows
 
     def __post_init__(self) -> None:
         for name in ("alphas", "priors"):

@@ -149,6 +149,7 @@ class EntryStudy(Method):
         "There is one site: without it the run stops, and goes on with it when it is asked again."
     )
     tolerates = {"search": "all"}  # noqa: RUF012  a constant of the class
+    foreign_models: ClassVar[bool] = True  # fits of somebody's choice, and what they found
     accepts_missing: ClassVar[bool] = True
     takes_triplets: ClassVar[bool] = True
 

@@ -9,11 +9,13 @@ moments.sums: Request       ->
 
 ``means`` are over the rows with a value, ``spreads`` are mean squared deviations from the *site's*
 mean, ``n`` says how many rows they stand for: the rows with a value, or all rows where only a few
-values are missing, since a small number of missing values is a small count. They are combined by
-the update of Chan, Golub and LeVeque (1983), pairwise in name order, which loses no digits when
-means are large. A column whose cell is small (or empty) or dominated at a site is withheld there,
-and of a category one more level where the others would tell of a small one; the pooled moment then
-comes from the other sites, and a note says so.
+values are missing, since a small number of missing values is a small count; ``spreads`` then count
+the site's mean for these, as `standardise` fills them. They are combined by the update of Chan,
+Golub and LeVeque (1983), pairwise in name order, which loses no digits when means are large.
+
+A column whose cell is small (or empty) or dominated at a site is withheld there, and of a category
+one more level where the others would tell of a small one; the pooled moment then comes from the
+other sites, and a note says so.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> t
     few = missing.sum(axis=0) < site.limits.min_records
     n = aggregate(np.where(missing & ~few, np.nan, 1.0))
     means = aggregate(x, mean=True)
-    spreads = aggregate((x - means.value) ** 2, mean=True)
+    spreads = aggregate(np.where(missing & few, 0.0, (x - means.value) ** 2), mean=True)
     # A column is released whole or not at all: its mean and its spread tell the same story.
     unsafe = unsafe_columns(x, limits=site.limits, coded=data.coded)
     for released in (n, means, spreads):

@@ -1,4 +1,4 @@
-"""Phase `standardise`: fill missing cells by pooled means and put columns on a common scale.
+"""Phase `standardise`: fill missing cells and put columns on a common scale.
 
 ==============================  ==================================================
 coordinator                     site
@@ -8,6 +8,11 @@ standardise.apply: Scale    ->  later steps receive the transformed rows
   own, fill, centre, scale
                             <-  Applied                               PUBLIC
 ==============================  ==================================================
+
+Nobody can check that the numbers are pooled moments, so rows are moved and filled such that made-up
+ones tell nothing (`docs/proofs/units.md`): a site fills by its own mean, and by the number that it
+is given only where it has no value; a column that is moved so far that values might become one is
+one value.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ class Scale:
         ("p",),
         audience="all",
         gaps=True,
-        doc="pooled means for missing cells; all gaps where these stay missing",
+        doc="pooled means for columns without values; all gaps where cells stay missing",
     )
     centre: Released = sends(Disclosure.AGGREGATE, ("p",), audience="all", doc="pooled means")
     scale: Released = sends(Disclosure.AGGREGATE, ("p",), audience="all", doc="pooled spread")
@@ -57,10 +62,11 @@ class Applied:
 
 
 _MOST = 1e30
+_FAR = 2.0**20
 
 
 def transform(message: Scale, data: SiteData) -> SiteData:
-    """Fill, centre and scale; without numbers to fill with, missing cells stay missing.
+    """Fill, centre and scale; where there are no numbers to fill with, missing cells stay.
 
     Raises
     ------
@@ -77,25 +83,48 @@ def transform(message: Scale, data: SiteData) -> SiteData:
     within_reason = (np.abs([np.where(kept, 0.0, fill), centre]) <= _MOST).all()
     if not within_reason or ((scale < 1 / _MOST) | (scale > _MOST)).any():
         raise ProtocolError(f"columns are moved and scaled by at most {_MOST:g}")
-    x = np.where(np.isnan(data.features), fill, data.features)
+    x, fill = _filled(data.features, fill)
     if message.own:
-        centre, scale = _own_units(x)
-    scaled = data.with_features((x - centre) / scale)
+        centre, spread = _own_units(x)
+        scale = _spread(spread)
+    scaled = data.with_features(_moved(x, centre) / scale)
     return dataclasses.replace(scaled, scaling=np.stack([fill, centre, scale]))
 
 
+def _filled(x: np.ndarray, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fill each column by its mean, or by the given number where it has no value at all.
+
+    Two runs that fill by other numbers would add up the rows in which a value is missing.
+    """
+    missing = np.isnan(x)
+    some = missing.any(axis=0) & ~missing.all(axis=0) & ~np.isnan(given)
+    fill = np.where(some, _own_units(x)[0], given)
+    return np.where(missing, fill, x), fill
+
+
+def _moved(x: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Columns less their centres; a column far from its centre is one value, its mean.
+
+    Floating-point numbers around 1e17 are 16 apart: a centre there would cut a column in two at a
+    place of one's choice, and two runs would tell who is between two such places.
+    """
+    mean, spread = _own_units(x)
+    far = np.abs(centre - mean) > _FAR * spread
+    return np.asarray(np.where(far & ~np.isnan(x), mean, x) - centre)
+
+
 def _own_units(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Centre and scale of each column over its values; 0 and 1 where it has none."""
+    """Mean and standard deviation of each column over its values; zeros where it has none."""
     known = ~np.isnan(x)
     if known.all():
-        return x.mean(axis=0), _spread(x.std(axis=0))
+        return x.mean(axis=0), x.std(axis=0)
     n = np.maximum(known.sum(axis=0), 1)
-    centre = np.where(known, x, 0.0).sum(axis=0) / n
-    squares = np.where(known, (x - centre) ** 2, 0.0).sum(axis=0)
-    return centre, _spread(np.sqrt(squares / n))
+    mean = np.where(known, x, 0.0).sum(axis=0) / n
+    squares = np.where(known, (x - mean) ** 2, 0.0).sum(axis=0)
+    return mean, np.sqrt(squares / n)
 
 
-@step("standardise.apply", transform=transform)
+@step("standardise.apply", transform=transform, once=True)
 def apply(message: Scale, data: SiteData, state: State, site: SiteContext) -> tuple[Applied, State]:
     """Confirm; the house applies the transform to what later steps receive.
 

@@ -196,6 +196,7 @@ class ReferenceAveraging(Method):
     )
     Result = ReferenceAveragingResult
     predictor: ClassVar[Any] = CollaborativePredictor
+    foreign_models: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "estimator", estimator_text(self.estimator))

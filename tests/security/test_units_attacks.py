@@ -1,0 +1,248 @@
+"""Made-up numbers by which a site moves, scales and fills its columns (`docs/proofs/units.md`)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from consilience import Columns, Federation, Preparation
+from consilience.methods.base import Ask
+from consilience.methods.federated_pca import FederatedPCA
+from consilience.methods.federated_pca.messages import Told, square_of
+from consilience.methods.mean_and_sd import Centre, MeanAndSD
+from consilience.methods.phases import standardise
+from consilience.sites import computing
+from consilience.testing.fakes import scripted
+from consilience.testing.table_attacks import told
+from consilience.wire.codec import decode_message
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+N, PERSON, AGE = 120, 7, 57.77
+Groups = list[tuple[float, np.ndarray, np.ndarray]]
+
+
+def people(lacking: int = 0) -> pd.DataFrame:
+    """Somebody whose age is known; of some people `lab` is missing."""
+    rng = np.random.default_rng(8)
+    table = pd.DataFrame(
+        {"age": rng.normal(60, 9, N).round(2), "lab": rng.normal(5, 1, N), "rate": 70.0}
+    )
+    table["rate"] += rng.normal(0, 5, N)
+    table.loc[PERSON, "age"] = AGE
+    table.loc[rng.permutation(N)[:lacking], "lab"] = np.nan
+    return table
+
+
+def told_groups(
+    table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, units: Sequence[tuple[Any, Any]]
+) -> Groups:
+    """What one strict site tells of groups of rows, in made-up units: fills and centres."""
+    p = table.shape[1]
+
+    def scaling(fill: Any, centre: Any) -> np.ndarray:
+        return np.stack([np.broadcast_to(one, p) for one in (fill, centre, 1.0)]).astype(float)
+
+    def made_up(ctx: Any) -> Generator[Ask, Any, np.ndarray]:
+        yield from standardise.moments(ctx)
+        for one in units[:-1]:
+            values = [relayed(line, Disclosure.AGGREGATE) for line in scaling(*one)]
+            yield Ask("standardise.apply", standardise.Scale(False, *values))
+        return scaling(*units[-1])
+
+    monkeypatch.setattr(standardise, "_scaling", made_up)
+    preparation = Preparation(missing="aggregated-mean", standardize="pooled")
+    federation = Federation.local(
+        {"s": table}, columns=Columns(features=tuple(table.columns)), preparation=preparation
+    )
+    replies = told(FederatedPCA(rank=1), scripted(federation))
+    messages = [decode_message(reply.message) for reply in replies.values() if reply.message]
+    (last,) = (one for one in messages if isinstance(one, Told))
+    kept = np.flatnonzero(~np.isnan(last.means.value[0]))
+    found: Groups = []
+    for n, means, line in zip(
+        last.counts.value, last.means.value, last.products.value, strict=True
+    ):
+        products = np.full((p, p), np.nan)
+        products[np.ix_(kept, kept)] = square_of(line, len(kept))
+        found.append((float(n), means, products))
+    return found
+
+
+def lab_of_the_person(monkeypatch: pytest.MonkeyPatch) -> float | None:
+    """Cut the ages below the person's and above it; the lab value is what differs."""
+    table = people()
+    age = np.sort(table["age"].to_numpy())
+    at = int(np.searchsorted(age, AGE))
+    below, above = (age[at - 1] + AGE) / 2, (AGE + age[at + 1]) / 2
+    high = 2.0**60  # numbers are 256 apart from here on, 128 below
+    first, second = (
+        told_groups(
+            table, monkeypatch, [(0.0, [cut - 128.0, 0, 0]), (0.0, [-high, 0, 0]), (0.0, 0.0)]
+        )
+        for cut in (below, above)
+    )
+    for (_, means, before), (_, _, after) in zip(first, second, strict=True):
+        if abs(before[0, 1] - after[0, 1]) > 1e-6:
+            return float(means[1] + (before[0, 1] - after[0, 1]) / 256)
+    return None
+
+
+def test_two_cuts_of_a_column_tell_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that were moved by 1e18 were cut in two: who is between two cuts was a difference.
+
+    A place of one's choice takes two moves, which a site does not make, and a column that is far
+    from its centre is one value. *Control*: without these rules two strict runs, in which each sum
+    rests on many people, tell the lab value of somebody whose age is known.
+    """
+    with pytest.raises(ValueError, match="not enough values"):  # no moments were told
+        lab_of_the_person(monkeypatch)
+    monkeypatch.setattr(computing, "_asked_once", lambda *_: {})
+    assert lab_of_the_person(monkeypatch) is None
+    monkeypatch.setattr(standardise, "_FAR", np.inf)
+    assert lab_of_the_person(monkeypatch) == pytest.approx(people()["lab"][PERSON], abs=1e-6)
+
+
+def test_many_steps_down_and_up_need_more_than_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By steps of 1e-30 a column gets where numbers are few, and so does the one step of a run.
+
+    *Control*: eleven steps down and up round ages to whole numbers of one's choice.
+    """
+    x = people().to_numpy()
+    centred = x[:, [0]] - x[:, [0]].mean()
+
+    def steps(number: int) -> np.ndarray:
+        found = centred
+        for scale in (1e30,) * number + (1e-30,) * number:
+            found = standardise._moved(found, np.zeros(1)) / scale
+        return found
+
+    np.testing.assert_allclose(steps(1), centred, rtol=1e-14)
+    assert np.unique(steps(11)).size == 1 or not np.allclose(steps(11), centred, rtol=1e-3)
+
+
+@pytest.mark.parametrize("height", [0.0, 1e3, 1e6])
+def test_columns_move_whole_or_are_one_value(height: float) -> None:
+    x = np.random.default_rng(2).normal(height, 1.0, (500, 1))
+    for power in range(-3, 30):
+        moved = standardise._moved(x, np.array([height + 10.0**power]))
+        lost = np.abs(moved - moved.mean() - (x - x.mean())).max()
+        assert lost < 1e-8 or np.unique(moved).size == 1, (power, lost)
+    assert lost > 1, "the last ones are one value"
+
+
+def over_the_missing(monkeypatch: pytest.MonkeyPatch, table: pd.DataFrame) -> np.ndarray:
+    """Number of rows without `lab`, and the sum of `rate` over them, by two made-up fills."""
+    found = []
+    for fill in (3.0, 7.0):
+        groups = told_groups(table, monkeypatch, [(fill, 0.0)])
+        lab = sum(n * means[1] for n, means, _ in groups)
+        product = sum(two[1, 2] + n * means[1] * means[2] for n, means, two in groups)
+        found.append((lab, product))
+    return np.asarray(np.subtract(found[1], found[0]) / 4.0)
+
+
+def test_a_made_up_fill_adds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty cells, filled by a number of somebody's choice, added up the rows that have them.
+
+    *Control*: where a site fills as it is told, two strict runs tell how many people lack a value
+    and the sum of another column over these three.
+    """
+    table = people(lacking=3)
+    np.testing.assert_allclose(over_the_missing(monkeypatch, table), 0.0, atol=1e-12)
+
+    def as_told(x: np.ndarray, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.where(np.isnan(x), given, x), given
+
+    monkeypatch.setattr(standardise, "_filled", as_told)
+    number, total = over_the_missing(monkeypatch, table)
+    assert number == pytest.approx(3, abs=1e-6)
+    assert total == pytest.approx(table["rate"][table["lab"].isna()].sum(), abs=1e-3)
+
+
+def test_few_missing_values_do_not_follow_from_what_is_told_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Moments of a column before and after its cells are filled are those of one column."""
+    table = people(lacking=3)
+    groups = told_groups(table, monkeypatch, [(0.0, 0.0)])
+    n = sum(n for n, _, _ in groups)
+    mean = sum(n * means[1] for n, means, _ in groups) / n
+    spread = sum(two[1, 1] + n * (means[1] - mean) ** 2 for n, means, two in groups) / n
+    preparation = Preparation(missing="aggregated-mean", standardize="pooled")
+    federation = Federation.local(
+        {"s": table}, columns=Columns(features=("age", "lab", "rate")), preparation=preparation
+    )
+    monkeypatch.undo()
+    scaling = FederatedPCA(rank=1).run(federation, seed=0).scaling
+    np.testing.assert_allclose(scaling[:, 1], [mean, mean, np.sqrt(spread)], rtol=1e-12)
+
+
+def rate_of_who_lacks_a_value(table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Somebody's rate, from what is expected of the missing `lab` in an honest run."""
+    table = table[["lab", "rate"]]
+    federation = scripted(
+        Federation.local(
+            {"s": table},
+            columns=Columns(features=("lab", "rate")),
+            preparation=Preparation(missing="keep", standardize="pooled"),
+        )
+    )
+    replies = told(FederatedPCA(rank=1), federation)
+    messages = [decode_message(reply.message) for reply in replies.values() if reply.message]
+    (last,) = (one for one in messages if isinstance(one, Told))
+    counts, means = last.counts.value, last.means.value
+    # On the scale of the run the mean of the values that are there is 0.
+    expected = counts @ means[:, 0]
+    products = [square_of(line, 2) for line in last.products.value]
+    guesses = [
+        means[g, 1] + (expected - means[g, 0]) * two[1, 1] / two[0, 1]
+        for g, two in enumerate(products)
+    ]
+    rate = table["rate"].to_numpy()
+    found = np.array(guesses) * rate.std() + rate.mean()
+    truth = float(rate[table["lab"].isna()][0])
+    return float(np.abs(found - truth).min())
+
+
+def test_what_is_expected_of_one_row_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moments of the largest likelihood add what the other columns say of a missing value.
+
+    *Control*: with one person's value missing, an honest run told another column of that person.
+    """
+    table = people(lacking=1)
+    table["lab"] += 0.1 * (table["rate"] - 70)
+    assert rate_of_who_lacks_a_value(table, monkeypatch) > 1
+    monkeypatch.setattr("consilience.methods.federated_pca.site._without_few_gaps", lambda x, n: x)
+    assert rate_of_who_lacks_a_value(table, monkeypatch) < 0.1  # of a spread of 5
+
+
+def test_a_made_up_mean_does_not_cut_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Squares about a point 1e17 away take two values, by which side of a place a row is on.
+
+    *Control*: of the rows as they are, one has another square than all others: that it is alone
+    made the site refuse.
+    """
+    table = people()
+    table.loc[PERSON, "lab"] = 8.5
+    x = table.to_numpy()
+
+    def told_squares(centre: float) -> np.ndarray:
+        federation = scripted(
+            Federation.local({"s": table}, columns=Columns(features=tuple(table.columns)))
+        )
+        made_up = Centre(mean=relayed(np.full(3, centre), Disclosure.AGGREGATE))
+        monkeypatch.setattr("consilience.methods.mean_and_sd.Centre", lambda mean: made_up)
+        replies = told(MeanAndSD(), federation)
+        last = decode_message(replies[max(replies)].message)
+        return np.asarray(last.squares.value)
+
+    for centre in (0.0, 1e3, 2.0**57):
+        wanted = len(x) * (x.var(axis=0) + (x.mean(axis=0) - centre) ** 2)
+        np.testing.assert_allclose(told_squares(centre), wanted, rtol=1e-13)
+    _, times = np.unique((x[:, 1] - 2.0**57) ** 2, return_counts=True)
+    assert sorted(times) == [1, N - 1]
