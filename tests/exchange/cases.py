@@ -240,7 +240,7 @@ def sites_with_gaps() -> Federation:
     rng = np.random.default_rng(12)
     tables = {s: np.where(rng.random(x.shape) < 0.1, np.nan, x) for s, x in TABLES.items()}
     rules = Preparation(missing="keep", standardize="pooled")
-    return federation_of(tables, roles=ROLES, preparation=rules)
+    return federation_of(tables, policy=GRANTED, roles=ROLES, preparation=rules)
 
 
 def pooled_components(rows: Mapping[str, SiteData]) -> dict[str, Any]:

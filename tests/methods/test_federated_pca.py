@@ -29,6 +29,7 @@ from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.envelope import Reply
 from consilience.wire.message import Disclosure
+from tests.granted import GRANTED
 from tests.reference.rest_of_row import squared_errors
 from tests.wire.replies import refusal
 
@@ -328,7 +329,7 @@ def test_simulation_protects_nothing() -> None:
 def test_rows_with_gaps() -> None:
     """A tenth of the cells is missing: the components are nearly those of all cells."""
     tables = holes(TABLES, 0.1)
-    finished = run(tables, preparation=keeping())
+    finished = run(tables, preparation=keeping(), policy=GRANTED)
     found, whole = finished.result, run().result
     assert found.rank == RANK and found.missing_kept
     angles = np.linalg.svd(found.components @ whole.components.T)[1]
@@ -352,7 +353,7 @@ def test_rows_with_gaps() -> None:
 def test_gaps_on_one_scale_and_empty_rows() -> None:
     tables = holes(TABLES, 0.1)
     tables["b"][:3] = np.nan
-    finished = run(tables, preparation=keeping("pooled"))
+    finished = run(tables, preparation=keeping("pooled"), policy=GRANTED)
     assert finished.result.rank == RANK
     scores = finished.site("b").values("component_2")
     assert (scores[:3] == 0).all() and np.isnan(finished.site("b").values("residual")[:3]).all()
@@ -367,7 +368,7 @@ def test_gaps_nobody_may_count() -> None:
     """A single missing cell changes what leaves by one row at most, and no number tells of it."""
     tables = {s: x.copy() for s, x in TABLES.items()}
     tables["a"][7, 3] = np.nan
-    federation = federation_of(tables, preparation=keeping())
+    federation = federation_of(tables, preparation=keeping(), policy=GRANTED)
     reply = told(federation)["a"]
     assert reply.counts.value.tolist() == [60] * 5
     assert np.isfinite(reply.means.value).all() and np.isfinite(reply.products.value).all()
@@ -377,10 +378,10 @@ def test_columns_with_few_values() -> None:
     """Fifteen columns ask for thirty values of each in a group."""
     tables = {s: x.copy() for s, x in TABLES.items()}
     tables["c"][:160, 2] = np.nan
-    found = run(tables, preparation=keeping()).result
+    found = run(tables, preparation=keeping(), policy=GRANTED).result
     assert found.groups_by_site.tolist()[:2] == [5, 5] and found.groups_by_site[2] < 5
     tables["c"][:295, 2] = np.nan
-    found = run(tables, preparation=keeping()).result
+    found = run(tables, preparation=keeping(), policy=GRANTED).result
     assert found.withheld == ("x2",)
 
 

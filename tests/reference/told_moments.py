@@ -36,10 +36,18 @@ def alone(column: np.ndarray) -> tuple[int, float]:
         return 0, share
     if len(values) in (2, 3):
         return min(counts), share
+    fewest = min(int((column != usual_point(column)).sum()), elsewhere(column))
     if len(values) == 4:
-        even = abs(values[0] + values[3] - values[1] - values[2]) <= 1e-9 * max(map(abs, values))
-        return (min(counts[0] + counts[3], counts[1] + counts[2]) if even else len(column)), share
-    return int((column != usual_point(column)).sum()), share
+        apart = abs(values[0] + values[3] - values[1] - values[2])
+        pairs = counts[0] + counts[3], counts[1] + counts[2]
+        fewest = min(fewest, *pairs) if apart <= 1e-9 * max(map(abs, values)) else fewest
+    return fewest, share
+
+
+def elsewhere(column: np.ndarray) -> int:
+    """Fewest records that differ from a value that several have."""
+    away = [int((column != v).sum()) for v in set(column.tolist()) if (column == v).sum() > 1]
+    return min(away, default=len(column))
 
 
 def withheld(x: np.ndarray, least: int, most: float, coded: Sequence[Coded]) -> list[bool]:
@@ -92,8 +100,7 @@ def number_with_levels(column: np.ndarray, levels: list[np.ndarray], most: float
     middle = usual_point(column)
     for level in levels:
         own = column[level]
-        usual = int((own == np.median(own)).sum())
-        fewest = min(fewest, len(own) - (usual if usual > 1 else 0), int((own != middle).sum()))
+        fewest = min(fewest, elsewhere(own), int((own != middle).sum()))
         sizes = np.abs(own - middle)
         if sizes.sum() > 0 and sizes.max() / sizes.sum() > most:
             return 0
@@ -105,6 +112,19 @@ def number_with_levels(column: np.ndarray, levels: list[np.ndarray], most: float
             for low, high in ((values[0], values[2]), (values[2], values[0])):
                 both = ((column == low) & (signs > 0)) | ((column == high) & (signs < 0))
                 fewest = min(fewest, int(both.sum()))
+    return fewest
+
+
+def off_both(first: np.ndarray, second: np.ndarray) -> int:
+    """Fewest records that differ from a value that several have in one, and any value in the other.
+
+    Their products about these two values are all that a sum of products tells.
+    """
+    fewest = len(first)
+    for b in set(first.tolist()):
+        if (first == b).sum() > 1:
+            for a in set(second.tolist()):
+                fewest = min(fewest, int(((first != b) & (second != a)).sum()))
     return fewest
 
 
@@ -125,6 +145,7 @@ def unsafe_moments(
             ruled = sizes.sum() > 0 and sizes.max() / sizes.sum() > most
             small = centre is usual_point and (product != 0).sum() < least
             found[i, j] |= ruled or small
+        found[i, j] |= off_both(x[:, i], x[:, j]) < least or off_both(x[:, j], x[:, i]) < least
         found[j, i] = found[i, j]
     for j in numbers:
         for columns, levels in few:

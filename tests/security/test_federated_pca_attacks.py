@@ -33,6 +33,7 @@ from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
+from tests.granted import GRANTED
 
 Array = NDArray[np.float64]
 N, P = 300, 15
@@ -379,7 +380,7 @@ def test_no_count_of_missing_cells_leaves() -> None:
     for holes in (0, 1, 30):
         table = table_of()
         table.iloc[:holes, 2] = np.nan
-        counts, sums = Villain(site_of(table), "one", missing="keep").moments(5)
+        counts, sums = Villain(site_of(table, GRANTED), "one", missing="keep").moments(5)
         told.append(counts)
         assert np.isfinite(sums).all()
         assert (N - table["x2"].isna().sum() != N) == (holes > 0)

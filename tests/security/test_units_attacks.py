@@ -10,17 +10,20 @@ import pandas as pd
 import pytest
 
 from consilience import Columns, Federation, Preparation
-from consilience.methods.base import Ask
+from consilience.exceptions import QuorumError
+from consilience.methods.base import Ask, Method
 from consilience.methods.federated_pca import FederatedPCA
 from consilience.methods.federated_pca.messages import Told, square_of
-from consilience.methods.mean_and_sd import Centre, MeanAndSD
-from consilience.methods.phases import standardise
+from consilience.methods.mean_and_sd import Centre, MeanAndSD, SumsRequest
+from consilience.methods.phases import moments, standardise
 from consilience.sites import computing
+from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
 from consilience.testing.table_attacks import told
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+from tests.granted import GRANTED
 
 N, PERSON, AGE = 120, 7, 57.77
 Groups = list[tuple[float, np.ndarray, np.ndarray]]
@@ -57,7 +60,10 @@ def told_groups(
     monkeypatch.setattr(standardise, "_scaling", made_up)
     preparation = Preparation(missing="aggregated-mean", standardize="pooled")
     federation = Federation.local(
-        {"s": table}, columns=Columns(features=tuple(table.columns)), preparation=preparation
+        {"s": table},
+        columns=Columns(features=tuple(table.columns)),
+        preparation=preparation,
+        policy=GRANTED,
     )
     replies = told(FederatedPCA(rank=1), scripted(federation))
     messages = [decode_message(reply.message) for reply in replies.values() if reply.message]
@@ -175,7 +181,10 @@ def test_few_missing_values_do_not_follow_from_what_is_told_before(
     spread = sum(two[1, 1] + n * (means[1] - mean) ** 2 for n, means, two in groups) / n
     preparation = Preparation(missing="aggregated-mean", standardize="pooled")
     federation = Federation.local(
-        {"s": table}, columns=Columns(features=("age", "lab", "rate")), preparation=preparation
+        {"s": table},
+        columns=Columns(features=("age", "lab", "rate")),
+        preparation=preparation,
+        policy=GRANTED,
     )
     monkeypatch.undo()
     scaling = FederatedPCA(rank=1).run(federation, seed=0).scaling
@@ -190,6 +199,7 @@ def rate_of_who_lacks_a_value(table: pd.DataFrame, monkeypatch: pytest.MonkeyPat
             {"s": table},
             columns=Columns(features=("lab", "rate")),
             preparation=Preparation(missing="keep", standardize="pooled"),
+            policy=GRANTED,
         )
     )
     replies = told(FederatedPCA(rank=1), federation)
@@ -221,11 +231,67 @@ def test_what_is_expected_of_one_row_is_not_told(monkeypatch: pytest.MonkeyPatch
     assert rate_of_who_lacks_a_value(table, monkeypatch) < 0.1  # of a spread of 5
 
 
+RULES = [
+    (MeanAndSD(), "aggregated-mean"),
+    (MeanAndSD(), "indicator"),
+    (FederatedPCA(rank=1), "aggregated-mean"),
+    (FederatedPCA(rank=1), "indicator"),
+    (FederatedPCA(rank=1), "keep"),
+]
+
+
+def prepared(table: pd.DataFrame, missing: Any, **settings: Any) -> Federation:
+    return scripted(
+        Federation.local(
+            {"s": table},
+            columns=Columns(features=tuple(table.columns)),
+            preparation=Preparation(missing=missing),
+            **settings,
+        )
+    )
+
+
+@pytest.mark.parametrize(("method", "missing"), RULES)
+def test_empty_cells_are_filled_or_kept_by_the_same_grant(method: Method, missing: Any) -> None:
+    """It is the study's rule that counts: the answer is the same for every table."""
+    for lacking in (0, 3, 30):
+        with pytest.raises(QuorumError, match="lets no study fill or keep empty cells"):
+            method.run(prepared(people(lacking), missing))
+    Policy(preset="simulation").check_method(type(method), Preparation(missing=missing))
+    GRANTED.check_method(type(method), Preparation(missing=missing))
+    for allowed in ("refuse", "complete-rows"):
+        Policy().check_method(type(method), Preparation(missing=allowed))
+
+
+def test_with_the_grant_few_empty_cells_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of a column before its cells are filled, and the moments: why there is the grant.
+
+    The steward's page and docs/proofs/units.md say so.
+    """
+    table = people(lacking=3)
+    found: list[float] = []
+
+    def unprepared(ctx: Any) -> Generator[Ask, Any, None]:
+        yield from ()
+
+    def out_of_order(self: MeanAndSD, ctx: Any) -> Generator[Ask, Any, Any]:
+        mean = (yield Ask("moments.sums", moments.Request()))["s"].means.value
+        sums = (yield Ask("sums", SumsRequest()))["s"].totals.value
+        found.append(N - sums[1] / mean[1])
+        raise QuorumError("it has what it wanted")
+
+    monkeypatch.setattr(standardise, "standardise", unprepared)
+    monkeypatch.setattr(MeanAndSD, "coordinate", out_of_order)
+    for settings in ({}, {"policy": GRANTED}):
+        told(MeanAndSD(), prepared(table, "aggregated-mean", **settings))
+    assert found == [pytest.approx(3.0)]
+
+
 def test_a_made_up_mean_does_not_cut_squares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Squares about a point 1e17 away take two values, by which side of a place a row is on.
 
     *Control*: of the rows as they are, one has another square than all others: that it is alone
-    made the site refuse.
+    made the site refuse. Now what is told is, to the last digit, a function of what is told anyway.
     """
     table = people()
     table.loc[PERSON, "lab"] = 8.5

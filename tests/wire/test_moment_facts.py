@@ -35,6 +35,19 @@ def table(seed: int, kind: str) -> tuple[np.ndarray, Codes]:
             Coded((0, 1, 2), False),
             Coded((3, 4), False),
         ]
+    if kind == "spikes":  # of fewer rows too, and values that nearly half of them have
+        n = int(rng.integers(10, 60))
+        first = rng.random(n) < 0.5
+        some = rng.permutation(n) < rng.integers(3, 13)
+        age = rng.integers(50, 60, size=n).astype(float)
+        return np.c_[
+            np.where(first & ~some, 0.0, rng.normal(5, 1, n)),
+            np.where(first | some, rng.normal(5, 1, n), 0.0),
+            np.where(rng.random(n) < 0.75, 1.0, rng.choice([2.5, 3.0, 7.0], size=n)),
+            age,
+            rng.normal(size=n),
+            rng.random(n) < 0.5,
+        ], []
     three, four = rng.integers(3, size=n) * 2.0 - 1, rng.integers(4, size=n) * 0.5
     often = np.where(rng.random(n) < 0.8, 0.0, rng.normal(size=n))
     heavy = rng.standard_t(1.5, size=n)
@@ -44,7 +57,7 @@ def table(seed: int, kind: str) -> tuple[np.ndarray, Codes]:
     return np.c_[binary[:, :2], numbers, onehot], [Coded((7, 8, 9, 10), True)]
 
 
-KINDS = ("binary", "category", "two categories", "numbers", "mixed")
+KINDS = ("binary", "category", "two categories", "numbers", "spikes", "mixed")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,6 +73,31 @@ def test_it_is_the_textbook_judgement(kind: str) -> None:
             np.testing.assert_array_equal(alone, withheld(x, least, 0.3, coded))
             told, hidden = told + int((~found).sum()), hidden + int(found.sum())
     assert told and hidden
+
+
+def test_the_sum_over_those_who_are_not_at_a_shared_value() -> None:
+    """Medians beside a spike hid that few are off it: of one column, of a product, in a level.
+
+    *Control*: with ten people off the spike, or ten off both, these leave.
+    """
+    rng = np.random.default_rng(3)
+    for few, hidden in ((9, True), (10, False)):
+        halves = np.r_[np.zeros(few), rng.normal(5, 1, few)]
+        assert unsafe_columns(halves[:, None], limits=LIMITS).tolist() == [hidden]
+        uneven = np.r_[np.zeros(90), np.resize([1.0, 2.5, 7.0], few)]
+        assert unsafe_columns(uneven[:, None], limits=Limits(10, 0.9)).tolist() == [hidden]
+        # Doses of two drugs: nobody's are at the medians, few have both.
+        dose = rng.normal(5, 1, (200 + few, 2))
+        dose[:100, 0] = dose[100:200, 1] = 0.0
+        assert (np.median(dose, axis=0) > 0).all()
+        found = moment_facts(dose, limits=LIMITS).unsafe
+        assert found.tolist() == [[False, hidden], [hidden, False]]
+        # A level of two times as many people, half of whom have one value.
+        level = np.arange(100) < 2 * few
+        number = rng.normal(5, 1, 100)
+        number[:few] = 0.0
+        found = moment_facts(np.c_[level, number], limits=LIMITS).unsafe
+        assert found.tolist() == [[False, hidden], [hidden, False]]
 
 
 def told_functions(points: np.ndarray, unsafe: np.ndarray) -> list[np.ndarray]:

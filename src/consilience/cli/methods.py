@@ -47,6 +47,9 @@ def methods(
     if with_gaps:
         console.heading('With missing cells: [preparation] missing = "keep"')
         console.say(", ".join(with_gaps), indent=2)
+    console.heading("Under strict, with foreign_models = true in the site's [policy]")
+    console.say(", ".join(one for one, kind in found.items() if kind.foreign_models), indent=2)
+    console.say("So are empty cells that a study fills or keeps, with any method.", indent=2)
 
 
 def _show(kind: type[Method]) -> None:
@@ -56,6 +59,8 @@ def _show(kind: type[Method]) -> None:
         console.say(f"Takes the table of one site. For several sites: {kind.several}.")
     if kind.accepts_missing:
         console.say('Works with missing cells: [preparation] missing = "keep".')
+    if kind.foreign_models:
+        console.say("Under strict a site grants it: foreign_models = true in its [policy].")
     console.heading("Parameters, for [parameters] of a study file")
     docs = parameter_docs(inspect.getdoc(kind) or "")
     shown = dataclasses.fields(kind)  # type: ignore[arg-type]

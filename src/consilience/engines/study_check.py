@@ -185,7 +185,7 @@ def _check(
     kinds: dict[str, str] = {}
     try:
         policy = Policy.from_settings(file.policy)
-        policy.check_method(type(method))
+        policy.check_method(type(method), study.preparation)
         table = read_source(file.source, file.base)
         columns = file.columns.merged(study.columns, study.partition)
         schema = wide_schema(table, columns, file.columns)

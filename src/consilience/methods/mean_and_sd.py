@@ -41,7 +41,7 @@ from consilience.methods.base import (
     step,
 )
 from consilience.methods.result import Result
-from consilience.wire.disclosure import Released, aggregate, count, relayed
+from consilience.wire.disclosure import Released, aggregate, count, relayed, replaced
 from consilience.wire.message import Disclosure, message, sends
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ def deviations(
     """Sum the squared deviations from the pooled mean."""
     x = data.features
     own = x.mean(axis=0)
-    # By way of the site's own mean: far from all rows, squares would round to few values.
-    terms = (x - own) ** 2 + (own - message.mean.value) ** 2
-    squares = aggregate(terms, columns=x, coded=data.coded)
-    return Deviations(squares=squares), state
+    # About the site's own mean, and moved: rounding far away would depend on single rows.
+    squares = aggregate((x - own) ** 2, columns=x, coded=data.coded)
+    moved = squares.value + len(x) * (own - message.mean.value) ** 2
+    return Deviations(squares=replaced(squares, moved)), state
 
 
 @dataclass(frozen=True, eq=False)

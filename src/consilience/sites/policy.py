@@ -13,7 +13,7 @@ from consilience.wire.disclosure import Limits
 from consilience.wire.message import Disclosure
 
 if TYPE_CHECKING:
-    from consilience.methods.base import Method
+    from consilience.methods.base import Method, Preparation
 
 Preset = Literal["strict", "consortium", "simulation"]
 
@@ -51,7 +51,8 @@ class Policy:
         Whether the names of the site's own columns may leave, beside their coefficients (studies
         over columns, at the initiator).
     foreign_models : bool
-        Whether others may be told what models that they made, or choose, say of the site's rows.
+        Whether others may be told what models that they made, or choose, say of the site's rows,
+        and of rows with empty cells that a study fills or keeps.
     max_models_per_row : int or None
         Models of others that may ever be asked about this data, for each of its rows; None is any
         number.
@@ -177,19 +178,29 @@ class Policy:
             return self.per_record
         return True
 
-    def check_method(self, method: type[Method]) -> None:
-        """Check that a method asks for nothing that the policy lets no study do.
+    def check_method(self, method: type[Method], preparation: Preparation | None = None) -> None:
+        """Check that a method, with this preparation, asks for nothing that no study may do here.
 
         Raises
         ------
         DisclosureError
         """
-        if method.foreign_models and not self.foreign_models:
+        if self.foreign_models or method.partition == "columns":
+            return
+        missing = "refuse" if preparation is None else preparation.missing
+        if method.foreign_models:
             sentence = (
                 f"the policy lets nobody ask what models of his choice say of the site's rows, as "
                 f"method {method.name!r} does (its steward grants it by foreign_models)"
             )
-            raise DisclosureError(sentence, public=sentence)
+        elif missing not in ("refuse", "complete-rows"):
+            sentence = (
+                "the policy lets no study fill or keep empty cells: set [preparation] missing to "
+                '"complete-rows" (or its steward grants it by foreign_models)'
+            )
+        else:
+            return
+        raise DisclosureError(sentence, public=sentence)
 
     def revealed_limit(self, rank: int) -> int:
         """Directions that may ever be known of columns of this rank."""

@@ -467,7 +467,9 @@ class Site:
         message = decode_message(request.message, max_bytes=self.policy.max_message_bytes)
         if not isinstance(message, opening.Open):
             raise WireError("a run was opened with another message")
-        check_missing(get_method(request.method), message.settings()[1])
+        method, (_, preparation) = get_method(request.method), message.settings()
+        check_missing(method, preparation)
+        self.policy.check_method(method, preparation)
         data = self._load(message, request.run, opens=True)
         self._keep(request.run, request.message, (), data)
         return data

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from consilience.wire.cell_facts import product_facts
 from consilience.wire.evidence import Limits
+from consilience.wire.usual_values import about, off_both, others
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -30,6 +31,8 @@ BoolArray = NDArray[np.bool_]
 MOST_LEVELS = 5
 """Ways to part the levels of a category in two grow with 2 to their number: 15 at five."""
 _ROUNDING = 1e-9
+_ANY_LIMIT = 1 << 11
+"""Where the policy is not known: no site asks for more records than that."""
 
 
 class Coded(NamedTuple):
@@ -96,7 +99,7 @@ def column_facts(x: FloatArray, coded: Sequence[Coded] = ()) -> tuple[IntArray, 
         At least 1. For levels of a category those of the level, and of the level that is left out.
     share : (p,) array
     """
-    records, share = _by_itself(x)
+    records, share = _by_itself(x, _ANY_LIMIT)
     for group in coded:
         rest = _rest(x, group.columns)
         if not (group.whole and not rest.any()):
@@ -113,7 +116,7 @@ def unsafe_columns(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()
     """
     if not len(x):
         return np.ones(x.shape[1], dtype=bool)
-    return _withheld(x, *_by_itself(x), limits, coded)
+    return _withheld(x, *_by_itself(x, limits.min_records), limits, coded)
 
 
 def _withheld(
@@ -149,12 +152,12 @@ def _high(part: FloatArray) -> BoolArray:
         return np.asarray((part == top) & (low < top)).reshape(part.shape)
 
 
-def _by_itself(x: FloatArray) -> tuple[IntArray, FloatArray]:
+def _by_itself(x: FloatArray, least: int) -> tuple[IntArray, FloatArray]:
     n, p = x.shape
     records, share = np.ones(p, dtype=np.int64), np.zeros(p)
     if not n:
         return records, share
-    for away in _about(x):
+    for away in about(x):
         size = np.abs(np.where(np.isnan(x), 0.0, away))
         peak = size.max(axis=0)
         # In units of the largest, so that no square can overflow.
@@ -165,31 +168,12 @@ def _by_itself(x: FloatArray) -> tuple[IntArray, FloatArray]:
         share = np.maximum(share, each)
         records = (size > 0).sum(axis=0)  # those about the median, which comes last
     for j in range(p):
+        number, most = others(x[:, j], least)
+        records[j] = min(records[j], number - (most if most > 1 else 0))
         values, counts = _values(x[:, j])
         if values is not None:
-            records[j] = _fewest(values, counts)
+            records[j] = min(records[j], _fewest(values, counts))
     return np.maximum(records, 1), share
-
-
-def _about(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Columns about their means and about their medians; one without any value is all gaps.
-
-    Where one record alone lies at the median, what is taken is halfway to the next one: only a
-    value that several records share is a usual one.
-    """
-    gaps = np.isnan(x)
-    known = np.where(gaps.all(axis=0), 0.0, x)
-    # A column with an infinite value is no number about its mean: it is withheld.
-    with np.errstate(invalid="ignore"):
-        if gaps.any():
-            mean, middle = np.nanmean(known, axis=0), np.nanmedian(known, axis=0)
-        else:
-            mean, middle = x.mean(axis=0), np.median(x, axis=0)
-        single = (x == middle).sum(axis=0) == 1
-        above = np.where(x > middle, x, np.inf).min(axis=0, initial=np.inf)
-        moved = single & np.isfinite(above)
-        middle = np.where(moved, middle / 2 + np.where(moved, above, 0.0) / 2, middle)
-        return x - mean, x - middle
 
 
 def _values(column: FloatArray) -> tuple[FloatArray | None, IntArray]:
@@ -240,7 +224,7 @@ def moment_facts(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) 
     least = limits.min_records
     if least <= 1:
         return _by_shares(x, seen, limits)
-    own, own_share = _by_itself(x)
+    own, own_share = _by_itself(x, least)
     alone = _withheld(x, own, own_share, limits, coded)
     few = _Few.of(x, coded, alone)
     records, share = few.facts(x, limits)
@@ -255,7 +239,7 @@ def moment_facts(x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = ()) 
 
 def _by_shares(x: FloatArray, seen: FloatArray, limits: Limits) -> MomentFacts:
     """What is left of the rule where a single record may be told of."""
-    centred, middle = _about(x)
+    centred, middle = about(x)
     records, share = product_facts(centred)
     share = np.maximum(share, product_facts(middle)[1])
     unsafe = ~(share <= limits.max_share) | (seen.T @ seen == 0)
@@ -326,9 +310,12 @@ class _Few:
         records, share = np.ones((p, p), dtype=np.int64), np.zeros((p, p))
         of, places = self.of_column, self.places
         order, first = np.concatenate([self.numbers, places]), len(self.numbers)
-        centred, middle = _about(x[:, order])
+        centred, middle = about(x[:, order])
         _, shares = product_facts(centred, first)
         rows, also = product_facts(middle, first)
+        rows[:first, :first] = np.minimum(
+            rows[:first, :first], off_both(x[:, self.numbers], limits.min_records)
+        )
         records[np.ix_(order, order)] = rows
         share[np.ix_(order, order)] = np.maximum(shares, also)
         if not self.columns:
@@ -378,9 +365,8 @@ class _Few:
                 continue
             for level in range(m):
                 own = numbers[self.levels[:, level] > 0, r]
-                own = own[~np.isnan(own)]
-                usual = int((own == np.median(own)).sum()) if len(own) else 0
-                counts[r, level] = min(counts[r, level], len(own) - (usual if usual > 1 else 0))
+                number, most = others(own, limits.min_records)
+                counts[r, level] = min(counts[r, level], number - (most if most > 1 else 0))
         rows = np.minimum.reduceat(counts, self.starts[:-1], axis=1)
         return rows, np.maximum.reduceat(share, self.starts[:-1], axis=1)
 

@@ -23,6 +23,7 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import FakeEngine, federation_of, scripted
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply
+from tests.granted import GRANTED
 from tests.reference.moments_naive import moments_of_sites, pooled_moments, rows_behind
 
 
@@ -283,7 +284,7 @@ def test_a_policy_of_its_own_at_each_limit() -> None:
 def test_pooled_moments_feed_the_preparation() -> None:
     given = tables(gaps=True)
     preparation = Preparation(missing="aggregated-mean", standardize="pooled")
-    finished = run(given, preparation=preparation)
+    finished = run(given, preparation=preparation, policy=GRANTED)
     wanted = [moments_of_sites([x[:, j] for x in given.values()])[1:] for j in range(3)]
     np.testing.assert_allclose(finished.scaling[0], [m for m, _ in wanted], rtol=1e-12)
     np.testing.assert_allclose(finished.scaling[1], [m for m, _ in wanted], rtol=1e-12)
@@ -303,6 +304,6 @@ def test_filled_rows_have_the_pooled_moments_where_nothing_or_little_is_missing(
     given = tables(gaps=True)
     given = {name: given[name] for name in ("s0", "s2")} | {"whole": tables()["s1"]}
     preparation = Preparation(missing="aggregated-mean", standardize="pooled")
-    finished = run(given, preparation=preparation)
+    finished = run(given, preparation=preparation, policy=GRANTED)
     np.testing.assert_allclose(finished.result.mean, 0.0, atol=1e-13)
     np.testing.assert_allclose(finished.result.variance, 1.0, rtol=1e-12)

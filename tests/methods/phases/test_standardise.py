@@ -27,6 +27,7 @@ from consilience.sites.policy import Policy
 from consilience.testing.fakes import federation_of, scripted
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+from tests.granted import GRANTED
 from tests.methods.phases.test_moments import OnlyMoments
 
 RNG = np.random.default_rng(11)
@@ -106,7 +107,7 @@ def test_columns_that_mark_missing_cells_stop_no_study(gaps: int) -> None:
     for name, x in TABLES.items():
         tables[name] = pd.DataFrame(x, columns=["x0", "x1"])
         tables[name].loc[: gaps - 1, "x1"] = np.nan
-    settings: Any = {"preparation": Preparation(missing="indicator")}
+    settings: Any = {"preparation": Preparation(missing="indicator"), "policy": GRANTED}
     features = Columns(features=("x0", "x1"))
     finished = OnlyScaled().run(Federation.local(tables, columns=features, **settings), seed=0)
     told = [name for name in ("x0", "x1") if f"column {name}_missing (" in str(finished.notes)]
@@ -196,7 +197,7 @@ def with_gaps() -> dict[str, np.ndarray]:
 def test_kept_cells_stay_empty_and_scales_are_of_the_others() -> None:
     tables = with_gaps()
     pooled = np.concatenate(list(tables.values()))
-    federation = federation_of(tables, preparation=keeping("pooled"))
+    federation = federation_of(tables, preparation=keeping("pooled"), policy=GRANTED)
     finished = WithGaps().run(federation, seed=0)
     np.testing.assert_allclose(finished.result.mean, 0, atol=1e-13)
     np.testing.assert_allclose(finished.result.variance, 1, rtol=1e-12)
@@ -219,7 +220,7 @@ def test_kept_cells_and_own_scales() -> None:
 
 
 def test_a_method_that_needs_every_cell_refuses_to_keep_gaps() -> None:
-    federation = federation_of(TABLES, preparation=keeping("none"))
+    federation = federation_of(TABLES, preparation=keeping("none"), policy=GRANTED)
     with pytest.raises(StudyError, match="needs a value in every cell"):
         MeanAndSD().run(federation, seed=0)
 
@@ -232,7 +233,7 @@ def test_a_site_refuses_too(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (engine, prepare):
         monkeypatch.setattr(module, "check_missing", lambda *_: None)
     with pytest.raises(QuorumError, match="needs a value in every cell"):
-        MeanAndSD().run(federation_of(TABLES, preparation=keeping("none")), seed=0)
+        MeanAndSD().run(federation_of(TABLES, preparation=keeping("none"), policy=GRANTED), seed=0)
     original = standardise._scaling
 
     def filling(ctx: Any) -> Any:
@@ -240,7 +241,9 @@ def test_a_site_refuses_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(standardise, "_scaling", filling)
     with pytest.raises(QuorumError, match="as the study's preparation says"):
-        WithGaps().run(federation_of(with_gaps(), preparation=keeping("pooled")), seed=0)
+        WithGaps().run(
+            federation_of(with_gaps(), preparation=keeping("pooled"), policy=GRANTED), seed=0
+        )
 
 
 @pytest.mark.parametrize("part", ["fill", "centre", "scale"])

@@ -1,0 +1,85 @@
+"""Values that many records have in a column, and how many records lie elsewhere.
+
+A sum rests on the records that differ from the point it is taken about, and whoever knows n and the
+means of columns can take it about any point. So columns are looked at about their means, about
+their medians, and about values that several records have.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def about(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Columns about their means and about their medians; one without any value is all gaps.
+
+    Where one record alone lies at the median, what is taken is halfway to the next one: only a
+    value that several records share is a usual one.
+    """
+    gaps = np.isnan(x)
+    known = np.where(gaps.all(axis=0), 0.0, x)
+    # A column with an infinite value is no number about its mean: it is withheld.
+    with np.errstate(invalid="ignore"):
+        if gaps.any():
+            mean, middle = np.nanmean(known, axis=0), np.nanmedian(known, axis=0)
+        else:
+            mean, middle = x.mean(axis=0), np.median(x, axis=0)
+        single = (x == middle).sum(axis=0) == 1
+        above = np.where(x > middle, x, np.inf).min(axis=0, initial=np.inf)
+        moved = single & np.isfinite(above)
+        middle = np.where(moved, middle / 2 + np.where(moved, above, 0.0) / 2, middle)
+        return x - mean, x - middle
+
+
+def others(column: FloatArray, least: int) -> tuple[int, int]:
+    """Records with a value, and how many of them have the value that most have.
+
+    Parameters
+    ----------
+    column : (n,) array
+        NaN where a value is missing.
+    least : int
+        The second number is exact wherever fewer than so many records lie elsewhere.
+    """
+    known = column[~np.isnan(column)]
+    n = len(known)
+    if n >= 2 * least:  # what more than half have is at the median
+        return n, int((known == np.partition(known, n // 2)[n // 2]).sum())
+    return n, int(np.unique(known, return_counts=True)[1].max(initial=0))
+
+
+def off_both(x: FloatArray, least: int) -> IntArray:
+    """Fewest records that differ from a value in one column and from a value in another, (p, p).
+
+    For any two values of which several records have at least one; numbers of `least` and more are
+    bounds.
+    """
+    n, p = x.shape
+    found = np.full((p, p), n, dtype=np.int64)
+    for j in range(p):
+        for value in _spikes(x[:, j], least):
+            rest = x[(x[:, j] != value) & ~np.isnan(x[:, j])]
+            for k in range(p):
+                number, most = others(rest[:, k], least)
+                found[j, k] = min(found[j, k], number - most)
+    return np.minimum(found, found.T)
+
+
+def _spikes(column: FloatArray, least: int) -> FloatArray:
+    """Values of several records without which fewer than `least` might be left of another column.
+
+    Of two values at which two columns leave so few elsewhere, one has nearly half of the records.
+    """
+    known = column[~np.isnan(column)]
+    n = len(known)
+    if n >= 3 * least:  # more than a third of the records: it is at one of two places
+        places = [n // 3, n - 1 - n // 3]
+        values = np.unique(np.partition(known, places)[places])
+        counts = np.array([(known == value).sum() for value in values])
+    else:
+        values, counts = np.unique(known, return_counts=True)
+    return np.asarray(values[(counts > 1) & (2 * counts > n - least)])
