@@ -90,7 +90,13 @@ def test_the_sum_over_those_who_are_not_at_a_shared_value() -> None:
         dose = rng.normal(5, 1, (200 + few, 2))
         dose[:100, 0] = dose[100:200, 1] = 0.0
         assert (np.median(dose, axis=0) > 0).all()
-        found = moment_facts(dose, limits=LIMITS).unsafe
+        for signs in itertools.product((1.0, -1.0), repeat=2):
+            found = moment_facts(dose * signs, limits=LIMITS).unsafe
+            assert found.tolist() == [[False, hidden], [hidden, False]]
+        # Two people of few have one value, and a third another one.
+        pair = rng.normal(5, 1, (few + 3, 2))
+        pair[:2, 0] = 0.0
+        found = moment_facts(pair, limits=LIMITS).unsafe
         assert found.tolist() == [[False, hidden], [hidden, False]]
         # A level of two times as many people, half of whom have one value.
         level = np.arange(100) < 2 * few

@@ -93,8 +93,9 @@ def deviations(
     x = data.features
     own = x.mean(axis=0)
     # About the site's own mean, and moved: rounding far away would depend on single rows.
-    squares = aggregate((x - own) ** 2, columns=x, coded=data.coded)
-    moved = squares.value + len(x) * (own - message.mean.value) ** 2
+    with np.errstate(over="ignore"):  # an infinite sum is no release
+        squares = aggregate((x - own) ** 2, columns=x, coded=data.coded)
+        moved = squares.value + len(x) * (own - message.mean.value) ** 2
     return Deviations(squares=replaced(squares, moved)), state
 
 

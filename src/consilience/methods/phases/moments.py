@@ -104,7 +104,9 @@ def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> t
     few = missing.sum(axis=0) < site.limits.min_records
     n = aggregate(np.where(missing & ~few, np.nan, 1.0))
     means = aggregate(x, mean=True)
-    spreads = aggregate(np.where(missing & few, 0.0, (x - means.value) ** 2), mean=True)
+    with np.errstate(over="ignore"):  # of numbers above 1e150, which the gate withholds
+        squares = (x - means.value) ** 2
+    spreads = aggregate(np.where(missing & few, 0.0, squares), mean=True)
     # A column is released whole or not at all: its mean and its spread tell the same story.
     unsafe = unsafe_columns(x, limits=site.limits, coded=data.coded)
     for released in (n, means, spreads):

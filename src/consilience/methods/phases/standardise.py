@@ -83,11 +83,12 @@ def transform(message: Scale, data: SiteData) -> SiteData:
     within_reason = (np.abs([np.where(kept, 0.0, fill), centre]) <= _MOST).all()
     if not within_reason or ((scale < 1 / _MOST) | (scale > _MOST)).any():
         raise ProtocolError(f"columns are moved and scaled by at most {_MOST:g}")
-    x, fill = _filled(data.features, fill)
-    if message.own:
-        centre, spread = _own_units(x)
-        scale = _spread(spread)
-    scaled = data.with_features(_moved(x, centre) / scale)
+    with np.errstate(over="ignore", invalid="ignore"):  # squares of numbers above 1e150
+        x, fill = _filled(data.features, fill)
+        if message.own:
+            centre, spread = _own_units(x)
+            scale = _spread(spread)
+        scaled = data.with_features(_moved(x, centre) / scale)
     return dataclasses.replace(scaled, scaling=np.stack([fill, centre, scale]))
 
 
