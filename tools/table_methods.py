@@ -671,10 +671,10 @@ more rows: a site passes when its *smallest* cell does. `strict` and `consortium
 rows held out. Latent class regression: one class, entities of four events; with K classes about K
 times as many. Sparse QDA and community Bayes: two classes of equal size, a fifth of the rows held
 out, of which anything is told only if it has, and leaves, `min_records` rows of each class (a fifth
-of two classes: close to 100 rows); the studies of one table have that table alone. Components: groups of rows that are left out.
-Matrix completion: a penalty; number of classes: 1 to 3. Over columns the number is that of the
-common rows: two columns at the initiator, whose policy also has `share_response = true`, and two at
-its partner; a linear model, one direction for the test.
+of two classes: close to 100 rows); the studies of one table have that table alone. Components:
+groups of rows that are left out. Matrix completion: a penalty; number of classes: 1 to 3. Over
+columns the number is that of the common rows: two columns at the initiator, whose policy also has
+`share_response = true`, and two at its partner; a linear model, one direction for the test.
 """
 META = """\
 ## Meta clustering: measured against wanted
