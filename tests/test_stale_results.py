@@ -35,12 +35,41 @@ def test_hash_ignores_order_and_line_ends(root: Path) -> None:
     assert first == code_hash(["src/a.py", "src/b.py"], root)
 
 
-def test_hash_sees_content_and_name(root: Path) -> None:
+def test_code_that_moves_or_is_told_in_other_words_keeps_its_hash(root: Path) -> None:
+    """Imports, comments, docstrings and names of array types compute nothing."""
+    code = "def f(x: A) -> A:\n    return x + 1\n\n\nB = f(2)\n"
+    told = (
+        '"""What it is."""\n\nfrom src.b import g\n\nA = NDArray[float]\n# Why.\n'
+        'def f(x: A) -> A:\n    """Say."""\n    return (x  +  1)\n\n\nB = f(2)\n"""Two."""\n'
+    )
+    (root / "src" / "a.py").write_text(code)
     before = code_hash(["src/a.py"], root)
-    (root / "src" / "c.py").write_text("A = 1\n")
-    assert code_hash(["src/c.py"], root) != before
-    (root / "src" / "a.py").write_text("A = 2\n")
+    (root / "src" / "c.py").write_text(told)
+    assert code_hash(["src/c.py"], root) == before
+    (root / "src" / "a.py").write_text("B = f(2)\n")
+    (root / "src" / "b.py").write_text("def f(x: A) -> A:\n    return x + 1\n")
+    assert code_hash(["src/a.py", "src/b.py"], root) == before
+    (root / "src" / "b.py").write_text("def f(x: A) -> A:\n    return x + 2\n")
+    assert code_hash(["src/a.py", "src/b.py"], root) != before
+
+
+@pytest.mark.parametrize("left", ["B = f(3)", "def f(x):\n    return -x", "class F:\n    a = 1"])
+def test_hash_sees_code(root: Path, left: str) -> None:
+    (root / "src" / "a.py").write_text("B = f(2)\ndef f(x):\n    return x\nclass F:\n    a = 2\n")
+    before = code_hash(["src/a.py"], root)
+    text = (root / "src" / "a.py").read_text()
+    (root / "src" / "a.py").write_text(text + left + "\n")
     assert code_hash(["src/a.py"], root) != before
+
+
+def test_hash_sees_text_of_other_files(root: Path) -> None:
+    (root / "src" / "a.R").write_text("x <- 1\n")
+    before = code_hash(["src/a.R"], root)
+    (root / "src" / "a.R").write_text("x <- 2\n")
+    assert code_hash(["src/a.R"], root) != before
+    (root / "src" / "a.py").write_text("def (\n")
+    with pytest.raises(ReplicationError, match="cannot be parsed"):
+        code_hash(["src/a.py"], root)
 
 
 def test_rows_go_stale_with_their_sources_only(root: Path) -> None:

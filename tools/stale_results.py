@@ -12,9 +12,10 @@ A replication is a folder ``replications/<paper>/<table>/`` with
     tracked, with a column ``code_hash``: the hash at the time that row was computed.
 
 ``run.py`` stamps its rows with ``table_hash(Path(__file__).parent)``, which is ``code_hash`` over
-the files named above: SHA-256 over path and content of each file in path order, with line ends
-made equal, cut to 16 hexadecimal digits. Comments and formatting count: the hash says "same
-text", a person decides whether a difference matters, and a rerun settles it.
+the files named above: SHA-256 over the statements at the top of Python files (functions, classes,
+constants), without comments, docstrings, formatting and the modules that names are imported from,
+and over the text of other files; cut to 16 hexadecimal digits. Code that moves to another file
+keeps its hash. A difference says "other code": a rerun settles whether it matters.
 
 Run ``python -m tools.stale_results`` from the root of the repository. It prints one line for each
 replication that needs attention and ends with 0; with ``--strict`` it ends with 1 if a row is
@@ -24,6 +25,7 @@ stale. A folder that breaks the rules above ends it with 1 either way.
 from __future__ import annotations
 
 import argparse
+import ast
 import csv
 import hashlib
 import sys
@@ -39,14 +41,14 @@ class ReplicationError(Exception):
 
 
 def code_hash(paths: Iterable[Path | str], root: Path = ROOT) -> str:
-    """Hash the text of some files.
+    """Hash the code of some files.
 
     Parameters
     ----------
     paths : iterable of path
-        Files, absolute or relative to `root`; their order and repetitions do not matter.
+        Files, absolute or relative to `root`; their order, names and repetitions do not matter.
     root : path
-        Folder that file names are taken relative to, so that the hash is the same in every clone.
+        Folder that file names are taken relative to.
 
     Returns
     -------
@@ -56,19 +58,59 @@ def code_hash(paths: Iterable[Path | str], root: Path = ROOT) -> str:
     Raises
     ------
     ReplicationError
-        If a file does not exist or lies outside `root`.
+        If a file does not exist or lies outside `root`, or is no Python although it ends like it.
     """
-    digest = hashlib.sha256()
     root = root.resolve()
-    for path in sorted({(root / path).resolve() for path in paths}):
+    parts: set[bytes] = set()
+    for path in {(root / path).resolve() for path in paths}:
         if not path.is_file() or not path.is_relative_to(root):
             raise ReplicationError(f"{path.name} is not a file of the repository: correct its path")
         text = path.read_bytes().replace(b"\r\n", b"\n")
-        name = path.relative_to(root).as_posix().encode()
-        for part in (name, text):
-            digest.update(len(part).to_bytes(8, "little"))
-            digest.update(part)
+        try:
+            parts |= statements(text.decode()) if path.suffix == ".py" else {text}
+        except SyntaxError as error:
+            raise ReplicationError(f"{_name(path, root)} cannot be parsed: {error}") from error
+    digest = hashlib.sha256()
+    for one in sorted(hashlib.sha256(part).digest() for part in parts):
+        digest.update(one)
     return digest.hexdigest()[:HASH_LENGTH]
+
+
+def statements(text: str) -> set[bytes]:
+    """Statements of a module, each in one form, without what does not compute."""
+    return {
+        ast.unparse(_Bare().visit(one)).encode()
+        for one in ast.parse(text).body
+        if not isinstance(one, ast.Import | ast.ImportFrom) and not _is_text(one)
+        if not _names_arrays(one)
+    }
+
+
+class _Bare(ast.NodeTransformer):
+    """Leaves out docstrings, and where a name is imported from."""
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            left = [one for one in body if not _is_text(one)]
+            node.body = left or [ast.Pass()]  # type: ignore[attr-defined]
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        return ast.ImportFrom(module="anywhere", names=node.names, level=0)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _names_arrays(node: ast.stmt) -> bool:
+    """A name for a type of arrays, as modules of one subject repeat it."""
+    value = node.value if isinstance(node, ast.Assign) else None
+    base = value.value if isinstance(value, ast.Subscript) else None
+    return isinstance(base, ast.Name) and base.id == "NDArray"
 
 
 def table_sources(folder: Path, root: Path = ROOT) -> list[Path]:
