@@ -37,6 +37,9 @@ def alone(column: np.ndarray) -> tuple[int, float]:
     if len(values) in (2, 3):
         return min(counts), share
     fewest = min(int((column != usual_point(column)).sum()), elsewhere(column))
+    for v in values:  # of four values and more
+        if (column == v).sum() > 1:
+            fewest = min(fewest, elsewhere(column[column != v]))
     if len(values) == 4:
         apart = abs(values[0] + values[3] - values[1] - values[2])
         pairs = counts[0] + counts[3], counts[1] + counts[2]
@@ -116,15 +119,16 @@ def number_with_levels(column: np.ndarray, levels: list[np.ndarray], most: float
 
 
 def off_both(first: np.ndarray, second: np.ndarray) -> int:
-    """Fewest records that differ from a value that several have in one, and any value in the other.
+    """Fewest records that are neither at a value that several have in one nor in another column.
 
-    Their products about these two values are all that a sum of products tells.
+    The other one is the second, or what it is above or below the first, turned around.
     """
     fewest = len(first)
     for b in set(first.tolist()):
-        if (first == b).sum() > 1:
-            for a in set(second.tolist()):
-                fewest = min(fewest, int(((first != b) & (second != a)).sum()))
+        rest = first != b
+        if (~rest).sum() > 1:
+            for other in (second, second - first, second + first):
+                fewest = min(fewest, elsewhere(other[rest]))
     return fewest
 
 

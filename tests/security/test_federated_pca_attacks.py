@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 import consilience
 from consilience import Columns, Federation
-from consilience.methods.base import Preparation, get_method
+from consilience.methods.base import Preparation, SiteData, get_method
 from consilience.methods.federated_pca import FederatedPCA, groups, messages
+from consilience.methods.federated_pca import site as pca_site
 from consilience.methods.federated_pca.messages import Conclude, Moments
 from consilience.methods.federated_pca.model import arrays_of
 from consilience.methods.phases import standardise
@@ -59,13 +60,23 @@ class Villain:
     """Coordinator of one site that keeps everything it is told; a run for each object."""
 
     def __init__(
-        self, site: Site, run: str, features: Any = FEATURES, missing: Any = "refuse"
+        self,
+        site: Site,
+        run: str,
+        features: Any = FEATURES,
+        missing: Any = "refuse",
+        *,
+        method: str = "federated-pca",
+        partition: str = "rows",
+        indicators: Any = None,
+        **roles: Any,
     ) -> None:
-        self.site, self.run = site, run
+        self.site, self.run, self.method = site, run, method
         self.asked, self.last = 0, (0, 0)
-        rules = json.dumps(dataclasses.asdict(Preparation(missing=missing)))
-        text = json.dumps(dataclasses.asdict(Columns(features=tuple(features))))
-        self.ask("opening.read", Open(text, rules, "", "rows", ""))
+        preparation = Preparation(missing=missing, indicators=indicators or {})
+        rules = json.dumps(dataclasses.asdict(preparation))
+        text = json.dumps(dataclasses.asdict(Columns(features=tuple(features), **roles)))
+        self.ask("opening.read", Open(text, rules, "", partition, ""))
 
     def raw(self, step: str, message: Any) -> Reply:
         """The reply of the site, or its refusal."""
@@ -73,8 +84,8 @@ class Villain:
         request = Request(
             run=self.run,
             study="s" * 64,
-            method="federated-pca",
-            method_version=get_method("federated-pca").version,
+            method=self.method,
+            method_version=get_method(self.method).version,
             release=consilience.__version__,
             round=self.asked,
             attempt=1,
@@ -302,6 +313,12 @@ def rescaled(villain: Villain, centre: float) -> Array:
     return np.asarray(reply.products.value)[:, 0]
 
 
+def in_units_as_sent(data: SiteData) -> tuple[Array, Array, Array]:
+    """Sums over scaled rows, as they were before."""
+    p = data.features.shape[1]
+    return data.features, np.zeros(p), np.ones(p)
+
+
 def test_rows_in_other_units_are_not_told_once_more() -> None:
     """In other units other digits leave."""
     villain = Villain(site_of(table_of()), "one")
@@ -332,6 +349,7 @@ def test_without_the_rule_other_units_tell_no_more(monkeypatch: pytest.MonkeyPat
     near = [rescaled(villain, 2.0**k) for k in (0, 5, 10)]
     np.testing.assert_allclose(near[1:], [near[0]] * 2, rtol=1e-9)
     monkeypatch.setattr(standardise, "_FAR", np.inf)
+    monkeypatch.setattr(pca_site, "in_own_units", in_units_as_sent)
     far = [rescaled(villain, 2.0**k) for k in (52, 53)]
     assert len({tuple(np.round(line, 3)) for line in (near[0], *far)}) == 3
 

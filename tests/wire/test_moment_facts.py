@@ -84,7 +84,7 @@ def test_the_sum_over_those_who_are_not_at_a_shared_value() -> None:
     for few, hidden in ((9, True), (10, False)):
         halves = np.r_[np.zeros(few), rng.normal(5, 1, few)]
         assert unsafe_columns(halves[:, None], limits=LIMITS).tolist() == [hidden]
-        uneven = np.r_[np.zeros(90), np.resize([1.0, 2.5, 7.0], few)]
+        uneven = np.r_[np.zeros(90), np.ones(30), np.resize([2.5, 7.0], few)]
         assert unsafe_columns(uneven[:, None], limits=Limits(10, 0.9)).tolist() == [hidden]
         # Doses of two drugs: nobody's are at the medians, few have both.
         dose = rng.normal(5, 1, (200 + few, 2))
@@ -93,11 +93,21 @@ def test_the_sum_over_those_who_are_not_at_a_shared_value() -> None:
         for signs in itertools.product((1.0, -1.0), repeat=2):
             found = moment_facts(dose * signs, limits=LIMITS).unsafe
             assert found.tolist() == [[False, hidden], [hidden, False]]
-        # Two people of few have one value, and a third another one.
-        pair = rng.normal(5, 1, (few + 3, 2))
-        pair[:2, 0] = 0.0
+        # Two people of few have one value, and two others one of another column.
+        pair = rng.normal(5, 1, (few + 4, 2))
+        pair[:2, 0] = pair[2:4, 1] = 0.0
         found = moment_facts(pair, limits=LIMITS).unsafe
         assert found.tolist() == [[False, hidden], [hidden, False]]
+        # Two doses, and few people who get another one: (x - 20)(x - 40).
+        doses = np.r_[np.full(60, 20.0), np.full(50, 40.0), rng.normal(60, 5, few)]
+        assert unsafe_columns(doses[:, None], limits=LIMITS).tolist() == [hidden]
+        # At discharge nothing, or the same dose but for few; or what was left of sixty.
+        first = rng.choice([10.0, 20.0, 30.0, 40.0, 60.0], 200)
+        for then in (first.copy(), 60.0 - first):
+            then[::2] = 0.0
+            then[1 : 2 * few : 2] += rng.normal(15, 1, few)
+            found = moment_facts(np.c_[first, then], limits=LIMITS).unsafe
+            assert found.tolist() == [[False, hidden], [hidden, False]]
         # A level of two times as many people, half of whom have one value.
         level = np.arange(100) < 2 * few
         number = rng.normal(5, 1, 100)

@@ -187,13 +187,16 @@ def _check(
         policy = Policy.from_settings(file.policy)
         policy.check_method(type(method), study.preparation)
         table = read_source(file.source, file.base)
-        columns = file.columns.merged(study.columns, study.partition)
+        asked = study.columns
+        if study.partition == "rows":
+            asked = asked.only(type(method).roles)
+        columns = file.columns.merged(asked, study.partition)
         schema = wide_schema(table, columns, file.columns)
         kinds = _kinds(schema, study, columns, file.columns, policy)
         _require_columns(schema, columns, file.columns)
         loaded = load_with_report(
             table,
-            study.columns,
+            asked,
             study.preparation,
             offered_columns(file, policy),
             partition=study.partition,

@@ -46,6 +46,10 @@ M = TypeVar("M", bound="Method")
 # --------------------------------------------------------------------------- what a site holds
 
 
+ROLES = ("target", "agent", "entity", "weight", "sequence")
+"""What columns may be, besides features and ids."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Columns:
     """Which columns of a site's table play which role.
@@ -92,6 +96,15 @@ class Columns:
         single = (self.target, self.id, self.agent, self.entity, self.weight)
         names = (*self.features, *(c for c in single if c is not None), *self.sequence)
         return tuple(dict.fromkeys(names))
+
+    def only(self, roles: Iterable[str]) -> Columns:
+        """Features, ids and columns of these roles, with their levels."""
+        left = {role: None for role in ROLES if role not in roles}
+        if "sequence" in left:
+            left["sequence"] = ()  # type: ignore[assignment]
+        bare = dataclasses.replace(self, levels={}, **left)  # type: ignore[arg-type]
+        levels = {name: found for name, found in self.levels.items() if name in bare.used()}
+        return dataclasses.replace(bare, levels=levels)
 
 
 def _names(role: str, names: object) -> tuple[str, ...]:
@@ -161,6 +174,8 @@ class SiteData:
         Columns in which values outside the declared levels were found.
     scaling : (3, p) float array or None
         What filled missing cells, and the centres and scales that were applied to the features.
+    unscaled : (n, p) float array or None
+        The features before others' centres and scales were applied.
     n_read : int
         Rows of the table as it was read.
     content_hash : str
@@ -171,6 +186,8 @@ class SiteData:
         Over columns: keyed hashes of the ids, by which rows are matched.
     coded : tuple of Coded
         Which features are levels of one category.
+    entity_name : str
+        The column of entities, by the study's name.
     """
 
     features: NDArray[np.float64]
@@ -186,12 +203,14 @@ class SiteData:
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     foreign_levels: tuple[str, ...] = ()
     scaling: NDArray[np.float64] | None = None
+    unscaled: NDArray[np.float64] | None = None
     n_read: int = 0
     content_hash: str = ""
     bounds: NDArray[np.float64] | None = None
     hashes: NDArray[np.uint8] | None = None
     target_name: str = ""
     coded: tuple[Coded, ...] = ()
+    entity_name: str = ""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -223,7 +242,18 @@ class SiteData:
         return dataclasses.replace(self, **chosen)
 
 
-_BY_ROW = ("features", "rows", "target", "id", "agent", "entity", "weight", "sequence", "hashes")
+_BY_ROW = (
+    "features",
+    "unscaled",
+    "rows",
+    "target",
+    "id",
+    "agent",
+    "entity",
+    "weight",
+    "sequence",
+    "hashes",
+)
 
 
 class SiteContext(Protocol):
@@ -619,6 +649,8 @@ class Method(ABC):
         Of a method that takes the table of one site: name of the method for several sites.
     accepts_missing : bool
         Whether its steps work with empty cells of the features, which a study then may keep.
+    roles : tuple of str
+        Which of `ROLES` its steps use: columns of others are not read for it.
     foreign_models : bool
         Whether it tells what models that others made, or choose, say of a site's rows: a policy
         must grant it.
@@ -638,6 +670,7 @@ class Method(ABC):
     predictor: ClassVar[Any] = None
     several: ClassVar[str] = ""
     accepts_missing: ClassVar[bool] = False
+    roles: ClassVar[tuple[str, ...]] = ROLES
     foreign_models: ClassVar[bool] = False
 
     def validate(self) -> None:  # noqa: B027  a method without parameters has nothing to check

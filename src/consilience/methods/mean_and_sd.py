@@ -40,6 +40,7 @@ from consilience.methods.base import (
     register,
     step,
 )
+from consilience.methods.phases.standardise import in_own_units
 from consilience.methods.result import Result
 from consilience.wire.disclosure import Released, aggregate, count, relayed, replaced
 from consilience.wire.message import Disclosure, message, sends
@@ -80,9 +81,10 @@ def sums(
     message: SumsRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Sums, State]:
     """Count and sum the rows."""
-    x = data.features
-    totals = aggregate(x, columns=x, coded=data.coded)
-    return Sums(n=count(data.n_rows), totals=totals), state
+    x, centre, scale = in_own_units(data)
+    totals = aggregate(x, columns=data.features, coded=data.coded)
+    scaled = replaced(totals, (totals.value - len(x) * centre) / scale)
+    return Sums(n=count(data.n_rows), totals=scaled), state
 
 
 @step("deviations")
@@ -90,12 +92,13 @@ def deviations(
     message: Centre, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Deviations, State]:
     """Sum the squared deviations from the pooled mean."""
-    x = data.features
+    x, centre, scale = in_own_units(data)
     own = x.mean(axis=0)
     # About the site's own mean, and moved: rounding far away would depend on single rows.
     with np.errstate(over="ignore"):  # an infinite sum is no release
-        squares = aggregate((x - own) ** 2, columns=x, coded=data.coded)
-        moved = squares.value + len(x) * (own - message.mean.value) ** 2
+        squares = aggregate((x - own) ** 2, columns=data.features, coded=data.coded)
+        away = (own - centre) / scale - message.mean.value
+        moved = squares.value / scale**2 + len(x) * away**2
     return Deviations(squares=replaced(squares, moved)), state
 
 
@@ -143,6 +146,7 @@ class MeanAndSD(Method):
     version: ClassVar[int] = 1
     title: ClassVar[str] = "What are the pooled means and standard deviations?"
     steps = (sums, deviations)
+    roles: ClassVar[tuple[str, ...]] = ()
     absence: ClassVar[str] = (
         "A site that misses the first round is left out, down to the quorum; "
         "one that misses the second round stops the run."

@@ -98,6 +98,16 @@ def load_with_report(
         raise DataError(str(error), public=_nameless(error.public, columns)) from error
 
 
+def _of_few(value: NDArray[Any], unknown: Mask, least: int) -> Mask:
+    """Rows whose value fewer than `least` rows have, if these rows together are fewer, too.
+
+    Indicators of one value after the other, in several runs, would leave them over.
+    """
+    _, which, times = np.unique(value, return_inverse=True, return_counts=True)
+    rare = (times < least)[which.ravel()] & ~unknown
+    return rare if np.count_nonzero(rare) < least else np.zeros_like(rare)
+
+
 def _nameless(public: str, columns: Columns) -> str:
     """Over columns no name but the id's leaves a site; the rule that a column broke may."""
     if not public.startswith("column ") or public.startswith(f"column {columns.id}: "):
@@ -172,6 +182,7 @@ class _Loader:
             rows=rows.astype(np.int64),
             target=kept(target),
             target_name=self.columns.target or "",
+            entity_name=self.columns.entity or "",
             weight=kept(weight),
             sequence=kept(sequence),
             sequence_names=self.columns.sequence,
@@ -369,19 +380,25 @@ class _Loader:
         levels = self.columns.levels.get(one.column)
         if one.kind == "number":
             return [self._numbers(one.column)]
-        if levels is None and all(is_number(value) for value in one.values):
-            numbers = self._numbers(one.column)
-            found = [numbers == float(value) for value in one.values]
-            unknown = np.isnan(numbers)
+        value: NDArray[Any]
+        if levels is None and all(is_number(v) for v in one.values):
+            value = self._numbers(one.column)
+            found = [value == float(v) for v in one.values]
+            unknown = np.isnan(value)
         elif levels is None:
-            positions, texts = self._categories(one.column)
-            codes = np.append(match(texts, one.values), -1)[positions]
+            value, texts = self._categories(one.column)
+            codes = np.append(match(texts, one.values), -1)[value]
             found = [codes == i for i in range(len(one.values))]
-            unknown = positions < 0
+            unknown = value < 0
         else:
-            codes = self._codes((one.column,), levels)[:, 0]
-            found = [codes == i for i in match(one.values, levels)]
-            unknown = codes < 0
+            value = self._codes((one.column,), levels)[:, 0]
+            found = [value == i for i in match(one.values, levels)]
+            unknown = value < 0
+        if one.kind == "indicator":
+            few = _of_few(value, unknown, self.few)
+            self.odd[one.column] += int(np.count_nonzero(few))
+            self.missing[one.column] = self.missing[one.column] | few
+            unknown = unknown | few
         rare = min(np.count_nonzero(cells) for cells in found) < self.few
         if one.kind == "indicator" and self.few > 1 and rare:
             # Also of nobody: else a study could ask whether there is anybody with some value.

@@ -36,7 +36,7 @@ from consilience.exceptions import (
     RunError,
     WireError,
 )
-from consilience.methods.base import SiteData, Step, get_method
+from consilience.methods.base import Method, SiteData, Step, get_method
 from consilience.methods.phases import agree_levels, opening
 from consilience.methods.phases.prepare import check_missing
 from consilience.numerics.parallel import one_thread
@@ -468,9 +468,12 @@ class Site:
         if not isinstance(message, opening.Open):
             raise WireError("a run was opened with another message")
         method, (_, preparation) = get_method(request.method), message.settings()
+        if message.partition != method.partition:  # or rules of the other kind would hold
+            sentence = f"method {method.name!r} is for studies over {method.partition}"
+            raise DisclosureError(sentence, public=sentence)
         check_missing(method, preparation)
         self.policy.check_method(method, preparation)
-        data = self._load(message, request.run, opens=True)
+        data = self._load(message, request.run, method, opens=True)
         self._keep(request.run, request.message, (), data)
         return data
 
@@ -481,7 +484,9 @@ class Site:
             del self._prepared[next(iter(self._prepared))]
         self._prepared[run] = (opened, done, data)
 
-    def _load(self, message: opening.Open, run: str, *, opens: bool = False) -> SiteData:
+    def _load(
+        self, message: opening.Open, run: str, method: type[Method], *, opens: bool = False
+    ) -> SiteData:
         """Read the table; what became of its rows is for the site's own eyes."""
         if message.partition == "columns":
             if set(message.settings()[0].used()) - {message.settings()[0].id}:
@@ -490,7 +495,8 @@ class Site:
                 raise DisclosureError(sentence, public=sentence)
             loaded = self._loader(*message.settings(), partition="columns")
         else:
-            loaded = self._loader(*message.settings())
+            columns, preparation = message.settings()
+            loaded = self._loader(columns.only(method.roles), preparation)
         if isinstance(loaded, SiteData):
             return self._hashed(self._same_rows(loaded, None, run, opens=opens), message, run)
         data = self._same_rows(loaded.data, loaded.everyone, run, opens=opens)
@@ -544,7 +550,8 @@ class Site:
         opened, done, data = self._prepared.get(run, (b"", (), _NO_ROWS))
         # Questions that were asked again may have led to other rows than those at hand.
         if opened != prior.opening or done != prior.transforms[: len(done)]:
-            data, done = self._load(decode_message(prior.opening), run), ()
+            method = get_method(prior.method)
+            data, done = self._load(decode_message(prior.opening), run, method), ()
         for name, encoded in prior.transforms[len(done) :]:
             data = self._transformed(name, encoded, data)
         self._keep(run, prior.opening, prior.transforms, data)

@@ -298,7 +298,8 @@ def _odd_rows(method: Method, federation: Federation, least: int) -> Outcome:
     before = told(method, over_tables(federation, dealt_anew=False))
     if not _answered(before):
         return Outcome("blocked", "over tables of its rows the study is refused")
-    for column, cell in _odd(federation):
+    read = dataclasses.replace(federation, columns=federation.columns.only(method.roles))
+    for column, cell in _odd(read):
         for few in (1, least - 1):
             change = more_rows(column, cell, few)
             if told(method, over_tables(federation, change, dealt_anew=False)) != before:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from consilience.wire.cell_facts import product_facts
 from consilience.wire.evidence import Limits
-from consilience.wire.usual_values import about, off_both, others
+from consilience.wire.usual_values import about, beside_two, off_both, others
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -168,8 +168,7 @@ def _by_itself(x: FloatArray, least: int) -> tuple[IntArray, FloatArray]:
         share = np.maximum(share, each)
         records = (size > 0).sum(axis=0)  # those about the median, which comes last
     for j in range(p):
-        number, most = others(x[:, j], least)
-        records[j] = min(records[j], number - (most if most > 1 else 0))
+        records[j] = min(records[j], others(x[:, j], least), beside_two(x[:, j], least))
         values, counts = _values(x[:, j])
         if values is not None:
             records[j] = min(records[j], _fewest(values, counts))
@@ -365,8 +364,7 @@ class _Few:
                 continue
             for level in range(m):
                 own = numbers[self.levels[:, level] > 0, r]
-                number, most = others(own, limits.min_records)
-                counts[r, level] = min(counts[r, level], number - (most if most > 1 else 0))
+                counts[r, level] = min(counts[r, level], others(own, limits.min_records))
         rows = np.minimum.reduceat(counts, self.starts[:-1], axis=1)
         return rows, np.maximum.reduceat(share, self.starts[:-1], axis=1)
 

@@ -35,37 +35,52 @@ def about(x: FloatArray) -> tuple[FloatArray, FloatArray]:
         return x - mean, x - middle
 
 
-def others(column: FloatArray, least: int) -> tuple[int, int]:
-    """Records with a value, and how many of them have the value that most have.
+def others(column: FloatArray, least: int) -> int:
+    """Records with another value than the one that most have, if several have it.
 
     Parameters
     ----------
     column : (n,) array
         NaN where a value is missing.
     least : int
-        The second number is exact wherever fewer than so many records lie elsewhere.
+        The number is exact where it is below, and a bound otherwise.
     """
     known = column[~np.isnan(column)]
     n = len(known)
     if n >= 2 * least:  # what more than half have is at the median
-        return n, int((known == np.partition(known, n // 2)[n // 2]).sum())
-    return n, int(np.unique(known, return_counts=True)[1].max(initial=0))
+        most = int((known == np.partition(known, n // 2)[n // 2]).sum())
+    else:
+        most = int(np.unique(known, return_counts=True)[1].max(initial=0))
+    return n - most if most > 1 else n
+
+
+def beside_two(column: FloatArray, least: int) -> int:
+    """Records beside those of the two most common values; all of a column of two.
+
+    The sum of (x - a)(x - b) is over these.
+    """
+    found = int((~np.isnan(column)).sum())
+    for value in _spikes(column, least):
+        rest = others(column[column != value], least)
+        found = min(found, rest) if rest else found
+    return found
 
 
 def off_both(x: FloatArray, least: int) -> IntArray:
-    """Fewest records that differ from a value in one column and from a value in another, (p, p).
+    """Fewest records that are at none of two values that several have, one of each column, (p, p).
 
-    For any two values of which several records have at least one; numbers of `least` and more are
-    bounds.
+    The sum of (x - a)(y - b) is over these; and over those at neither x = a nor y - x = b or
+    y + x = b the sum of (x - a)(y - x - b), which follows from the same sums.
     """
     n, p = x.shape
     found = np.full((p, p), n, dtype=np.int64)
     for j in range(p):
         for value in _spikes(x[:, j], least):
             rest = x[(x[:, j] != value) & ~np.isnan(x[:, j])]
-            for k in range(p):
-                number, most = others(rest[:, k], least)
-                found[j, k] = min(found[j, k], number - most)
+            own = rest[:, j]
+            for k in (k for k in range(p) if k != j):
+                at = (rest[:, k], rest[:, k] - own, rest[:, k] + own)
+                found[j, k] = min(found[j, k], *(others(one, least) for one in at))
     return np.minimum(found, found.T)
 
 

@@ -111,6 +111,7 @@ class FederatedPCA(Method):
     Result = FederatedPCAResult
     predictor: ClassVar[Any] = ComponentsPredictor
     accepts_missing: ClassVar[bool] = True
+    roles: ClassVar[tuple[str, ...]] = ("entity",)
 
     def validate(self) -> None:
         """Check parameters; raise `ParameterError`."""

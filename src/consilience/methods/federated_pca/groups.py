@@ -29,6 +29,10 @@ TOO_NARROW = (
 )
 
 
+_MANY = 15
+"""Entities of each group: of fewer, a group of one deal is too often one of another."""
+
+
 @dataclass(frozen=True, eq=False)
 class Groups:
     """What a site tells moments of.
@@ -65,10 +69,13 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
         raise DataError(TOO_NARROW, public=TOO_NARROW)
     least = 2 * limits.min_records if limits.min_records > 1 else 1
     leaves = leaves_of(data, site)
+    n_units = data.n_rows if data.entity is None else len(np.unique(data.entity))
     for number in (level for level in LEVELS if level <= n_splits):
         of = merged(leaves, number)
         members = [np.flatnonzero(of == group) for group in range(number)]
         if number > 1 and min(map(len, members)) < least:
+            continue
+        if number > 1 and limits.min_records > 1 and n_units < _MANY * number:
             continue
         coded = coded_within(data.coded, columns)
         if all(_may_leave(x[np.ix_(rows, columns)], limits, coded) for rows in members) and all(

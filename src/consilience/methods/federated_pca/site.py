@@ -20,6 +20,7 @@ from consilience.methods.federated_pca.messages import (
     Told,
 )
 from consilience.methods.federated_pca.model import model_of
+from consilience.methods.phases.standardise import in_own_units
 from consilience.numerics.normal_moments import normal_moments
 from consilience.wire.disclosure import (
     Limits,
@@ -39,7 +40,12 @@ TOO_LARGE = "features hold values above 1e100, whose squares overflow: take othe
 # --------------------------------------------------------------------------- moments
 
 
-@step("moments", once=True)
+def _kept_name(message: Moments, data: SiteData) -> str:
+    """What is kept of the first groups, for the data set."""
+    return "entities of groups"
+
+
+@step("moments", once=True, keeps=_kept_name)
 def moments(
     message: Moments, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Told, State]:
@@ -49,7 +55,7 @@ def moments(
         raise DataError("features hold infinite values", public="features hold infinite values")
     if (np.abs(data.features) > _LARGEST).any():
         raise DataError(TOO_LARGE, public=TOO_LARGE)
-    groups = groups_of(data, settings.n_splits, site)
+    groups = groups_of(data, _n_splits(settings, data, site), site)
     site.note(
         f"Moments of {groups.number} groups of rows leave, over {len(groups.columns)} of "
         f"{data.features.shape[1]} columns; {int(np.isnan(data.features).sum())} cells are missing."
@@ -59,15 +65,33 @@ def moments(
     return Told(counts=counts, means=means, products=products), {"settings": message.settings}
 
 
+def _n_splits(settings: Settings, data: SiteData, site: SiteContext) -> int:
+    """How many groups a run may get: one where it has other entities than the first one had.
+
+    Groups by two columns of entities that differ for few people would differ by these.
+    """
+    entity = "" if data.entity is None else f"column {data.entity_name}"
+    if site.limits.min_records <= 1:
+        return settings.n_splits
+    if site.kept is None:
+        site.keep({"entity": entity})
+    elif site.kept["entity"] != entity:
+        site.note("Earlier groups were of other entities: all rows are one group now.")
+        return 1
+    return settings.n_splits
+
+
 def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, Released]:
     """Means and sums of products by group; of the largest likelihood where cells are missing."""
-    x, columns = data.features, groups.columns
+    columns = groups.columns
+    x, centre, scale = in_own_units(data)
     given: dict[str, Any] = {
         "cells": groups.of,
         "n_cells": groups.number,
         "entities": data.entity,
     }
     means = aggregate(x, mean=True, **given)
+    means = replaced(means, (means.value - centre) / scale)
     hidden = np.ones(np.shape(means.value), dtype=bool)
     hidden[:, columns] = False
     block = x[:, columns]
@@ -78,7 +102,12 @@ def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, 
         coded=coded_within(data.coded, columns),
         **given,
     )
+    upper = np.triu_indices(len(columns))
+    products = replaced(
+        products, products.value / np.outer(scale, scale)[columns][:, columns][upper]
+    )
     if np.isnan(block).any():
+        block = data.features[:, columns]
         known = _without_few_gaps(block, limits.min_records)
         expected = [_expected(known[groups.of == group]) for group in range(groups.number)]
         told = np.array(means.value)

@@ -89,7 +89,22 @@ def transform(message: Scale, data: SiteData) -> SiteData:
             centre, spread = _own_units(x)
             scale = _spread(spread)
         scaled = data.with_features(_moved(x, centre) / scale)
-    return dataclasses.replace(scaled, scaling=np.stack([fill, centre, scale]))
+    given = not message.own and bool((centre != 0).any() or (scale != 1).any())
+    return dataclasses.replace(
+        scaled, scaling=np.stack([fill, centre, scale]), unscaled=x if given else None
+    )
+
+
+def in_own_units(data: SiteData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows before they were put in units of others, (n, p), with centres and scales, (p,) each.
+
+    Sums over these rows, moved and scaled, depend on made-up units as everybody can compute. Sums
+    over scaled rows also do by how each row was rounded (`docs/proofs/units.md`).
+    """
+    if data.unscaled is None or data.scaling is None:
+        p = data.features.shape[1]
+        return data.features, np.zeros(p), np.ones(p)
+    return data.unscaled, data.scaling[1], data.scaling[2]
 
 
 def _filled(x: np.ndarray, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

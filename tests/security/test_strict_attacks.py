@@ -1,0 +1,223 @@
+"""Studies of one's choice at a strict site with all defaults, over several runs.
+
+Each attack told something of one person, or of a few, before there was a rule; without its rule it
+still does.
+"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from consilience import Columns, Federation
+from consilience.methods.base import ROLES
+from consilience.methods.federated_pca import site as pca_site
+from consilience.methods.federated_pca.messages import Moments
+from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
+from consilience.methods.phases import standardise
+from consilience.sites import prepare
+from consilience.testing.fakes import members
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+from tests.security.test_federated_pca_attacks import (
+    Refused,
+    Villain,
+    in_units_as_sent,
+    site_of,
+)
+
+N = 300
+
+
+def people(seed: int = 3, n: int = N) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {"age": rng.normal(50, 12, n).round(1), "lab": rng.normal(5, 1, n).round(2)}
+    )
+
+
+def summed(site: Any, run: str, features: Any, **settings: Any) -> tuple[int, np.ndarray]:
+    """Rows and totals of a run of mean and standard deviation."""
+    asked = Villain(site, run, features, "complete-rows", method="mean-and-sd", **settings)
+    reply = asked.ask("sums", SumsRequest())
+    return int(reply.n.value), np.asarray(reply.totals.value)
+
+
+def test_a_run_is_opened_for_what_the_sites_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over columns rows are not guarded, over rows they are not filled without a grant.
+
+    *Control*: opened as a study over columns, a method over rows told one person's row.
+    """
+    table = people().assign(id=[f"p{i}" for i in range(N)], tag=[f"t{i}" for i in range(N)])
+    table.loc[17, "tag"] = None
+    other = pd.DataFrame({"id": table["id"], "z": table["age"] ** 2, "y": table["lab"]})
+    columns = {
+        "s": Columns(id="id", features=("age", "lab")),
+        "b": Columns(id="id", features=("z",), target="y"),
+    }
+    site = members(Federation.local({"s": table, "b": other}, columns=columns))["s"]
+    with pytest.raises(Refused, match="is for studies over rows"):
+        summed(site, "one", [], partition="columns", id="id")
+    with pytest.raises(Refused, match="is for studies over columns"):
+        Villain(site_of(people()), "one", ["lab"], "indicator", method="assisted-glm")
+    monkeypatch.setattr(MeanAndSD, "partition", "columns")
+    (n, whole), (less, without) = (
+        summed(site, f"by-{name}", [], partition="columns", id=name) for name in ("id", "tag")
+    )
+    assert n - less == 1
+    np.testing.assert_allclose(whole - without, table.loc[17, ["age", "lab"]].astype(float))
+
+
+@pytest.mark.parametrize("kind", ["two columns", "with and without"])
+def test_groups_of_other_entities_are_one_group(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups by two columns of entities that differ for one child differed by this child.
+
+    *Control*: without the rule they do.
+    """
+    table = people()
+    ward = np.array([f"w{i:03d}" for i in np.random.default_rng(1).integers(0, 150, N)])
+    now = ward.copy()
+    now[123] = "w007" if ward[123] != "w007" else "w008"
+    if kind == "with and without":
+        ward = np.array([f"p{i:03d}" for i in range(N)])
+        now = ward.copy()
+        now[[57, 58]] = now[[58, 57]]
+    table = table.assign(ward=ward, now=now)
+    first = None if kind == "with and without" else "ward"
+
+    def differences() -> set[int]:
+        site = site_of(table)
+        asked = [
+            Villain(site, run, ["age", "lab"], entity=entity).moments(10)[1]
+            for run, entity in (("one", first), ("two", "now"))
+        ]
+        found = [
+            a[1:3] - b[1:3]
+            for a in asked[0]
+            for b in asked[1]
+            if abs(a[0] - b[0]) < 10 and len(asked[1]) > 1
+        ]
+        return {int(np.abs(d).max() < 100) for d in found if np.abs(d).max() > 1e-6}
+
+    assert not differences()
+    monkeypatch.setattr(pca_site, "_n_splits", lambda settings, data, site: settings.n_splits)
+    assert 1 in differences()
+
+
+def test_few_entities_are_one_group() -> None:
+    """Two deals of eight wards, over rows that differ by ten, are often alike but for few rows."""
+    wards = np.arange(N) % 8
+    table = people().assign(ward=[f"w{i}" for i in wards])
+    counts, _ = Villain(site_of(table), "one", ["age", "lab"], entity="ward").moments(10)
+    assert counts.tolist() == [N]
+    table["ward"] = [f"w{i}" for i in np.arange(N) % 30]
+    counts, _ = Villain(site_of(table), "one", ["age", "lab"], entity="ward").moments(10)
+    assert len(counts) == 2
+
+
+@pytest.mark.parametrize("few", [1, 3])
+@pytest.mark.parametrize("levels", [None, ("m", "f"), ("m", "f", "d")])
+def test_one_indicator_after_the_other_leaves_nobody_over(
+    few: int, levels: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has neither of two values is counted by none of two runs.
+
+    *Control*: without the rule, runs with one indicator each count them and sum over them.
+    """
+    table = people().assign(sex=np.repeat(["m", "f", "d"], [160, N - 160 - few, few]))
+    settings = {} if levels is None else {"levels": {"sex": levels}}
+
+    def left_over() -> float:
+        site = site_of(table)
+        n, totals = zip(
+            *(
+                summed(site, value, ["sex", "age"], indicators={"sex": (value,)}, **settings)
+                for value in ("m", "f")
+            ),
+            strict=True,
+        )
+        assert n[0] == n[1]
+        return float(n[0] - totals[0][0] - totals[1][0])
+
+    assert left_over() == 0
+    monkeypatch.setattr(prepare, "_of_few", lambda value, unknown, least: np.zeros_like(unknown))
+    if levels is None:
+        assert left_over() == few
+
+
+@pytest.mark.parametrize("few", [0, 1, 4, 9])
+def test_columns_of_roles_without_use_are_not_read(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight that is not positive, a state, a class: a study could ask whether anybody has it.
+
+    *Control*: where such columns are read the number of rows tells whether somebody is at 0, and
+    roughly how many.
+    """
+    z = np.random.default_rng(4).normal(50, 5, N).round(1)
+    z[:few] = 0.0
+    table = people().assign(z=z)
+
+    def rows() -> tuple[int, int]:
+        site = site_of(table)
+        return (
+            summed(site, "as-feature", ["age", "z"])[0],
+            summed(site, "as-weight", ["age"], weight="z")[0],
+        )
+
+    assert rows() == (N, N)
+    monkeypatch.setattr(MeanAndSD, "roles", ROLES)
+    assert (rows() == (N, N)) is (few == 0)
+
+
+def rounded_otherwise(seed: int) -> tuple[float, float]:
+    """What two runs with far centres tell of the few whom they round otherwise, and what is true.
+
+    `x` has all its digits, as computed columns do. Both centres are whole multiples of the grid of
+    numbers near them; scaled, boundaries of rounding lie a hundredth of a grid step apart.
+    """
+    rng = np.random.default_rng(seed)
+    x = rng.normal(75, 12, 100).round(1) / rng.normal(1.7, 0.1, 100).round(2) ** 2
+    lab = rng.normal(5, 1, 100).round(2)
+    site = site_of(pd.DataFrame({"x": x, "lab": lab}))
+    top = 2.0 ** int(np.floor(np.log2(2**20 * x.std())) - 1)
+    grid, scale = 2.0**-52 * top, 1.8512345678901
+    first = np.round(-(top * 1.9) / grid) * grid
+
+    def place(centre: float) -> float:
+        value = Fraction(-centre) / Fraction(scale)
+        return float(value / Fraction(2) ** (int(np.floor(np.log2(float(value)))) - 52) % 1)
+
+    steps = np.array([(place(first - k * grid) - place(first)) % 1 for k in range(1, 2000)])
+    best = int(np.argmin(np.abs(steps - 0.01))) + 1
+    centres = (first, first - best * grid)
+    told = []
+    for run, centre in enumerate(centres):
+        asked = Villain(site, f"run-{run}", ["x", "lab"])
+        units = np.array([[0.0, 0.0], [centre, 0.0], [scale, 1.0]])
+        values = (relayed(line, Disclosure.AGGREGATE) for line in units)
+        asked.ask("standardise.apply", standardise.Scale(False, *values))
+        reply = asked.ask("moments", Moments(settings=json.dumps({"n_splits": 1})))
+        told.append(float(reply.products.value[0][1]))  # about the means
+    step = 2.0 ** (np.floor(np.log2(top * 1.9 / scale)) - 52)
+    moved = np.rint(((x - centres[1]) / scale - (x - centres[0]) / scale) / step)
+    truth = ((moved - np.median(moved)) * (lab - lab.mean())).sum()
+    return (told[1] - told[0]) / step, float(truth)
+
+
+def test_rounding_far_away_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums are taken in the site's own units, and moved: no row is rounded as somebody chooses.
+
+    *Control*: sums over scaled rows told the lab value of who is rounded otherwise.
+    """
+    seeds = [s for s in range(10) if rounded_otherwise(s)[1] != 0]
+    assert seeds, "somebody is rounded otherwise"
+    noise = [abs(rounded_otherwise(s)[0] - rounded_otherwise(s)[1]) for s in seeds]
+    monkeypatch.setattr(pca_site, "in_own_units", in_units_as_sent)
+    told = [abs(rounded_otherwise(s)[0] - rounded_otherwise(s)[1]) for s in seeds]
+    assert max(told) < 1e-3 < min(noise)
