@@ -14,7 +14,7 @@ import consilience
 from consilience import Columns, Federation, Preparation
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError
-from consilience.methods.base import get_method
+from consilience.methods.base import ROLES, get_method
 from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.methods.phases.agree_levels import Question
 from consilience.methods.phases.opening import Open
@@ -28,6 +28,12 @@ from consilience.wire.envelope import Reply, Request
 COMMON = ("flu", "cold", "none")
 PEOPLE = tuple(f"rare-{i}" for i in range(14))
 """Diagnoses that one person each has: who asks for one asks for this person."""
+
+
+@pytest.fixture(autouse=True)
+def _uses_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns of roles without use are not read: here the small method is one that has a use."""
+    monkeypatch.setattr(MeanAndSD, "roles", ROLES)
 
 
 def ward(rare: tuple[str, ...]) -> pd.DataFrame:

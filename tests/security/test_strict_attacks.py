@@ -21,9 +21,11 @@ from consilience.methods.federated_pca.messages import Moments
 from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.methods.phases import standardise
 from consilience.sites import prepare
+from consilience.sites.policy import Policy
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+from tests.granted import GRANTED
 from tests.security.test_federated_pca_attacks import (
     Refused,
     Villain,
@@ -173,6 +175,23 @@ def test_columns_of_roles_without_use_are_not_read(
     assert rows() == (N, N)
     monkeypatch.setattr(MeanAndSD, "roles", ROLES)
     assert (rows() == (N, N)) is (few == 0)
+
+
+@pytest.mark.parametrize("lacking", [1, 4, 9])
+def test_ten_rows_stay_out_for_one_person_as_for_nine(lacking: int) -> None:
+    """Where nothing is told by parts of the table, their number says no more than that.
+
+    *Control*: with a grant, as many tens as there are parts in which somebody lacks a value.
+    """
+    rows = {}
+    for policy in (Policy(), GRANTED):
+        table = people()
+        table.loc[np.random.default_rng(5).permutation(N)[:lacking], "lab"] = np.nan
+        site = site_of(table, policy)
+        assert summed(site, "all", ["age"])[0] == N
+        rows[policy.foreign_models] = summed(site, "some", ["age", "lab"])[0]
+    assert rows[False] == N - 10
+    assert (rows[True] < N - 10) is (lacking > 1)
 
 
 def rounded_otherwise(seed: int) -> tuple[float, float]:

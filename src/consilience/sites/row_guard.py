@@ -74,10 +74,13 @@ class RowGuard:
             self._placed = np.empty(0, dtype=np.uint64)
         if not np.array_equal(self._placed, history.keys) or not len(history.keys):
             self._placed, self._places = history.keys, history.places(self._keys)
+        parts = np.zeros(data.n_read, dtype=np.int64)
+        if self._policy.foreign_models:  # without, no method tells anything of a part
+            parts = parts_of_table(data, everyone.entity)
         chosen, after = history.admit(
             self._keys,
             wanted,
-            (everyone.classes, parts_of_table(data, everyone.entity)),
+            (everyone.classes, parts),
             least=self._policy.min_records,
             places=self._places,
         )
