@@ -147,7 +147,7 @@ def test_one_indicator_after_the_other_leaves_nobody_over(
         return float(n[0] - totals[0][0] - totals[1][0])
 
     assert left_over() == 0
-    monkeypatch.setattr(prepare, "_of_few", lambda value, unknown, least: np.zeros_like(unknown))
+    monkeypatch.setattr(prepare, "of_few", lambda value, unknown, least: np.zeros_like(unknown))
     if levels is None:
         assert left_over() == few
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,3 +143,13 @@ def match(texts: Iterable[str], levels: tuple[str, ...]) -> NDArray[np.int64]:
             place = by_number.get(float(text), -2)
         places.append(place if place >= 0 else truth.get(text.lower(), -2))
     return np.asarray(places, dtype=np.int64)
+
+
+def of_few(value: NDArray[Any], unknown: NDArray[np.bool_], least: int) -> NDArray[np.bool_]:
+    """Rows whose value fewer than `least` rows have, if these rows together are fewer, too.
+
+    Indicators of one value after the other, in several runs, would leave them over.
+    """
+    _, which, times = np.unique(value, return_inverse=True, return_counts=True)
+    rare = (times < least)[which.ravel()] & ~unknown
+    return rare if np.count_nonzero(rare) < least else np.zeros_like(rare)

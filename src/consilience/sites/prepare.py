@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, StudyError
 from consilience.methods.base import Columns, Preparation, SiteData
-from consilience.sites.encoding import Encoding, coded_of, encodings, feature_names, match
+from consilience.sites.encoding import Encoding, coded_of, encodings, feature_names, match, of_few
 from consilience.sites.loaded import ColumnReport, Everyone, Loaded, Report, constant_columns
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_content import row_content
@@ -96,16 +96,6 @@ def load_with_report(
         if partition == "rows":
             raise
         raise DataError(str(error), public=_nameless(error.public, columns)) from error
-
-
-def _of_few(value: NDArray[Any], unknown: Mask, least: int) -> Mask:
-    """Rows whose value fewer than `least` rows have, if these rows together are fewer, too.
-
-    Indicators of one value after the other, in several runs, would leave them over.
-    """
-    _, which, times = np.unique(value, return_inverse=True, return_counts=True)
-    rare = (times < least)[which.ravel()] & ~unknown
-    return rare if np.count_nonzero(rare) < least else np.zeros_like(rare)
 
 
 def _nameless(public: str, columns: Columns) -> str:
@@ -383,19 +373,16 @@ class _Loader:
         value: NDArray[Any]
         if levels is None and all(is_number(v) for v in one.values):
             value = self._numbers(one.column)
-            found = [value == float(v) for v in one.values]
-            unknown = np.isnan(value)
+            found, unknown = [value == float(v) for v in one.values], np.isnan(value)
         elif levels is None:
             value, texts = self._categories(one.column)
             codes = np.append(match(texts, one.values), -1)[value]
-            found = [codes == i for i in range(len(one.values))]
-            unknown = value < 0
+            found, unknown = [codes == i for i in range(len(one.values))], value < 0
         else:
             value = self._codes((one.column,), levels)[:, 0]
-            found = [value == i for i in match(one.values, levels)]
-            unknown = value < 0
+            found, unknown = [value == i for i in match(one.values, levels)], value < 0
         if one.kind == "indicator":
-            few = _of_few(value, unknown, self.few)
+            few = of_few(value, unknown, self.few)
             self.odd[one.column] += int(np.count_nonzero(few))
             self.missing[one.column] = self.missing[one.column] | few
             unknown = unknown | few
