@@ -42,7 +42,7 @@ class Clinics:
             home.write_text(
                 f'name = "{site}"\nhome = "../homes/{site}"\n[source]\n'
                 f'path = "../data/{site}.csv"\n[columns]\nmissing_codes = {{ "*" = -99 }}\n'
-                'offered = { patient = "id", "*" = "number" }\n',
+                'offered = { patient = "id", "*" = "number" }\n[policy]\nforeign_models = true\n',
                 encoding="utf-8",
             )
         self.write()

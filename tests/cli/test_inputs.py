@@ -576,6 +576,8 @@ def test_reference_rows_reach_sites_elsewhere_unless_they_are_theirs(
     text += f'[reference]\npath = "rows.csv"\nsha256 = "{sha256}"\n'
     space.study_toml.write_text(text)
     for name in ("boston", "leeds"):
+        site = space.site_toml(name)
+        site.write_text(f"{site.read_text()}[policy]\nforeign_models = true\n")
         copy = tmp_path / name / "study.toml"  # without the rows beside it
         copy.write_text(text)
         assert call("site", "approve", space.site_toml(name), copy).exit_code == 0
