@@ -69,11 +69,14 @@ class Villain:
         method: str = "federated-pca",
         partition: str = "rows",
         indicators: Any = None,
+        categorical: Any = "refuse",
         **roles: Any,
     ) -> None:
         self.site, self.run, self.method = site, run, method
         self.asked, self.last = 0, (0, 0)
-        preparation = Preparation(missing=missing, indicators=indicators or {})
+        preparation = Preparation(
+            missing=missing, indicators=indicators or {}, categorical=categorical
+        )
         rules = json.dumps(dataclasses.asdict(preparation))
         text = json.dumps(dataclasses.asdict(Columns(features=tuple(features), **roles)))
         self.ask("opening.read", Open(text, rules, "", partition, ""))

@@ -21,7 +21,10 @@ from consilience.methods.federated_pca.messages import Moments
 from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.methods.phases import standardise
 from consilience.sites import prepare
+from consilience.sites.loaders import memory_site
+from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
+from consilience.sites.site import Site
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
@@ -127,10 +130,11 @@ def test_few_entities_are_one_group() -> None:
 def test_one_indicator_after_the_other_leaves_nobody_over(
     few: int, levels: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has neither of two values is counted by none of two runs.
+    """Who has neither of two values is counted by none of two runs, also where both are answered.
 
     *Control*: without the rule, runs with one indicator each count them and sum over them.
     """
+    monkeypatch.setattr("consilience.sites.charging.hold_coding", lambda *_: None)
     table = people().assign(sex=np.repeat(["m", "f", "d"], [160, N - 160 - few, few]))
     settings = {} if levels is None else {"levels": {"sex": levels}}
 
@@ -150,6 +154,79 @@ def test_one_indicator_after_the_other_leaves_nobody_over(
     monkeypatch.setattr(prepare, "of_few", lambda value, unknown, least: np.zeros_like(unknown))
     if levels is None:
         assert left_over() == few
+
+
+def listed(table: pd.DataFrame, **offered: Any) -> Site:
+    return memory_site("s", table, own=SiteColumns(offered={"age": "number", **offered}))
+
+
+def coded(*levels: str, **more: Any) -> dict[str, Any]:
+    return {"levels": {"sex": levels}, "categorical": "onehot", **more}
+
+
+CODINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "order of levels": (coded("m", "f", "d"), coded("f", "m", "d")),
+    "onehot, then treatment": (coded("m", "f", "d"), coded("m", "f", "d", categorical="treatment")),
+    "levels, then an indicator": (
+        coded("m", "f", "d"),
+        coded("m", "f", "d", indicators={"sex": ("m",)}),
+    ),
+    "one indicator, then another": (
+        coded("m", "f", "d", indicators={"sex": ("m",)}),
+        coded("m", "f", "d", indicators={"sex": ("f",)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CODINGS)
+def test_a_column_is_coded_in_one_way(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a list with a rare level another level gives way, by the order that a study declares.
+
+    *Control*: without the rule two runs tell the number of the only two people of the third one.
+    """
+    table = people().assign(sex=np.repeat(["m", "f", "d"], [160, N - 162, 2]))
+    first, second = CODINGS[kind]
+
+    def of_a_level(site: Site, run: str, coding: dict[str, Any]) -> float:
+        """Rows of the first level that leaves."""
+        asked = Villain(site, run, ["sex", "age", "lab"], "complete-rows", **coding)
+        reply = asked.ask("moments", Moments(settings=json.dumps({"n_splits": 1})))
+        means = reply.means.value[0]
+        return float(reply.counts.value[0] * means[np.isfinite(means)][0])
+
+    site = listed(table, lab="number", sex=("m", "f", "d"))
+    before = of_a_level(site, "one", first)
+    assert of_a_level(site, "two", first) == before
+    with pytest.raises(Refused, match="column sex was coded otherwise in an earlier run"):
+        of_a_level(site, "three", second)
+    assert summed(site, "four", ["age"])[0] >= N - 2
+    if kind == "order of levels":
+        monkeypatch.setattr("consilience.sites.charging.hold_coding", lambda *_: None)
+        assert N - before - of_a_level(site, "five", second) == pytest.approx(2.0)
+
+
+def test_a_coding_is_kept_once_something_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study that stops for its levels may be corrected; a steward's grant frees codings."""
+    table = people().assign(sex=np.repeat(["m", "f"], N // 2))
+    site = listed(table, sex=("m", "f"))
+    with pytest.raises(Refused, match="outside its declared levels"):
+        summed(site, "one", ["sex", "age"], **coded("m", "x"))
+    assert summed(site, "two", ["sex", "age"], **coded("m", "f"))[0] == N
+    free = site_of(table, GRANTED)
+    for run, value in (("one", "m"), ("two", "f")):
+        assert summed(free, run, ["sex", "age"], indicators={"sex": (value,)})[0] == N
+
+
+@pytest.mark.parametrize("few", [0, 1, 3])
+def test_a_spelling_is_no_gap_that_stays(few: int) -> None:
+    """`4.0` among cells `4` is the level 4, or a missing value, however levels are declared."""
+    stage = np.array(["4", "5"] * (N // 2), dtype=object)
+    stage[: 2 * few : 2] = "4.0"
+    site = listed(people().assign(stage=stage), stage=(4, 5))
+    levels = {"levels": {"stage": ("4", "5", "z")}, "categorical": "onehot"}
+    asked = Villain(site, "one", ["stage", "age"], "complete-rows", **levels)
+    reply = asked.ask("moments", Moments(settings=json.dumps({"n_splits": 1})))
+    assert reply.counts.value[0] == N - few
 
 
 @pytest.mark.parametrize("few", [0, 1, 4, 9])

@@ -1,6 +1,6 @@
-"""What a question costs of what a steward grants for ever: noise, and models of others.
+"""What a question costs of what a steward grants for ever: noise, models of others, codings.
 
-Both are written to the ledger of the data set before anything is computed. A charge belongs to the
+All are written to the ledger of the data set before anything is computed. A charge belongs to the
 question: asking again after a crash costs nothing more, and nothing is ever refunded.
 """
 
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from consilience.exceptions import BudgetError
-from consilience.methods.base import SiteData
+from consilience.exceptions import BudgetError, DisclosureError
+from consilience.methods.base import Method, SiteData
+from consilience.methods.phases.opening import Open
 from consilience.privacy.accounting import Budget
 from consilience.sites.computing import step_of
+from consilience.sites.encoding import encodings
 from consilience.sites.home import Home
 from consilience.sites.policy import Policy
 from consilience.wire.codec import decode_message, digest
@@ -69,6 +71,38 @@ def _write(ledger: dict[str, Any], policy: Policy, home: Home) -> None:
     """Write it where something new is in it: a question asked again costs nothing, no write too."""
     if ledger != home.ledger(policy.data_id):
         home.write_ledger(policy.data_id, ledger)
+
+
+def hold_coding(opened: Open, method: type[Method], policy: Policy, home: Home) -> None:
+    """Note how a run codes its columns, and see that no run before coded one of them otherwise.
+
+    What is left over by two codings of a column (an order of levels of which another one gives way,
+    indicators of one value and then of another, numbers and then levels) is told by neither run and
+    follows from both. With a grant of models of others there are other ways, and this is none.
+
+    Raises
+    ------
+    DisclosureError
+        A column was coded otherwise in an earlier run over this data.
+    """
+    if policy.min_records <= 1 or policy.foreign_models or opened.partition == "columns":
+        return
+    columns, preparation = opened.settings()
+    columns = columns.only(method.roles)
+    levels = columns.levels
+    found = {
+        one.column: [one.kind, list(one.values), list(levels.get(one.column, ()))]
+        for one in encodings(columns, preparation)
+    }
+    known = dict(home.ledger(policy.data_id).get("codings", {}))
+    for name, coding in found.items():
+        if known.get(name, coding) != coding:
+            sentence = (
+                f"column {name} was coded otherwise in an earlier run on this data, and what "
+                "neither tells would follow from both: code it as before, or leave it out"
+            )
+            raise DisclosureError(sentence, public=sentence)
+    _write({**home.ledger(policy.data_id), "codings": known | found}, policy, home)
 
 
 def _key(request: Request) -> str:

@@ -170,6 +170,8 @@ class SiteColumns:
             rule = ""
             if offer == NONE:
                 rule = "the site does not offer it"
+            elif name in self.rename.values() and name not in self.rename:
+                rule = "the site offers it by another name"
             elif named_as_id and offer != ID:
                 rule = "the site does not offer it as an id"
             elif offer == ID and (name in measured or name in columns.sequence):

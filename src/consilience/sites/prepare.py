@@ -331,7 +331,6 @@ class _Loader:
             spared = bool(listed) and name != self.columns.target
             self.rare[name] = (codes[:, j] >= 0) & ~there[codes[:, j]] & (not spared)
             self.odd[name] += int(np.count_nonzero(self.rare[name]))
-            self.missing[name] = self.missing[name] | self.rare[name]
             codes[self.rare[name], j] = -1
             strange = codes[:, j] >= len(levels)
             others_here = [known[i] for i in np.unique(codes[strange, j])]
@@ -341,7 +340,9 @@ class _Loader:
                 shown = tuple(others_here[:SHOWN_LEVELS])
                 self.foreign[name] = (shown, int(np.count_nonzero(strange)))
                 self.outside[names[0]] = None
-            codes[strange, j] = -2
+            # Where all that is listed is declared, what is left is another spelling of it.
+            codes[strange, j] = -1 if listed and not others_here else -2
+            self.missing[name] = self.missing[name] | (codes[:, j] == -1)
         return codes
 
     def _listed_levels(self, name: str) -> tuple[str, ...]:

@@ -363,6 +363,8 @@ class Site:
         if data.foreign_levels and r.step != agree_levels.NAME:
             sentence = "a column holds values outside its declared levels"
             raise DataError(f"{sentence}: {', '.join(data.foreign_levels)}", public=sentence)
+        if r.step != agree_levels.NAME:
+            charging.hold_coding(decode_message(prior.opening), method, self.policy, self.home)
         name = self._kept_name(r, data)
         charging.count_models(r, data, self.policy, self.home)
         return dataclasses.replace(
