@@ -20,10 +20,11 @@ from consilience.methods.federated_pca import site as pca_site
 from consilience.methods.federated_pca.messages import Moments
 from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.methods.phases import standardise
-from consilience.sites import prepare
+from consilience.sites import encoding
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
+from consilience.sites.row_guard import RowGuard
 from consilience.sites.site import Site
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import relayed
@@ -151,7 +152,7 @@ def test_one_indicator_after_the_other_leaves_nobody_over(
         return float(n[0] - totals[0][0] - totals[1][0])
 
     assert left_over() == 0
-    monkeypatch.setattr(prepare, "of_few", lambda value, unknown, least: np.zeros_like(unknown))
+    monkeypatch.setattr(encoding, "of_few", lambda value, unknown, least: np.zeros_like(unknown))
     if levels is None:
         assert left_over() == few
 
@@ -215,6 +216,55 @@ def test_a_coding_is_kept_once_something_was_told(monkeypatch: pytest.MonkeyPatc
     free = site_of(table, GRANTED)
     for run, value in (("one", "m"), ("two", "f")):
         assert summed(free, run, ["sex", "age"], indicators={"sex": (value,)})[0] == N
+
+
+@pytest.mark.parametrize("few", [0, 1, 9])
+@pytest.mark.parametrize("kind", ["two runs", "one run", "turned around", "numbers"])
+def test_of_two_columns_that_hardly_differ_one_is_told(
+    kind: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Smoker and ever smoker, each with age, told the ages of those in whom they differ.
+
+    Equal columns look like these. *Control*: without the rule the difference is these people's sum.
+    """
+    rng = np.random.default_rng(6)
+    smoker = (rng.random(N) < 0.4).astype(float) if kind != "numbers" else rng.normal(5, 1, N)
+    ever = smoker.copy()
+    who = np.flatnonzero(smoker == 0)[:few] if kind != "numbers" else np.arange(few)
+    ever[who] = 1.0 if kind != "numbers" else 7.0
+    table = people().assign(smoker=smoker, ever=1 - ever if kind == "turned around" else ever)
+
+    def told(site: Site, run: str, *features: str) -> dict[str, float]:
+        """Sums of products with age, by column; nothing where it is withheld."""
+        asked = Villain(site, run, [*features, "lab"])
+        reply = asked.ask("moments", Moments(settings=json.dumps({"n_splits": 1})))
+        means, n = reply.means.value[0], reply.counts.value[0]
+        kept = [c for c, mean in zip((*features, "lab"), means, strict=True) if np.isfinite(mean)]
+        mean = means[np.isfinite(means)]
+        at = kept.index("age")
+        square = np.zeros((len(kept),) * 2)
+        square[np.triu_indices(len(kept))] = reply.products.value[0]
+        square = square + np.triu(square, 1).T
+        return {c: square[i, at] + n * mean[i] * mean[at] for i, c in enumerate(kept)}
+
+    def both() -> tuple[dict[str, float], dict[str, float]]:
+        site = site_of(table)
+        if kind == "one run":
+            found = told(site, "one", "smoker", "ever", "age")
+            return found, found
+        return told(site, "one", "smoker", "age"), told(site, "two", "ever", "age")
+
+    first, second = both()
+    assert "smoker" in first and "ever" not in second
+    if kind == "one run":
+        return
+    monkeypatch.setattr(RowGuard, "hide_columns", lambda *_: None)
+    first, second = both()
+    of_ever = second["ever"]
+    if kind == "turned around":
+        of_ever = table["age"].sum() - of_ever
+    truth = ((ever - smoker) * table["age"]).sum()
+    assert of_ever - first["smoker"] == pytest.approx(truth, abs=1e-6)
 
 
 @pytest.mark.parametrize("few", [0, 1, 3])

@@ -24,7 +24,7 @@ import inspect
 import json
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
@@ -231,6 +231,13 @@ class SiteData:
         """Same rows with other feature columns."""
         names = self.feature_names if names is None else names
         return dataclasses.replace(self, features=features, feature_names=names)
+
+    def without_content(self, names: Collection[str]) -> SiteData:
+        """Same rows with nothing in some features, so that nothing of these can leave."""
+        if not names:
+            return self
+        blank = [name in names for name in self.feature_names]
+        return self.with_features(np.where(blank, 0.0, self.features))
 
     def take(self, index: NDArray[np.int64]) -> SiteData:
         """Some of the rows, in the order of `index`."""

@@ -153,3 +153,11 @@ def of_few(value: NDArray[Any], unknown: NDArray[np.bool_], least: int) -> NDArr
     _, which, times = np.unique(value, return_inverse=True, return_counts=True)
     rare = (times < least)[which.ravel()] & ~unknown
     return rare if np.count_nonzero(rare) < least else np.zeros_like(rare)
+
+
+def by_name(
+    plan: Iterable[Encoding], features: NDArray[np.float64]
+) -> dict[str, tuple[str, NDArray[np.float64]]]:
+    """Name of each prepared column, with the column that it is made from and its values."""
+    named = [(name, one.column) for one in plan for name in one.names]
+    return {n: (of, x) for (n, of), x in zip(named, features.T, strict=False)}

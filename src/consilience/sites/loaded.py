@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -131,12 +131,15 @@ class Everyone:
         By the study's target; all 0 where it has no levels.
     entity : (n,) str array or None
         Where the study names entities.
+    prepared : mapping of str to (str, (n,) array)
+        By name of a prepared column: the column that it is made from, and its values.
     """
 
     content: Callable[[], NDArray[np.uint64]]
     names: tuple[str, ...]
     classes: NDArray[np.int64]
     entity: NDArray[np.str_] | None = None
+    prepared: Mapping[str, tuple[str, NDArray[np.float64]]] = field(default_factory=dict)
 
 
 AllRows = Callable[[tuple[str, ...]], Everyone]

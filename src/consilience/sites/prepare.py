@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, StudyError
 from consilience.methods.base import Columns, Preparation, SiteData
-from consilience.sites.encoding import Encoding, coded_of, encodings, feature_names, match, of_few
+from consilience.sites import encoding
 from consilience.sites.loaded import ColumnReport, Everyone, Loaded, Report, constant_columns
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_content import row_content
@@ -141,7 +141,7 @@ class _Loader:
         self.read: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]] = {}
 
     def run(self) -> Loaded:
-        plan = encodings(self.columns, self.preparation)
+        plan = encoding.encodings(self.columns, self.preparation)
         if self.partition == "columns" and self.columns.id is None:
             raise StudyError("a study over columns needs an id column in [data]")
         if self.partition == "rows":
@@ -168,7 +168,7 @@ class _Loader:
             raise DataError("a table without rows cannot be prepared")
         data = SiteData(
             features=chosen,
-            feature_names=feature_names(self.columns, self.preparation),
+            feature_names=encoding.feature_names(self.columns, self.preparation),
             rows=rows.astype(np.int64),
             target=kept(target),
             target_name=self.columns.target or "",
@@ -181,7 +181,7 @@ class _Loader:
             n_read=self.table.n_rows,
             content_hash=self.table.content_hash,
             bounds=self._bounds(plan),
-            coded=coded_of(plan, self.columns),
+            coded=encoding.coded_of(plan, self.columns),
             **{role: kept(values) for role, values in texts.items()},
         )
         report = self._report(data, keep, texts["id"])
@@ -189,11 +189,11 @@ class _Loader:
             return Loaded(data, report)
 
         def everyone(names: tuple[str, ...]) -> Everyone:
-            long = self.site.long
             names = names or self.source.names
-            unit = None if long is None else long.id
+            unit = None if self.site.long is None else self.site.long.id
             content = partial(row_content, self.source, names, unit)
-            return Everyone(content, names, self.classes, texts["entity"])
+            prepared = encoding.by_name(plan, features)
+            return Everyone(content, names, self.classes, texts["entity"], prepared)
 
         return Loaded(data, report, everyone)
 
@@ -287,7 +287,7 @@ class _Loader:
         if not offer:
             return np.zeros(self.table.n_rows, dtype=bool)
         positions, texts = self.table.categories(self.site.local(name), self.site.codes(name))
-        off: Mask = np.append(match(texts, offer) < 0, False)[positions]
+        off: Mask = np.append(encoding.match(texts, offer) < 0, False)[positions]
         return off
 
     def _categories(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -315,7 +315,7 @@ class _Loader:
         codes = np.empty((self.table.n_rows, len(names)), dtype=np.int64)
         for j, name in enumerate(names):
             positions, texts = self._categories(name)
-            found = match(texts, levels)
+            found = encoding.match(texts, levels)
             for i in np.flatnonzero(found < 0):
                 # 1 and 1.0 are one level here too.
                 key = float(texts[i]) if numeric and is_number(texts[i]) else texts[i]
@@ -335,7 +335,7 @@ class _Loader:
             strange = codes[:, j] >= len(levels)
             others_here = [known[i] for i in np.unique(codes[strange, j])]
             if listed:
-                others_here = [level for level in listed if match((level,), levels)[0] < 0]
+                others_here = [level for level in listed if encoding.match((level,), levels)[0] < 0]
             if others_here:
                 shown = tuple(others_here[:SHOWN_LEVELS])
                 self.foreign[name] = (shown, int(np.count_nonzero(strange)))
@@ -352,7 +352,7 @@ class _Loader:
 
     # --- roles
 
-    def _features(self, plan: tuple[Encoding, ...]) -> NDArray[np.float64]:
+    def _features(self, plan: tuple[encoding.Encoding, ...]) -> NDArray[np.float64]:
         numeric = [one.column for one in plan if one.kind == "number"]
         flags = numeric if self.preparation.missing == "indicator" else []
         n_columns = sum(len(one.names) for one in plan) + len(flags)
@@ -367,7 +367,7 @@ class _Loader:
             place += 1
         return features
 
-    def _encoded(self, one: Encoding) -> Iterable[NDArray[np.float64]]:
+    def _encoded(self, one: encoding.Encoding) -> Iterable[NDArray[np.float64]]:
         levels = self.columns.levels.get(one.column)
         if one.kind == "number":
             return [self._numbers(one.column)]
@@ -377,13 +377,13 @@ class _Loader:
             found, unknown = [value == float(v) for v in one.values], np.isnan(value)
         elif levels is None:
             value, texts = self._categories(one.column)
-            codes = np.append(match(texts, one.values), -1)[value]
+            codes = np.append(encoding.match(texts, one.values), -1)[value]
             found, unknown = [codes == i for i in range(len(one.values))], value < 0
         else:
             value = self._codes((one.column,), levels)[:, 0]
-            found, unknown = [value == i for i in match(one.values, levels)], value < 0
+            found, unknown = [value == i for i in encoding.match(one.values, levels)], value < 0
         if one.kind == "indicator":
-            few = of_few(value, unknown, self.few)
+            few = encoding.of_few(value, unknown, self.few)
             self.odd[one.column] += int(np.count_nonzero(few))
             self.missing[one.column] = self.missing[one.column] | few
             unknown = unknown | few
@@ -519,7 +519,7 @@ class _Loader:
             )
         return matchable
 
-    def _bounds(self, plan: tuple[Encoding, ...]) -> NDArray[np.float64] | None:
+    def _bounds(self, plan: tuple[encoding.Encoding, ...]) -> NDArray[np.float64] | None:
         """Limits of every prepared column (2, p); NaN where the site states none."""
         if self.partition != "columns":
             return None

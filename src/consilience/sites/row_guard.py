@@ -15,12 +15,15 @@ from consilience.exceptions import DataError
 from consilience.methods.base import SiteData
 from consilience.methods.phases.holdout import parts_of_table
 from consilience.privacy.row_history import RowHistory, row_keys
+from consilience.sites import alike_columns
 from consilience.sites.home import Home
 from consilience.sites.loaded import AllRows
 from consilience.sites.policy import Policy
 
 KEPT = "rows of all releases"
 """Name under which they are kept."""
+HIDDEN = "_hidden"
+"""Ledger of the columns of which a run is told nothing."""
 _SECRET = 16
 
 Mask = NDArray[np.bool_]
@@ -37,6 +40,7 @@ class RowGuard:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._of: tuple[object, ...] = ()
+        self._names: tuple[str, ...] = ()
         self._keys = np.empty(0, dtype=np.uint64)
         self._placed = self._keys
         self._places = np.empty(0, dtype=np.int64)
@@ -71,6 +75,7 @@ class RowGuard:
         of = (data.content_hash, everyone.names, secret)
         if self._of != of:
             self._of, self._keys = of, row_keys(everyone.content(), secret)
+            self._names = everyone.names
             self._placed = np.empty(0, dtype=np.uint64)
         if not np.array_equal(self._placed, history.keys) or not len(history.keys):
             self._placed, self._places = history.keys, history.places(self._keys)
@@ -94,3 +99,25 @@ class RowGuard:
             noted = {"secret": secret, "names": list(everyone.names), **after.to_plain()}
             home.write_kept(self._policy.data_id, KEPT, noted)
         return chosen
+
+    def hide_columns(self, run: str, all_rows: AllRows, home: Home) -> None:
+        """Choose the prepared columns of which a run is told nothing, and note the others.
+
+        Called after `rows_to_use`, which knows the rows. Where models of others are granted two
+        such columns are no way in that is not there anyway.
+        """
+        if self._policy.foreign_models:
+            return
+        kept = home.kept(self._policy.data_id, alike_columns.KEPT) or {}
+        prepared = all_rows(self._names).prepared
+        found, after = alike_columns.hidden(prepared, self._keys, kept, self._policy.min_records)
+        home.write_kept(self._policy.data_id, alike_columns.KEPT, after)
+        for name in found:
+            said = f"Nothing of column {name} is told: it hardly differs from another one."
+            home.log("read", run=run, said=said)
+        if found:
+            home.write_ledger(HIDDEN, {**home.ledger(HIDDEN), run: list(found)})
+
+    def hidden(self, run: str, home: Home) -> tuple[str, ...]:
+        """Columns of which a run is told nothing."""
+        return tuple(home.ledger(HIDDEN).get(run, ()))

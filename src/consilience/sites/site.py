@@ -530,10 +530,12 @@ class Site:
             used = np.unpackbits(packed, count=data.n_read).astype(bool)
         elif opens and everyone is not None and not data.foreign_levels:
             used = self._row_guard.rows_to_use(data, everyone, self.home)
+            self._row_guard.hide_columns(run, everyone, self.home)
             if not used[data.rows].all():
                 self.home.write_outputs(run, {outputs.USED: np.packbits(used).tobytes()})
         if opens and not (run in known and same):
             self.home.write_ledger(TABLES, {**known, run: data.content_hash})
+        data = data.without_content(self._row_guard.hidden(run, self.home))
         if used is None or used[data.rows].all():
             return data
         return data.take(np.flatnonzero(used[data.rows]))
