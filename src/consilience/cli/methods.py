@@ -79,6 +79,12 @@ def _show(kind: type[Method]) -> None:
     console.say(kind.absence, indent=2)
     console.heading("What the coordinator knows afterwards")
     console.say(kind.leakage, indent=2)
+    if kind.foreign_models:
+        console.say(
+            "Who makes up models, or chooses settings for it, can learn more: what, and in how "
+            "many runs, is in the steward's guide under Models of others.",
+            indent=2,
+        )
 
 
 def ladder(doc: str) -> str:
