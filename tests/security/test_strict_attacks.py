@@ -20,7 +20,7 @@ from consilience.methods.federated_pca import site as pca_site
 from consilience.methods.federated_pca.messages import Moments
 from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.methods.phases import standardise
-from consilience.sites import encoding
+from consilience.sites import alike_columns, encoding
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
@@ -265,6 +265,16 @@ def test_of_two_columns_that_hardly_differ_one_is_told(
         of_ever = table["age"].sum() - of_ever
     truth = ((ever - smoker) * table["age"]).sum()
     assert of_ever - first["smoker"] == pytest.approx(truth, abs=1e-6)
+
+
+def test_columns_of_their_own_are_told() -> None:
+    """Of 20 columns of 0 and 1 over 200 rows, and of numbers over 12, none is taken for another."""
+    rng = np.random.default_rng(2)
+    for x in ((rng.random((200, 20)) < 0.4).astype(float), rng.normal(size=(12, 20))):
+        prepared = {f"x{j}": (f"x{j}", column) for j, column in enumerate(x.T)}
+        for seed in range(20):
+            keys = np.random.default_rng(seed).integers(1 << 48, size=len(x)).astype(np.uint64)
+            assert alike_columns.hidden(prepared, keys, {}, 10)[0] == ()
 
 
 @pytest.mark.parametrize("few", [0, 1, 3])

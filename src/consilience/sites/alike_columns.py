@@ -4,9 +4,9 @@ Sums over the one less sums over the other are sums over the few rows in which t
 and ever smoker). So of a later one nothing is told, as of a column in which few rows differ; that
 they are equal looks the same.
 
-Of a column that may leave the home keeps one number for each of 2 `least` heaps of rows, its
-sketch: in fewer than `least` rows two columns differ in fewer than half of the heaps. Columns that
-differ in some more rows may be taken for alike; that errs on the safe side.
+Of a column that may leave the home keeps one number for each of 16 `least` heaps of rows, its
+sketch: two columns that differ in fewer than `least` rows differ in fewer heaps than that. Some
+that differ in a row or two more may be taken for alike; that errs on the safe side.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ Keys = NDArray[np.uint64]
 
 KEPT = "columns of all releases"
 """Name under which sketches are kept."""
+_HEAPS = 16
 _MISSING = np.uint64(0x7FF8_0000_0000_0001)
 
 
@@ -60,7 +61,7 @@ def hidden(
         lines = sketches(column, keys, least)
         if name in kept and np.array_equal(kept[name][1], lines):
             continue
-        if any(of != source and _alike(lines, there) for of, there in kept.values()):
+        if any(of != source and _alike(lines, there, least) for of, there in kept.values()):
             found.append(name)
         else:
             kept[name] = (source, lines)
@@ -68,7 +69,7 @@ def hidden(
 
 
 def sketches(column: FloatArray, keys: Keys, least: int) -> Keys:
-    """One number for each heap of rows (1, 2 least); of two values also turned around (2, ...)."""
+    """One number a heap of rows, (1, heaps); of two values also turned around, (2, heaps)."""
     values = np.unique(column[~np.isnan(column)][:64])
     variants = [column]
     if len(values) <= 2:
@@ -76,9 +77,10 @@ def sketches(column: FloatArray, keys: Keys, least: int) -> Keys:
         if len(values) == 2:
             high = np.where(np.isnan(column), np.nan, column == values[1])
             variants = [high, 1.0 - high]
-    heap = (keys % np.uint64(2 * least)).astype(np.int64)
+    heaps = _HEAPS * least
+    heap = (keys % np.uint64(heaps)).astype(np.int64)
     order = np.argsort(heap, kind="stable")
-    starts = np.searchsorted(heap[order], np.arange(2 * least))
+    starts = np.searchsorted(heap[order], np.arange(heaps))
     lines = []
     for one in variants:
         bits = np.where(np.isnan(one), _MISSING, (one + 0.0).view(np.uint64))
@@ -88,9 +90,8 @@ def sketches(column: FloatArray, keys: Keys, least: int) -> Keys:
     return np.array(lines, dtype=np.uint64)
 
 
-def _alike(first: Keys, second: Keys) -> bool:
-    """Whether more than half of the heaps are equal, turned around or not."""
-    if first.shape[1] != second.shape[1]:
+def _alike(first: Keys, second: Keys, least: int) -> bool:
+    """Whether fewer than `least` heaps differ, turned around or not."""
+    if first.shape[1] != second.shape[1]:  # the policy had another limit then
         return False
-    most = max(int((a == b).sum()) for a in first for b in second)
-    return bool(2 * most > first.shape[1])
+    return min(int((a != b).sum()) for a in first for b in second) < least

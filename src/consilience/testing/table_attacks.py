@@ -520,27 +520,27 @@ def _two_runs(method: Method, federation: Federation, least: int) -> Outcome:
 
     asked = _with_rule(federation, "complete-rows")
     homes: dict[str, Any] = {}
-    used: list[Counter[Any]] = []  # equal rows are as good as each other
+    used: list[tuple[frozenset[int], Counter[Any]]] = []  # which rows, and what is in them
     held: list[Any] = []
     changes: tuple[Change, ...] = (dict, with_gaps, without_one, dict)
     for i, change in enumerate(changes):
 
-        def here(table: Table, change: Change = change) -> Table:
+        def changed(table: Table, change: Change = change) -> Table:
             made = change(table)
             held[:] = zip(*made.values(), strict=True)
             return made
 
-        tables = over_tables(asked, here)
+        tables = over_tables(asked, changed)
         for one, site in members(tables).items():
             site.home = homes.setdefault(one, site.home)
         with _rows_used(name) as rows:
             told(method, tables, run_id=f"run-{i}")
-        used += [Counter(held[row] for row in one) for one in sorted(rows, key=sorted)]
+        used += [(one, Counter(held[row] for row in one)) for one in sorted(rows, key=sorted)]
     if not used:
         return Outcome("blocked", "over tables of its rows the study is refused")
-    for first, second in itertools.combinations(used, 2):
-        # On so many rows rests what is left of the sums of both, subtracted.
-        if 0 < (apart := ((first - second) + (second - first)).total()) < least:
+    for (first, here), (second, there) in itertools.combinations(used, 2):
+        # Equal rows are as good as each other: where only these are exchanged nothing is told.
+        if 0 < (apart := len(first ^ second)) < least and here != there:
             return Outcome("open", f"two runs rest on rows that differ by {apart}")
     return Outcome("blocked", f"any two runs rest on the same rows, or on rows {least} apart")
 
