@@ -25,8 +25,8 @@ MODULES = sorted(SRC.rglob("*.py"))
 assert MODULES
 ROOMS = sorted({path.parent for path in SRC.glob("*/*.py")})
 
-MODULE_LINES = 450
-FUNCTION_LINES = 60
+MODULE_LINES = 700
+FUNCTION_LINES = 100
 README_LINES = 30
 HEADINGS = (
     r"What lives here",

@@ -26,6 +26,7 @@ class DataSet:
         self.next = n
         self.history = RowHistory()
         self.told: list[Rows] = []
+        self.keys: dict[int, int] = {}
 
     def cells(self, target: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Class by some target, and part, of every row."""
@@ -55,6 +56,7 @@ class DataSet:
         chosen, self.history = self.history.admit(keys, wanted, self.cells(target), least=LEAST)
         assert not (chosen & ~wanted).any()
         self.told.append(frozenset(self.rows[chosen].tolist()))
+        self.keys |= dict(zip(keys.tolist(), self.rows.tolist(), strict=True))
         return self.told[-1]
 
 
@@ -77,7 +79,11 @@ def test_releases_differ_from_unions_and_differences_of_others_by_none_or_many(s
         assert not few(b - a)
     atoms = np.bincount(data.history.atoms)[1:]
     assert (atoms[atoms > 0] >= LEAST).all()
-    assert {int(k) for k in data.history.keys} >= set()
+    # Each set that was told is there as its atoms, once.
+    there = [data.history.keys[s[data.history.atoms]] for s in data.history.sets]
+    found = [frozenset(data.keys[k] for k in keys.tolist()) for keys in there]
+    assert set(found) == set(data.told)
+    assert len(found) == len(set(found))
 
 
 def test_without_the_guard_they_differ_by_few() -> None:

@@ -20,10 +20,11 @@ from consilience.methods.federated_pca import site as pca_site
 from consilience.methods.federated_pca.messages import Moments
 from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.methods.phases import standardise
-from consilience.sites import alike_columns, encoding
+from consilience.sites import alike_columns, encoding, row_guard
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
+from consilience.sites.row_differences import covering
 from consilience.sites.row_guard import RowGuard
 from consilience.sites.site import Site
 from consilience.testing.fakes import members
@@ -315,20 +316,145 @@ def test_columns_of_roles_without_use_are_not_read(
 
 
 @pytest.mark.parametrize("lacking", [1, 4, 9])
-def test_ten_rows_stay_out_for_one_person_as_for_nine(lacking: int) -> None:
+def test_as_many_rows_stay_out_for_one_person_as_for_nine(
+    lacking: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where nothing is told by parts of the table, their number says no more than that.
+
+    Ten for those who lack a value, and with them some whose moments may leave, chosen from all.
 
     *Control*: with a grant, as many tens as there are parts in which somebody lacks a value.
     """
-    rows = {}
+    rows, covered = {}, []
+    monkeypatch.setattr(
+        row_guard, "covering", lambda *a: covered.append(covering(*a)) or covered[-1]
+    )
     for policy in (Policy(), GRANTED):
         table = people()
         table.loc[np.random.default_rng(5).permutation(N)[:lacking], "lab"] = np.nan
         site = site_of(table, policy)
         assert summed(site, "all", ["age"])[0] == N
         rows[policy.foreign_models] = summed(site, "some", ["age", "lab"])[0]
-    assert rows[False] == N - 10
+    assert rows[False] == N - 10 - len(covered[0])
     assert (rows[True] < N - 10) is (lacking > 1)
+
+
+# ------------------------------------------------------------------- rows by which two runs differ
+
+FOUR = ["age", "lab", "sex", "smoker"]
+
+
+def patients(seed: int, lacking: int) -> pd.DataFrame:
+    """People of whom some were not scanned; one in seven is of the rarer sex."""
+    rng = np.random.default_rng(seed)
+    table = people(seed, 400).assign(
+        sex=(rng.random(400) < 0.15) * 1.0,
+        smoker=(rng.random(400) < 0.4) * 1.0,
+        scan=rng.normal(size=400),
+    )
+    table.loc[rng.permutation(400)[:lacking], "scan"] = np.nan
+    return table
+
+
+def moments(site: Any, run: str, features: list[str]) -> tuple[float, np.ndarray]:
+    """Rows and sums of products about nought; NaN of columns that are withheld."""
+    asked = Villain(site, run, features, "complete-rows")
+    reply = asked.ask("moments", Moments(settings=json.dumps({"n_splits": 1})))
+    n, mean = float(reply.counts.value.sum()), np.asarray(reply.means.value)[0]
+    told = np.flatnonzero(np.isfinite(mean))
+    square = np.zeros((len(told), len(told)))
+    square[np.triu_indices(len(told))] = reply.products.value[0]
+    square += np.triu(square, 1).T + n * np.outer(mean[told], mean[told])
+    found = np.full((len(features), len(features)), np.nan)
+    found[np.ix_(told, told)] = square
+    return n, found
+
+
+def counts_between(one: Any, other: Any) -> np.ndarray:
+    """Cells of sex and smoker among the rows of one run that the other one lacks."""
+    n, d = one[0] - other[0], one[1][:4, :4] - other[1][:4, :4]
+    women, smokers, both = d[2, 2], d[3, 3], d[2, 3]
+    cells = (women, n - women, smokers, n - smokers)
+    inside = (both, women - both, smokers - both, n - women - smokers + both)
+    return np.array([*cells, *inside])
+
+
+@pytest.mark.parametrize("lacking", [1, 9, 25, 60])
+def test_rows_between_two_runs_are_told_of_like_a_release(
+    lacking: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums with and without a column that some lack: those over the rows between are of many.
+
+    *Control*: without the rule counts of one to nine follow in each of six tables, and with them
+    the age of the only woman among those rows.
+    """
+
+    def fewest(seed: int) -> float:
+        site = site_of(patients(seed, lacking))
+        first = moments(site, "first", FOUR)
+        second = moments(site, "second", [*FOUR, "scan"])
+        again = moments(site, "again", [*FOUR, "scan"])
+        assert again[0] == second[0]
+        assert first[0] - second[0] <= lacking + 100, "at most a quarter stays out"
+        return float(np.nanmin(counts_between(first, second)))
+
+    assert all(fewest(seed) > 9.5 for seed in range(6))
+    monkeypatch.setattr(RowGuard, "_varied", lambda self, wanted, *_: wanted)
+    monkeypatch.setattr(RowGuard, "_differing", lambda *_: [])
+    assert all(fewest(seed) < 9.5 for seed in range(6))
+
+
+def test_rows_that_come_wait_until_they_may_be_told_of() -> None:
+    """Twelve new people of whom few are women do not enter; with four hundred more all do."""
+    table = patients(0, 0)
+    site = site_of(table[:388])
+    first = moments(site, "first", FOUR)
+    for n, come in ((400, False), (800, True)):
+        more = pd.concat([table, patients(9, 0)], ignore_index=True)[:n]
+        grown = site_of(more)
+        grown.home = site.home
+        later = moments(grown, f"with-{n}", FOUR)
+        assert (later[0] == n) is come
+        if come:
+            assert np.nanmin(counts_between(later, first)) > 9.5
+        else:
+            assert later[0] == first[0]
+
+
+def test_a_corrected_table_tells_of_many() -> None:
+    """Two people of an earlier run are others now; with many more they are not in the new one.
+
+    Nor are twelve new people.
+    """
+    table = patients(1, 0)
+    site = site_of(table)
+    first = moments(site, "first", FOUR)
+    table.loc[[5, 9], "age"] += 1.0
+    after = site_of(pd.concat([table, patients(7, 0)[:12]], ignore_index=True))
+    after.home = site.home
+    later = moments(after, "later", FOUR)
+    assert later[0] < 398 - 10
+    assert np.nanmin(counts_between(first, later)) > 9.5
+    assert np.isfinite(later[1]).sum() >= 9, "at most one of four columns is withheld"
+
+
+def test_studies_rest_on_the_rows_that_all_listed_columns_share() -> None:
+    """Who lacks a value of a listed column that few lack is in no study: nothing is between two.
+
+    At most a tenth of the rows is left out so.
+    """
+    table = patients(2, 3)
+    own = SiteColumns(offered={name: "number" for name in table})
+    site = memory_site("s", table, own=own)
+    first, second = (moments(site, f"of-{len(f)}", f) for f in (FOUR, [*FOUR, "scan"]))
+    assert first[0] == second[0] == 397
+    np.testing.assert_allclose(first[1][:4, :4], second[1][:4, :4], rtol=1e-12)
+    for j in range(6):  # 54 people of 400, nine by nine
+        table[f"x{j}"] = np.where(np.arange(400) // 9 == j, np.nan, table["lab"])
+    own = SiteColumns(offered={name: "number" for name in table if name != "scan"})
+    n, _ = moments(memory_site("s", table, own=own), "many", FOUR)
+    assert n == 400 - 36
+    assert moments(memory_site("s", table, GRANTED, own=own), "granted", FOUR)[0] == 400
 
 
 def rounded_otherwise(seed: int) -> tuple[float, float]:

@@ -201,6 +201,7 @@ def _check(
             offered_columns(file, policy),
             partition=study.partition,
             min_records=policy.min_records,
+            common_rows=not policy.foreign_models,
         )
         remarks = [
             *_about_table(loaded.report, study.partition),

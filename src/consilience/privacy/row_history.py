@@ -61,10 +61,13 @@ class RowHistory:
         Rows that were ever released, in ascending order.
     atoms : (n,) int array
         Atom of each, numbered from 1.
+    sets : (s, a) bool array
+        Atoms of each row set that was released; of atom 0 (no release) none.
     """
 
     keys: Keys = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
     atoms: Atoms = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    sets: Mask = field(default_factory=lambda: np.zeros((0, 1), dtype=bool))
 
     def places(self, keys: Keys) -> IntArray:
         """Where rows stand among those of the history; -1 where they were never released."""
@@ -105,8 +108,7 @@ class RowHistory:
         """
         places = self.places(keys) if places is None else places
         size = np.bincount(self.atoms, minlength=1)
-        # The last entry is that of place -1.
-        atom = np.append(self.atoms, np.int32(UNSEEN))[places]
+        atom = self.of_rows(places)
         group, shape = atom, [len(size)]
         for cell in cells:
             shape.append(int(cell.max(initial=0)) + 1)
@@ -140,8 +142,20 @@ class RowHistory:
         fresh = np.sort(keys[chosen & new_rows]) if new_rows.any() else keys[:0]
         split = lacks & has
         split[UNSEEN] = False
-        if not (split.any() or len(fresh)):
+        changed = bool(split.any() or len(fresh))
+        # Rows that stay out, of an atom of which others are used, are in the sets of that atom.
+        sets = np.hstack([self.sets, self.sets[:, split], np.zeros((len(self.sets), 1), bool)])
+        used = np.zeros(sets.shape[1], dtype=bool)
+        used[: len(has)] = has
+        used[UNSEEN], used[-1] = False, bool(len(fresh))
+        sets = sets if len(fresh) else sets[:, :-1]
+        used = used[: sets.shape[1]]
+        if not (sets == used).all(axis=1).any():
+            sets = np.vstack([sets, used])
+        elif not changed:
             return self
+        if not changed:
+            return RowHistory(self.keys, self.atoms, sets)
         # The rows that stay out are the fewer ones: they get the new number.
         new = np.cumsum(split, dtype=np.int32) + np.int32(len(split) - 1)
         away = np.flatnonzero(~chosen)
@@ -157,8 +171,19 @@ class RowHistory:
             all_keys = np.insert(all_keys, where, fresh)
             atoms = np.insert(atoms, where, len(split) + int(split.sum()))
         if atoms.max(initial=0) >= 1 << 16:  # numbers are given again, so that two bytes do
-            atoms = (np.unique(atoms, return_inverse=True)[1].ravel() + 1).astype(np.int32)
-        return RowHistory(all_keys, atoms)
+            kept, renumbered = np.unique(atoms, return_inverse=True)
+            atoms = (renumbered.ravel() + 1).astype(np.int32)
+            sets = np.hstack([sets[:, :1], sets[:, kept]])
+        return RowHistory(all_keys, atoms, sets)
+
+    def of_rows(self, places: IntArray) -> Atoms:
+        """Atom of each row of a table, by its place; `UNSEEN` of one without."""
+        return np.append(self.atoms, np.int32(UNSEEN))[places]
+
+    def whole(self, atom: Atoms) -> Mask:
+        """Which atoms the rows of a table have in whole: none of their rows is gone, (a,)."""
+        a = self.sets.shape[1]
+        return np.bincount(atom, minlength=a) >= np.bincount(self.atoms, minlength=a)
 
     def to_plain(self) -> dict[str, Any]:
         """For the site's home: six bytes for each key, two (or four) for each atom."""
@@ -167,13 +192,17 @@ class RowHistory:
             "low": self.keys.astype(np.uint32),
             "high": (self.keys >> _LOW).astype(np.uint16),
             "atoms": self.atoms.astype(small),
+            "sets": np.packbits(self.sets, axis=1),
+            "n_atoms": self.sets.shape[1],
         }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> RowHistory:
         """Read `to_plain` back."""
         keys = np.asarray(plain["high"]).astype(np.uint64) << _LOW
-        return cls(keys | np.asarray(plain["low"]), np.asarray(plain["atoms"]).astype(np.int32))
+        sets = np.unpackbits(np.asarray(plain["sets"]), axis=1, count=int(plain["n_atoms"]))
+        atoms = np.asarray(plain["atoms"]).astype(np.int32)
+        return cls(keys | np.asarray(plain["low"]), atoms, sets.astype(bool))
 
 
 def _first(keys: Keys, wanted: Mask, group: NDArray[np.integer[Any]], out: IntArray) -> IntArray:

@@ -21,6 +21,7 @@ from consilience.privacy.row_history import mixed
 from consilience.wire.usual_values import others
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
 KEPT = "columns of all releases"
@@ -55,10 +56,11 @@ def hidden(
     """
     kept = {name: (str(of), np.asarray(lines)) for name, (of, lines) in known.items()}
     found = []
+    heaps = _heaps(keys, least)
     for name, (source, column) in prepared.items():
         if others(column, least) < least:
             continue  # it is withheld by itself
-        lines = sketches(column, keys, least)
+        lines = _sketches(column, keys, *heaps)
         if name in kept and np.array_equal(kept[name][1], lines):
             continue
         if any(of != source and _alike(lines, there, least) for of, there in kept.values()):
@@ -68,7 +70,16 @@ def hidden(
     return tuple(found), {name: [of, lines] for name, (of, lines) in kept.items()}
 
 
-def sketches(column: FloatArray, keys: Keys, least: int) -> Keys:
+def _heaps(keys: Keys, least: int) -> tuple[IntArray, IntArray]:
+    """Rows heap by heap, and where each heap starts and the last one ends."""
+    heaps = _HEAPS * least
+    heap = (keys % np.uint64(heaps)).astype(np.int16 if heaps < 1 << 15 else np.int64)
+    return np.argsort(heap, kind="stable"), np.append(
+        0, np.cumsum(np.bincount(heap, minlength=heaps))
+    )
+
+
+def _sketches(column: FloatArray, keys: Keys, order: IntArray, bounds: IntArray) -> Keys:
     """One number a heap of rows, (1, heaps); of two values also turned around, (2, heaps)."""
     values = np.unique(column[~np.isnan(column)][:64])
     variants = [column]
@@ -77,16 +88,11 @@ def sketches(column: FloatArray, keys: Keys, least: int) -> Keys:
         if len(values) == 2:
             high = np.where(np.isnan(column), np.nan, column == values[1])
             variants = [high, 1.0 - high]
-    heaps = _HEAPS * least
-    heap = (keys % np.uint64(heaps)).astype(np.int64)
-    order = np.argsort(heap, kind="stable")
-    starts = np.searchsorted(heap[order], np.arange(heaps))
     lines = []
     for one in variants:
         bits = np.where(np.isnan(one), _MISSING, (one + 0.0).view(np.uint64))
         total = np.concatenate([[np.uint64(0)], np.cumsum(mixed(keys ^ mixed(bits))[order])])
-        ends = np.append(starts[1:], len(order))
-        lines.append(total[ends] - total[starts])
+        lines.append(np.diff(total[bounds]))
     return np.array(lines, dtype=np.uint64)
 
 

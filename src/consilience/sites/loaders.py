@@ -58,7 +58,13 @@ def memory_site(
 
     def load(columns: Columns, preparation: Preparation, partition: Partition = "rows") -> Loaded:
         return load_with_report(
-            read, columns, preparation, own, partition=partition, min_records=rules.min_records
+            read,
+            columns,
+            preparation,
+            own,
+            partition=partition,
+            min_records=rules.min_records,
+            common_rows=not rules.foreign_models,
         )
 
     return Site(name, load, policy=rules, partner_key=partner_key)
@@ -92,7 +98,13 @@ def file_site(
     def load(columns: Columns, preparation: Preparation, partition: Partition = "rows") -> Loaded:
         read = read_source(file.source, file.base)
         return load_with_report(
-            read, columns, preparation, own, partition=partition, min_records=policy.min_records
+            read,
+            columns,
+            preparation,
+            own,
+            partition=partition,
+            min_records=policy.min_records,
+            common_rows=not policy.foreign_models,
         )
 
     def load_once(

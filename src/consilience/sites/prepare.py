@@ -48,6 +48,7 @@ def load_with_report(
     *,
     partition: Literal["rows", "columns"] = "rows",
     min_records: int = 1,
+    common_rows: bool = False,
 ) -> Loaded:
     """Prepare a site's table as the study says.
 
@@ -67,6 +68,10 @@ def load_with_report(
         where the study refuses missing values. So does a level that fewer rows have, each judged by
         itself and however many there are. Otherwise a study could ask, by what it declares, whether
         there is anybody with a certain value.
+    common_rows : bool
+        Over rows, leave out rows without a value in any column that the site lists and that fewer
+        than `min_records` rows lack, whether the study names it or not: so studies with it and
+        without rest on the same rows. At most a tenth of the rows are left out so.
 
     Returns
     -------
@@ -90,6 +95,7 @@ def load_with_report(
 
         table = wide_table(table, columns, own, min_records if partition == "rows" else 1)
     loader = _Loader(table, source, columns, preparation, own, partition, min_records)
+    loader.common_rows = common_rows and partition == "rows"
     try:
         return loader.run()
     except DataError as error:
@@ -139,6 +145,7 @@ class _Loader:
         self.unmatchable = (0, 0)
         self.classes = np.zeros(table.n_rows, dtype=np.int64)
         self.read: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]] = {}
+        self.common_rows = False
 
     def run(self) -> Loaded:
         plan = encoding.encodings(self.columns, self.preparation)
@@ -465,7 +472,7 @@ class _Loader:
         )
         if many and rule != "complete-rows":
             self._refuse_missing(found, many)
-        keep = self._complete(found)
+        keep = self._complete(found | self._lacked_by_few(found) if self.common_rows else found)
         # Of a smaller table nothing leaves that tells its size.
         least = self.few if len(keep) >= self.few else 1
         if keep.sum() < least:
@@ -477,6 +484,27 @@ class _Loader:
                 public=f"{few} {verb} complete",
             )
         return self._matchable(keep)
+
+    def _lacked_by_few(self, found: dict[str, Mask]) -> dict[str, Mask]:
+        """Rows without a value in other columns that the site lists and few rows lack."""
+        taken: dict[str, Mask] = {}
+        out = np.zeros(self.table.n_rows, dtype=bool)
+        for name in self.site.offered or ():
+            local, offer = self.site.local(name), self.site.offer(name)
+            if name in found or name == EVERY or local not in self.table.names:
+                continue
+            if offer == NUMBER and self.table.kind(local) in ("text", "number", "boolean"):
+                lacking = ~np.isfinite(self.table.numbers(local, self.site.codes(name))[0])
+            elif isinstance(offer, tuple):
+                positions, _ = self.table.categories(local, self.site.codes(name))
+                lacking = (positions < 0) | self._off_offer(name)
+            else:
+                continue
+            few = 0 < np.count_nonzero(lacking) < self.few
+            if few and 10 * np.count_nonzero(out | lacking) <= len(out):
+                taken[name] = lacking
+                out |= lacking
+        return taken
 
     def _complete(self, found: dict[str, Mask]) -> Mask:
         """Rows without a missing value in these columns; the others are left out because of it."""

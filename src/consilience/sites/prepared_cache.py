@@ -60,8 +60,9 @@ class PreparedCache:
         with open(path, "rb") as table:
             while block := table.read(1 << 20):
                 hashed.update(block)
-        few = Policy.from_settings(self._file.policy).min_records
-        made_from = (self._file.source, self._file.columns, columns, preparation, partition, few)
+        policy = Policy.from_settings(self._file.policy)
+        rules = (partition, policy.min_records, policy.foreign_models)
+        made_from = (self._file.source, self._file.columns, columns, preparation, rules)
         return digest(f"{__version__} {hashed.hexdigest()} {made_from!r}".encode())[:40]
 
     def get(self, key: str | None) -> Loaded | None:

@@ -530,7 +530,7 @@ class Site:
             used = np.unpackbits(packed, count=data.n_read).astype(bool)
         elif opens and everyone is not None and not data.foreign_levels:
             used = self._row_guard.rows_to_use(data, everyone, self.home)
-            self._row_guard.hide_columns(run, everyone, self.home)
+            self._row_guard.hide_columns(run, data, everyone, self.home, used)
             if not used[data.rows].all():
                 self.home.write_outputs(run, {outputs.USED: np.packbits(used).tobytes()})
         if opens and not (run in known and same):
