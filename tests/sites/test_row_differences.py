@@ -61,6 +61,11 @@ def test_numbers_take_the_first_rows_in_order() -> None:
     np.testing.assert_array_equal(np.sort(cover), np.sort(order[: len(cover)]))
 
 
+def test_a_cover_is_a_quarter_at_most() -> None:
+    x = table(6, 200, (0.3, 0.4, 0.5, 0.6, 0.35, 0.45))
+    assert 40 <= len(covering(x, np.arange(200), LIMITS)) <= 50
+
+
 def test_of_few_rows_there_is_no_cover() -> None:
     assert not len(covering(table(0, 39), np.arange(39), LIMITS))
     assert not len(covering(np.zeros((300, 0)), np.arange(300), LIMITS))

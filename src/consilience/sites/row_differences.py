@@ -78,10 +78,9 @@ def _of_each_count(x: FloatArray, least: int, most: int) -> BoolArray:
         cell = levels[:, i] & levels[:, j]
         # Half as many again as needed: some of these may share a value of another column.
         short = int(min(1.5 * least, joint[i, j] // 2)) - int((cell & picked).sum())
+        short = min(short, most - int(picked.sum()))
         if short > 0:
             picked[np.flatnonzero(cell & ~picked)[:short]] = True
-        if picked.sum() > most:
-            break
     return picked
 
 
