@@ -255,6 +255,7 @@ class EnsembleClustering(Method):
     )
     Result = EnsembleClusteringResult
     predictor: ClassVar[Any] = EnsemblePredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "sequence")
     foreign_models: ClassVar[bool] = True
 
     def validate(self) -> None:

@@ -193,6 +193,7 @@ class FederatedCommunityBayes(Method):
     )
     Result = FederatedCommunityBayesResult
     predictor: ClassVar[Any] = CommunityBayesPredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
     foreign_models: ClassVar[bool] = True  # they are judged by held-out rows
 
     def __post_init__(self) -> None:

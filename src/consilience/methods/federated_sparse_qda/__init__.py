@@ -178,6 +178,7 @@ class FederatedSparseQDA(Method):
     )
     Result = FederatedSparseQDAResult
     predictor: ClassVar[Any] = SparseQDAPredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
     foreign_models: ClassVar[bool] = True  # they are judged by held-out rows
 
     def __post_init__(self) -> None:

@@ -198,6 +198,7 @@ class LatentClassRegression(Method):
     )
     Result = LatentClassRegressionResult
     predictor: ClassVar[Any] = LatentClassPredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "agent", "entity", "weight")
     foreign_models: ClassVar[bool] = True  # classes are models, by which rows are drawn
 
     def validate(self) -> None:

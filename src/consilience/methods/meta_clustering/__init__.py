@@ -215,6 +215,7 @@ class MetaClustering(Method):
     )
     Result: ClassVar = MetaClusteringResult
     predictor: ClassVar = CollaborativePredictor
+    roles: ClassVar[tuple[str, ...]] = ("target",)
     foreign_models: ClassVar = True
 
     def __post_init__(self) -> None:

@@ -161,6 +161,7 @@ class ClusterCountStudy(EntryStudy):
     Result = ClusterCountResult
     predictor: ClassVar[Any] = ClassPredictor
     several: ClassVar[str] = "ensemble-clustering"
+    roles: ClassVar[tuple[str, ...]] = ()
     takes_triplets: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -207,6 +207,7 @@ class MatrixCompletionStudy(EntryStudy):
     Result = MatrixCompletionResult
     predictor: ClassVar[Any] = CompletionPredictor
     several: ClassVar[str] = "federated-pca"
+    roles: ClassVar[tuple[str, ...]] = ("target", "agent", "entity")  # of triplets
 
     def __post_init__(self) -> None:
         if isinstance(self.grid, list | range | np.ndarray):

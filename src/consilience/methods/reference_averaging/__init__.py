@@ -196,6 +196,7 @@ class ReferenceAveraging(Method):
     )
     Result = ReferenceAveragingResult
     predictor: ClassVar[Any] = CollaborativePredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity", "weight")
     foreign_models: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
