@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import re
 from collections.abc import Callable, Collection
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,10 +16,14 @@ import pytest
 
 from consilience.engines.federation import Federation
 from consilience.exceptions import ConsilienceError
-from consilience.methods.base import ROLES, Method, SiteData
+from consilience.methods import BUILT_IN
+from consilience.methods.base import ROLES, Columns, Method, SiteData, get_method
+from consilience.methods.meta_clustering import MetaClustering
+from consilience.sites.outputs import READING
 from consilience.testing.fakes import FakeEngine, members, scripted, with_data, with_fixed_secrets
 from consilience.testing.record import SEED
 from tests.exchange.cases import CASES
+from tests.granted import GRANTED
 
 OVER_ROWS = sorted(
     name
@@ -87,7 +95,38 @@ def test_roles_in_use_change_something(name: str, role: str) -> None:
     case = CASES[name]
     assert role in type(case.method).roles
     plain = replies(case.method, case.factory(), lambda data: data)
-    try:
+    with contextlib.suppress(ConsilienceError):  # a refusal shows that they are seen, too
         assert replies(case.method, case.factory(), partial(odd, roles=[role])) != plain
-    except ConsilienceError:
-        pass  # seen as well
+
+
+def test_a_weight_without_use_is_not_read_from_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gaps and numbers below 0 in it stop nothing. *Control*: where it is read they do."""
+    rng = np.random.default_rng(3)
+    tables = {}
+    for name in ("ash", "birch", "cedar"):
+        x = rng.normal(size=(60, 2))
+        tables[name] = {"x0": x[:, 0], "x1": x[:, 1], "y": x[:, 0] + rng.normal(size=60)}
+        tables[name]["w"] = np.where(np.arange(60) % 2, np.nan, -1.0)
+    columns = Columns(features=("x0", "x1"), target="y", weight="w")
+    method = MetaClustering(candidates="linear", gain_folds=0, stability_runs=0)
+
+    def rows_kept() -> int:
+        made = Federation.local(tables, columns=columns, policy=GRANTED)
+        told = members(made)["ash"].home.read_output(method.run(made, seed=1).info.run, READING)
+        return int(json.loads(told)["rows_kept"])
+
+    assert rows_kept() == 60
+    monkeypatch.setattr(MetaClustering, "roles", ROLES)
+    with pytest.raises(ConsilienceError, match="weights that are not positive"):
+        rows_kept()
+
+
+def test_the_page_names_the_roles_that_methods_use() -> None:
+    page = (Path(__file__).parents[2] / "docs/guide/study-file.md").read_text(encoding="utf-8")
+    found = {}
+    for line in page.partition("| method | roles it uses |")[2].partition("\n\n")[0].splitlines():
+        methods, _, roles = line.strip("|").partition("|")
+        for name in re.findall(r"`([\w-]+)`", methods):
+            found[name] = set(re.findall(r"`([\w-]+)`", roles))
+    kinds = (get_method(name) for name in BUILT_IN)
+    assert found == {kind.name: set(kind.roles) for kind in kinds if kind.partition == "rows"}
