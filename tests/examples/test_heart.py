@@ -17,7 +17,7 @@ from consilience.sites.study import Study
 from consilience.testing.fakes import members, with_fixed_secrets
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "heart"
-KEPT = {"cleveland": 303, "hungarian": 293, "switzerland": 117, "va": 140}
+KEPT = {"cleveland": 303, "hungarian": 293, "switzerland": 109, "va": 137}
 
 
 def hospitals(home: Path) -> tuple[Study, Federation]:
@@ -71,10 +71,11 @@ def test_the_three_kinds_of_patients(heart: tuple[Run, pd.DataFrame]) -> None:
     assert means["sex"].iloc[men] > 0.98
     assert means["age"].iloc[men] < means["age"].iloc[angina] - 5
     assert diseased[angina] == pytest.approx(0.87, abs=0.02)
-    assert diseased[women] == pytest.approx(0.15, abs=0.02)
+    # .15 was wanted; it was .139 before rare kinds of chest pain counted as missing.
+    assert diseased[women] == pytest.approx(0.125, abs=0.02)
     assert diseased[men] == pytest.approx(0.39, abs=0.03)
     by_site = (rows[13] > 0)[rows.label == angina].groupby(rows.site).mean()
-    # 73 of the 88 Hungarian patients of this class are diseased (.83), elsewhere .88 to .95.
+    # 71 of the 86 Hungarian patients of this class are diseased (.83), elsewhere .86 to .95.
     assert by_site.between(0.82, 0.96).all(), by_site
 
 
@@ -105,5 +106,5 @@ def test_held_out_entries_take_two_classes(
     result = method.run(federation, seed=1).result
     assert result.n_clusters == 2 and not result.cv_at_edge
     assert result.cv_one_standard_error == result.cv_chosen
-    np.testing.assert_allclose(result.cv_curve().mean[:3], [0.90, 0.83, 0.95], atol=0.01)
-    assert max(result.votes.values()) == 11
+    np.testing.assert_allclose(result.cv_curve().mean[:3], [0.89, 0.82, 0.93], atol=0.01)
+    assert max(result.votes.values()) == 12

@@ -17,7 +17,7 @@ about zero would lose.
 
 Absence: a site that misses the first round is left out; one that misses the second stops the run.
 Leakage: after two rounds the coordinator knows each site's number of rows, column means and
-standard deviations.
+standard deviations. All sites know the pooled means.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ class MeanAndSD(Method):
     )
     tolerates = {"deviations": "all"}  # noqa: RUF012  a constant of the class
     leakage: ClassVar[str] = (
-        "The coordinator knows each site's number of rows, column means and standard deviations."
+        "The coordinator knows each site's number of rows, column means and standard deviations. "
+        "All sites know the pooled means."
     )
     Result = MeanAndSDResult
 

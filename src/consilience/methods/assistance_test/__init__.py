@@ -31,7 +31,10 @@ null model, and the test asks what a further partner adds to it.
 Absence: partners that do not answer, or whose sketch the initiator cannot test, are left out and
 named; without the initiator, or without any partner, the run stops. Leakage: the initiator learns t
 combinations of each partner's columns, with noise or without; the partner learns neither the
-response nor that of which family it is tested for; a third-party coordinator reads statistics only.
+response nor that of which family it is tested for; the coordinator, also a third party, reads test
+statistics with degrees of freedom and p-values, the number of rows, how many rows of the rarer
+class there are for each parameter and which share of a sketch is not noise, and keyed hashes of the
+ids, of which all sites know the common ones.
 """
 
 from __future__ import annotations
@@ -133,7 +136,10 @@ class AssistanceTest(Method):
     }
     leakage: ClassVar[str] = (
         "The initiator knows as many combinations of a partner's columns as there are directions, "
-        "with noise or without; partners know nothing of the response."
+        "with noise or without; partners know nothing of the response. The coordinator knows test "
+        "statistics with degrees of freedom and p-values, the number of rows, how many rows of "
+        "the rarer class there are for each parameter, and which share of a sketch is not noise; "
+        "and keyed hashes of the ids, of which all sites know the common ones."
     )
     Result: ClassVar[type[AssistanceTestResult]] = AssistanceTestResult
 

@@ -49,11 +49,14 @@ the models, and join the fit where all directions are known, without a further m
 
 Absence: every site is needed in every round; a run with a directory is resumed, and no result is
 given of a training that did not end. Leakage: a partner knows the response of the training rows, or
-a masked one, and one combination of the initiator's columns for each message; the initiator one
-combination of a partner's columns for each message. Each party's ledger counts them over all runs.
-After as many as there are independent columns, all of the columns' span is known. The coordinator
-knows deviances, the initiator's coefficients, and numbers of rows; a third party sees neither a
-response nor a linear predictor.
+a masked one, case weights if there are any, and for each message one combination of the initiator's
+columns and one of the other partners' columns together; the initiator one combination of a
+partner's columns for each message. Each party's ledger counts them over all runs. After as many as
+there are independent columns, all of the columns' span is known. The coordinator knows how
+deviances fall, the initiator's coefficients with standard errors, how well the models fit and
+predict, calibration where groups are large enough, numbers of rows and of intervals, and keyed
+hashes of the ids, of which all sites know the common ones; a third party sees neither a response
+nor a linear predictor.
 """
 
 from __future__ import annotations
@@ -202,8 +205,12 @@ class AssistedGLM(Method):
     }
     settles: ClassVar[frozenset[str]] = frozenset(("acceleration",))
     leakage: ClassVar[str] = (
-        "Partners know the response, or a masked one, and the initiator's columns along one "
-        "direction for each message; the initiator knows theirs likewise."
+        "Partners know the response, or a masked one, case weights if there are any, and along "
+        "one direction for each message the columns of the initiator, and of the other partners "
+        "together; the initiator knows those of each partner likewise. The coordinator knows how "
+        "deviances fall, the initiator's coefficients with standard errors, how well the models "
+        "fit and predict, calibration where groups are large enough, and numbers of rows and of "
+        "intervals; and keyed hashes of the ids, of which all sites know the common ones."
     )
     Result: ClassVar[type[AssistedGLMResult]] = AssistedGLMResult
     predictor: ClassVar[Any] = AssistedPredictor

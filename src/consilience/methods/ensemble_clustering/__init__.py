@@ -63,16 +63,18 @@ Absence: a site that misses the judging, the vote or the fit is left out of it, 
 one that misses the count contributes its model only, one that misses the labels gets none, one that
 misses the comparison is left out of it. A note names it.
 
-Leakage: the coordinator knows each site's class means (or mixture parameters), how many of its rows
-have each frequent label tuple, the means of the final classes and of the target (or shares of its
-levels), rounded agreements and, for "cv", squared errors of held-out entries by secret fold and
-number of classes. It knows no
+Leakage: the coordinator knows how many rows of each site have each frequent label tuple, the means
+of the final classes and of the target (or shares of its levels), and rounded agreements; where the
+site votes, its choice and the criteria of 1, 2, ... classes; and, for "cv", squared errors and
+numbers of held-out entries by secret fold and number of classes, with standard errors. It knows no
 label of any row, and no tuple of fewer than `min_records` rows. Class means, moments and final
 means are sums over groups of at least `min_records` rows (`site.profiled_classes`). Counts of
 different ensembles are judged one ensemble at a time: two ensembles whose classes nearly coincide
 tell how many rows, but not which, lie between them. Of coded rows it knows chances of states and
-steps (or levels) by class instead of means, none of them of fewer than `min_records` rows, and
-likelihoods. Sites know each other's models.
+steps (or levels) by class instead of means, also of classes that the site finds alone, none of them
+of fewer than `min_records` rows, roughly how many rows they rest on, and how far below the best
+start others ended. With pooled scaling or filling it also knows numbers of values, means and
+spreads of the columns. All sites know each site's class means (or mixture parameters).
 """
 
 from __future__ import annotations
@@ -246,15 +248,19 @@ class EnsembleClustering(Method):
     tolerates: ClassVar = {"count": "any", "label": "any", "compare": "any"}
     settles: ClassVar[frozenset[str]] = frozenset(("n_clusters", "n_resamples"))
     leakage: ClassVar[str] = (
-        "The coordinator knows each site's local class parameters, how many of its rows have each "
-        "frequent label tuple, means of columns and target (or shares of its levels) by final "
-        "class, rounded agreements, criteria of 1, 2, ... classes where it votes and, for "
-        'n_clusters = "cv", squared errors of held-out entries by fold; of sequences and '
-        "categories, chances by class instead of means, and how far below the best start others "
-        "ended; no label of any row."
+        "The coordinator knows how many rows of each site have each frequent label tuple, means "
+        "of columns and target (or shares of its levels) by final class, and rounded agreements; "
+        "where the site votes, its choice and the criteria of 1, 2, ... classes; for n_clusters = "
+        '"cv", squared errors and numbers of held-out entries by fold, with standard errors. Of '
+        "sequences and categories it knows chances by class instead of means, also for classes "
+        "that the site finds alone, roughly how many rows they rest on, and how far below the "
+        "best start others ended. With pooled scaling or filling it also knows numbers of values, "
+        "means and spreads of the columns. All sites know each site's local class parameters; no "
+        "label of any row leaves."
     )
     Result = EnsembleClusteringResult
     predictor: ClassVar[Any] = EnsemblePredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "sequence")
     foreign_models: ClassVar[bool] = True
 
     def validate(self) -> None:

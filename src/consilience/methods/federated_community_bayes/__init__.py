@@ -52,19 +52,21 @@ the fits is not in them; one that misses a round of sums is in no later one, and
 the minimum of the others. One that misses the end keeps no outputs and is not in the figures.
 
 Leakage, one-shot (the only way at sites whose policy is strict): the coordinator knows numbers of
-rows by class, Spearman matrices of classes with rows >= 2 columns, and of each community the
-coefficients of a fit of all training rows and the curvature there, if rows >= 2 parameters, the
-effective rows behind the curvature are as many as parameters, and no row makes half of a cell; of
-all fits together at most half as many numbers as the training rows have cells, asked once in a run.
-It chooses columns and the penalty, never coefficients. A fit of rows that are nearly separate rests
-on the few at the boundary: its effective rows are few, and it stays. Choosing rows answer for at
-most 20 models of the coordinator's, once in a run, by log losses alone, bounded, of models no
-larger than 10 in the mean square, each rounded to what any row could do to it, at a place only the
-site knows, and only if the rows are at least twice the coefficients; test rows answer for three, so
-and by shares of wrong predictions to within `min_records` rows. So a run tells the coordinator 23
-smooth means to the precision of a row, and of three planes of its choice beyond which about how
-many tens of test rows lie. Runs add up: their number is bounded by the policy (`max_runs`, approved
-studies); rows are held out by one deal of the table for all runs.
+training rows by class, of choosing and of test rows, Spearman matrices of classes with rows >= 2
+columns, and of each community the coefficients of a fit of all training rows and the curvature
+there, if rows >= 2 parameters, the effective rows behind the curvature are as many as parameters,
+and no row makes half of a cell; of all fits together at most half as many numbers as the training
+rows have cells, asked once in a run. It chooses columns and the penalty, never coefficients. A fit
+of rows that are nearly separate rests on the few at the boundary: its effective rows are few, and
+it stays. Choosing rows answer for at most 20 models of the coordinator's, once in a run, by log
+losses with standard errors, bounded, of models no larger than 10 in the mean square, each rounded
+to what any row could do to it, at a place only the site knows, and only if the rows are at least
+twice the coefficients; test rows answer for three, so and by shares of wrong predictions to within
+`min_records` rows (so do choosing rows at sites that protect no record). So a run tells the
+coordinator 23 smooth means to the precision of a row, and of three planes of its choice beyond
+which about how many tens of test rows lie. Runs add up: their number is bounded by the policy
+(`max_runs`, approved studies); rows are held out by one deal of the table for all runs. All sites
+know the model. With pooled scaling the coordinator also knows means and spreads of the columns.
 
 Leakage, exact: in every round the coordinator chooses coefficients. At steep ones loss, gradient
 and curvature are sums over the rows near a plane, and differences of two rounds are single rows. No
@@ -185,14 +187,18 @@ class FederatedCommunityBayes(Method):
     )
     settles: ClassVar[frozenset[str]] = frozenset(("choosing",))
     leakage: ClassVar[str] = (
-        "The coordinator knows each site's rows by class, its rank correlations within large "
-        "classes, the coefficients and curvature of its own fit of each community (rows at least "
-        "twice the parameters, at most half as many numbers as cells), and log losses of a few "
-        "models, rounded. The exact fit tells sums at coefficients of the coordinator's choice, "
-        "which can single rows out: only where policies let values of single records leave."
+        "The coordinator knows each site's training rows by class and numbers of choosing and "
+        "test rows, its rank correlations within large classes, the coefficients and curvature of "
+        "its own fit of each community (rows at least twice the parameters, at most half as many "
+        "numbers as cells), and, of a few models, log losses with standard errors and shares of "
+        "wrong predictions, rounded. The exact fit tells loss, gradient and curvature at "
+        "coefficients of the coordinator's choice, which can single rows out: only where policies "
+        "let values of single records leave. With pooled scaling it also knows means and spreads "
+        "of the columns. All sites know the model."
     )
     Result = FederatedCommunityBayesResult
     predictor: ClassVar[Any] = CommunityBayesPredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
     foreign_models: ClassVar[bool] = True  # they are judged by held-out rows
 
     def __post_init__(self) -> None:

@@ -35,10 +35,11 @@ end keeps neither model nor scores.
 
 Leakage: the coordinator knows, of up to 10 groups of rows at each site, numbers of rows, means and
 all cross-products of the columns; a group has at least `min_records` rows and twice as many as
-there are columns, and no cell is of few records or mostly of one. Which rows are in a group, only
-the site knows. Sites know the model. No made-up question tells more: nothing that the coordinator
-sends changes what a site tells, but for columns, preparation and the number of groups
-(docs/proofs/fold-moments.md says what several runs tell).
+there are columns, and no cell is of few records or mostly of one. Where cells are missing,
+expectations stand in for them. Which rows are in a group, only the site knows. With pooled scaling
+the coordinator also knows how many values each column has. All sites know the model. No made-up
+question tells more: nothing that the coordinator sends changes what a site tells, but for columns,
+preparation and the number of groups (docs/proofs/fold-moments.md says what several runs tell).
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ class FederatedPCA(Method):
     )
     leakage: ClassVar[str] = (
         "The coordinator knows numbers of rows, means and cross-products of all columns of up to "
-        "10 groups of rows at each site, each of at least twice as many rows as columns; not which "
-        "rows are in them. Sites know the model."
+        "10 groups of rows at each site, each of at least twice as many rows as columns; not "
+        "which rows are in them. With pooled scaling it also knows how many values each column "
+        "has. All sites know the model."
     )
     Result = FederatedPCAResult
     predictor: ClassVar[Any] = ComponentsPredictor

@@ -44,14 +44,16 @@ are dropped. One that misses the judging does not choose, one that misses the en
 predictor.
 
 Leakage: the coordinator knows, of each class of at least `min_records` rows at each site, numbers
-of rows, means and spreads of all columns and the cross-products within blocks of at most half as
-many columns as the class has rows, no cell of few records or mostly of one; a partition of the
-columns for each question for links, at most 6 in a run, each into blocks of at most half as many
-columns as the smallest class that counts has rows; and shares of held-out rows that two models get
-wrong, in steps of at least half of `min_records` rows. Sites know the models. Sites that consent to
-values for each record say it of 50 models more: who makes these up learns the class of a person
-whose columns he knows. Over many runs, or with moments of other blocks of columns, a coordinator
-gets more than from one (docs/proofs/class-moments.md says what).
+of rows, used and held out, means and spreads of all columns and the cross-products within blocks of
+at most half as many columns as the class has rows, no cell of few records or mostly of one; a
+partition of the columns for each question for links, at most 6 in a run, each into blocks of at
+most half as many columns as the smallest class that counts has rows; and the shares of held-out
+rows that two models get wrong, in steps of at least half of `min_records` rows. Sites that protect
+no record also tell log losses of the two, with standard errors. Sites know the models. Sites that
+consent to values for each record say of 50 models more how many rows they get wrong: who makes
+these up learns the class of a person whose columns he knows. Over many runs, or with moments of
+other blocks of columns, a coordinator gets more than from one (docs/proofs/class-moments.md says
+what).
 """
 
 from __future__ import annotations
@@ -171,13 +173,16 @@ class FederatedSparseQDA(Method):
         "the end keeps no predictor."
     )
     leakage: ClassVar[str] = (
-        "The coordinator knows numbers of rows, means and spreads of each class at each site, "
-        "cross-products within blocks of at most half as many columns as rows, which columns are "
-        "linked, and shares of held-out rows that two models get wrong, rounded; of 50 more at "
-        "sites that allow values for each record. Sites know the models."
+        "The coordinator knows, of each class at each site, numbers of rows, used and held out, "
+        "column means and spreads, and cross-products within blocks of at most half as many "
+        "columns as rows; which columns are linked; and the shares of held-out rows that two "
+        "models get wrong, rounded. Sites that allow values for each record say it of 50 models "
+        "more; sites that protect no record also tell log losses of the two models. Sites know "
+        "the models."
     )
     Result = FederatedSparseQDAResult
     predictor: ClassVar[Any] = SparseQDAPredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
     foreign_models: ClassVar[bool] = True  # they are judged by held-out rows
 
     def __post_init__(self) -> None:

@@ -50,13 +50,15 @@ misses a round is in the sums by what it sent before, fading (or for good, with 
 others stand for it by their share of events; it is asked again in the next round it is drawn for.
 One that misses the end keeps no outputs and is not in the held-out figures.
 
-Leakage: the coordinator knows sums of squares and products of every released class of every site
-in each round, numbers of entities, and how those of a class are spread over agents; all sites know
-the smoothed sums of all. Under a policy that protects records, entities move between released
-classes only in groups whose own class sums could leave (`min_records` events, twice the columns,
-`min_entities` entities, no cell of few events or of one), so that no sums and differences of the
-releases of a run, the sum of all events included, tell of fewer (docs/proofs/class-sums.md). Labels
-never leave; how many moved, and which classes are withheld, is told of whole groups.
+Leakage: the coordinator knows sums of squares and products of features and response, numbers of
+entities, and how these are spread over agents: of all events once, and of every released class of
+every site in each round. It also knows the share of labels that moved, how well a few values of
+beta fit, and mean errors, log scores and intervals on held-out events, all rounded. All sites know
+the smoothed sums of all, and the model. Under a policy that protects records, entities move between
+released classes only in groups whose own class sums could leave (`min_records` events, twice the
+columns, `min_entities` entities, no cell of few events or of one), so that no sums and differences
+of the releases of a run, the sum of all events included, tell of fewer (docs/proofs/class-sums.md).
+Labels never leave; how many moved, and which classes are withheld, is told of whole groups.
 
 What this does not prevent: a coordinator may make classes up. In a run it learns where enough
 events lie beyond a line, bounded by 1,000 rounds and by groups that stay whole; from the figures of
@@ -190,14 +192,18 @@ class LatentClassRegression(Method):
         "misses the end keeps no outputs and is not in the held-out figures."
     )
     leakage: ClassVar[str] = (
-        "The coordinator knows sums of squares and products of each released class of each site in "
-        "every round, and numbers of entities; protected sites release classes that change by "
-        "groups of min_records events of min_entities entities only, within a run: several runs on "
-        "the same events are bounded by max_runs. All sites know the smoothed sums. Labels never "
-        "leave."
+        "The coordinator knows sums of squares and products of features and response, and numbers "
+        "of entities and how they are spread over agents: of all events once, of each released "
+        "class of each site in every round. It also knows the share of labels that moved, how "
+        "well a few values of beta fit, and mean errors, log scores and intervals on held-out "
+        "events, all rounded. Protected sites release classes that change by groups of "
+        "min_records events of min_entities entities only, within a run: several runs on the same "
+        "events are bounded by max_runs. All sites know the smoothed sums and the model. Labels "
+        "never leave."
     )
     Result = LatentClassRegressionResult
     predictor: ClassVar[Any] = LatentClassPredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "agent", "entity", "weight")
     foreign_models: ClassVar[bool] = True  # classes are models, by which rows are drawn
 
     def validate(self) -> None:

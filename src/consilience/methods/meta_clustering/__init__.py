@@ -48,13 +48,17 @@ Computational and Graphical Statistics, 2022): select, exchange, cluster. Depart
 Absence: a site that does not answer at first, or whose model cannot be used, is left out and named,
 down to the quorum; one that is missing later is not placed, or has no predictor and no gain.
 
-Leakage: the coordinator and all sites know each site's model in every view, its rows and the means
-of its columns; the coordinator knows also its within-site covariance, and the losses of all models
-on its rows, rounded to about the influence of one record. An honest exchange tells no prediction
-for any row. A coordinator that makes up models, means or weights asks statistical questions of its
-own choice: a site bounds their number (20 for each row in a run, ``trial``) and rounds the answers,
-but nothing proves to it that a model is a partner's. Against such a coordinator only the limits on
-runs and studies help (docs/proofs/foreign-models.md).
+Leakage: all sites know each site's models in every view, its number of rows and the means of its
+columns; the coordinator knows also their spreads and cross-products, which candidates it chose, and
+losses on its rows, rounded to about the influence of one record, with standard errors: of its
+candidates, of a constant, of all models and of groups of them; and mean residuals. With `exchange =
+"reference"` models do not travel, and it knows their predictions on drawn points instead. With
+`prediction = "pooled"` it knows cross-products of columns and response too, or the rows themselves
+where a policy allows values for each record. But for these an honest exchange tells no value and no
+prediction of any row. A coordinator that makes up models, means or weights asks statistical
+questions of its own choice: a site bounds their number (20 for each row in a run, ``trial``) and
+rounds the answers, but nothing proves to it that a model is a partner's. Against such a coordinator
+only the limits on runs and studies help (docs/proofs/foreign-models.md).
 """
 
 from __future__ import annotations
@@ -209,12 +213,18 @@ class MetaClustering(Method):
         "use": "any",
     }
     leakage: ClassVar[str] = (
-        "Each site's models, size and column means are known to all; its within-site covariance "
-        "and the rounded losses of all models on its rows to the coordinator. A coordinator that "
-        "makes up models can ask a bounded number of questions about the rows."
+        "All sites know each site's models, number of rows and column means. The coordinator also "
+        "knows the spreads and cross-products of its columns, which candidates it chose, and "
+        "rounded losses on its rows, with standard errors: of its candidates, of a constant, of "
+        "all models and of groups of them; and mean residuals. Where models do not travel, it "
+        'knows their predictions on drawn points instead. With prediction = "pooled" it knows '
+        "cross-products with the response too, or the rows themselves where a policy allows "
+        "values for each record. A coordinator that makes up models can ask a bounded number of "
+        "questions about the rows."
     )
     Result: ClassVar = MetaClusteringResult
     predictor: ClassVar = CollaborativePredictor
+    roles: ClassVar[tuple[str, ...]] = ("target",)
     foreign_models: ClassVar = True
 
     def __post_init__(self) -> None:

@@ -18,10 +18,11 @@ other criteria begin at two classes.
 
 Absence: there is one site, without which the run stops.
 
-Leakage: the coordinator knows how many rows and cells there are, sums of squared errors of cells
-that it cannot name, the size and the mean of every class of `min_records` rows or more, and how
-many classes other criteria choose. Labels, the classes' other figures and the predictor stay at the
-site.
+Leakage: the coordinator knows how many rows, columns and cells there are; numbers and squared
+errors of held-out cells, which it cannot name, by fold and number of classes, with standard errors;
+the size and the mean of every class of `min_records` rows or more; how many classes other criteria
+choose, and the values of these criteria for each number of classes, if no row makes most of the
+squared errors. Labels, the classes' other figures and the predictor stay at the site.
 """
 
 from __future__ import annotations
@@ -154,13 +155,16 @@ class ClusterCountStudy(EntryStudy):
     title: ClassVar[str] = "How many classes do the rows of one table fall into?"
     steps = (search_step(NAME),)
     leakage: ClassVar[str] = (
-        "The coordinator knows how many rows and cells there are, sums of squared errors of cells "
-        "that it cannot name, sizes and means of classes of enough rows, and how many classes "
-        "other criteria choose. Labels and the predictor stay at the site."
+        "The coordinator knows how many rows, columns and cells there are; numbers and squared "
+        "errors of held-out cells, which it cannot name, by fold and number of classes, with "
+        "standard errors; sizes and means of classes of enough rows; how many classes other "
+        "criteria choose, and the values of these criteria for each number of classes. Labels and "
+        "the predictor stay at the site."
     )
     Result = ClusterCountResult
     predictor: ClassVar[Any] = ClassPredictor
     several: ClassVar[str] = "ensemble-clustering"
+    roles: ClassVar[tuple[str, ...]] = ()
     takes_triplets: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -26,15 +26,17 @@ with a ridge; rows of one entity are judged together in cross-validation where t
 
 Absence: without the site the run stops, and goes on when it is asked again.
 
-Leakage: the coordinator knows how many rows of each class there are, how many held-out rows each
-rule gets wrong and how many are wrong in cross-validation at each number of communities, where
-these numbers and their complements are 0 or large enough (and those of held-out rows are of enough
-entities, where the study names them); mean scores of held-out rows and the mean evidence of each
-community, rounded to what one row moves them by; log losses of cross-validation, to two digits; in
-how many communities the classes can be told apart without error. Where every class has twice as
-many rows as there are features it also knows the communities and the heights of the tree that joins
-them, which tell average rank correlations. No coefficient and no value of any row leaves. Runs with
-other parameters give other counts on the same rows: the policy bounds the number of runs.
+Leakage: the coordinator knows how many rows of each class there are and how many are held out, how
+many held-out rows each rule gets wrong, how many of each class the first rule takes for which
+other, and how many are wrong in cross-validation at each number of communities, with standard
+errors, where these numbers and their complements are 0 or large enough (and those of held-out rows
+are of enough entities, where the study names them); mean scores of held-out rows, by how much rules
+differ and the mean evidence of each community, rounded to what one row moves them by, with standard
+errors; log losses of cross-validation, to two digits; the penalty; in how many communities the
+classes can be told apart without error. Where every class has twice as many rows as there are
+features it also knows the communities and the heights of the tree that joins them, which tell
+average rank correlations. No coefficient and no value of any row leaves. Runs with other parameters
+give other counts on the same rows: the policy bounds the number of runs.
 """
 
 from __future__ import annotations
@@ -187,9 +189,13 @@ class CommunityBayesStudy(OneTableStudy):
     title: ClassVar[str] = "Which groups of features tell the classes of one table apart?"
     steps = (fit_step(NAME),)
     leakage: ClassVar[str] = (
-        "The coordinator knows rows by class, errors and rounded scores of held-out rows, errors "
-        "and rounded log losses by number of communities; which features belong together, where "
-        "the rows bear it. The coefficients stay at the site."
+        "The coordinator knows rows by class and rows held out; how many held-out rows each rule "
+        "gets wrong, and which classes are mistaken for which; mean scores of held-out rows, by "
+        "how much rules differ and the mean evidence of each community, rounded, with standard "
+        "errors; errors and log losses in cross-validation by number of communities; the penalty, "
+        "and in how many communities the classes can be told apart without error. Where the rows "
+        "bear it, it also knows which features belong together and the heights of the tree that "
+        "joins them. The coefficients stay at the site."
     )
     Result = CommunityBayesStudyResult
     predictor: ClassVar[Any] = CommunityBayesPredictor

@@ -21,9 +21,11 @@ same model fitted without it.
 
 Absence: there is one site, without which the run stops.
 
-Leakage: the coordinator knows how many rows, columns and cells there are, sums of squared errors
-over cells that it cannot name, the rank and the singular values. Scores, loadings, the completed
-table and the predictor stay at the site.
+Leakage: the coordinator knows how many rows, columns and cells there are; numbers and squared
+errors of held-out cells, which it cannot name, by fold and candidate and of a last part, with
+standard errors; the candidates, the chosen rank or penalty, how exact the fit is, and the singular
+values. Candidates and penalties that the table decides, and singular values, are told only if no
+row makes most of them. Scores, loadings, the completed table and the predictor stay at the site.
 """
 
 from __future__ import annotations
@@ -200,13 +202,16 @@ class MatrixCompletionStudy(EntryStudy):
     title: ClassVar[str] = "What is in the missing cells of one table?"
     steps = (search_step(NAME),)
     leakage: ClassVar[str] = (
-        "The coordinator knows how many rows, columns and cells there are, sums of squared errors "
-        "of cells that it cannot name, the rank and the singular values. The completed table, "
-        "scores, loadings and the predictor stay at the site."
+        "The coordinator knows how many rows, columns and cells there are; numbers and squared "
+        "errors of held-out cells, which it cannot name, by fold and candidate and of a last "
+        "part, with standard errors; the candidates, the chosen rank or penalty, how exact the "
+        "fit is, and the singular values. The completed table, scores, loadings and the predictor "
+        "stay at the site."
     )
     Result = MatrixCompletionResult
     predictor: ClassVar[Any] = CompletionPredictor
     several: ClassVar[str] = "federated-pca"
+    roles: ClassVar[tuple[str, ...]] = ("target", "agent", "entity")  # of triplets
 
     def __post_init__(self) -> None:
         if isinstance(self.grid, list | range | np.ndarray):

@@ -23,14 +23,17 @@ together in cross-validation where the study names an entity.
 
 Absence: without the site the run stops, and goes on when it is asked again.
 
-Leakage: the coordinator knows how many rows of each class there are, how many held-out rows each
-rule gets wrong and how many are wrong in cross-validation at each penalty, where these numbers and
-their complements are 0 or large enough (and those of held-out rows are of enough entities, where
-the study names them); mean scores of held-out rows, rounded to what one row moves them by; the
-penalties, which tell the largest correlation within the classes, and how many pairs are linked at
-each. Where every class has twice as many rows as the largest block has parameters it also knows
-which pairs interact and how strongly. No value of any row leaves. Runs with other parameters give
-other counts on the same rows: the policy bounds the number of runs.
+Leakage: the coordinator knows how many rows of each class there are and how many are held out, how
+many held-out rows each rule gets wrong, how many of each class the first rule takes for which
+other, and how many are wrong in cross-validation at each penalty, with standard errors, where these
+numbers and their complements are 0 or large enough (and those of held-out rows are of enough
+entities, where the study names them); mean scores of held-out rows and by how much rules differ,
+rounded to what one row moves them by, with standard errors; the penalties, which tell the largest
+correlation within the classes, and at each how many pairs are linked and how large the largest
+block is; how exact the fit is. Where every class has twice as many rows as the largest block has
+parameters it also knows which pairs are linked and how strongly, with precisions and partial
+correlations by class. No value of any row leaves. Runs with other parameters give other counts on
+the same rows: the policy bounds the number of runs.
 """
 
 from __future__ import annotations
@@ -189,9 +192,13 @@ class SparseQDAStudy(OneTableStudy):
     title: ClassVar[str] = "Which pairs of features tell the classes of one table apart?"
     steps = (fit_step(NAME),)
     leakage: ClassVar[str] = (
-        "The coordinator knows rows by class, errors and rounded scores of held-out rows, errors "
-        "by penalty, the penalties and how many pairs are linked at each; which pairs, where the "
-        "rows bear it. The predictor stays at the site."
+        "The coordinator knows rows by class and rows held out; how many held-out rows each rule "
+        "gets wrong, and which classes are mistaken for which; mean scores of held-out rows and "
+        "by how much rules differ, rounded, with standard errors; errors in cross-validation by "
+        "penalty; the penalties, and at each how many pairs are linked and how large the largest "
+        "block is; how exact the fit is. Where the rows bear it, it also knows which pairs are "
+        "linked and how strongly, with precisions and partial correlations by class. The "
+        "predictor stays at the site."
     )
     Result = SparseQDAStudyResult
     predictor: ClassVar[Any] = SparseQDAPredictor

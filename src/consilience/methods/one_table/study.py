@@ -116,6 +116,7 @@ class OneTableStudy(Method):
         "There is one site: without it the run stops, and goes on with it when it is asked again."
     )
     tolerates = {"fit": "all"}  # noqa: RUF012  a constant of the class
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity")
     foreign_models: ClassVar[bool] = True  # fits of somebody's choice, and what they found
 
     def validate(self) -> None:

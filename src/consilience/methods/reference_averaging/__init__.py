@@ -50,8 +50,12 @@ Absence: a site that does not answer the offer is left out, down to the quorum. 
 round keeps its last predictions in the average and is asked again in the next; what comes late is
 folded in there. One that is missing at the end has no model in the average, which is said.
 
-Leakage: the coordinator knows each site's rows, its predictions at the reference rows in every
-round and, where rows are held out, its models; all sites know these models and the average. For a
+Leakage: the coordinator knows each site's number of rows, used and held out, sums of their weights
+and of the squares of its features, its predictions at the reference rows in every round, how two
+refits change these, losses on held-out rows with standard errors, rounded, and its models: where
+rows are held out in every round, and at the end. With `reference = "moments"` it also knows means,
+spreads and cross-products of the columns; the means are open to all sites. All sites know the
+models and the average. For a
 linear learner m >= p predictions are the model, and the answers to p + 1 averages determine the
 site's matrix of second moments and its moments with the response: what the rule for moment matrices
 lets out, so the gate asks for as many rows. Of fits of all rows and of part of them it asks that
@@ -189,13 +193,18 @@ class ReferenceAveraging(Method):
         "is missing at the end has no model in the average."
     )
     leakage: ClassVar[str] = (
-        "The coordinator knows each site's number of rows, its predictions at the reference rows "
-        "and its models in every round (for linear learners, after as many rounds as columns, its "
-        "second moments), and losses on held-out rows, rounded. All sites know the models. One "
-        "that makes up averages can learn values of single rows from learners with a curved loss."
+        "The coordinator knows each site's number of rows, used and held out, sums of weights and "
+        "of squares of its features; its predictions at the reference rows and its models in "
+        "every round (for linear learners, after as many rounds as columns, its second moments), "
+        "how two refits change the predictions, and losses on held-out rows with standard errors, "
+        'rounded. With reference = "moments" it also knows means, spreads and cross-products of '
+        "the columns, with pooled scaling means and spreads. All sites know the models. A "
+        "coordinator that makes up averages can learn values of single rows from learners with a "
+        "curved loss."
     )
     Result = ReferenceAveragingResult
     predictor: ClassVar[Any] = CollaborativePredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity", "weight")
     foreign_models: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
