@@ -63,7 +63,7 @@ def test_words_of_bounds() -> None:
 def test_the_first_that_is_wrong_is_said() -> None:
     rules = {"a": whole(1), "b": whole(1)}
     check(rules, {"a": 1, "b": 1, "c": "of no rule"})
-    with pytest.raises(ParameterError, match="^b must be a whole number of at least 1, but 0 was"):
+    with pytest.raises(ParameterError, match=r"^b must be a whole number of at least 1, but 0 was"):
         check(rules, {"a": 1, "b": 0})
 
 
@@ -101,7 +101,7 @@ def test_settings_cross_the_wire_as_an_object() -> None:
 
 @pytest.mark.parametrize("wrong", [{"depth": 6}, {"depth": True}, {"more": 1}, {"share": math.nan}])
 def test_settings_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(WireError, match="tests/terms.settings"):
+    with pytest.raises(WireError, match=r"tests/terms\.settings"):
         decode_message(altered(**wrong))
 
 
