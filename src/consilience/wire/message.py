@@ -190,6 +190,46 @@ def sends(
     return dataclasses.field(metadata={"sends": spec})
 
 
+def _declared(
+    disclosure: Disclosure, shape: str, doc: str, *, to: str = "coordinator", **rules: Any
+) -> Any:
+    dims = shape[1:] if shape.startswith("*") else _dimensions(shape)
+    spec = FieldSpec(disclosure, dims, audience=to, doc=doc, **rules)
+    return dataclasses.field(metadata={"sends": spec})
+
+
+def _dimensions(shape: str) -> tuple[str | int, ...]:
+    return tuple(int(part) if part.isdigit() else part for part in shape.split())
+
+
+def Public(shape: str = "", doc: str = "", **rules: Any) -> Any:
+    """Declare a field of class `PUBLIC`: dimensions ("K p"), a phrase, rules of `FieldSpec`.
+
+    A shape that begins with * is a phrase for a nested structure; `to` is the audience.
+    """
+    return _declared(Disclosure.PUBLIC, shape, doc, **rules)
+
+
+def Aggregate(shape: str = "", doc: str = "", **rules: Any) -> Any:
+    """Declare a field of class `AGGREGATE`; see `Public`."""
+    return _declared(Disclosure.AGGREGATE, shape, doc, **rules)
+
+
+def Model(shape: str = "", doc: str = "", **rules: Any) -> Any:
+    """Declare a field of class `MODEL`; see `Public`."""
+    return _declared(Disclosure.MODEL, shape, doc, **rules)
+
+
+def PerRecord(shape: str = "", doc: str = "", **rules: Any) -> Any:
+    """Declare a field of class `PER_RECORD`; see `Public`."""
+    return _declared(Disclosure.PER_RECORD, shape, doc, **rules)
+
+
+def Noised(shape: str = "", doc: str = "", **rules: Any) -> Any:
+    """Declare a field of class `NOISED`; see `Public`."""
+    return _declared(Disclosure.NOISED, shape, doc, **rules)
+
+
 def states(record: type, *, audience: str = "all", doc: str = "settings") -> Any:
     """Declare a field with the settings of a run, as an object of a frozen dataclass.
 
