@@ -518,7 +518,7 @@ def test_moments_of_no_rows(wrong: Any) -> None:
     def judged(*moments: Any, n_splits: int = 2) -> str:
         names = ("counts", "means", "products")
         fields = {name: np.asarray(value) for name, value in zip(names, moments, strict=True)}
-        request = Moments(settings=Settings(n_splits).to_json())
+        request = Moments(settings=Settings(n_splits))
         return refusal(Told, fields, request, {"p": 2})
 
     assert judged(*GOOD) == ""

@@ -6,7 +6,6 @@ still does.
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from consilience import Columns, Federation
 from consilience.methods.base import ROLES
 from consilience.methods.federated_pca import site as pca_site
-from consilience.methods.federated_pca.messages import Moments
+from consilience.methods.federated_pca.messages import Moments, Settings
 from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.methods.phases import standardise
 from consilience.sites import alike_columns, encoding, row_guard
@@ -192,7 +191,7 @@ def test_a_column_is_coded_in_one_way(kind: str, monkeypatch: pytest.MonkeyPatch
     def of_a_level(site: Site, run: str, coding: dict[str, Any]) -> float:
         """Rows of the first level that leaves."""
         asked = Villain(site, run, ["sex", "age", "lab"], "complete-rows", **coding)
-        reply = asked.ask("moments", Moments(settings=json.dumps({"n_splits": 1})))
+        reply = asked.ask("moments", Moments(settings=Settings(1)))
         means = reply.means.value[0]
         return float(reply.counts.value[0] * means[np.isfinite(means)][0])
 
@@ -238,7 +237,7 @@ def test_of_two_columns_that_hardly_differ_one_is_told(
     def told(site: Site, run: str, *features: str) -> dict[str, float]:
         """Sums of products with age, by column; nothing where it is withheld."""
         asked = Villain(site, run, [*features, "lab"])
-        reply = asked.ask("moments", Moments(settings=json.dumps({"n_splits": 1})))
+        reply = asked.ask("moments", Moments(settings=Settings(1)))
         means, n = reply.means.value[0], reply.counts.value[0]
         kept = [c for c, mean in zip((*features, "lab"), means, strict=True) if np.isfinite(mean)]
         mean = means[np.isfinite(means)]
@@ -286,7 +285,7 @@ def test_a_spelling_is_no_gap_that_stays(few: int) -> None:
     site = listed(people().assign(stage=stage), stage=(4, 5))
     levels = {"levels": {"stage": ("4", "5", "z")}, "categorical": "onehot"}
     asked = Villain(site, "one", ["stage", "age"], "complete-rows", **levels)
-    reply = asked.ask("moments", Moments(settings=json.dumps({"n_splits": 1})))
+    reply = asked.ask("moments", Moments(settings=Settings(1)))
     assert reply.counts.value[0] == N - few
 
 
@@ -359,7 +358,7 @@ def patients(seed: int, lacking: int) -> pd.DataFrame:
 def moments(site: Any, run: str, features: list[str]) -> tuple[float, np.ndarray]:
     """Rows and sums of products about nought; NaN of columns that are withheld."""
     asked = Villain(site, run, features, "complete-rows")
-    reply = asked.ask("moments", Moments(settings=json.dumps({"n_splits": 1})))
+    reply = asked.ask("moments", Moments(settings=Settings(1)))
     n, mean = float(reply.counts.value.sum()), np.asarray(reply.means.value)[0]
     told = np.flatnonzero(np.isfinite(mean))
     square = np.zeros((len(told), len(told)))
@@ -484,7 +483,7 @@ def rounded_otherwise(seed: int) -> tuple[float, float]:
         units = np.array([[0.0, 0.0], [centre, 0.0], [scale, 1.0]])
         values = (relayed(line, Disclosure.AGGREGATE) for line in units)
         asked.ask("standardise.apply", standardise.Scale(False, *values))
-        reply = asked.ask("moments", Moments(settings=json.dumps({"n_splits": 1})))
+        reply = asked.ask("moments", Moments(settings=Settings(1)))
         told.append(float(reply.products.value[0][1]))  # about the means
     step = 2.0 ** (np.floor(np.log2(top * 1.9 / scale)) - 52)
     moved = np.rint(((x - centres[1]) / scale - (x - centres[0]) / scale) / step)

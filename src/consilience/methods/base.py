@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import ParameterError, ProtocolError, QuorumError, StudyError
 from consilience.methods.result import Result
+from consilience.parameters import check, rules_of
 from consilience.wire.disclosure import Limits
 from consilience.wire.message import iterate_fields, message_type
 from consilience.wire.moment_facts import Coded
@@ -680,8 +681,13 @@ class Method(ABC):
     roles: ClassVar[tuple[str, ...]] = ROLES
     foreign_models: ClassVar[bool] = False
 
-    def validate(self) -> None:  # noqa: B027  a method without parameters has nothing to check
-        """Check parameters; raise `ParameterError`."""
+    def validate(self) -> None:
+        """Check parameters, by declaration and together; raise `ParameterError`."""
+        check(rules_of(self), self.parameters())
+        self.check_together()
+
+    def check_together(self) -> None:  # noqa: B027  most have nothing to check
+        """Check parameters that do not go together; raise `ParameterError`."""
 
     def admit(self, ctx: CoordinatorContext) -> None:  # noqa: B027  most have nothing to check
         """Check what does not go together in this run, before any site is asked."""
@@ -712,6 +718,8 @@ class Method(ABC):
         A question over columns whose settings state none at all contradicts all of them.
         """
         text = getattr(message, "settings", None)
+        if dataclasses.is_dataclass(text):
+            text = json.dumps(dataclasses.asdict(text), default=list)  # type: ignore[arg-type]
         told = {k: v for k, _, v in iterate_fields(message) if isinstance(v, str | int | float)}
         if isinstance(text, str):
             try:

@@ -33,14 +33,22 @@ from consilience.methods.base import (
     step,
 )
 from consilience.methods.result import Result
+from consilience.parameters import plain
 from consilience.sites.computing import Work
 from consilience.sites.home import MemoryHome
 from consilience.sites.loaded import Loaded
 from consilience.sites.policy import Policy
 from consilience.sites.site import Loader, Site
+from consilience.wire.codec import pack
 from consilience.wire.disclosure import Released, aggregate, count, per_record, relayed
 from consilience.wire.envelope import Request
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import (
+    Disclosure,
+    iterate_fields,
+    message,
+    message_type,
+    sends,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -197,6 +205,16 @@ def subset(data: SiteData, rows: NDArray[np.int64]) -> SiteData:
         and len(getattr(data, f.name)) == data.n_rows
     }
     return dataclasses.replace(data, **parts)
+
+
+def unchecked(message: object) -> bytes:
+    """Bytes of a message whose settings nobody checked, as a hostile coordinator may send them."""
+    kind = message_type(type(message))
+    fields = {
+        name: plain(value) if spec.record else getattr(value, "value", value)
+        for name, spec, value in iterate_fields(message)
+    }
+    return pack({"m": kind.name, "v": kind.version, "f": fields})
 
 
 class SilentSite(Site):

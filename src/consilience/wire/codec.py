@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from consilience.exceptions import ProtocolError, WireError
+from consilience.exceptions import ParameterError, ProtocolError, WireError
+from consilience.parameters import plain
 from consilience.wire.disclosure import Released, received
 from consilience.wire.message import (
     Disclosure,
@@ -182,7 +183,7 @@ def plain_fields(msg: object) -> dict[str, Any]:
         if spec.disclosure is Disclosure.PUBLIC:
             if isinstance(content, Released):
                 raise ProtocolError(f"{where} is declared public but holds a released value")
-            value = content
+            value = content if spec.record is None else _stated(where, spec.record, content)
         else:
             if not isinstance(content, Released) or content.disclosure is not spec.disclosure:
                 raise ProtocolError(
@@ -192,6 +193,19 @@ def plain_fields(msg: object) -> dict[str, Any]:
         check_shape(where, spec, value, dims)
         fields[name] = value
     return fields
+
+
+def _stated(where: str, record: type, settings: Any) -> dict[str, Any]:
+    if type(settings) is not record:
+        raise ProtocolError(f"{where} must hold {record.__name__}")
+    return plain(settings)
+
+
+def _record(where: str, record: type, fields: dict[str, Any]) -> Any:
+    try:
+        return record(**fields)
+    except (ParameterError, TypeError, ValueError):
+        raise fault(where, "settings that do not go together") from None
 
 
 def decode_message(
@@ -222,8 +236,12 @@ def decode_message(
     content: dict[str, Any] = {}
     for name, spec in kind.fields.items():
         check_shape(f"{kind.name}.{name}", spec, fields[name], dims, known)
-        public = spec.disclosure is Disclosure.PUBLIC
-        content[name] = fields[name] if public else received(fields[name], spec.disclosure)
+        if spec.record is not None:
+            content[name] = _record(f"{kind.name}.{name}", spec.record, fields[name])
+        elif spec.disclosure is Disclosure.PUBLIC:
+            content[name] = fields[name]
+        else:
+            content[name] = received(fields[name], spec.disclosure)
     return kind.cls(**content)
 
 

@@ -39,6 +39,7 @@ from typing import Any, Literal, TypeVar, dataclass_transform
 import numpy as np
 
 from consilience.exceptions import ProtocolError, WireError
+from consilience.parameters import rules_of
 
 Kind = Literal["float", "int", "bool", "str", "any"]
 T = TypeVar("T")
@@ -116,6 +117,9 @@ class FieldSpec:
         Other keys may be there too.
     optional : bool
         Of a part: it may be missing.
+    record : type or None
+        The field holds settings: an object of this frozen dataclass, whose fields say what they
+        may be (`parameters.allows`).
     doc : str
         One phrase for the transcript and the docs.
     origin : str
@@ -139,6 +143,7 @@ class FieldSpec:
     parts: Mapping[str, FieldSpec] = dataclasses.field(default_factory=dict)
     others: bool = False
     optional: bool = False
+    record: type | None = None
 
     @property
     def for_role(self) -> bool:
@@ -185,6 +190,56 @@ def sends(
     return dataclasses.field(metadata={"sends": spec})
 
 
+def _declared(
+    disclosure: Disclosure, shape: str, doc: str, *, to: str = "coordinator", **rules: Any
+) -> Any:
+    dims = shape[1:] if shape.startswith("*") else _dimensions(shape)
+    spec = FieldSpec(disclosure, dims, audience=to, doc=doc, **rules)
+    return dataclasses.field(metadata={"sends": spec})
+
+
+def _dimensions(shape: str) -> tuple[str | int, ...]:
+    return tuple(int(part) if part.isdigit() else part for part in shape.split())
+
+
+def Public(shape: str = "", doc: str = "", **rules: Any) -> Any:
+    """Declare a field of class `PUBLIC`: dimensions ("K p"), a phrase, rules of `FieldSpec`.
+
+    A shape that begins with * is a phrase for a nested structure; `to` is the audience.
+    """
+    return _declared(Disclosure.PUBLIC, shape, doc, **rules)
+
+
+def Aggregate(shape: str = "", doc: str = "", **rules: Any) -> Any:
+    """Declare a field of class `AGGREGATE`; see `Public`."""
+    return _declared(Disclosure.AGGREGATE, shape, doc, **rules)
+
+
+def Model(shape: str = "", doc: str = "", **rules: Any) -> Any:
+    """Declare a field of class `MODEL`; see `Public`."""
+    return _declared(Disclosure.MODEL, shape, doc, **rules)
+
+
+def PerRecord(shape: str = "", doc: str = "", **rules: Any) -> Any:
+    """Declare a field of class `PER_RECORD`; see `Public`."""
+    return _declared(Disclosure.PER_RECORD, shape, doc, **rules)
+
+
+def Noised(shape: str = "", doc: str = "", **rules: Any) -> Any:
+    """Declare a field of class `NOISED`; see `Public`."""
+    return _declared(Disclosure.NOISED, shape, doc, **rules)
+
+
+def states(record: type, *, audience: str = "all", doc: str = "settings") -> Any:
+    """Declare a field with the settings of a run, as an object of a frozen dataclass.
+
+    Who receives it gets such an object again, of which every rule holds; what does not hold, or
+    does not go together by the class's own ``__post_init__``, is refused.
+    """
+    spec = FieldSpec(Disclosure.PUBLIC, audience=audience, doc=doc, record=record)
+    return dataclasses.field(metadata={"sends": spec})
+
+
 def part(shape: tuple[str | int, ...] | str = (), **rules: Any) -> FieldSpec:
     """Declare an entry of a field that is a dict; the field says what it discloses, and to whom."""
     return FieldSpec(Disclosure.PUBLIC, shape, **rules)
@@ -203,7 +258,7 @@ class MessageType:
 _REGISTRY: dict[str, MessageType] = {}
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(sends,))
+@dataclass_transform(frozen_default=True, field_specifiers=(sends, states))
 def message(name: str, *, version: int) -> Any:
     """Make a frozen dataclass a message and register it.
 
@@ -305,6 +360,9 @@ def check_shape(
         return
     if holds_sealed(value):
         raise fault(where, "a sealed value inside another one")
+    if spec.record is not None:
+        _check_record(where, spec.record, value)
+        return
     if spec.parts:
         _check_parts(where, spec, value, dims, known)
         return
@@ -448,6 +506,15 @@ def _check_parts(
             check_shape(f"{where}.{name}", inner, value[name], dims, known)
         elif not inner.optional:
             raise fault(where, f"no entry {name!r}")
+
+
+def _check_record(where: str, record: type, value: Any) -> None:
+    names = {field.name for field in dataclasses.fields(record)}
+    if not isinstance(value, dict) or set(value) != names:
+        raise fault(where, "settings other than those that were declared")
+    for name, rule in rules_of(record).items():
+        if not rule.holds(value[name]):
+            raise fault(f"{where}.{name}", f"it must be {rule.words}")
 
 
 def _check_names(where: str, spec: FieldSpec, value: Any, dims: dict[str, int]) -> None:

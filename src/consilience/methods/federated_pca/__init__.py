@@ -60,11 +60,11 @@ from consilience.methods.federated_pca.model import arrays_of
 from consilience.methods.federated_pca.outcome import build_result, check_spread
 from consilience.methods.federated_pca.pooling import Errors, Pool, errors_of, folds_of, pool_of
 from consilience.methods.federated_pca.result import FederatedPCAResult
+from consilience.parameters import LEFT_OUT, allows, just, one_of, whole
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
 FloatArray = NDArray[np.float64]
-RULES = ("minimum", "one-standard-error")
 
 
 @register
@@ -90,13 +90,13 @@ class FederatedPCA(Method):
     the others is a component by itself, of which the others say nothing.
     """
 
-    rank: int | None = None
-    max_rank: int | None = None
-    n_splits: int = 5
-    rule: str = "minimum"
+    rank: int | None = allows(whole(0) | LEFT_OUT, default=None)
+    max_rank: int | None = allows(whole(1) | LEFT_OUT, default=None)
+    n_splits: int = allows(just(*LEVELS[-2::-1]), default=5)
+    rule: str = allows(one_of("minimum", "one-standard-error"), default="minimum")
 
     name: ClassVar[str] = "federated-pca"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "How many components do the columns of all sites share?"
     steps = site.STEPS
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {"conclude": "any"}
@@ -114,19 +114,6 @@ class FederatedPCA(Method):
     predictor: ClassVar[Any] = ComponentsPredictor
     accepts_missing: ClassVar[bool] = True
     roles: ClassVar[tuple[str, ...]] = ("entity",)
-
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        for name, least in (("rank", 0), ("max_rank", 1)):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (whole and value >= least):
-                allowed = f"a whole number of at least {least}, or left out"
-                raise ParameterError.of(name, allowed, value)
-        if isinstance(self.n_splits, bool) or self.n_splits not in LEVELS[:-1]:
-            raise ParameterError.of("n_splits", "2, 5 or 10", self.n_splits)
-        if self.rule not in RULES:
-            raise ParameterError.of("rule", f"one of {', '.join(RULES)}", self.rule)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are columns on one scale."""
@@ -150,7 +137,7 @@ class FederatedPCA(Method):
             raise StudyError("federated-pca needs two columns or more: name features in [data]")
         if self.rank is not None and self.rank >= p:
             raise ParameterError.of("rank", f"below the number of columns, {p}", self.rank)
-        settings = Settings(self.n_splits).to_json()
+        settings = Settings(self.n_splits)
         told = ctx.require((yield Ask("moments", Moments(settings=settings))))
         pool = pool_of(told)
         if len(pool.sites) < ctx.quorum:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.exceptions import DisclosureError
 from consilience.methods.federated_pca.model import SPREADS
+from consilience.parameters import allows, just
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, is_gram, message, sends
+from consilience.wire.message import Disclosure, is_gram, message, sends, states
 
 _MOST_ROWS = 1 << 40
 LEVELS = (10, 5, 2, 1)
@@ -30,33 +29,14 @@ class Settings:
         Groups of rows that a site tells moments of, at most.
     """
 
-    n_splits: int
-
-    def to_json(self) -> str:
-        """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read it back, at a site.
-
-        Raises
-        ------
-        DisclosureError
-            A number of groups that no site tells moments of.
-        """
-        n_splits = json.loads(text)["n_splits"]
-        if isinstance(n_splits, bool) or n_splits not in LEVELS:
-            sentence = "another number of groups than a site tells moments of"
-            raise DisclosureError(sentence, public=sentence)
-        return cls(int(n_splits))
+    n_splits: int = allows(just(*LEVELS))
 
 
-@message("federated-pca/moments", version=1)
+@message("federated-pca/moments", version=2)
 class Moments:
     """Ask for the moments of groups of rows."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    settings: Settings = states(Settings)
 
 
 @message("federated-pca/told", version=1)
@@ -92,7 +72,7 @@ class Told:
         counts, means, products = self.counts.value, self.means.value, self.products.value
         told = ~np.isnan(means)
         m = int(told[:1].sum())
-        if len(counts) not in LEVELS or len(counts) > Settings.from_json(request.settings).n_splits:
+        if len(counts) not in LEVELS or len(counts) > request.settings.n_splits:
             return "another number of groups than is told"
         if m < 2 or (told != told[0]).any() or products.shape[1] != m * (m + 1) // 2:
             return "groups of other columns"
@@ -115,11 +95,11 @@ def square_of(line: NDArray[np.float64], m: int) -> NDArray[np.float64]:
     return np.asarray(square + np.triu(square, 1).T)
 
 
-@message("federated-pca/conclude", version=1)
+@message("federated-pca/conclude", version=2)
 class Conclude:
     """The components that the sites share."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    settings: Settings = states(Settings)
     model: Released = sends(
         Disclosure.MODEL,
         "mean, directions, variances, noise, columns",

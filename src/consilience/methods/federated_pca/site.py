@@ -22,6 +22,7 @@ from consilience.methods.federated_pca.messages import (
 from consilience.methods.federated_pca.model import model_of
 from consilience.methods.phases.standardise import in_own_units
 from consilience.numerics.normal_moments import normal_moments
+from consilience.parameters import plain
 from consilience.wire.disclosure import (
     Limits,
     Released,
@@ -50,19 +51,20 @@ def moments(
     message: Moments, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Told, State]:
     """Tell rows, means and sums of products of each group."""
-    settings = Settings.from_json(message.settings)
     if np.isinf(data.features).any():
         raise DataError("features hold infinite values", public="features hold infinite values")
     if (np.abs(data.features) > _LARGEST).any():
         raise DataError(TOO_LARGE, public=TOO_LARGE)
-    groups = groups_of(data, _n_splits(settings, data, site), site)
+    groups = groups_of(data, _n_splits(message.settings, data, site), site)
     site.note(
         f"Moments of {groups.number} groups of rows leave, over {len(groups.columns)} of "
         f"{data.features.shape[1]} columns; {int(np.isnan(data.features).sum())} cells are missing."
     )
     means, products = _moments(data, groups, site.limits)
     counts = cell_counts(groups.of, groups.number)
-    return Told(counts=counts, means=means, products=products), {"settings": message.settings}
+    return Told(counts=counts, means=means, products=products), {
+        "settings": plain(message.settings)
+    }
 
 
 def _n_splits(settings: Settings, data: SiteData, site: SiteContext) -> int:
@@ -143,7 +145,7 @@ def conclude(
     message: Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Concluded, State]:
     """Keep the model, scores of the rows and, where cells are missing, the completed table."""
-    if message.settings != state.get("settings"):
+    if plain(message.settings) != state.get("settings"):
         raise ProtocolError("the end goes on with the settings of the moments")
     model, columns = model_of(message.model.value, data.features.shape[1])
     names = np.array(data.feature_names, dtype=np.str_)[columns]
