@@ -110,7 +110,7 @@ def _check_line(where: str, line: Line, spec: FieldSpec, dims: dict[str, int]) -
         f"{where}: sent as {line.disclosure}, declared as {spec.disclosure.value}",
     )
     expect(line.audience == spec.audience, f"{where}: audience {line.audience!r} is not declared")
-    if spec.many or isinstance(spec.shape, str) or spec.kind == "str":
+    if spec.record or spec.many or isinstance(spec.shape, str) or spec.kind == "str":
         return
     if line.shape == "sealed":
         expect(spec.for_role, f"{where}: sealed, and its audience {spec.audience!r} is no role")
