@@ -150,6 +150,7 @@ def unsafe_moments(
             small = centre is usual_point and (product != 0).sum() < least
             found[i, j] |= ruled or small
         found[i, j] |= off_both(x[:, i], x[:, j]) < least or off_both(x[:, j], x[:, i]) < least
+        found[i, j] |= min(elsewhere(x[:, j] - x[:, i]), elsewhere(x[:, j] + x[:, i])) < least
         found[j, i] = found[i, j]
     for j in numbers:
         for columns, levels in few:

@@ -20,7 +20,6 @@ import consilience
 from consilience import Columns, Federation
 from consilience.methods.base import Preparation, SiteData, get_method
 from consilience.methods.federated_pca import FederatedPCA, groups, messages
-from consilience.methods.federated_pca import site as pca_site
 from consilience.methods.federated_pca.messages import Conclude, Moments, Settings
 from consilience.methods.federated_pca.model import arrays_of
 from consilience.methods.phases import standardise
@@ -79,7 +78,12 @@ class Villain:
         )
         rules = json.dumps(dataclasses.asdict(preparation))
         text = json.dumps(dataclasses.asdict(Columns(features=tuple(features), **roles)))
-        self.ask("opening.read", Open(text, rules, "", partition, ""))
+        self.opening = Open(text, rules, "", partition, "")
+        self.open()
+
+    def open(self) -> None:
+        """Open the run at the site."""
+        self.ask("opening.read", self.opening)
 
     def raw(self, step: str, message: Any) -> Reply:
         """The reply of the site, or its refusal."""
@@ -353,7 +357,7 @@ def test_without_the_rule_other_units_tell_no_more(monkeypatch: pytest.MonkeyPat
     near = [rescaled(villain, 2.0**k) for k in (0, 5, 10)]
     np.testing.assert_allclose(near[1:], [near[0]] * 2, rtol=1e-9)
     monkeypatch.setattr(standardise, "_FAR", np.inf)
-    monkeypatch.setattr(pca_site, "in_own_units", in_units_as_sent)
+    monkeypatch.setattr(SiteData, "in_own_units", in_units_as_sent)
     far = [rescaled(villain, 2.0**k) for k in (52, 53)]
     assert len({tuple(np.round(line, 3)) for line in (near[0], *far)}) == 3
 

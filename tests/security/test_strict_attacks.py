@@ -14,12 +14,12 @@ import pandas as pd
 import pytest
 
 from consilience import Columns, Federation
-from consilience.methods.base import ROLES
+from consilience.methods.base import ROLES, SiteData
 from consilience.methods.federated_pca import site as pca_site
 from consilience.methods.federated_pca.messages import Moments, Settings
 from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.methods.phases import standardise
-from consilience.sites import alike_columns, encoding, row_guard
+from consilience.sites import encoding, row_differences, row_guard
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
@@ -203,6 +203,8 @@ def test_a_column_is_coded_in_one_way(kind: str, monkeypatch: pytest.MonkeyPatch
     assert summed(site, "four", ["age"])[0] >= N - 2
     if kind == "order of levels":
         monkeypatch.setattr("consilience.sites.charging.hold_coding", lambda *_: None)
+        monkeypatch.setattr(RowGuard, "hide_columns", lambda *_: None)
+        monkeypatch.setattr(RowGuard, "_varied", lambda self, wanted, *_: wanted)
         assert N - before - of_a_level(site, "five", second) == pytest.approx(2.0)
 
 
@@ -268,13 +270,12 @@ def test_of_two_columns_that_hardly_differ_one_is_told(
 
 
 def test_columns_of_their_own_are_told() -> None:
-    """Of 20 columns of 0 and 1 over 200 rows, and of numbers over 12, none is taken for another."""
+    """Of 20 columns of 0 and 1 over 1,000 rows, or of numbers over 40, none stands for another."""
     rng = np.random.default_rng(2)
-    for x in ((rng.random((200, 20)) < 0.4).astype(float), rng.normal(size=(12, 20))):
-        prepared = {f"x{j}": (f"x{j}", column) for j, column in enumerate(x.T)}
-        for seed in range(20):
-            keys = np.random.default_rng(seed).integers(1 << 48, size=len(x)).astype(np.uint64)
-            assert alike_columns.hidden(prepared, keys, {}, 10)[0] == ()
+    for x in ((rng.random((1000, 20)) < 0.4).astype(float), rng.normal(size=(40, 20))):
+        every = np.ones(20, dtype=bool)
+        view = row_differences.View(np.ones(len(x), dtype=bool), every, ~every, ~every)
+        assert not row_differences.failing(x, [view], every, Policy().limits).any()
 
 
 @pytest.mark.parametrize("few", [0, 1, 3])
@@ -399,7 +400,7 @@ def test_rows_between_two_runs_are_told_of_like_a_release(
 
     assert all(fewest(seed) > 9.5 for seed in range(6))
     monkeypatch.setattr(RowGuard, "_varied", lambda self, wanted, *_: wanted)
-    monkeypatch.setattr(RowGuard, "_differing", lambda *_: [])
+    monkeypatch.setattr(row_guard, "failing", lambda x, views, asked, *_: asked & False)
     assert all(fewest(seed) < 9.5 for seed in range(6))
 
 
@@ -499,6 +500,6 @@ def test_rounding_far_away_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None
     seeds = [s for s in range(10) if rounded_otherwise(s)[1] != 0]
     assert seeds, "somebody is rounded otherwise"
     noise = [abs(rounded_otherwise(s)[0] - rounded_otherwise(s)[1]) for s in seeds]
-    monkeypatch.setattr(pca_site, "in_own_units", in_units_as_sent)
+    monkeypatch.setattr(SiteData, "in_own_units", in_units_as_sent)
     told = [abs(rounded_otherwise(s)[0] - rounded_otherwise(s)[1]) for s in seeds]
     assert max(told) < 1e-3 < min(noise)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from consilience.sites.row_differences import covering, failing
+from consilience.sites.row_differences import View, covering, failing
 from consilience.wire.disclosure import Limits
 from consilience.wire.moment_facts import Coded, moment_facts
 
@@ -71,6 +71,14 @@ def test_of_few_rows_there_is_no_cover() -> None:
     assert not len(covering(np.zeros((300, 0)), np.arange(300), LIMITS))
 
 
+def views(groups: np.ndarray, *told: list[bool]) -> list[View]:
+    """A view for each group: columns that are told of it, with products."""
+    return [
+        View(groups == g, np.array(t), np.array(t), np.zeros(len(t), dtype=bool))
+        for g, t in enumerate(told)
+    ]
+
+
 def test_a_count_that_two_parts_cannot_share_is_left_to_the_columns() -> None:
     """Fifteen of 300: the cover takes none of them for their own sake, and the column fails."""
     x = table(2, 300, (0.5, 0.5))
@@ -78,27 +86,27 @@ def test_a_count_that_two_parts_cannot_share_is_left_to_the_columns() -> None:
     cover = covering(x, np.arange(300)[::-1].copy(), LIMITS)
     assert len(cover) <= 75
     groups = np.isin(np.arange(300), cover).astype(np.int64)
-    told = np.ones((2, 3), dtype=bool)
-    bad = failing(x, groups, told, np.ones(300, dtype=bool), LIMITS)
+    every = np.ones(3, dtype=bool)
+    bad = failing(x, views(groups, [True] * 3, [True] * 3), every, LIMITS)
     assert bad.tolist() == [True, False, False]
 
 
 def test_columns_fail_by_groups_in_which_they_are_told() -> None:
-    x = table(4, 400, (0.3, 0.5))
+    x, every = table(4, 400, (0.3, 0.5)), np.ones(3, dtype=bool)
     groups = np.zeros(400, dtype=np.int64)
     groups[np.flatnonzero(x[:, 0] == 1)[:3]] = 1
     groups[np.flatnonzero(x[:, 0] == 0)[:40]] = 1
-    told = np.ones((2, 3), dtype=bool)
-    everyone = np.ones(400, dtype=bool)
-    assert failing(x, groups, told, everyone, LIMITS).tolist() == [True, False, False]
-    told[1, 0] = False
-    assert not failing(x, groups, told, everyone, LIMITS).any()
-    groups[groups == 1] = -1  # of no run
-    assert not failing(x, groups, told, everyone, LIMITS).any()
+    both = views(groups, [True] * 3, [True] * 3)
+    assert failing(x, both, every, LIMITS).tolist() == [True, False, False]
+    assert not failing(x, views(groups, [True] * 3, [False, True, True]), every, LIMITS).any()
+    assert not failing(x, both[:1], every, LIMITS).any()
+    # What is told anyway is not withheld, and what is not asked for cannot be.
+    assert not failing(x, both, np.array([False, True, True]), LIMITS).any()
 
 
-def test_of_a_pair_that_fails_one_column_stays() -> None:
-    """Both have enough of each value in the group, and few have both."""
+@pytest.mark.parametrize("products", [True, False])
+def test_of_a_pair_that_fails_one_column_stays(products: bool) -> None:
+    """Both have enough of each value in the group, and few have both; means may leave."""
     x = table(5, 400, (0.5, 0.5), 0)
     rows = np.flatnonzero
     part = np.concatenate(
@@ -109,10 +117,50 @@ def test_of_a_pair_that_fails_one_column_stays() -> None:
             rows(~x.any(axis=1))[:20],
         ]
     )
-    groups = np.isin(np.arange(400), part).astype(np.int64)
-    bad = failing(x, groups, np.ones((2, 2), bool), np.ones(400, bool), LIMITS)
-    assert bad.sum() == 1
-    # What is not told of all rows of this run is not told of these either.
-    x[:, 1] = x[:, 0]
-    x[:5, 1] = 1 - x[:5, 0]
-    assert not failing(x, groups, np.ones((2, 2), bool), np.ones(400, bool), LIMITS)[1:].any()
+    inside = np.isin(np.arange(400), part)
+    every, none = np.ones(2, dtype=bool), np.zeros(2, dtype=bool)
+    view = View(inside, every, every & products, none)
+    bad = failing(x, [view], every, LIMITS)
+    assert bad.tolist() == [False, products], "of equal faults the last"
+    fixed = View(inside, every, every & products, np.array([False, True]))
+    assert failing(x, [fixed], np.array([True, False]), LIMITS).tolist() == [products, False]
+
+
+def test_a_pair_that_stays_for_the_sake_of_three_is_looked_at_again() -> None:
+    """A column that is withheld itself keeps no pair of others back."""
+    x = table(7, 400, (0.4, 0.5, 0.5), 0)
+    x[:5, 0] = 1 - x[:5, 0]
+    every = np.ones(3, dtype=bool)
+    groups = np.zeros(400, dtype=np.int64)
+    groups[rows_of_cell(x, 1, 2)[:-4]] = 1
+    bad = failing(x, views(1 - groups, [True] * 3, [True] * 3), every, LIMITS)
+    left = np.flatnonzero(~bad)
+    for group in (0, 1):
+        own = x[groups == group][:, left]
+        assert not moment_facts(own, limits=LIMITS).unsafe.any()
+
+
+def rows_of_cell(x: np.ndarray, i: int, j: int) -> np.ndarray:
+    return np.flatnonzero((x[:, i] == 1) & (x[:, j] == 1))
+
+
+@pytest.mark.parametrize("rest", [0, 3, 30])
+def test_disjoint_columns_leave_nobody_over_or_many(rest: int) -> None:
+    """Three arms, each as a column of 0 and 1: who is in none of them."""
+    arm = np.repeat([0, 1, 2, 3], [150, 120, 130 - rest, rest])
+    x = np.column_stack([arm == k for k in range(3)]).astype(float)
+    every = np.ones(3, dtype=bool)
+    view = View(np.ones(400, dtype=bool), every, ~every, ~every)
+    assert failing(x, [view], every, LIMITS).any() == (rest < 10)
+    assert not failing(x, [view], every, LIMITS, [Coded((0, 1, 2), rest == 0)]).any() or rest == 3
+
+
+def test_numbers_that_hardly_differ_are_not_both_told() -> None:
+    x = table(8, 300, (), 3)
+    x[:, 2] = 40.0 - x[:, 0]
+    x[:7, 2] += 3.0
+    every = np.ones(3, dtype=bool)
+    view = View(np.ones(300, dtype=bool), every, ~every, ~every)
+    assert failing(x, [view], every, LIMITS).tolist() == [False, False, True]
+    x[:12, 2] += 1.0 + np.arange(12)
+    assert not failing(x, [view], every, LIMITS).any()

@@ -189,6 +189,9 @@ class SiteData:
         Which features are levels of one category.
     entity_name : str
         The column of entities, by the study's name.
+    beside : ((n, q) array, tuple of Coded) or None
+        Other columns of which earlier runs told products over these rows: what is told of parts of
+        the rows is judged with them.
     """
 
     features: NDArray[np.float64]
@@ -212,6 +215,7 @@ class SiteData:
     target_name: str = ""
     coded: tuple[Coded, ...] = ()
     entity_name: str = ""
+    beside: tuple[NDArray[np.float64], tuple[Coded, ...]] | None = None
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -239,6 +243,17 @@ class SiteData:
             return self
         blank = [name in names for name in self.feature_names]
         return self.with_features(np.where(blank, 0.0, self.features))
+
+    def in_own_units(self) -> tuple[NDArray[np.float64], ...]:
+        """Rows before they were put in units of others, (n, p), with centres and scales, (p,) each.
+
+        Sums over these rows, moved and scaled, depend on made-up units as everybody can compute.
+        Sums over scaled rows also do by how each row was rounded (`docs/proofs/units.md`).
+        """
+        if self.unscaled is None or self.scaling is None:
+            p = self.features.shape[1]
+            return self.features, np.zeros(p), np.ones(p)
+        return self.unscaled, self.scaling[1], self.scaling[2]
 
     def take(self, index: NDArray[np.int64]) -> SiteData:
         """Some of the rows, in the order of `index`."""
@@ -659,6 +674,10 @@ class Method(ABC):
         Whether its steps work with empty cells of the features, which a study then may keep.
     roles : tuple of str
         Which of `ROLES` its steps use: columns of others are not read for it.
+    tells : {"means", "moments", "other"}
+        What leaves of prepared columns over rows: sums and squares; products, too; or something
+        that no rule compares with what other runs told. Then, where no models of others are
+        granted, all such runs on a data set use the same rows.
     foreign_models : bool
         Whether it tells what models that others made, or choose, say of a site's rows: a policy
         must grant it.
@@ -679,6 +698,7 @@ class Method(ABC):
     several: ClassVar[str] = ""
     accepts_missing: ClassVar[bool] = False
     roles: ClassVar[tuple[str, ...]] = ROLES
+    tells: ClassVar[Literal["means", "moments", "other"]] = "other"
     foreign_models: ClassVar[bool] = False
 
     def validate(self) -> None:

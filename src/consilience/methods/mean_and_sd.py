@@ -40,7 +40,6 @@ from consilience.methods.base import (
     register,
     step,
 )
-from consilience.methods.phases.standardise import in_own_units
 from consilience.methods.result import Result
 from consilience.wire.disclosure import Released, aggregate, count, relayed, replaced
 from consilience.wire.message import Disclosure, message, sends
@@ -81,7 +80,7 @@ def sums(
     message: SumsRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Sums, State]:
     """Count and sum the rows."""
-    x, centre, scale = in_own_units(data)
+    x, centre, scale = data.in_own_units()
     totals = aggregate(x, columns=data.features, coded=data.coded)
     scaled = replaced(totals, (totals.value - len(x) * centre) / scale)
     return Sums(n=count(data.n_rows), totals=scaled), state
@@ -92,7 +91,7 @@ def deviations(
     message: Centre, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Deviations, State]:
     """Sum the squared deviations from the pooled mean."""
-    x, centre, scale = in_own_units(data)
+    x, centre, scale = data.in_own_units()
     own = x.mean(axis=0)
     # About the site's own mean, and moved: rounding far away would depend on single rows.
     with np.errstate(over="ignore"):  # an infinite sum is no release
@@ -147,6 +146,7 @@ class MeanAndSD(Method):
     title: ClassVar[str] = "What are the pooled means and standard deviations?"
     steps = (sums, deviations)
     roles: ClassVar[tuple[str, ...]] = ()
+    tells: ClassVar = "means"
     absence: ClassVar[str] = (
         "A site that misses the first round is left out, down to the quorum; "
         "one that misses the second round stops the run."

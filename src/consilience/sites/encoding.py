@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -156,8 +156,14 @@ def of_few(value: NDArray[Any], unknown: NDArray[np.bool_], least: int) -> NDArr
 
 
 def by_name(
-    plan: Iterable[Encoding], features: NDArray[np.float64]
-) -> dict[str, tuple[str, NDArray[np.float64]]]:
-    """Name of each prepared column, with the column that it is made from and its values."""
-    named = [(name, one.column) for one in plan for name in one.names]
+    plan: Iterable[Encoding],
+    features: NDArray[np.float64],
+    levels: Mapping[str, tuple[str, ...]],
+) -> dict[str, tuple[list[Any], NDArray[np.float64]]]:
+    """Name of each prepared column, with its coding and its values (`loaded.Everyone`)."""
+    named = [
+        (name, [one.column, one.kind, list(one.values), list(levels.get(one.column, ()))])
+        for one in plan
+        for name in one.names
+    ]
     return {n: (of, x) for (n, of), x in zip(named, features.T, strict=False)}

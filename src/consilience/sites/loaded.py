@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,6 +117,10 @@ class Report:
         return tuple(said)
 
 
+Coding = Sequence[Any]
+Prepared = Mapping[str, tuple[Coding, NDArray[np.float64]]]
+
+
 @dataclass(frozen=True, eq=False)
 class Everyone:
     """All rows of a table, also those that a study leaves out; for the guard over runs.
@@ -131,15 +135,19 @@ class Everyone:
         By the study's target; all 0 where it has no levels.
     entity : (n,) str array or None
         Where the study names entities.
-    prepared : mapping of str to (str, (n,) array)
-        By name of a prepared column: the column that it is made from, and its values.
+    prepared : mapping of str to (coding, (n,) array)
+        By name of a prepared column: how it is made, and its values. A coding is the column that it
+        is made from, the kind, values and levels of `encoding.Encoding`.
+    earlier : callable
+        Reads columns by their codings; those that are no longer there are left out.
     """
 
     content: Callable[[], NDArray[np.uint64]]
     names: tuple[str, ...]
     classes: NDArray[np.int64]
     entity: NDArray[np.str_] | None = None
-    prepared: Mapping[str, tuple[str, NDArray[np.float64]]] = field(default_factory=dict)
+    prepared: Prepared = field(default_factory=dict)
+    earlier: Callable[[Mapping[str, Coding]], Prepared] = lambda codings: {}
 
 
 AllRows = Callable[[tuple[str, ...]], Everyone]

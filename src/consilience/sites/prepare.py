@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -31,7 +32,15 @@ from numpy.typing import NDArray
 from consilience.exceptions import DataError, StudyError
 from consilience.methods.base import Columns, Preparation, SiteData
 from consilience.sites import encoding
-from consilience.sites.loaded import ColumnReport, Everyone, Loaded, Report, constant_columns
+from consilience.sites.loaded import (
+    Coding,
+    ColumnReport,
+    Everyone,
+    Loaded,
+    Prepared,
+    Report,
+    constant_columns,
+)
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
 from consilience.sites.row_content import row_content
 from consilience.sites.source import Table, is_number, plain_text, row_list
@@ -189,7 +198,9 @@ class _Loader:
             content_hash=self.table.content_hash,
             bounds=self._bounds(plan),
             coded=encoding.coded_of(plan, self.columns),
-            **{role: kept(values) for role, values in texts.items()},
+            id=kept(texts["id"]),
+            agent=kept(texts["agent"]),
+            entity=kept(texts["entity"]),
         )
         report = self._report(data, keep, texts["id"])
         if self.few == 1:
@@ -199,10 +210,28 @@ class _Loader:
             names = names or self.source.names
             unit = None if self.site.long is None else self.site.long.id
             content = partial(row_content, self.source, names, unit)
-            prepared = encoding.by_name(plan, features)
-            return Everyone(content, names, self.classes, texts["entity"], prepared)
+            prepared = encoding.by_name(plan, features, self.columns.levels)
+            return Everyone(content, names, self.classes, texts["entity"], prepared, self._earlier)
 
         return Loaded(data, report, everyone)
+
+    def _earlier(self, codings: Mapping[str, Coding]) -> Prepared:
+        """Prepared columns of earlier runs, from the table as it is."""
+        found: dict[str, tuple[Coding, NDArray[np.float64]]] = {}
+        for column, kind, values, levels in {json.dumps(c): c for c in codings.values()}.values():
+            if self.site.local(column) not in self.table.names:
+                continue
+            one = encoding.Encoding(column, kind, tuple(values))
+            columns = Columns(features=(column,), levels={column: tuple(levels)} if levels else {})
+            again = _Loader(
+                self.table, self.source, columns, self.preparation, self.site, "rows", self.few
+            )
+            try:
+                arrays = np.array(list(again._encoded(one))).T
+            except DataError:  # of a value that too few rows have by now
+                continue
+            found |= encoding.by_name([one], arrays, columns.levels)
+        return {name: found[name] for name in codings if name in found}
 
     # --- names
 

@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.wire.evidence import Limits
-from consilience.wire.moment_facts import Coded, moment_facts
+from consilience.wire.moment_facts import (
+    Coded,
+    coded_within,
+    left_over,
+    moment_facts,
+    unsafe_columns,
+)
+from consilience.wire.usual_values import hardly_apart
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -95,26 +103,44 @@ def _levels(x: FloatArray) -> BoolArray:
     return np.array(found, dtype=bool).T.reshape(len(x), -1)
 
 
+@dataclass(frozen=True, eq=False)
+class View:
+    """Rows whose sums follow from what runs tell, and of which columns.
+
+    Attributes
+    ----------
+    rows : (n,) bool array
+    told : (p,) bool array
+        Columns whose sums and squares follow.
+    joint : (p,) bool array
+        Those whose products with one another do.
+    fixed : (p,) bool array
+        Those that an earlier run told of these rows, whatever this one does.
+    """
+
+    rows: BoolArray
+    told: BoolArray
+    joint: BoolArray
+    fixed: BoolArray
+
+
 def failing(
     x: FloatArray,
-    groups: IntArray,
-    told: BoolArray,
-    now: BoolArray,
+    views: Sequence[View],
+    asked: BoolArray,
     limits: Limits,
     coded: Sequence[Coded] = (),
 ) -> BoolArray:
-    """Columns of which nothing may be told, for the sake of the rows by which runs differ.
+    """Columns of which a run tells nothing, for the sake of what it would tell with earlier ones.
+
+    All that runs tell of the rows of a view is judged like one release of all its columns.
 
     Parameters
     ----------
     x : (n, p) array
-        Columns that an earlier run told.
-    groups : (n,) int array
-        Rows that no run tells apart have one number; -1 for rows of no run.
-    told : (g, p) bool array
-        Whether some run tells a column of a group.
-    now : (n,) bool array
-        Rows of this run.
+        Columns that earlier runs told, or that this one asks for.
+    views : sequence of View
+    asked : (p,) bool array
     limits : Limits
     coded : sequence of Coded
 
@@ -122,15 +148,42 @@ def failing(
     -------
     (p,) bool array
     """
-    withheld = moment_facts(x[now], limits=limits, coded=coded).unsafe
-    bad = np.zeros_like(withheld)
-    for group, columns in enumerate(told):
-        rows = groups == group
-        if not (rows.any() and columns.any()) or np.array_equal(rows, now):
-            continue  # no longer in the table, so that nobody can tell; in no run; or just this one
-        unsafe = moment_facts(x[rows], limits=limits, coded=coded).unsafe
-        bad |= unsafe & ~withheld & columns[:, None] & columns
-    hidden = np.diagonal(bad).copy()
-    while (left := bad & ~hidden[:, None] & ~hidden).any():
-        hidden[np.argmax(left.sum(axis=0))] = True
-    return hidden
+    hidden = np.zeros(len(asked), dtype=bool)
+    while True:
+        bad = np.zeros((len(asked), len(asked)), dtype=bool)
+        for view in views:
+            columns = np.flatnonzero(view.told & (view.fixed | ~asked | ~hidden))
+            joint = view.joint[columns] & (view.fixed | ~hidden)[columns]
+            if (asked & ~hidden)[columns].any() and view.rows.any():
+                part = _bad(
+                    x[np.ix_(view.rows, columns)], joint, limits, coded_within(coded, columns)
+                )
+                bad[np.ix_(columns, columns)] |= part
+        bad &= (asked & ~hidden)[:, None] | (asked & ~hidden)
+        alone = asked & ~hidden & (bad & ~(asked & ~hidden)).any(axis=1)
+        alone |= asked & ~hidden & np.diagonal(bad)
+        if not alone.any():
+            pairs = bad & (asked & ~hidden) & (asked & ~hidden)[:, None]
+            if not pairs.any():
+                return hidden
+            # Of those that are asked for together the worst gives way, the last of equal ones.
+            faults = pairs.sum(axis=0)
+            alone[len(faults) - 1 - int(np.argmax(faults[::-1]))] = True
+        hidden |= alone
+
+
+def _bad(x: FloatArray, joint: BoolArray, limits: Limits, coded: Sequence[Coded]) -> BoolArray:
+    """Pairs of columns of which not both may be told, and on the diagonal columns that may not."""
+    alone = unsafe_columns(x, limits=limits, coded=coded)
+    bad = np.diag(alone) | hardly_apart(x, limits.min_records)
+    places = np.flatnonzero(joint & ~alone)
+    inside = coded_within(coded, places)
+    unsafe = moment_facts(x[:, places], limits=limits, coded=inside).unsafe
+    bad[np.ix_(places, places)] |= unsafe
+    for group in coded:  # levels of one category have nobody in common, as everybody knows
+        bad[np.ix_(group.columns, group.columns)] &= np.eye(len(group.columns), dtype=bool)
+    free = np.flatnonzero(~alone)
+    for columns in left_over(x[:, free], limits.min_records, coded_within(coded, free)):
+        last = free[columns]
+        bad[np.ix_(last[-1:], last[:-1])] = bad[np.ix_(last[:-1], last[-1:])] = True
+    return bad

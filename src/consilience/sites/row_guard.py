@@ -7,21 +7,21 @@ to; so is which rows a run uses, so that the same ones are read again after a re
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError
-from consilience.methods.base import SiteData
+from consilience.methods.base import Method, SiteData
 from consilience.methods.phases.holdout import parts_of_table
 from consilience.privacy.row_history import UNSEEN, Atoms, RowHistory, row_keys
-from consilience.sites import alike_columns
 from consilience.sites.home import Home
 from consilience.sites.loaded import AllRows, Everyone
 from consilience.sites.policy import Policy
-from consilience.sites.row_differences import covering, failing
+from consilience.sites.row_differences import View, covering, failing
 from consilience.wire.codec import digest
 from consilience.wire.moment_facts import Coded, coded_within
 
@@ -30,6 +30,11 @@ KEPT = "rows of all releases"
 HIDDEN = "_hidden"
 """Ledger of the columns of which a run is told nothing."""
 _SECRET = 16
+_NEW: dict[str, list[int]] = {"sets": [], "joint": []}
+_TOO_ALIKE = (
+    "the rows that the study asks for differ from those of earlier runs by fewer than this site "
+    "may tell of"
+)
 
 Mask = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -38,22 +43,34 @@ _ENOUGH = {False: 0.75, True: 0.5}
 wait for it, and where the rows would be parted once more."""
 
 
-class _Told(NamedTuple):
-    """Columns of a study that earlier runs told.
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """Columns of the table that a study asks for, or that earlier runs told.
 
     Attributes
     ----------
     names : list of str
     x : (n_read, p) array
-    sets : (s, p) bool array
-        Whether a column was told over a set of rows.
+        As the table is now.
+    sets, joint : (s, p) bool arrays
+        Whether a column was told over a set of rows, and with products.
+    asked : (p,) bool array
     coded : tuple of Coded
     """
 
     names: list[str]
     x: NDArray[np.float64]
     sets: Mask
+    joint: Mask
+    asked: Mask
     coded: tuple[Coded, ...]
+
+    def take(self, columns: Mask) -> _Told:
+        """Some of the columns."""
+        places = np.flatnonzero(columns)
+        names = [self.names[j] for j in places]
+        parts = (self.x[:, places], self.sets[:, places], self.joint[:, places])
+        return _Told(names, *parts, self.asked[places], coded_within(self.coded, places))
 
 
 class RowGuard:
@@ -72,11 +89,14 @@ class RowGuard:
         self._placed = self._keys
         self._places = np.empty(0, dtype=np.int64)
 
-    def rows_to_use(self, data: SiteData, all_rows: AllRows, home: Home) -> Mask:
+    def rows_to_use(
+        self, method: type[Method], data: SiteData, all_rows: AllRows, home: Home
+    ) -> Mask:
         """Choose the rows that a run uses, and note durably that it does.
 
         Parameters
         ----------
+        method : type
         data : SiteData
             The rows that the study wants.
         all_rows : callable
@@ -108,15 +128,13 @@ class RowGuard:
         parts = np.zeros(data.n_read, dtype=np.int64)
         if self._policy.foreign_models:  # without, no method tells anything of a part
             parts = parts_of_table(data, everyone.entity)
+        elif method.tells == "other":
+            wanted = self._as_before(wanted, history, kept.get("other", []))
         else:
-            wanted = self._varied(wanted, history, self._told_before(data, everyone, kept))
+            wanted = self._varied(wanted, history, self._told(data, everyone, kept, earlier=False))
         chosen, after = self._admit(history, wanted, (everyone.classes, parts))
         if not chosen.any():
-            sentence = (
-                "the rows that the study asks for differ from those of earlier runs by fewer than "
-                "this site may tell of"
-            )
-            raise DataError(f"{sentence}: ask for the rows of an earlier run", public=sentence)
+            raise DataError(f"{_TOO_ALIKE}: ask for the rows of an earlier run", public=_TOO_ALIKE)
         if after is not history:
             noted = {"secret": secret, "names": list(everyone.names), **after.to_plain()}
             home.write_kept(self._policy.data_id, KEPT, {**kept, **noted})
@@ -133,18 +151,45 @@ class RowGuard:
         least = self._policy.min_records
         return history.admit(self._keys, wanted, cells, least=least, places=self._places)
 
-    def _told_before(self, data: SiteData, everyone: Everyone, kept: Mapping[str, Any]) -> _Told:
-        """Columns of a study that earlier runs told, and over which sets of rows."""
-        told = dict(kept.get("told", {}))
-        names = [name for name in everyone.prepared if told.get(name)]
-        places = np.array([data.feature_names.index(name) for name in names], dtype=np.int64)
+    def _told(
+        self, data: SiteData, everyone: Everyone, kept: Mapping[str, Any], *, earlier: bool = True
+    ) -> _Told:
+        """What is asked for and was told before; with `earlier` also what else was told, ever."""
+        told: dict[str, dict[str, Any]] = dict(kept.get("told", {}))
+        values = dict(everyone.prepared)
+        if earlier:
+            known = everyone.earlier({n: t["coding"] for n, t in told.items() if n not in values})
+            values = {**known, **values}
+        else:
+            values = {name: x for name, x in values.items() if name in told}
+        names = list(values)
+        n_sets = 1 + max((max(t["sets"]) for t in told.values()), default=-1)
+        sets, joint = (np.zeros((n_sets, len(names)), dtype=bool) for _ in range(2))
         x = np.zeros((data.n_read, len(names)))
+        categories: dict[str, list[int]] = {}
+        wholes: dict[str, bool] = {}
         for j, name in enumerate(names):
-            x[:, j] = everyone.prepared[name][1]
-        sets = np.zeros((1 + max((max(told[n]) for n in names), default=-1), len(names)), bool)
-        for j, name in enumerate(names):
-            sets[told[name], j] = True
-        return _Told(names, x, sets, coded_within(data.coded, places))
+            coding, x[:, j] = values[name]
+            sets[told.get(name, _NEW)["sets"], j] = True
+            joint[told.get(name, _NEW)["joint"], j] = True
+            if coding[1] != "number":
+                categories.setdefault(coding[0], []).append(j)
+                wholes[coding[0]] = 0 < len(coding[3]) <= len(set(coding[2]))
+        asked = np.array([name in everyone.prepared for name in names], dtype=bool)
+        coded = [Coded(tuple(places), wholes[of]) for of, places in categories.items()]
+        return _Told(names, x, sets, joint, asked, tuple(coded))
+
+    def _as_before(self, wanted: Mask, history: RowHistory, sets: Sequence[int]) -> Mask:
+        """Rows of an earlier run of such methods: no rule looks at what two sets of rows tell."""
+        atom = history.of_rows(self._places)
+        whole = history.whole(atom)
+        for s in sets:
+            rows = history.sets[s][atom]
+            if whole[history.sets[s]].all() and not (rows & ~wanted).any():
+                return np.asarray(rows)
+        if sets:
+            raise DataError(f"{_TOO_ALIKE}: ask for the rows of an earlier run", public=_TOO_ALIKE)
+        return wanted
 
     def _varied(self, wanted: Mask, history: RowHistory, told: _Told) -> Mask:
         """Of the rows that a run wants, those that it may use for the sake of earlier runs.
@@ -190,23 +235,31 @@ class RowGuard:
         out[rows[wanted[rows] & ~out[rows]][: max(short, 0)]] = True
 
     def _unlike(self, told: _Told, rows: Mask, chosen: Mask) -> bool:
-        """Whether some moment that leaves of all chosen rows may not leave of some of them."""
-        groups = np.where(rows, 0, -1)
-        columns = np.ones((1, len(told.names)), dtype=bool)
+        """Whether some of what may leave of all chosen rows may not leave of these."""
+        every, none = np.ones(len(told.names), dtype=bool), np.zeros(len(told.names), dtype=bool)
+        views = [View(one, every, every, none) for one in (chosen, rows)]
         limits = self._policy.limits
-        return bool(failing(told.x, groups, columns, chosen, limits, told.coded).any())
+        fine = ~failing(told.x, views[:1], every, limits, told.coded)
+        return bool(failing(told.x, views, fine, limits, told.coded).any())
 
     def hide_columns(
-        self, run: str, data: SiteData, all_rows: AllRows, home: Home, used: Mask
+        self,
+        run: str,
+        method: type[Method],
+        data: SiteData,
+        all_rows: AllRows,
+        home: Home,
+        used: Mask,
     ) -> None:
         """Choose the prepared columns of which a run is told nothing, and note the others.
 
         Called after `rows_to_use`, which knows the rows. Where models of others are granted two
-        such columns, or two sets of rows, are no way in that is not there anyway.
+        columns, or two sets of rows, are no way in that is not there anyway.
 
         Parameters
         ----------
         run : str
+        method : type
         data : SiteData
             As for `rows_to_use`.
         all_rows : callable
@@ -217,58 +270,87 @@ class RowGuard:
         if self._policy.foreign_models:
             return
         everyone = all_rows(self._names)
-        prepared = everyone.prepared
-        known = home.kept(self._policy.data_id, alike_columns.KEPT) or {}
-        found, after = alike_columns.hidden(prepared, self._keys, known, self._policy.min_records)
-        home.write_kept(self._policy.data_id, alike_columns.KEPT, after)
-        said = {name: "it hardly differs from another one" for name in found}
         kept = home.kept(self._policy.data_id, KEPT) or {}
         history = RowHistory.from_plain(kept)
         self._place(history)
         atom = history.of_rows(self._places)
         this = np.zeros(history.sets.shape[1], dtype=bool)
         this[atom[used]] = True
-        told = self._told_before(data, everyone, kept)
         number = int(np.argmax((history.sets == this).all(axis=1)))
-        # Of the same columns, sets and table the same comes out: it takes a while where rows are
-        # many, and is kept.
-        relevant = sorted({number, *np.flatnonzero(told.sets.any(axis=1)).tolist()})
-        key = digest(f"{data.content_hash} {told.names} {relevant}".encode())[:20]
+        if method.tells == "other":
+            others = sorted({*map(int, kept.get("other", [])), number})
+            home.write_kept(self._policy.data_id, KEPT, {**kept, "other": others})
+            return
+        joint = method.tells == "moments"
+        record = {name: dict(of) for name, of in dict(kept.get("told", {})).items()}
+        # It takes a while where rows are many, and comes out the same as long as nothing is new.
+        state = (data.content_hash, sorted(everyone.prepared), number, joint, record)
+        key = digest(repr(state).encode())[:20]
         judged = dict(kept.get("judged", {}))
         if key not in judged:
-            judged[key] = self._differing(told, history.sets, this, atom, used)
-        for name in judged[key]:
-            said.setdefault(
-                name, "the rows by which this run differs from an earlier one are too much alike"
+            told = self._told(data, everyone, kept)
+            views = _views(told, history.sets, this, atom, joint)
+            bad = failing(told.x, views, told.asked, self._policy.limits, told.coded)
+            judged[key] = [name for name, hidden in zip(told.names, bad, strict=True) if hidden]
+        for name in everyone.prepared:
+            if name in judged[key]:
+                continue
+            of = record.setdefault(
+                name, {"coding": everyone.prepared[name][0], "sets": [], "joint": []}
             )
-        lists = {name: list(map(int, of)) for name, of in dict(kept.get("told", {})).items()}
-        for name in prepared:
-            if name not in said and number not in lists.setdefault(name, []):
-                lists[name].append(number)
-        noted = {**kept, "told": lists, "judged": judged}
-        if noted != kept:
-            home.write_kept(self._policy.data_id, KEPT, noted)
-        for name, why in said.items():
-            home.log("read", run=run, said=f"Nothing of column {name} is told: {why}.")
-        if said:
-            home.write_ledger(HIDDEN, {**home.ledger(HIDDEN), run: list(said)})
+            of["sets"] = sorted({*of["sets"], number})
+            of["joint"] = sorted({*of["joint"], *([number] if joint else [])})
+        noted = {**kept, "told": record, "judged": judged}
+        home.write_kept(self._policy.data_id, KEPT, noted)
+        for name in judged[key]:
+            said = f"Nothing of column {name} is told: beside what was told, few rows would be."
+            home.log("read", run=run, said=said)
+        if judged[key]:
+            home.write_ledger(HIDDEN, {**home.ledger(HIDDEN), run: list(judged[key])})
 
-    def _differing(self, told: _Told, sets: Mask, this: Mask, atom: Atoms, used: Mask) -> list[str]:
-        """Columns that are not told for the sake of rows by which this run differs from others."""
-        if not told.names:
-            return []
-        # (r, a) sets of rows that matter, this one last; (r, p) who tells what of them.
-        rows = np.vstack([sets[: len(told.sets)], this])
-        tells = np.vstack([told.sets, np.ones(len(told.names), dtype=bool)])
-        kinds, kind = np.unique(rows[tells.any(axis=1)].T, axis=0, return_inverse=True)
-        if len(kinds) <= 1 + (not kinds[0].any()):
-            return []
-        columns = (kinds.astype(int) @ tells[tells.any(axis=1)]) > 0
-        limits = self._policy.limits
-        groups = kind.ravel()[atom]
-        bad = failing(told.x, groups, columns, used, limits, told.coded)
-        return [name for name, hidden in zip(told.names, bad, strict=True) if hidden]
+    def beside(
+        self, run: str, data: SiteData, all_rows: AllRows, home: Home, used: Mask
+    ) -> tuple[NDArray[np.float64], tuple[Coded, ...]] | None:
+        """Other columns of which products were told of all rows of a run, and which are coded."""
+        if self._policy.foreign_models:
+            return None
+        kept = home.kept(self._policy.data_id, KEPT) or {}
+        told = self._told(data, all_rows(self._names), kept)
+        history = RowHistory.from_plain(kept)
+        self._place(history)
+        atom = history.of_rows(self._places)
+        over = [s for s in range(len(told.joint)) if history.sets[s][atom[used]].all()]
+        hidden = np.array([name in self.hidden(run, home) for name in told.names], dtype=bool)
+        part = told.take(told.joint[over].any(axis=0) & (~told.asked | hidden))
+        return (part.x[used], part.coded) if part.names else None
 
     def hidden(self, run: str, home: Home) -> tuple[str, ...]:
         """Columns of which a run is told nothing."""
         return tuple(home.ledger(HIDDEN).get(run, ()))
+
+
+def _views(told: _Told, sets: Mask, this: Mask, atom: Atoms, joint: bool) -> list[View]:
+    """Rows of which a run, with earlier ones, tells what it is asked for.
+
+    Classes of rows that the runs with the asked columns part, this one among them; and classes that
+    all earlier runs part, of which everything that was told counts.
+    """
+    asked, none = told.asked, np.zeros(len(told.names), dtype=bool)
+    views = []
+    for fixed in (False, True):
+        # (r, a) sets of rows, and (r, p) who tells what of them.
+        own = np.ones(len(told.names), dtype=bool) if fixed else asked
+        over, tells, products = sets[: len(told.sets)], told.sets & own, told.joint & own
+        over, products = over[tells.any(axis=1)], products[tells.any(axis=1)]
+        tells = tells[tells.any(axis=1)]
+        rows = over if fixed else np.vstack([over, this])
+        kinds, kind = np.unique(rows.T, axis=0, return_inverse=True)
+        for k, member in enumerate(kinds):
+            if not member.any():
+                continue
+            inside = kind.ravel()[atom] == k
+            here = tells[member[: len(tells)]].any(axis=0)
+            pairs = products[member[: len(tells)]].any(axis=0)
+            now = asked & bool(this[atom[inside]].any())
+            views.append(View(inside, here | now, pairs | (now & joint), here if fixed else none))
+    return views

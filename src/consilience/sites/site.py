@@ -500,8 +500,8 @@ class Site:
             columns, preparation = message.settings()
             loaded = self._loader(columns.only(method.roles), preparation)
         if isinstance(loaded, SiteData):
-            return self._hashed(self._same_rows(loaded, None, run, opens=opens), message, run)
-        data = self._same_rows(loaded.data, loaded.everyone, run, opens=opens)
+            return self._hashed(self._same_rows(loaded, None, run, method, opens), message, run)
+        data = self._same_rows(loaded.data, loaded.everyone, run, method, opens)
         said, left_out = loaded.report.sentences(), loaded.data.n_rows - data.n_rows
         if left_out:
             said += (
@@ -516,12 +516,17 @@ class Site:
         return self._hashed(data, message, run)
 
     def _same_rows(
-        self, data: SiteData, everyone: AllRows | None, run: str, *, opens: bool
+        self,
+        data: SiteData,
+        everyone: AllRows | None,
+        run: str,
+        method: type[Method],
+        opens: bool,
     ) -> SiteData:
         """The rows that a run uses: the same ones as long as it goes on, of the same table."""
         known = self.home.ledger(TABLES)
         same = known.get(run, data.content_hash) == data.content_hash
-        if not (same or opens):
+        if not same:  # an opening is counted once, so it is of one table
             sentence = "the site's table is not the one with which the run was opened"
             raise DataError(f"{sentence}: put it back, or start another run", public=sentence)
         used = None
@@ -529,12 +534,16 @@ class Site:
             packed = np.frombuffer(self.home.read_output(run, outputs.USED), dtype=np.uint8)
             used = np.unpackbits(packed, count=data.n_read).astype(bool)
         elif opens and everyone is not None and not data.foreign_levels:
-            used = self._row_guard.rows_to_use(data, everyone, self.home)
-            self._row_guard.hide_columns(run, data, everyone, self.home, used)
+            used = self._row_guard.rows_to_use(method, data, everyone, self.home)
+            self._row_guard.hide_columns(run, method, data, everyone, self.home, used)
             if not used[data.rows].all():
                 self.home.write_outputs(run, {outputs.USED: np.packbits(used).tobytes()})
-        if opens and not (run in known and same):
+        if run not in known:
             self.home.write_ledger(TABLES, {**known, run: data.content_hash})
+        if everyone is not None and not data.foreign_levels and method.tells == "moments":
+            rows = np.isin(np.arange(data.n_read), data.rows) if used is None else used
+            beside = self._row_guard.beside(run, data, everyone, self.home, rows)
+            data = dataclasses.replace(data, beside=beside)
         data = data.without_content(self._row_guard.hidden(run, self.home))
         if used is None or used[data.rows].all():
             return data

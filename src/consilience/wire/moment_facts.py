@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from consilience.wire.cell_facts import product_facts
 from consilience.wire.evidence import Limits
-from consilience.wire.usual_values import about, beside_two, off_both, others
+from consilience.wire.usual_values import about, beside_two, hardly_apart, off_both, others
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -142,6 +142,40 @@ def _rest(x: FloatArray, columns: Sequence[int]) -> BoolArray:
     """Records with a value and none of the levels."""
     part = x[:, list(columns)]
     return np.asarray(~(_high(part).any(axis=1) | np.isnan(part).any(axis=1)))
+
+
+def left_over(x: FloatArray, least: int, coded: Sequence[Coded] = ()) -> list[list[int]]:
+    """Sets of columns of two values, no two of which share records, that leave few over.
+
+    The number of records less the totals of such columns, each as it is or turned around, counts
+    those that are left; with other columns' products it sums over them. Levels that make up a
+    category by its coding leave nobody over, as everybody knows.
+    """
+    literals: list[tuple[int, BoolArray]] = []
+    for j in range(x.shape[1]):
+        values, _ = _values(x[:, j])
+        if values is not None and len(values) == 2:
+            literals += [(j, x[:, j] == v) for v in values]
+    literals.sort(key=lambda one: -int(one[1].sum()))
+    n, whole = len(x), [set(group.columns) for group in coded if group.whole]
+    found: list[list[int]] = []
+
+    def extend(chosen: list[int], covered: BoolArray, start: int) -> None:
+        rest = n - int(covered.sum())
+        if len(chosen) > 1 and rest < least and set(chosen) not in whole:
+            found.append(sorted(chosen))
+            return
+        for place in range(start, len(literals)):
+            j, rows = literals[place]
+            size = int(rows.sum())
+            # All that follow are smaller: they cannot fill what is left.
+            if rest - size * (len(literals) - place) >= least:
+                return
+            if j not in chosen and int((covered & rows).sum()) < least:
+                extend([*chosen, j], covered | rows, place + 1)
+
+    extend([], np.zeros(n, dtype=bool), 0)
+    return found
 
 
 def _high(part: FloatArray) -> BoolArray:
@@ -315,6 +349,7 @@ class _Few:
         rows[:first, :first] = np.minimum(
             rows[:first, :first], off_both(x[:, self.numbers], limits.min_records)
         )
+        rows[:first, :first][hardly_apart(x[:, self.numbers], limits.min_records)] = 1
         records[np.ix_(order, order)] = rows
         share[np.ix_(order, order)] = np.maximum(shares, also)
         if not self.columns:

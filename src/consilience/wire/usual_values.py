@@ -84,6 +84,31 @@ def off_both(x: FloatArray, least: int) -> IntArray:
     return np.minimum(found, found.T)
 
 
+def hardly_apart(x: FloatArray, least: int) -> NDArray[np.bool_]:
+    """Pairs of columns that differ by one and the same number in all but few records, (p, p).
+
+    Or add up to one: sums over the one less those over the other are sums over these few.
+    """
+    p = x.shape[1]
+    found = np.zeros((p, p), dtype=bool)
+    for j in range(p):
+        for k in range(j):
+            found[j, k] = found[k, j] = any(
+                # A look at some of the records settles most pairs.
+                others(_between(x[:_FIRST, j], x[:_FIRST, k], sign), least) < least
+                and others(_between(x[:, j], x[:, k], sign), least) < least
+                for sign in (-1.0, 1.0)
+            )
+    return found
+
+
+def _between(first: FloatArray, second: FloatArray, sign: float) -> FloatArray:
+    return np.asarray(first + sign * second)
+
+
+_FIRST = 2000
+
+
 def _spikes(column: FloatArray, least: int) -> FloatArray:
     """Values of several records without which fewer than `least` might be left of another column.
 

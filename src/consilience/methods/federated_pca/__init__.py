@@ -113,6 +113,7 @@ class FederatedPCA(Method):
     Result = FederatedPCAResult
     predictor: ClassVar[Any] = ComponentsPredictor
     accepts_missing: ClassVar[bool] = True
+    tells: ClassVar = "moments"
     roles: ClassVar[tuple[str, ...]] = ("entity",)
 
     def admit(self, ctx: CoordinatorContext) -> None:

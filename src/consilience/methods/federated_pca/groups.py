@@ -77,8 +77,15 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
             continue
         if number > 1 and limits.min_records > 1 and n_units < _MANY * number:
             continue
-        coded = coded_within(data.coded, columns)
-        if all(_may_leave(x[np.ix_(rows, columns)], limits, coded) for rows in members) and all(
+        coded, told = coded_within(data.coded, columns), x[:, columns]
+        if number > 1 and data.beside is not None:
+            # Of all rows the site has seen to it before; parts are the same in every run.
+            more = [
+                Coded(tuple(j + len(columns) for j in of.columns), of.whole)
+                for of in data.beside[1]
+            ]
+            coded, told = (*coded, *more), np.hstack([told, data.beside[0]])
+        if all(_may_leave(told[rows], limits, coded, len(columns)) for rows in members) and all(
             _entities(data, rows, limits) for rows in members
         ):
             return Groups(of, number, columns)
@@ -148,12 +155,14 @@ def _unsafe(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> NDArray[np
     return np.asarray(unsafe | np.diag(np.isnan(means.value)))
 
 
-def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> bool:
-    """Whether the moments of a group may leave, as the gate will see it."""
-    n, m = x.shape
-    if not n:
+def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded], m: int) -> bool:
+    """Whether the moments of a group may leave, as the gate will see it.
+
+    The first m columns are told now.
+    """
+    if not len(x):
         return False
-    values = int((~np.isnan(x)).sum(axis=0).min())
+    values = int((~np.isnan(x[:, :m])).sum(axis=0).min())
     if limits.min_records > 1 and values < max(limits.min_records, 2 * m):
         return False
     return not _unsafe(x, limits, coded).any()

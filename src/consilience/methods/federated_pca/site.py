@@ -20,7 +20,6 @@ from consilience.methods.federated_pca.messages import (
     Told,
 )
 from consilience.methods.federated_pca.model import model_of
-from consilience.methods.phases.standardise import in_own_units
 from consilience.numerics.normal_moments import normal_moments
 from consilience.parameters import plain
 from consilience.wire.disclosure import (
@@ -86,7 +85,7 @@ def _n_splits(settings: Settings, data: SiteData, site: SiteContext) -> int:
 def _moments(data: SiteData, groups: Groups, limits: Limits) -> tuple[Released, Released]:
     """Means and sums of products by group; of the largest likelihood where cells are missing."""
     columns = groups.columns
-    x, centre, scale = in_own_units(data)
+    x, centre, scale = data.in_own_units()
     given: dict[str, Any] = {
         "cells": groups.of,
         "n_cells": groups.number,

@@ -37,7 +37,7 @@ from consilience.methods.base import (
     State,
     step,
 )
-from consilience.wire.disclosure import Released, aggregate
+from consilience.wire.disclosure import Released, aggregate, replaced
 from consilience.wire.message import Disclosure, message, sends
 from consilience.wire.moment_facts import unsafe_columns
 
@@ -99,7 +99,7 @@ class Moments:
 @step("moments.sums")
 def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Sum the columns, withholding what is small or dominated."""
-    x = data.features
+    x, centre, scale = data.in_own_units()
     missing = np.isnan(x)
     few = missing.sum(axis=0) < site.limits.min_records
     n = aggregate(np.where(missing & ~few, np.nan, 1.0))
@@ -111,6 +111,9 @@ def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> t
     unsafe = unsafe_columns(x, limits=site.limits, coded=data.coded)
     for released in (n, means, spreads):
         unsafe = unsafe | np.isnan(released.withhold_unsafe(site.limits).value)
+    # In made-up units too, and moved as sums: rounding there would depend on single rows.
+    means = replaced(means, (means.value - centre) / scale)
+    spreads = replaced(spreads, spreads.value / scale**2)
     reply = Sums(
         n=n.withhold(unsafe), means=means.withhold(unsafe), spreads=spreads.withhold(unsafe)
     )

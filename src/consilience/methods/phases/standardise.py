@@ -95,18 +95,6 @@ def transform(message: Scale, data: SiteData) -> SiteData:
     )
 
 
-def in_own_units(data: SiteData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows before they were put in units of others, (n, p), with centres and scales, (p,) each.
-
-    Sums over these rows, moved and scaled, depend on made-up units as everybody can compute. Sums
-    over scaled rows also do by how each row was rounded (`docs/proofs/units.md`).
-    """
-    if data.unscaled is None or data.scaling is None:
-        p = data.features.shape[1]
-        return data.features, np.zeros(p), np.ones(p)
-    return data.unscaled, data.scaling[1], data.scaling[2]
-
-
 def _filled(x: np.ndarray, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fill each column by its mean, or by the given number where it has no value at all.
 
