@@ -49,10 +49,29 @@ def test_a_small_site(n: int, stops: bool) -> None:
         assert MeanAndSD().run(federation_of(tables), seed=0).result.n == 111 + n
 
 
-def test_a_rare_indicator_stops_the_toy() -> None:
+def test_a_rare_indicator_is_withheld_and_the_rest_is_told() -> None:
     tables = {name: np.c_[x, np.arange(len(x)) < 4] for name, x in TABLES.items()}
-    with pytest.raises(QuorumError, match="fewer than 10 records"):
-        MeanAndSD().run(federation_of(tables), seed=0)
+    run = MeanAndSD().run(federation_of(tables), seed=0)
+    plain = MeanAndSD().run(federation_of(TABLES), seed=0)
+    assert np.isnan([run.result.mean[3], run.result.sd[3]]).all()
+    np.testing.assert_array_equal(run.result.mean[:3], plain.result.mean)
+    assert any("withheld x3" in note for note in run.notes)
+
+
+def test_a_column_that_one_site_withholds_is_that_of_the_others() -> None:
+    """There half of the rows have the value; at one site four."""
+    tables = {
+        name: np.c_[x, np.arange(len(x)) < (4 if k == 0 else len(x) / 2)]
+        for k, (name, x) in enumerate(TABLES.items())
+    }
+    run = MeanAndSD().run(federation_of(tables), seed=0)
+    others = np.concatenate(list(tables.values())[1:])[:, 3]
+    assert run.result.mean[3] == pytest.approx(others.mean(), rel=1e-12)
+    assert run.result.sd[3] == pytest.approx(others.std(ddof=1), rel=1e-12)
+
+
+def test_a_rare_indicator_is_told_where_one_person_holds_all() -> None:
+    tables = {name: np.c_[x, np.arange(len(x)) < 4] for name, x in TABLES.items()}
     simulated = federation_of(tables, policy=Policy.from_settings("simulation"))
     run = MeanAndSD().run(simulated, seed=0)
     assert run.result.mean[3] == pytest.approx(12 / 111)

@@ -7,15 +7,26 @@ without the rule still succeed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from consilience.exceptions import ConsilienceError
-from consilience.methods.base import SiteData
+from consilience.methods.base import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    SiteContext,
+    SiteData,
+    State,
+    register,
+    step,
+)
 from consilience.methods.federated_pca.messages import Moments, Settings
 from consilience.methods.phases import moments as moments_phase
 from consilience.methods.phases import standardise
@@ -24,8 +35,9 @@ from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.row_guard import RowGuard
 from consilience.sites.site import Site
-from consilience.wire.disclosure import relayed
-from consilience.wire.message import Disclosure
+from consilience.testing.fakes import Findings
+from consilience.wire.disclosure import Released, cell_counts, relayed
+from consilience.wire.message import Aggregate, Disclosure, message
 from tests.security.test_federated_pca_attacks import Refused, Villain, in_units_as_sent, site_of
 from tests.security.test_strict_attacks import summed
 
@@ -311,3 +323,61 @@ def test_a_decoy_keeps_no_pair_back() -> None:
         both = product(one, "b", "c") - product(two, "b", "c")
         cells = np.concatenate([both, left - both, right - both, n - left - right + both])
         assert not few(cells[np.isfinite(cells)])
+
+
+def test_counts_of_bins_rest_on_one_set_of_rows() -> None:
+    """A method whose releases are no moments: counts over two sets of rows differ by few.
+
+    Its later runs use the rows of the first one; a run on other rows is refused.
+    """
+    rng = np.random.default_rng(1)
+    table = patients(rng)[["age", "lab"]].assign(scan=rng.normal(size=400))
+    table.loc[[3, 9], "scan"] = np.nan
+    site = site_of(table)
+    method = {"method": "tests-bins", "missing": "complete-rows"}
+    first = Villain(site, "one", ["age"], **method).ask("count", Count()).counts.value
+    with pytest.raises(Refused, match="differ from those of earlier runs"):
+        Villain(site, "two", ["age", "scan"], **method)
+    again = Villain(site, "three", ["age", "lab"], **method).ask("count", Count()).counts.value
+    np.testing.assert_array_equal(first, again)
+    other = site_of(table)
+    fewer = Villain(other, "one", ["age", "scan"], **method).ask("count", Count()).counts.value
+    more = Villain(other, "two", ["age"], **method).ask("count", Count()).counts.value
+    np.testing.assert_array_equal(fewer, more)
+
+
+@message("tests-bins/count", version=1)
+class Count:
+    """Ask for counts."""
+
+
+@message("tests-bins/counted", version=1)
+class Counted:
+    """Rows by bin of the first column."""
+
+    counts: Released = Aggregate("2", "rows below and above 50", kind="int", low=0)
+
+
+@step("count")
+def count(message: Count, data: SiteData, state: State, site: SiteContext) -> tuple[Counted, State]:
+    """Count the rows of each bin."""
+    return Counted(cell_counts((data.features[:, 0] > 50).astype(np.int64), 2)), state
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Bins(Method):
+    """Count rows by bin, as a method that somebody adds."""
+
+    name: ClassVar[str] = "tests-bins"
+    title: ClassVar[str] = "How many rows are above 50?"
+    steps = (count,)
+    roles: ClassVar[tuple[str, ...]] = ()
+    absence: ClassVar[str] = "None."
+    leakage: ClassVar[str] = "Counts by bin."
+    Result = Findings
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Ask once."""
+        yield Ask("count", Count())
+        return Findings({})

@@ -15,6 +15,8 @@ deviations: Centre          ->
 Source: any textbook; the second round around the pooled mean keeps digits that a sum of squares
 about zero would lose.
 
+A column of which a site may not tell is left out there: its moments are those of the other sites.
+
 Absence: a site that misses the first round is left out; one that misses the second stops the run.
 Leakage: after two rounds the coordinator knows each site's number of rows, column means and
 standard deviations. All sites know the pooled means.
@@ -42,7 +44,7 @@ from consilience.methods.base import (
 )
 from consilience.methods.result import Result
 from consilience.wire.disclosure import Released, aggregate, count, relayed, replaced
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, Disclosure, message
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,26 +55,26 @@ class SumsRequest:
     """Ask for counts and sums."""
 
 
-@message("mean-and-sd/sums", version=1)
+@message("mean-and-sd/sums", version=2)
 class Sums:
     """First round: rows and column sums."""
 
-    n: Released = sends(Disclosure.AGGREGATE, kind="int", low=0, doc="rows at the site")
-    totals: Released = sends(Disclosure.AGGREGATE, ("p",), doc="column sums")
+    n: Released = Aggregate("", "rows at the site", kind="int", low=0)
+    totals: Released = Aggregate("p", "column sums; a gap where one is withheld", gaps=True)
 
 
-@message("mean-and-sd/centre", version=1)
+@message("mean-and-sd/centre", version=2)
 class Centre:
     """Second round: the pooled mean."""
 
-    mean: Released = sends(Disclosure.AGGREGATE, ("p",), audience="all", doc="pooled means")
+    mean: Released = Aggregate("p", "pooled means; a gap where no site tells", to="all", gaps=True)
 
 
-@message("mean-and-sd/deviations", version=1)
+@message("mean-and-sd/deviations", version=2)
 class Deviations:
     """Squared deviations from the pooled mean."""
 
-    squares: Released = sends(Disclosure.AGGREGATE, ("p",), low=0, doc="sums of squared deviations")
+    squares: Released = Aggregate("p", "sums of squared deviations", low=0, gaps=True)
 
 
 @step("sums")
@@ -82,6 +84,7 @@ def sums(
     """Count and sum the rows."""
     x, centre, scale = data.in_own_units()
     totals = aggregate(x, columns=data.features, coded=data.coded)
+    totals = totals.withhold_unsafe(site.limits)
     scaled = replaced(totals, (totals.value - len(x) * centre) / scale)
     return Sums(n=count(data.n_rows), totals=scaled), state
 
@@ -97,6 +100,7 @@ def deviations(
     with np.errstate(over="ignore"):  # an infinite sum is no release
         squares = aggregate((x - own) ** 2, columns=data.features, coded=data.coded)
         away = (own - centre) / scale - message.mean.value
+        squares = squares.withhold_unsafe(site.limits)
         moved = squares.value / scale**2 + len(x) * away**2
     return Deviations(squares=replaced(squares, moved)), state
 
@@ -111,7 +115,8 @@ class MeanAndSDResult(Result):
     n : int
         Rows over all sites.
     mean, sd : (p,) arrays
-        Standard deviation with denominator n - 1.
+        Standard deviation with denominator n - 1. Of a column that some sites withhold, over the
+        rows of the others; NaN where all do.
     """
 
     feature_names: tuple[str, ...]
@@ -142,7 +147,7 @@ class MeanAndSD(Method):
     """Pooled mean and standard deviation of every feature column."""
 
     name: ClassVar[str] = "mean-and-sd"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "What are the pooled means and standard deviations?"
     steps = (sums, deviations)
     roles: ClassVar[tuple[str, ...]] = ()
@@ -164,9 +169,22 @@ class MeanAndSD(Method):
         n = sum(reply.n.value for reply in first.values())
         if n < 2:
             raise QuorumError("the sites have fewer than two rows: there is no deviation to tell")
-        mean = np.sum([reply.totals.value for reply in first.values()], axis=0) / n
+        told = ~np.isnan([reply.totals.value for reply in first.values()])
+        rows = np.array([reply.n.value for reply in first.values()]) @ told
+        if (rows < n).any():
+            names = ", ".join(np.array(ctx.feature_names)[rows < n])
+            ctx.note(
+                f"Some sites withheld {names}: fewer than the least number of rows are behind."
+            )
+        mean = _total([reply.totals.value for reply in first.values()], rows) / np.maximum(rows, 1)
         centre = Centre(mean=relayed(mean, Disclosure.AGGREGATE))
         asked = Ask("deviations", centre, to=tuple(first))
         second = ctx.require((yield asked), at_least=len(first))
-        squares = np.sum([reply.squares.value for reply in second.values()], axis=0)
-        return MeanAndSDResult(ctx.feature_names, int(n), mean, np.sqrt(squares / (n - 1)))
+        squares = _total([reply.squares.value for reply in second.values()], rows)
+        sd = np.sqrt(squares / np.maximum(rows - 1, 1))
+        return MeanAndSDResult(ctx.feature_names, int(n), mean, sd)
+
+
+def _total(values: list[NDArray[np.float64]], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Sum over the sites that tell a column; NaN where none does."""
+    return np.asarray(np.where(rows > 0, np.nansum(values, axis=0), np.nan))
