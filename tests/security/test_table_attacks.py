@@ -176,10 +176,11 @@ def test_where_a_single_odd_value_stops_a_study(
 def test_without_the_guard_over_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried("two runs", "mean-and-sd").verdict == "blocked"
 
-    def whatever(self: RowGuard, data: SiteData, all_rows: Any, home: Any) -> Any:
+    def whatever(self: RowGuard, method: Any, data: SiteData, *_: Any) -> Any:
         return np.isin(np.arange(data.n_read), data.rows)
 
     monkeypatch.setattr(RowGuard, "rows_to_use", whatever)
+    monkeypatch.setattr(RowGuard, "hide_columns", lambda *_: None)
     assert tried("two runs", "mean-and-sd").verdict == "open"
 
 

@@ -174,7 +174,7 @@ class MeanAndSD(Method):
         if (rows < n).any():
             names = ", ".join(np.array(ctx.feature_names)[rows < n])
             ctx.note(
-                f"Some sites withheld {names}: fewer than the least number of rows are behind."
+                f"Some sites withheld {names}: too few rows differ there, or one outweighs all."
             )
         mean = _total([reply.totals.value for reply in first.values()], rows) / np.maximum(rows, 1)
         centre = Centre(mean=relayed(mean, Disclosure.AGGREGATE))
