@@ -127,7 +127,7 @@ class MeanAndSDResult(Result):
     def summary(self) -> str:
         """Return rows, means and standard deviations in one line."""
         parts = (
-            f"{name}: {m:.4g} (sd {s:.4g})"
+            f"{name}: withheld" if np.isnan(m) else f"{name}: {m:.4g} (sd {s:.4g})"
             for name, m, s in zip(self.feature_names, self.mean, self.sd, strict=True)
         )
         return f"{self.n} rows. " + "; ".join(parts)
