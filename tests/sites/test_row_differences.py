@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
-from consilience.sites.row_differences import View, covering, failing
+from consilience.exceptions import DataError
+from consilience.sites.row_differences import View, failing
 from consilience.wire.disclosure import Limits
 from consilience.wire.moment_facts import Coded, moment_facts
 
@@ -22,73 +21,12 @@ def table(
     return np.column_stack([*flags, *(rng.normal(50, 9, n).round(1) for _ in range(numbers))])
 
 
-def fewest(x: np.ndarray, flags: int) -> int:
-    """The smallest cell of one flag or of two."""
-    counts = [len(x)]
-    for i, j in itertools.combinations_with_replacement(range(flags), 2):
-        for a, b in itertools.product((0, 1), repeat=2):
-            if i != j or a == b:
-                counts.append(int(((x[:, i] == a) & (x[:, j] == b)).sum()))
-    return min(counts)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_what_leaves_of_all_rows_might_leave_of_the_cover_and_of_the_others(seed: int) -> None:
-    x = table(seed, 600, (0.15, 0.4, 0.6), 2)
-    order = np.random.default_rng(seed).permutation(600)
-    cover = covering(x, order, LIMITS)
-    others = np.setdiff1d(np.arange(600), cover)
-    assert len(np.unique(cover)) == len(cover) <= 150
-    assert fewest(x[cover], 3) >= 10 and fewest(x[others], 3) >= 10
-    allowed = moment_facts(x, limits=LIMITS).unsafe
-    for rows in (cover, others):
-        assert not (moment_facts(x[rows], limits=LIMITS).unsafe & ~allowed).any()
-    np.testing.assert_array_equal(cover, covering(x, order, LIMITS))
-
-
-def test_levels_of_a_category_are_covered_with_the_rest() -> None:
-    level = np.random.default_rng(0).integers(4, size=400)
-    x = np.column_stack([level == 1, level == 2]).astype(float)
-    cover = covering(x, np.arange(400), LIMITS, [Coded((0, 1), False)])
-    assert min(np.bincount(np.minimum(level[cover], 3) % 3)) >= 10
-
-
-def test_numbers_take_the_first_rows_in_order() -> None:
-    x = table(1, 300, (), 2)
-    order = np.random.default_rng(3).permutation(300)
-    cover = covering(x, order, LIMITS)
-    assert 15 <= len(cover) <= 40
-    np.testing.assert_array_equal(np.sort(cover), np.sort(order[: len(cover)]))
-
-
-def test_a_cover_is_a_quarter_at_most() -> None:
-    x = table(6, 200, (0.3, 0.4, 0.5, 0.6, 0.35, 0.45))
-    assert 40 <= len(covering(x, np.arange(200), LIMITS)) <= 50
-
-
-def test_of_few_rows_there_is_no_cover() -> None:
-    assert not len(covering(table(0, 39), np.arange(39), LIMITS))
-    assert not len(covering(np.zeros((300, 0)), np.arange(300), LIMITS))
-
-
 def views(groups: np.ndarray, *told: list[bool]) -> list[View]:
     """A view for each group: columns that are told of it, with products."""
     return [
         View(groups == g, np.array(t), np.array(t), np.zeros(len(t), dtype=bool))
         for g, t in enumerate(told)
     ]
-
-
-def test_a_count_that_two_parts_cannot_share_is_left_to_the_columns() -> None:
-    """Fifteen of 300: the cover takes none of them for their own sake, and the column fails."""
-    x = table(2, 300, (0.5, 0.5))
-    x[:, 0] = np.arange(300) < 15
-    cover = covering(x, np.arange(300)[::-1].copy(), LIMITS)
-    assert len(cover) <= 75
-    groups = np.isin(np.arange(300), cover).astype(np.int64)
-    every = np.ones(3, dtype=bool)
-    bad = failing(x, views(groups, [True] * 3, [True] * 3), every, LIMITS)
-    assert bad.tolist() == [True, False, False]
 
 
 def test_columns_fail_by_groups_in_which_they_are_told() -> None:
@@ -164,3 +102,19 @@ def test_numbers_that_hardly_differ_are_not_both_told() -> None:
     assert failing(x, [view], every, LIMITS).tolist() == [False, False, True]
     x[:12, 2] += 1.0 + np.arange(12)
     assert not failing(x, [view], every, LIMITS).any()
+
+
+@pytest.mark.parametrize("few", [0, 4, 30])
+def test_rows_that_are_those_of_a_value_are_refused(few: int) -> None:
+    """Rows of another run within a view are a column of it, which cannot be left out."""
+    x, every = table(9, 400, (0.4, 0.5), 1), np.ones(3, dtype=bool)
+    inside = (x[:, 0] == 1) & (x[:, 1] == 1)
+    inside[np.flatnonzero(inside)[:few]] = False
+    view = View(np.ones(400, dtype=bool), every, every, every, inside)
+    if few < 10:
+        with pytest.raises(DataError, match="differ from those of earlier runs"):
+            failing(x, [view], np.zeros(3, dtype=bool), LIMITS)
+        fixed = View(view.rows, every, every, ~every, inside)
+        assert failing(x, [fixed], every, LIMITS)[:2].any(), "asked columns give way"
+    else:
+        assert not failing(x, [view], np.zeros(3, dtype=bool), LIMITS).any()

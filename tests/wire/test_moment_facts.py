@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from consilience.wire.disclosure import Limits
-from consilience.wire.moment_facts import Coded, coded_within, moment_facts, unsafe_columns
+from consilience.wire.moment_facts import (
+    Coded,
+    coded_within,
+    hanging_together,
+    left_over,
+    moment_facts,
+    unsafe_columns,
+)
 from tests.reference.told_moments import counts_that_follow, unsafe_moments, withheld
 
 LIMITS = Limits()
@@ -390,3 +397,28 @@ def test_ordinary_columns_of_few_more_rows_than_the_limit() -> None:
         x = np.c_[np.arange(n), (n - np.arange(n)) ** 1.5].astype(float)
         assert not unsafe_columns(x, limits=LIMITS).any()
         assert not moment_facts(x, limits=LIMITS).unsafe.any()
+
+
+@pytest.mark.parametrize("rest", [0, 3, 30])
+def test_columns_without_records_in_common_and_who_is_in_none(rest: int) -> None:
+    """Three arms of a trial as columns; a fourth column has nothing to do with them."""
+    arm = np.repeat([0, 1, 2, 3], [150, 120, 130 - rest, rest])
+    x = np.column_stack([*(arm == k for k in range(3)), np.arange(400) % 2]).astype(float)
+    assert left_over(x, 10) == ([[0, 1, 2]] if rest < 10 else [])
+    assert left_over(x, 10, [Coded((0, 1, 2), True)]) == []
+    x[:, 1] = 1 - x[:, 1]  # turned around it is the same
+    assert left_over(x, 10) == ([[0, 1, 2]] if rest < 10 else [])
+
+
+@pytest.mark.parametrize("few", [0, 5, 200])
+def test_columns_that_hang_together(few: int) -> None:
+    """Everybody ticks two of five boxes, but for a few who tick one."""
+    rng = np.random.default_rng(0)
+    x = np.zeros((600, 6))
+    for row in x:
+        row[rng.permutation(5)[:2]] = 1
+    x[:few, :5] = np.eye(5)[0] if few < 200 else rng.integers(2, size=(few, 5))
+    x[:, 5] = rng.integers(2, size=600)
+    joint = np.ones(6, dtype=bool)
+    assert hanging_together(x, 10, joint) == ([[0, 1, 2, 3, 4]] if few < 200 else [])
+    assert hanging_together(x, 10, ~joint) == ([[0, 1, 2, 3, 4]] if few < 200 else [])

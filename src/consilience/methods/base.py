@@ -189,6 +189,8 @@ class SiteData:
         Which features are levels of one category.
     entity_name : str
         The column of entities, by the study's name.
+    marks : (n,) uint64 array or None
+        Numbers by which a protected site knows its rows in every run, from what is in them.
     beside : ((n, q) array, tuple of Coded) or None
         Other columns of which earlier runs told products over these rows: what is told of parts of
         the rows is judged with them.
@@ -215,6 +217,7 @@ class SiteData:
     target_name: str = ""
     coded: tuple[Coded, ...] = ()
     entity_name: str = ""
+    marks: NDArray[np.uint64] | None = None
     beside: tuple[NDArray[np.float64], tuple[Coded, ...]] | None = None
 
     def __post_init__(self) -> None:
@@ -266,6 +269,7 @@ class SiteData:
 
 
 _BY_ROW = (
+    "marks",
     "features",
     "unscaled",
     "rows",

@@ -139,7 +139,7 @@ class Everyone:
         By name of a prepared column: how it is made, and its values. A coding is the column that it
         is made from, the kind, values and levels of `encoding.Encoding`.
     earlier : callable
-        Reads columns by their codings; those that are no longer there are left out.
+        Reads columns by their codings; raises `DataError` where one is no longer there.
     """
 
     content: Callable[[], NDArray[np.uint64]]

@@ -220,16 +220,16 @@ class _Loader:
         found: dict[str, tuple[Coding, NDArray[np.float64]]] = {}
         for column, kind, values, levels in {json.dumps(c): c for c in codings.values()}.values():
             if self.site.local(column) not in self.table.names:
-                continue
+                raise DataError(
+                    f"the table lacks column {column!r}, of which an earlier run told: put it back",
+                    public="the site's table lacks a column that it had in earlier runs",
+                )
             one = encoding.Encoding(column, kind, tuple(values))
             columns = Columns(features=(column,), levels={column: tuple(levels)} if levels else {})
             again = _Loader(
-                self.table, self.source, columns, self.preparation, self.site, "rows", self.few
+                self.table, self.source, columns, self.preparation, self.site, "rows", 1
             )
-            try:
-                arrays = np.array(list(again._encoded(one))).T
-            except DataError:  # of a value that too few rows have by now
-                continue
+            arrays = np.array(list(again._encoded(one))).T
             found |= encoding.by_name([one], arrays, columns.levels)
         return {name: found[name] for name in codings if name in found}
 

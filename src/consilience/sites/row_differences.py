@@ -2,8 +2,8 @@
 
 Who subtracts the sums of one run from those of another has the sums over the rows in between, which
 nobody released. If one of these rows alone has a 0/1 property, its other columns follow. So rows
-that stay out take others with them, chosen such that what leaves of all rows might leave of these,
-too (`covering`); and a column of which that cannot be had is not told again (`failing`).
+that stay out take a quarter of the others with them, and a column of which few rows would be told,
+in these or in others that runs part, is not told (`failing`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.exceptions import DataError
 from consilience.wire.evidence import Limits
 from consilience.wire.moment_facts import (
     Coded,
     coded_within,
+    hanging_together,
     left_over,
     moment_facts,
     unsafe_columns,
@@ -26,81 +28,12 @@ from consilience.wire.moment_facts import (
 from consilience.wire.usual_values import hardly_apart
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-_POOL = 20_000
-"""Rows among which is chosen; a count that is rare among so many is rather not told."""
-_GROWTH = 1.3
-
-
-def covering(
-    x: FloatArray, order: IntArray, limits: Limits, coded: Sequence[Coded] = ()
-) -> IntArray:
-    """Choose some rows whose moments may leave, if those of all may; at most a quarter of them.
-
-    Which rows these are depends on all rows and their order alone, so that their number says
-    nothing of those that stay out for another reason.
-
-    Parameters
-    ----------
-    x : (n, p) array
-        Columns that were told of these rows.
-    order : (n,) int array
-        Rows in a secret order, the same one in every run.
-    limits : Limits
-    coded : sequence of Coded
-
-    Returns
-    -------
-    (k,) int array
-        At least `min_records` rows, where there are four times as many.
-    """
-    n, least = len(x), limits.min_records
-    if not x.shape[1] or n < 4 * least:
-        return order[:0]
-    pool, most = order[:_POOL], n // 4
-    picked = _of_each_count(x[pool], least, most)
-    rest = np.flatnonzero(~picked)
-    begun = np.flatnonzero(picked)
-    allowed = moment_facts(x[pool], limits=limits, coded=coded).unsafe
-    size, best, fewest = max(len(begun), least), begun, x.size
-    while True:
-        rows = pool[np.concatenate([begun, rest[: size - len(begun)]])]
-        bad = int((moment_facts(x[rows], limits=limits, coded=coded).unsafe & ~allowed).sum())
-        if bad < fewest:
-            best, fewest = rows, bad
-        if not bad or size >= min(most, len(pool)):
-            return best
-        size = min(int(np.ceil(_GROWTH * size)), most)
-
-
-def _of_each_count(x: FloatArray, least: int, most: int) -> BoolArray:
-    """Pick rows, in their order, so that enough are in each count, of them and of the others."""
-    levels = _levels(x)
-    joint = levels.T.astype(float) @ levels
-    pairs = itertools.combinations_with_replacement(range(levels.shape[1]), 2)
-    picked = np.zeros(len(x), dtype=bool)
-    # Rare counts first: their rows serve the others.
-    for i, j in sorted((p for p in pairs if joint[p] >= 2 * least), key=lambda p: joint[p]):
-        cell = levels[:, i] & levels[:, j]
-        # Half as many again as needed: some of these may share a value of another column.
-        short = int(min(1.5 * least, joint[i, j] // 2)) - int((cell & picked).sum())
-        short = min(short, most - int(picked.sum()))
-        if short > 0:
-            picked[np.flatnonzero(cell & ~picked)[:short]] = True
-    return picked
-
-
-def _levels(x: FloatArray) -> BoolArray:
-    """Rows with either value of columns of two values, and off the usual value of others."""
-    found = []
-    for column in x.T:
-        values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
-        usual = values[np.argmax(counts)] if len(values) else np.nan
-        off = (column != usual) & ~np.isnan(column)
-        found += [off, column == usual] if len(values) == 2 else [off]
-    return np.array(found, dtype=bool).T.reshape(len(x), -1)
+TOO_ALIKE = (
+    "the rows that the study asks for differ from those of earlier runs by fewer than this site "
+    "may tell of"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,12 +49,19 @@ class View:
         Those whose products with one another do.
     fixed : (p,) bool array
         Those that an earlier run told of these rows, whatever this one does.
+    inside : (n,) bool array, optional
+        Rows of another run, of which the number and sums of what it tells follow.
     """
 
     rows: BoolArray
     told: BoolArray
     joint: BoolArray
     fixed: BoolArray
+    inside: BoolArray | None = None
+
+    def within(self) -> FloatArray | None:
+        """The set of rows as a column of 0 and 1, over the rows of the view."""
+        return None if self.inside is None else self.inside[self.rows].astype(float)
 
 
 def failing(
@@ -147,23 +87,35 @@ def failing(
     Returns
     -------
     (p,) bool array
+
+    Raises
+    ------
+    DataError
+        The rows themselves hang together with a column that was told: no column can be left out.
     """
     hidden = np.zeros(len(asked), dtype=bool)
     while True:
         bad = np.zeros((len(asked), len(asked)), dtype=bool)
+        free = asked & ~hidden
         for view in views:
-            columns = np.flatnonzero(view.told & (view.fixed | ~asked | ~hidden))
-            joint = view.joint[columns] & (view.fixed | ~hidden)[columns]
-            if (asked & ~hidden)[columns].any() and view.rows.any():
-                part = _bad(
-                    x[np.ix_(view.rows, columns)], joint, limits, coded_within(coded, columns)
-                )
-                bad[np.ix_(columns, columns)] |= part
-        bad &= (asked & ~hidden)[:, None] | (asked & ~hidden)
-        alone = asked & ~hidden & (bad & ~(asked & ~hidden)).any(axis=1)
-        alone |= asked & ~hidden & np.diagonal(bad)
+            columns = np.flatnonzero(view.told & (view.fixed | ~asked | free))
+            if not (view.rows.any() and (free[columns].any() or view.inside is not None)):
+                continue
+            own = x[np.ix_(view.rows, columns)]
+            joint = view.joint[columns] & (view.fixed | free)[columns]
+            part = _bad(own, joint, view.within(), limits, coded_within(coded, columns))
+            if view.inside is not None:
+                with_rows, part = part[-1, :-1], part[:-1, :-1]
+                if (with_rows & ~free[columns]).any():
+                    raise DataError(
+                        f"{TOO_ALIKE}: ask for the rows of an earlier run", public=TOO_ALIKE
+                    )
+                part = part | np.diag(with_rows)
+            bad[np.ix_(columns, columns)] |= part
+        bad &= free[:, None] | free
+        alone = free & ((bad & ~free).any(axis=1) | np.diagonal(bad))
         if not alone.any():
-            pairs = bad & (asked & ~hidden) & (asked & ~hidden)[:, None]
+            pairs = bad & free & free[:, None]
             if not pairs.any():
                 return hidden
             # Of those that are asked for together the worst gives way, the last of equal ones.
@@ -172,18 +124,50 @@ def failing(
         hidden |= alone
 
 
-def _bad(x: FloatArray, joint: BoolArray, limits: Limits, coded: Sequence[Coded]) -> BoolArray:
-    """Pairs of columns of which not both may be told, and on the diagonal columns that may not."""
+def _bad(
+    x: FloatArray,
+    joint: BoolArray,
+    inside: FloatArray | None,
+    limits: Limits,
+    coded: Sequence[Coded],
+) -> BoolArray:
+    """Pairs of columns of which not both may be told, and on the diagonal columns that may not.
+
+    A set of rows within the view is a column of its own, the last one: how many it has is told.
+    """
+    least, p = limits.min_records, x.shape[1]
     alone = unsafe_columns(x, limits=limits, coded=coded)
-    bad = np.diag(alone) | hardly_apart(x, limits.min_records)
-    places = np.flatnonzero(joint & ~alone)
-    inside = coded_within(coded, places)
-    unsafe = moment_facts(x[:, places], limits=limits, coded=inside).unsafe
-    bad[np.ix_(places, places)] |= unsafe
+    bad = np.zeros((p + (inside is not None),) * 2, dtype=bool)
+    bad[:p, :p] = np.diag(alone) | hardly_apart(x, least)
     for group in coded:  # levels of one category have nobody in common, as everybody knows
         bad[np.ix_(group.columns, group.columns)] &= np.eye(len(group.columns), dtype=bool)
+    places = np.flatnonzero(joint & ~alone)
+    unsafe = moment_facts(x[:, places], limits=limits, coded=coded_within(coded, places)).unsafe
+    bad[np.ix_(places, places)] |= unsafe
     free = np.flatnonzero(~alone)
-    for columns in left_over(x[:, free], limits.min_records, coded_within(coded, free)):
-        last = free[columns]
-        bad[np.ix_(last[-1:], last[:-1])] = bad[np.ix_(last[:-1], last[-1:])] = True
+    if inside is not None:
+        x, joint = np.column_stack([x, inside]), np.append(joint, False)
+        free = np.append(free, p)
+        bad[p, :p] = bad[:p, p] = _like_products(x, joint & ~np.append(alone, True), least)
+    coded = coded_within(coded, free)
+    sets = left_over(x[:, free], least, coded)
+    sets += hanging_together(x[:, free], least, joint[free], coded)
+    for columns in sets:
+        bad[np.ix_(free[columns], free[columns])] = True
+    bad[np.diag_indices(p)] = alone
     return bad
+
+
+def _like_products(x: FloatArray, joint: BoolArray, least: int) -> BoolArray:
+    """Columns of which one, or a product of two, is the last one in all but few records."""
+    p, last = x.shape[1] - 1, x[:, -1]
+    found = np.zeros(p, dtype=bool)
+    marks: dict[tuple[int, ...], FloatArray] = {}
+    marks |= {(j,): x[:, j] for j in range(p) if len(np.unique(x[:, j][~np.isnan(x[:, j])])) == 2}
+    places = [columns[0] for columns in marks if joint[columns[0]]]
+    marks |= {(i, j): x[:, i] * x[:, j] for i, j in itertools.combinations(places, 2)}
+    for columns, mark in marks.items():
+        few = (np.nan_to_num(mark) != last).sum()
+        if min(few, len(last) - few) < least:
+            found[list(columns)] = True
+    return found

@@ -21,7 +21,7 @@ from consilience.privacy.row_history import UNSEEN, Atoms, RowHistory, row_keys
 from consilience.sites.home import Home
 from consilience.sites.loaded import AllRows, Everyone
 from consilience.sites.policy import Policy
-from consilience.sites.row_differences import View, covering, failing
+from consilience.sites.row_differences import TOO_ALIKE, View, failing
 from consilience.wire.codec import digest
 from consilience.wire.moment_facts import Coded, coded_within
 
@@ -31,10 +31,8 @@ HIDDEN = "_hidden"
 """Ledger of the columns of which a run is told nothing."""
 _SECRET = 16
 _NEW: dict[str, list[int]] = {"sets": [], "joint": []}
-_TOO_ALIKE = (
-    "the rows that the study asks for differ from those of earlier runs by fewer than this site "
-    "may tell of"
-)
+_COVER = 4
+"""One of so many rows stays out with those that are missing."""
 
 Mask = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -119,11 +117,7 @@ class RowGuard:
         everyone = all_rows(tuple(kept.get("names", ())))
         secret = bytes(kept.get("secret", b"")) or os.urandom(_SECRET)
         history = RowHistory.from_plain(kept) if kept else RowHistory()
-        of = (data.content_hash, everyone.names, secret)
-        if self._of != of:
-            self._of, self._keys = of, row_keys(everyone.content(), secret)
-            self._names = everyone.names
-            self._placed = np.empty(0, dtype=np.uint64)
+        self._know(data, everyone, secret)
         self._place(history)
         parts = np.zeros(data.n_read, dtype=np.int64)
         if self._policy.foreign_models:  # without, no method tells anything of a part
@@ -134,11 +128,24 @@ class RowGuard:
             wanted = self._varied(wanted, history, self._told(data, everyone, kept, earlier=False))
         chosen, after = self._admit(history, wanted, (everyone.classes, parts))
         if not chosen.any():
-            raise DataError(f"{_TOO_ALIKE}: ask for the rows of an earlier run", public=_TOO_ALIKE)
+            raise DataError(f"{TOO_ALIKE}: ask for the rows of an earlier run", public=TOO_ALIKE)
         if after is not history:
             noted = {"secret": secret, "names": list(everyone.names), **after.to_plain()}
             home.write_kept(self._policy.data_id, KEPT, {**kept, **noted})
         return chosen
+
+    def marks(self, data: SiteData, all_rows: AllRows, home: Home) -> NDArray[np.uint64]:
+        """Numbers of all rows of the table by their content, the same at every home."""
+        kept = home.kept(self._policy.data_id, KEPT) or {}
+        return row_keys(all_rows(tuple(kept["names"])).content(), bytes(_SECRET))
+
+    def _know(self, data: SiteData, everyone: Everyone, secret: bytes) -> None:
+        """Compute the keys of the rows, unless they are those of the table before."""
+        of = (data.content_hash, everyone.names, secret)
+        if self._of != of:
+            self._of, self._keys = of, row_keys(everyone.content(), secret)
+            self._names = everyone.names
+            self._placed = np.empty(0, dtype=np.uint64)
 
     def _place(self, history: RowHistory) -> None:
         """Find the rows of the table in a history, unless it has the rows of the last one."""
@@ -188,16 +195,16 @@ class RowGuard:
             if whole[history.sets[s]].all() and not (rows & ~wanted).any():
                 return np.asarray(rows)
         if sets:
-            raise DataError(f"{_TOO_ALIKE}: ask for the rows of an earlier run", public=_TOO_ALIKE)
+            raise DataError(f"{TOO_ALIKE}: ask for the rows of an earlier run", public=TOO_ALIKE)
         return wanted
 
     def _varied(self, wanted: Mask, history: RowHistory, told: _Told) -> Mask:
         """Of the rows that a run wants, those that it may use for the sake of earlier runs.
 
-        Where an atom is parted the rows that stay out take others with them, so that moments of
-        both parts may leave. New rows wait until theirs may.
+        Where an atom is parted the rows that stay out take others with them. New rows wait until
+        moments of theirs may leave.
         """
-        if not told.names:
+        if not len(history.sets):
             return wanted
         chosen, _ = self._admit(history, wanted)
         atom, n_atoms = history.of_rows(self._places), history.sets.shape[1]
@@ -206,32 +213,33 @@ class RowGuard:
         parted = (taken > 0) & ~(whole & (taken == np.bincount(atom, minlength=n_atoms)))
         parted[UNSEEN] = False
         new = chosen & (atom == UNSEEN)
-        waits = bool(new.any()) and self._unlike(told, new, chosen)
+        waits = bool(new.any() and told.names) and self._unlike(told, new, chosen)
         if not parted.any() and not waits:
             return wanted
         earlier = np.zeros_like(wanted)
-        for s in np.flatnonzero(told.sets.any(axis=1)):
-            rows = history.sets[s][atom]
-            if whole[history.sets[s]].all() and not (rows & ~wanted).any():
+        for members in history.sets:
+            rows = members[atom]
+            if whole[members].all() and not (rows & ~wanted).any():
                 earlier = rows if rows.sum() > earlier.sum() else earlier
-        if earlier.sum() >= _ENOUGH[bool(parted.any())] * wanted.sum():
+        enough = _ENOUGH[bool(parted.any())] * wanted.sum()
+        if earlier.sum() >= enough:
             return earlier
         order = np.argsort(self._keys, kind="stable")
         out = np.zeros_like(wanted)
         for a in np.flatnonzero(parted):
-            self._part(order[atom[order] == a], wanted, out, told, history.sets[:, a])
-        if waits and (wanted & ~out & ~new).sum() >= _ENOUGH[False] * wanted.sum():
+            self._part(order[atom[order] == a], wanted, out)
+        if waits and (wanted & ~out & ~new).sum() >= enough:
             out |= atom == UNSEEN
         return wanted & ~out
 
-    def _part(self, rows: IntArray, wanted: Mask, out: Mask, told: _Told, sets: Mask) -> None:
-        """Note in `out` which rows of an atom stay out, besides those that are not wanted."""
-        columns = np.flatnonzero(told.sets[sets[: len(told.sets)]].any(axis=0))
-        coded = coded_within(told.coded, columns)
-        order, limits = np.arange(len(rows)), self._policy.limits
-        out[rows[covering(told.x[np.ix_(rows, columns)], order, limits, coded)]] = True
-        # One row that is not wanted and nine look the same.
-        short = limits.min_records - int((~wanted[rows] & ~out[rows]).sum())
+    def _part(self, rows: IntArray, wanted: Mask, out: Mask) -> None:
+        """Note in `out` which rows of an atom stay out, besides those that are not wanted.
+
+        A quarter of all, whatever they hold: what is summed over those that stay out then says
+        little of the few who are not wanted. And so many that one of these and nine look the same.
+        """
+        out[rows[: len(rows) // _COVER]] = True
+        short = self._policy.min_records - int((~wanted[rows] & ~out[rows]).sum())
         out[rows[wanted[rows] & ~out[rows]][: max(short, 0)]] = True
 
     def _unlike(self, told: _Told, rows: Mask, chosen: Mask) -> bool:
@@ -289,7 +297,7 @@ class RowGuard:
         judged = dict(kept.get("judged", {}))
         if key not in judged:
             told = self._told(data, everyone, kept)
-            views = _views(told, history.sets, this, atom, joint)
+            views = _views(told, history.sets, this, atom, joint, self._policy.min_records)
             bad = failing(told.x, views, told.asked, self._policy.limits, told.coded)
             judged[key] = [name for name, hidden in zip(told.names, bad, strict=True) if hidden]
         for name in everyone.prepared:
@@ -329,28 +337,71 @@ class RowGuard:
         return tuple(home.ledger(HIDDEN).get(run, ()))
 
 
-def _views(told: _Told, sets: Mask, this: Mask, atom: Atoms, joint: bool) -> list[View]:
+def _views(told: _Told, sets: Mask, this: Mask, atom: Atoms, joint: bool, least: int) -> list[View]:
     """Rows of which a run, with earlier ones, tells what it is asked for.
 
-    Classes of rows that the runs with the asked columns part, this one among them; and classes that
-    all earlier runs part, of which everything that was told counts.
+    Classes of rows that the runs with the asked columns part, this one among them; classes that
+    all earlier runs part, of which everything that was told counts; and each set of rows within
+    which another one lies, which is then a column, too.
     """
     asked, none = told.asked, np.zeros(len(told.names), dtype=bool)
+    tells = np.zeros((len(sets), len(told.names)), dtype=bool)
+    products = tells.copy()
+    tells[: len(told.sets)], products[: len(told.joint)] = told.sets, told.joint
+    now = int(np.argmax((sets == this).all(axis=1)))
     views = []
     for fixed in (False, True):
-        # (r, a) sets of rows, and (r, p) who tells what of them.
-        own = np.ones(len(told.names), dtype=bool) if fixed else asked
-        over, tells, products = sets[: len(told.sets)], told.sets & own, told.joint & own
-        over, products = over[tells.any(axis=1)], products[tells.any(axis=1)]
-        tells = tells[tells.any(axis=1)]
-        rows = over if fixed else np.vstack([over, this])
-        kinds, kind = np.unique(rows.T, axis=0, return_inverse=True)
+        over = tells.any(axis=1) if fixed else (tells & asked).any(axis=1)
+        over = over | (np.arange(len(sets)) == now) & (not fixed)
+        kinds, kind = np.unique(sets[over].T, axis=0, return_inverse=True)
         for k, member in enumerate(kinds):
-            if not member.any():
+            rows = kind.ravel()[atom] == k
+            if not member.any() or not rows.any():
                 continue
-            inside = kind.ravel()[atom] == k
-            here = tells[member[: len(tells)]].any(axis=0)
-            pairs = products[member[: len(tells)]].any(axis=0)
-            now = asked & bool(this[atom[inside]].any())
-            views.append(View(inside, here | now, pairs | (now & joint), here if fixed else none))
+            own = np.ones(len(told.names), dtype=bool) if fixed else asked
+            here = (tells[over][member] & own).any(axis=0)
+            pairs = (products[over][member] & own).any(axis=0)
+            new = asked & bool(this[atom[rows]].any())
+            views.append(View(rows, here | new, pairs | (new & joint), here if fixed else none))
+    for s in range(len(sets)):
+        for outer, inner in ((s, now), (now, s)):
+            if (
+                outer == inner
+                or not (sets[outer] & sets[inner]).any()
+                or not (sets[outer] & ~sets[inner]).any()
+            ):
+                continue
+            rows, inside = sets[outer][atom], sets[inner][atom]
+            here, pairs = tells[outer], products[outer]
+            if outer == now:
+                here, pairs = here | asked, pairs | (asked & joint)
+            views.append(View(rows, here, pairs, tells[outer], inside))
+            both = (tells[inner] | (asked & (inner == now))) & pairs
+            kept = tells[outer] & tells[inner]
+            views += _between(told, rows, inside, here, pairs, both, kept, least)
+    return views
+
+
+def _between(
+    told: _Told,
+    rows: Mask,
+    inside: Mask,
+    here: Mask,
+    pairs: Mask,
+    both: Mask,
+    fixed: Mask,
+    least: int,
+) -> list[View]:
+    """Rows with a property of which those of another run have nearly all, or none, less these."""
+    views = []
+    none = np.zeros(len(told.names), dtype=bool)
+    for j in np.flatnonzero(here):
+        values = np.unique(told.x[rows, j][~np.isnan(told.x[rows, j])][:32])
+        if len(values) != 2:
+            continue
+        for value in values:
+            has = rows & (told.x[:, j] == value)
+            if int((inside & rows & ~has).sum()) < least <= int((has & ~inside).sum()):
+                columns = both if pairs[j] else none
+                views.append(View(has & ~inside, columns, none, fixed & columns))
     return views

@@ -542,8 +542,9 @@ class Site:
             self.home.write_ledger(TABLES, {**known, run: data.content_hash})
         if everyone is not None and not data.foreign_levels and method.tells == "moments":
             rows = np.isin(np.arange(data.n_read), data.rows) if used is None else used
+            marks = self._row_guard.marks(data, everyone, self.home)
             beside = self._row_guard.beside(run, data, everyone, self.home, rows)
-            data = dataclasses.replace(data, beside=beside)
+            data = dataclasses.replace(data, beside=beside, marks=marks[data.rows])
         data = data.without_content(self._row_guard.hidden(run, self.home))
         if used is None or used[data.rows].all():
             return data

@@ -178,6 +178,59 @@ def left_over(x: FloatArray, least: int, coded: Sequence[Coded] = ()) -> list[li
     return found
 
 
+def hanging_together(
+    x: FloatArray, least: int, joint: BoolArray, coded: Sequence[Coded] = ()
+) -> list[list[int]]:
+    """Sets of columns of two values of which some combination is 0 in all but few records.
+
+    If f = w'z is 0 but in k records, where it is 1 or -1, k = w'Gw is at least the smallest
+    eigenvalue of the second moments G of z times the squared length of w. Here z holds 1, the
+    columns, and the products of those that are `joint`. Five boxes of which everybody ticks two,
+    with 2 less their sum, have a length of 9. Of columns that have nothing to do with each other
+    the eigenvalue is far above these bounds.
+
+    Parameters
+    ----------
+    x : (n, p) array
+    least : int
+    joint : (p,) bool array
+    coded : sequence of Coded
+        Of a whole category one level is left out: everybody knows that they add up to 1.
+    """
+    spare = {group.columns[-1] for group in coded if group.whole}
+    columns = [j for j in range(x.shape[1]) if j not in spare and _of_two(x[:, j])][:_MOST]
+    known = x[~np.isnan(x[:, columns]).any(axis=1)][:, columns]
+    if len(columns) < 2 or not len(known):
+        return []
+    codes = (known == known.max(axis=0)) @ (1 << np.arange(len(columns)))
+    points, times = np.unique(codes, return_counts=True)
+    high = ((points[:, None] >> np.arange(len(columns))) & 1).astype(float)
+    singles: list[tuple[int, ...]] = [(), *((k,) for k in range(len(columns)))]
+    pairs = itertools.combinations([k for k, j in enumerate(columns) if joint[j]], 2)
+    for terms, bound in ((singles, least / 4), ([*singles, *pairs], least / 16)):
+        z = np.stack([high[:, term].prod(axis=1) for term in terms], axis=1)
+        values, vectors = np.linalg.eigh(z.T @ (z * times[:, None]))
+        if values[0] < bound:
+            weight = np.abs(vectors[:, 0])
+            used = {
+                columns[k]
+                for t, w in zip(terms, weight, strict=True)
+                for k in t
+                if 5 * w > weight.max()
+            }
+            return [sorted(used)]
+    return []
+
+
+_MOST = 30
+"""Columns that are looked at: with their products as many as 466 functions."""
+
+
+def _of_two(column: FloatArray) -> bool:
+    values, _ = _values(column)
+    return values is not None and len(values) == 2
+
+
 def _high(part: FloatArray) -> BoolArray:
     """Where each column has its larger value; nowhere in a column of one value."""
     with np.errstate(invalid="ignore"):

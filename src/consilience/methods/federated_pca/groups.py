@@ -14,7 +14,7 @@ from consilience.methods.base import SiteContext, SiteData
 from consilience.methods.federated_pca.messages import LEVELS
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import Limits, aggregate
-from consilience.wire.moment_facts import Coded, coded_within, moment_facts
+from consilience.wire.moment_facts import Coded, coded_within, hanging_together, moment_facts
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -107,9 +107,9 @@ def merged(leaves: IntArray, number: int) -> IntArray:
 def leaves_of(data: SiteData, site: SiteContext) -> IntArray:
     """Part of each row, 0 to 9; rows of an entity are in one part.
 
-    Where records are protected the draw is from a digest of the table, so that it is the same in
+    Where records are protected the draw is from the content of the rows, so that it is the same in
     every run on these rows, whatever columns are asked for, and nobody else can tell it. Other rows
-    of the table are drawn anew: a group less the same one without a few rows would be these rows.
+    are drawn anew: a group less the same one without a few rows would be these rows.
     """
     if data.entity is None:
         of, n_units = np.arange(data.n_rows), data.n_rows
@@ -117,6 +117,8 @@ def leaves_of(data: SiteData, site: SiteContext) -> IntArray:
         names, codes = np.unique(data.entity, return_inverse=True)
         of, n_units = codes.ravel(), len(names)
     order = stream(_seed(data, site), "groups").permutation(n_units)
+    if data.marks is not None and data.entity is None:  # whatever the order of the table
+        order = np.argsort(data.marks, kind="stable")[order]
     part = np.empty(n_units, dtype=np.int64)
     part[order] = np.arange(n_units) * LEVELS[0] // max(n_units, 1)
     return part[of]
@@ -126,6 +128,9 @@ def _seed(data: SiteData, site: SiteContext) -> int:
     if site.limits.min_records <= 1:
         return int(site.rng.integers(2**63 - 1))
     sealed = hashlib.sha256(b"groups of federated pca")
+    if data.marks is not None:
+        sealed.update(np.sort(data.marks).tobytes())
+        return int.from_bytes(sealed.digest()[:8], "little") >> 1
     table = data.content_hash.encode() or np.ascontiguousarray(data.features).tobytes()
     sealed.update(table)
     if data.n_rows < data.n_read:
@@ -163,7 +168,12 @@ def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded], m: int) ->
     if not len(x):
         return False
     values = int((~np.isnan(x[:, :m])).sum(axis=0).min())
-    if limits.min_records > 1 and values < max(limits.min_records, 2 * m):
+    least = limits.min_records
+    if least > 1 and values < max(least, 2 * m):
+        return False
+    joint = np.ones(x.shape[1], dtype=bool)
+    # Of all rows, and of protected ones alone: the site's guard has seen to these.
+    if least > 1 and hanging_together(x, least, joint, coded):
         return False
     return not _unsafe(x, limits, coded).any()
 
