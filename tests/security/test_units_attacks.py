@@ -29,9 +29,9 @@ N, PERSON, AGE = 120, 7, 57.77
 Groups = list[tuple[float, np.ndarray, np.ndarray]]
 
 
-def people(lacking: int = 0) -> pd.DataFrame:
+def people(lacking: int = 0, seed: int = 8) -> pd.DataFrame:
     """Somebody whose age is known; of some people `lab` is missing."""
-    rng = np.random.default_rng(8)
+    rng = np.random.default_rng(seed)
     table = pd.DataFrame(
         {"age": rng.normal(60, 9, N).round(2), "lab": rng.normal(5, 1, N), "rate": 70.0}
     )
@@ -223,12 +223,20 @@ def test_what_is_expected_of_one_row_is_not_told(monkeypatch: pytest.MonkeyPatch
     """Moments of the largest likelihood add what the other columns say of a missing value.
 
     *Control*: with one person's value missing, an honest run told another column of that person.
+    The best of a few guesses is near by chance now and then, hence the median of nine tables.
     """
-    table = people(lacking=1)
-    table["lab"] += 0.1 * (table["rate"] - 70)
-    assert rate_of_who_lacks_a_value(table, monkeypatch) > 1
+
+    def errors() -> list[float]:
+        found = []
+        for seed in range(9):
+            table = people(lacking=1, seed=seed)
+            table["lab"] += 0.1 * (table["rate"] - 70)
+            found.append(rate_of_who_lacks_a_value(table, monkeypatch))
+        return found
+
+    assert np.median(errors()) > 0.5  # of a spread of 5
     monkeypatch.setattr("consilience.methods.federated_pca.site._without_few_gaps", lambda x, n: x)
-    assert rate_of_who_lacks_a_value(table, monkeypatch) < 0.1  # of a spread of 5
+    assert max(errors()) < 0.1
 
 
 RULES = [
