@@ -221,7 +221,7 @@ def calls() -> list[list[str]]:
 
     from consilience.cli.demo import DEMOS
     from consilience.cli.main import app
-    from consilience.methods import BUILT_IN
+    from consilience.protocol import BUILT_IN
 
     def helps(command: Any, words: list[str]) -> Iterator[list[str]]:
         yield [*words, "--help"]
