@@ -33,7 +33,7 @@ NIGHTLY := (long or nightly)
 STYLED := src tests tools $(wildcard replications benchmarks examples)
 
 .PHONY: help venv lock demo test test-quick test-slow test-faults test-flower test-postgresql \
-	test-nightly durations mutants fuzz check check-style format bench replicate docs-table stale \
+	test-nightly durations mutants golden fuzz check check-style format bench replicate docs-table stale \
 	clean distclean
 
 help: ## list the targets
@@ -104,6 +104,9 @@ durations: $(STAMP) ## run the suites and record what each test takes, which dec
 mutants: $(STAMP) ## put small faults into the code, one at a time: which do the tests find?
 	$(BIN)/python -m tools.mutants --workers $(WORKERS) --marks "$(FAST)" \
 		--marks "slow and not long and not nightly and $(KINDS)" $(ONLY)
+
+golden: $(STAMP) ## whether results, transcripts, pages and commands are those of build/golden.json
+	PYTHONPATH=. $(BIN)/python -m tools.golden $(if $(WRITE),--write)
 
 # The search needs no atheris, but is many times faster with it; it goes into a folder of its own
 # because it is not built for every system.

@@ -29,7 +29,8 @@ from consilience import Columns, EnsembleClustering, Federation
 from consilience.datasets.simulate import simulate_gaussian_sites
 from consilience.engines.folder import FolderEngine, watch
 from consilience.engines.local import LocalEngine
-from consilience.methods.base import (
+from consilience.numerics.random import stream
+from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
     Exchange,
@@ -41,8 +42,7 @@ from consilience.methods.base import (
     register,
     step,
 )
-from consilience.methods.result import Result
-from consilience.numerics.random import stream
+from consilience.protocol.result import Result
 from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site

@@ -40,7 +40,7 @@ from consilience.engines.flower.link import Content
 from consilience.engines.flower.node import FlowerNode
 from consilience.engines.flower.server import SuperLink, environment
 from consilience.engines.signed import pause
-from consilience.methods.base import Columns, Preparation
+from consilience.protocol.method import Columns, Preparation
 from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
 from consilience.testing.fakes import Echo, array_loader

@@ -75,7 +75,11 @@ def simulate(design: str, p: int, n: int, classes: int) -> tuple[np.ndarray, np.
 
 def ours(case: tuple[str, int, int, int, list[float]]) -> dict[str, Any]:
     """CPU seconds at each penalty, from the rows."""
-    from consilience.numerics.joint_precision import RowMoments, fit_precisions, largest_penalty
+    from consilience.discriminant.kernels.joint_precision import (
+        RowMoments,
+        fit_precisions,
+        largest_penalty,
+    )
 
     design, p, n, classes, ratios = case
     x, codes = simulate(design, p, n, classes)
@@ -98,7 +102,11 @@ def ours(case: tuple[str, int, int, int, list[float]]) -> dict[str, Any]:
 
 def alone(p: int, n: int) -> dict[str, Any]:
     """CPU seconds of one fit from the rows at .6 of the largest penalty."""
-    from consilience.numerics.joint_precision import RowMoments, fit_precisions, largest_penalty
+    from consilience.discriminant.kernels.joint_precision import (
+        RowMoments,
+        fit_precisions,
+        largest_penalty,
+    )
 
     x, codes = simulate("chain", p, n, 2)
     started = time.process_time()
@@ -119,7 +127,11 @@ def alone(p: int, n: int) -> dict[str, Any]:
 
 def certified(s: np.ndarray, n: np.ndarray, lam: float, found: list[np.ndarray]) -> float:
     """Relative gap of the best primal and the best dual point among candidates."""
-    from consilience.numerics.joint_precision_solver import Problem, dual_value, evaluate
+    from consilience.discriminant.kernels.joint_precision_solver import (
+        Problem,
+        dual_value,
+        evaluate,
+    )
 
     problem = Problem(s, n, lam)
     points = [evaluate(problem, 0.5 * (t + t.transpose(0, 2, 1))) for t in found]

@@ -33,9 +33,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.ensemble_patterns import machine
 from consilience.datasets.simulate_latent_classes import LatentClasses, simulate_latent_classes
-from consilience.estimators.latent_class_regressor import LatentClassRegressor
-from consilience.numerics.agreement import adjusted_rand_index
-from consilience.numerics.latent_class import (
+from consilience.latent_regression.estimators.latent_class_regressor import LatentClassRegressor
+from consilience.latent_regression.kernels.latent_class import (
     Blocks,
     Classes,
     agent_key,
@@ -44,7 +43,8 @@ from consilience.numerics.latent_class import (
     classes_of,
     totals_of,
 )
-from consilience.numerics.latent_class_sampling import draw_labels, sweep
+from consilience.latent_regression.kernels.latent_class_sampling import draw_labels, sweep
+from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream
 from tests.reference.latent_class import event_by_event
 

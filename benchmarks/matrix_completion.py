@@ -33,10 +33,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.ensemble_patterns import machine
 from consilience.datasets.simulate_matrices import simulate_low_rank
-from consilience.estimators.entry_paths import SoftPath
-from consilience.estimators.held_out_entries import held_out_errors
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds, held_out_part
+from consilience.numerics.entry_paths import SoftPath
+from consilience.numerics.held_out_entries import held_out_errors
 from consilience.numerics.random import stream
 from consilience.numerics.soft_impute import alpha_max, choose_solver, soft_path
 

@@ -20,21 +20,21 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.ensemble_patterns import machine, peak_gigabytes
 from consilience import Columns, Federation, MetaClustering, Policy
-from consilience.datasets.simulate_meta import GroupedSites, simulate_functions
-from consilience.estimators.candidates import build
-from consilience.estimators.foreign_models import predict_all
-from consilience.methods.base import SiteData
-from consilience.methods.meta_clustering import site as at_site
-from consilience.methods.meta_clustering.messages import Models, Settings
-from consilience.numerics import meta_clustering as grouping
-from consilience.numerics.agreement import adjusted_rand_index
-from consilience.numerics.random import stream
-from consilience.numerics.site_comparison import (
+from consilience.collaborators.kernels import meta_clustering as grouping
+from consilience.collaborators.kernels.site_comparison import (
     Pooled,
     excess_loss,
     overlap_weights_all,
     shrunk_covariance,
 )
+from consilience.collaborators.protocol import site as at_site
+from consilience.collaborators.protocol.messages import Models, Settings
+from consilience.datasets.simulate_meta import GroupedSites, simulate_functions
+from consilience.learners.candidates import build
+from consilience.learners.foreign_models import predict_all
+from consilience.numerics.agreement import adjusted_rand_index
+from consilience.numerics.random import stream
+from consilience.protocol.method import SiteData
 from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.estimators import encode
 from consilience.wire.message import Disclosure

@@ -31,10 +31,10 @@ from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 
 from benchmarks.ensemble_patterns import machine
 from consilience import ReferenceAveragingClassifier, ReferenceAveragingRegressor
-from consilience.estimators.losses import record_losses
+from consilience.averaging.tall.tables import ParquetTable, with_levels
+from consilience.learners.losses import record_losses
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream
-from consilience.tall.tables import ParquetTable, with_levels
 
 RESULTS = Path(__file__).parent / "results" / "tall.json"
 ROWS, COLUMNS, SPLITS = (int(v) for v in os.environ.get("TALL_SIZE", "1000000,200,64").split(","))

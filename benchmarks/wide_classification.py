@@ -34,8 +34,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.ensemble_patterns import machine
 from consilience.datasets.simulate_wide import sparse_precision_classes
-from consilience.estimators.community_bayes import CommunityBayesClassifier
-from consilience.estimators.sparse_qda import SparseQDA
+from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier
+from consilience.discriminant.estimators.sparse_qda import SparseQDA
 from consilience.numerics.random import stream
 from replications.community_bayes.spam.run import ROWS, SAMPLED, spam
 from replications.sparse_qda.study import TrainTest, digits, vowels

@@ -22,10 +22,10 @@ import numpy as np
 import pandas as pd
 
 from consilience import Run
+from consilience.assisted.kernels import assistance
+from consilience.assisted.kernels.glm import family, fit
 from consilience.engines.federation import load_run
 from consilience.engines.study_run import read_site_files
-from consilience.numerics import assistance
-from consilience.numerics.glm import family, fit
 from consilience.sites.loaders import load
 from consilience.sites.source import read_source
 from consilience.sites.study import SiteFile, Study

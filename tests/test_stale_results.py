@@ -62,6 +62,15 @@ def test_hash_sees_code(root: Path, left: str) -> None:
     assert code_hash(["src/a.py"], root) != before
 
 
+def test_names_of_modules_of_the_package_do_not_count(root: Path) -> None:
+    code = "def load(name):\n    return find(f'{name}', 'consilience.%s', 'other.%s')\n"
+    hashes = []
+    for place, other in (("a.b", "a"), ("c.d.b", "a"), ("c.d.e", "a"), ("a.b", "c")):
+        (root / "src" / "a.py").write_text(code % (place, other))
+        hashes.append(code_hash(["src/a.py"], root))
+    assert hashes[0] == hashes[1] and len(set(hashes)) == 3
+
+
 def test_hash_sees_text_of_other_files(root: Path) -> None:
     (root / "src" / "a.R").write_text("x <- 1\n")
     before = code_hash(["src/a.R"], root)

@@ -2,7 +2,7 @@
 
 A page of ``docs`` or a page at the root marks the place::
 
-    <!-- embed: src/consilience/methods/mean_and_sd.py -->
+    <!-- embed: src/consilience/protocol/mean_and_sd.py -->
     (a code block, written by this tool)
     <!-- end embed -->
 

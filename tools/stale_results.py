@@ -6,14 +6,15 @@ A replication is a folder ``replications/<paper>/<table>/`` with
     computes the table and writes ``result.csv``;
 ``sources.txt``
     what the figures depend on, one path or glob a line, from the root of the repository
-    (``src/consilience/numerics/glm.py``, ``src/consilience/wire/*.py``); a folder stands for every
-    ``*.py`` below it, ``#`` starts a comment. ``run.py`` itself always counts and is not listed;
+    (``src/consilience/assisted/kernels/glm.py``, ``src/consilience/wire/*.py``); a folder stands
+    for every ``*.py`` below it, ``#`` starts a comment. ``run.py`` itself always counts and is not
+    listed;
 ``result.csv``
     tracked, with a column ``code_hash``: the hash at the time that row was computed.
 
 ``run.py`` stamps its rows with ``table_hash(Path(__file__).parent)``, which is ``code_hash`` over
 the files named above: SHA-256 over the statements at the top of Python files (functions, classes,
-constants), without comments, docstrings, formatting and the modules that names are imported from,
+constants), without comments, docstrings, formatting and the places of modules in the package,
 and over the text of other files; cut to 16 hexadecimal digits. Code that moves to another file
 keeps its hash. A difference says "other code": a rerun settles whether it matters.
 
@@ -28,12 +29,14 @@ import argparse
 import ast
 import csv
 import hashlib
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HASH_LENGTH = 16
+_MODULE = re.compile(r"consilience(\.\w+)+")
 
 
 class ReplicationError(Exception):
@@ -87,7 +90,7 @@ def statements(text: str) -> set[bytes]:
 
 
 class _Bare(ast.NodeTransformer):
-    """Leaves out docstrings, and where a name is imported from."""
+    """Leaves out docstrings, and where in the package a name is."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -99,6 +102,11 @@ class _Bare(ast.NodeTransformer):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
         return ast.ImportFrom(module="anywhere", names=node.names, level=0)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, str) and _MODULE.fullmatch(node.value):
+            return ast.Constant(node.value.rpartition(".")[2])
+        return node
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.assisted.glm import AssistedGLM, AssistedGLMResult
 from consilience.engines.federation import Federation
-from consilience.methods.assisted_glm import AssistedGLM, AssistedGLMResult
-from consilience.methods.base import Columns
+from consilience.protocol.method import Columns
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import members
 from consilience.wire.codec import decode_message

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from consilience.methods import BUILT_IN
+from consilience.protocol import BUILT_IN
 
 # Tests are not typed as strictly as tools: they are imported without their types.
 test_crashes: Any = importlib.import_module("tests.faults.test_crashes")

@@ -45,15 +45,19 @@ class Proof:
 
 
 _CHECKED = r"check_method\("
+EXCHANGES = (
+    *(f"tests/*/{room}/test_*.py" for room in ("protocol", "one_table", "glm", "test")),
+    "tests/*/federated_*/test_*.py",
+)
 PROOFS = (
     Proof(
         "estimator",
-        ("tests/estimators/test_*.py", "tests/selection/test_*.py", "tests/tall/test_*.py"),
+        ("tests/*/estimators/test_*.py", "tests/*/selection/test_*.py", "tests/*/tall/test_*.py"),
         ("check_estimator|_with_checks",),
     ),
     Proof("command line", ("tests/cli/test_*.py",), (r'"run"',)),
     Proof("demo", ("tests/cli/test_*.py",), (r'"demo"',)),
-    Proof("report", ("tests/report/test_*.py",), ("report",)),
+    Proof("report", ("tests/report/test_*.py", "tests/*/report/test_*.py"), ("report",)),
     Proof(
         "resume",
         ("tests/exchange/test_*.py", "tests/faults/test_*.py"),
@@ -65,7 +69,11 @@ PROOFS = (
         ("tests/exchange/test_*.py", "tests/security/test_*.py"),
         ("attack|SUITE|" + _CHECKED,),
     ),
-    Proof("local engine", ("tests/exchange/test_*.py", "tests/methods/test_*.py"), (r"run\(",)),
+    Proof(
+        "local engine",
+        ("tests/exchange/test_*.py", "tests/protocol/test_*.py", *EXCHANGES),
+        (r"run\(",),
+    ),
     Proof(
         "folder engine", ("tests/exchange/test_*.py", "tests/engines/test_*.py"), ("FolderEngine",)
     ),
@@ -88,8 +96,8 @@ CASES = ROOT / "tests" / "faults" / "cases.py"
 
 def conformance() -> Iterator[str]:
     """Yield the lines of the conformance table."""
-    from consilience.methods import BUILT_IN
-    from consilience.methods.base import get_method
+    from consilience.protocol import BUILT_IN
+    from consilience.protocol.method import get_method
 
     columns = [proof.column for proof in PROOFS]
     yield f"| method | {' | '.join(columns)} | policy presets |"
@@ -137,7 +145,7 @@ def _rank(proof: Proof, name: str, kind: str, path: Path) -> int:
 
 def _method_of(path: Path) -> str:
     """Return the method that a file is called after: the longest name, none within another."""
-    from consilience.methods import BUILT_IN
+    from consilience.protocol import BUILT_IN
 
     called = path.stem.replace("_", "-")
     names = [name for name in BUILT_IN if re.search(rf"(?<![^-]){re.escape(name)}(?![^-])", called)]
@@ -280,7 +288,7 @@ def speed() -> Iterator[str]:
     )
     yield (
         "| norms, agreement, weights, Gram matrix against the N x N form, N to 500, M to 30 "
-        "| 1e-10 | held by [tests](tests/numerics/test_ensemble.py), no figure kept | |"
+        "| 1e-10 | held by [tests](tests/clustering/kernels/test_ensemble.py), no figure kept | |"
     )
     large = [c for c in found.get("large", _large(found)) if c["subjects"] == 10**6]
     if large:
@@ -485,7 +493,7 @@ def smallest() -> Iterator[str]:
 def _smallest(name: str, preset: str, passes: Iterable[Passes]) -> list[str]:
     """Return the smallest number of rows at which each condition holds."""
     from consilience.exceptions import ConsilienceError
-    from consilience.methods.base import get_method
+    from consilience.protocol.method import get_method
     from consilience.sites.policy import PRESETS as RULES
 
     wanted = list(passes)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.numerics.multinomial_mixture import (
+from consilience.clustering.kernels.multinomial_mixture import (
     CategoryPatterns,
     MultinomialMixture,
     em_step,

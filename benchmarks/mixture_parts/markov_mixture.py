@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from consilience.datasets.simulate_sequences import LONG, SHORT, simulate_sequences
-from consilience.numerics.markov_mixture import (
+from consilience.clustering.kernels.markov_mixture import (
     MarkovParameters,
     em_step,
     events_of,
     fit_markov_mixture,
 )
-from consilience.numerics.mixture_starts import climb
+from consilience.clustering.kernels.mixture_starts import climb
+from consilience.clustering.kernels.sequences import Sequences
+from consilience.datasets.simulate_sequences import LONG, SHORT, simulate_sequences
 from consilience.numerics.random import stream
-from consilience.numerics.sequences import Sequences
 from tests.reference import markov_mixture as textbook
 
 PEER = Path(__file__).parent / "hmm_fits.py"

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from consilience import MarkovMixture, Run, load_run
-from consilience.numerics.markov_mixture import class_counts
-from consilience.numerics.sequences import Sequences
+from consilience.clustering.kernels.markov_mixture import class_counts
+from consilience.clustering.kernels.sequences import Sequences
 from consilience.sites.home import DiskHome
 from consilience.sites.outputs import SiteOutput
 

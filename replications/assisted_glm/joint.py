@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from consilience.assisted.kernels.glm import family
+from consilience.assisted.kernels.joint_glm import JointFit, fit_jointly
 from consilience.datasets.simulate_assisted import SplitColumns
-from consilience.numerics.glm import family
-from consilience.numerics.joint_glm import JointFit, fit_jointly
 
 FloatArray = NDArray[np.float64]
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.estimators.community_bayes import default_base
-from consilience.estimators.community_bayes_fit import (
+from consilience.discriminant.estimators.community_bayes import default_base
+from consilience.discriminant.estimators.community_bayes_fit import (
     base_log_probabilities,
     class_similarity,
     evidence,
@@ -22,7 +22,7 @@ from consilience.estimators.community_bayes_fit import (
     log_priors,
     nodes_of_cuts,
 )
-from consilience.numerics.communities import linkage_tree, members
+from consilience.discriminant.kernels.communities import linkage_tree, members
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

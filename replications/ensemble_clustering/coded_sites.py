@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from consilience.estimators.coded_models import (
+from consilience.clustering.estimators.coded_models import (
     CodedModel,
     coded_bic,
     drawn_rows,
@@ -22,10 +22,15 @@ from consilience.estimators.coded_models import (
     fit_coded_model,
     models_each,
 )
+from consilience.clustering.kernels.ensemble import (
+    Weighting,
+    assign,
+    build_ensemble,
+    pattern_features,
+)
+from consilience.clustering.kernels.label_patterns import merge_tables
+from consilience.clustering.kernels.label_prefixes import summarise_by_turns
 from consilience.numerics.agreement import adjusted_rand_index
-from consilience.numerics.ensemble import Weighting, assign, build_ensemble, pattern_features
-from consilience.numerics.label_patterns import merge_tables
-from consilience.numerics.label_prefixes import summarise_by_turns
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
 

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.estimators.cluster_models import (
+from consilience.clustering.estimators.cluster_models import (
     ClusterModel,
     LocalFit,
     fit_cluster_model,
     outlying_rows,
 )
-from consilience.numerics.ensemble import (
+from consilience.clustering.kernels.ensemble import (
     Ensemble,
     Weighting,
     assign,
     build_ensemble,
     pattern_features,
 )
-from consilience.numerics.label_patterns import PatternTable, merge_tables, summarise_site
+from consilience.clustering.kernels.label_patterns import PatternTable, merge_tables, summarise_site
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
 

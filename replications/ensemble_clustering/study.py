@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.clustering.estimators.cluster_models import KMeansModel
 from consilience.datasets.simulate import Design, simulate_gaussian_sites
-from consilience.estimators.cluster_models import KMeansModel
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream
 from replications.ensemble_clustering import baselines

@@ -20,8 +20,8 @@ from consilience.datasets.simulate_latent_classes import (
 )
 from consilience.datasets.simulate_reference import split_evenly
 from consilience.engines.federation import Federation
-from consilience.methods.base import Columns
 from consilience.numerics.random import stream
+from consilience.protocol.method import Columns
 from consilience.sites.policy import Policy
 
 FloatArray = NDArray[np.float64]
@@ -53,7 +53,7 @@ def to_oracle(data: LatentClasses, test: LatentClassEvents, predicted: FloatArra
 
 def central(train: LatentClassEvents, n_classes: int | str, seed: int, **settings: Any) -> Any:
     """The estimator on all rows in one place."""
-    from consilience.estimators.latent_class_regressor import LatentClassRegressor
+    from consilience.latent_regression.estimators.latent_class_regressor import LatentClassRegressor
 
     estimator = LatentClassRegressor(n_classes=n_classes, random_state=seed, **settings)
     with warnings.catch_warnings():
@@ -78,7 +78,7 @@ def federated(
     **settings: Any,
 ) -> tuple[Any, Predict]:
     """The method over sites of several agents, and its predictions for known agents."""
-    from consilience.methods.latent_class_regression import LatentClassRegression
+    from consilience.latent_regression.protocol import LatentClassRegression
 
     names = tuple(f"x{j + 1}" for j in range(train.x.shape[1]))
     columns = Columns(features=names, target="y", agent="agent", entity="entity")

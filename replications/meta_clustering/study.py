@@ -17,10 +17,10 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from consilience import MetaClustering
+from consilience.collaborators.protocol.result import travelling
 from consilience.engines.federation import Federation, Run
-from consilience.estimators.collaborative_predictor import CollaborativePredictor
-from consilience.methods.base import Columns, Preparation
-from consilience.methods.meta_clustering.result import travelling
+from consilience.learners.collaborative_predictor import CollaborativePredictor
+from consilience.protocol.method import Columns, Preparation
 from consilience.testing.fakes import members, with_fixed_secrets
 from tools.stale_results import table_hash
 

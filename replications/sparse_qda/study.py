@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from consilience.estimators.sparse_qda import SparseQDA
-from consilience.estimators.sparse_qda_fit import (
+from consilience.discriminant.estimators.sparse_qda import SparseQDA
+from consilience.discriminant.estimators.sparse_qda_fit import (
     QDASettings,
     choose,
     grid_of,

@@ -1,63 +1,65 @@
+from consilience.assisted.glm import AssistedGLM as AssistedGLM
+from consilience.assisted.test import AssistanceTest as AssistanceTest
+from consilience.averaging.protocol import ReferenceAveraging as ReferenceAveraging
+from consilience.averaging.tall.reference_averaging import (
+    ReferenceAveragingClassifier as ReferenceAveragingClassifier,
+)
+from consilience.averaging.tall.reference_averaging import (
+    ReferenceAveragingRegressor as ReferenceAveragingRegressor,
+)
+from consilience.clustering.estimators.markov_mixture import MarkovMixture as MarkovMixture
+from consilience.clustering.estimators.multinomial_mixture import (
+    LatentClassAnalysis as LatentClassAnalysis,
+)
+from consilience.clustering.protocol import EnsembleClustering as EnsembleClustering
+from consilience.collaborators.protocol import MetaClustering as MetaClustering
+from consilience.completion.estimators.em_lift import EMLift as EMLift
+from consilience.completion.estimators.hard_impute import HardImpute as HardImpute
+from consilience.completion.estimators.kpod import KPOD as KPOD
+from consilience.completion.estimators.observed_kmeans import ObservedKMeans as ObservedKMeans
+from consilience.completion.estimators.opt_space import OptSpace as OptSpace
+from consilience.completion.estimators.probabilistic_pca import ProbabilisticPCA as ProbabilisticPCA
+from consilience.completion.estimators.soft_impute import SoftImpute as SoftImpute
+from consilience.completion.federated_pca import FederatedPCA as FederatedPCA
+from consilience.completion.one_table.cluster_count import ClusterCountStudy as ClusterCountStudy
+from consilience.completion.one_table.matrix_completion import (
+    MatrixCompletionStudy as MatrixCompletionStudy,
+)
+from consilience.completion.selection.cluster_count_cv import ClusterCountCV as ClusterCountCV
+from consilience.completion.selection.entrywise_kfold import EntrywiseKFold as EntrywiseKFold
+from consilience.completion.selection.entrywise_kfold import (
+    cross_validate_entries as cross_validate_entries,
+)
+from consilience.completion.selection.nuclear_norm_cv import NuclearNormCV as NuclearNormCV
+from consilience.completion.selection.rank_cv import RankCV as RankCV
+from consilience.discriminant.estimators.community_bayes import (
+    CommunityBayesClassifier as CommunityBayesClassifier,
+)
+from consilience.discriminant.estimators.sparse_qda import SparseQDA as SparseQDA
+from consilience.discriminant.federated_community_bayes import (
+    FederatedCommunityBayes as FederatedCommunityBayes,
+)
+from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA as FederatedSparseQDA
+from consilience.discriminant.one_table.community_bayes import (
+    CommunityBayesStudy as CommunityBayesStudy,
+)
+from consilience.discriminant.one_table.sparse_qda import SparseQDAStudy as SparseQDAStudy
 from consilience.engines.federation import Federation as Federation
 from consilience.engines.federation import Run as Run
 from consilience.engines.federation import load_run as load_run
-from consilience.estimators.community_bayes import (
-    CommunityBayesClassifier as CommunityBayesClassifier,
-)
-from consilience.estimators.em_lift import EMLift as EMLift
-from consilience.estimators.hard_impute import HardImpute as HardImpute
-from consilience.estimators.held_out_entries import EntryCurve as EntryCurve
-from consilience.estimators.held_out_entries import GridEdgeWarning as GridEdgeWarning
-from consilience.estimators.kpod import KPOD as KPOD
-from consilience.estimators.latent_class_regressor import (
+from consilience.exceptions import ConsilienceError as ConsilienceError
+from consilience.latent_regression.estimators.latent_class_regressor import (
     LatentClassRegressor as LatentClassRegressor,
 )
-from consilience.estimators.markov_mixture import MarkovMixture as MarkovMixture
-from consilience.estimators.multinomial_mixture import (
-    LatentClassAnalysis as LatentClassAnalysis,
-)
-from consilience.estimators.observed_kmeans import ObservedKMeans as ObservedKMeans
-from consilience.estimators.opt_space import OptSpace as OptSpace
-from consilience.estimators.probabilistic_pca import ProbabilisticPCA as ProbabilisticPCA
-from consilience.estimators.soft_impute import SoftImpute as SoftImpute
-from consilience.estimators.sparse_qda import SparseQDA as SparseQDA
-from consilience.exceptions import ConsilienceError as ConsilienceError
-from consilience.methods.assistance_test import AssistanceTest as AssistanceTest
-from consilience.methods.assisted_glm import AssistedGLM as AssistedGLM
-from consilience.methods.base import Columns as Columns
-from consilience.methods.base import Preparation as Preparation
-from consilience.methods.ensemble_clustering import EnsembleClustering as EnsembleClustering
-from consilience.methods.federated_community_bayes import (
-    FederatedCommunityBayes as FederatedCommunityBayes,
-)
-from consilience.methods.federated_pca import FederatedPCA as FederatedPCA
-from consilience.methods.federated_sparse_qda import FederatedSparseQDA as FederatedSparseQDA
-from consilience.methods.latent_class_regression import (
+from consilience.latent_regression.protocol import (
     LatentClassRegression as LatentClassRegression,
 )
-from consilience.methods.mean_and_sd import MeanAndSD as MeanAndSD
-from consilience.methods.meta_clustering import MetaClustering as MetaClustering
-from consilience.methods.one_table.cluster_count import ClusterCountStudy as ClusterCountStudy
-from consilience.methods.one_table.community_bayes import (
-    CommunityBayesStudy as CommunityBayesStudy,
-)
-from consilience.methods.one_table.matrix_completion import (
-    MatrixCompletionStudy as MatrixCompletionStudy,
-)
-from consilience.methods.one_table.sparse_qda import SparseQDAStudy as SparseQDAStudy
-from consilience.methods.reference_averaging import ReferenceAveraging as ReferenceAveraging
 from consilience.numerics.entries import Entries as Entries
-from consilience.selection.cluster_count_cv import ClusterCountCV as ClusterCountCV
-from consilience.selection.entrywise_kfold import EntrywiseKFold as EntrywiseKFold
-from consilience.selection.entrywise_kfold import cross_validate_entries as cross_validate_entries
-from consilience.selection.nuclear_norm_cv import NuclearNormCV as NuclearNormCV
-from consilience.selection.rank_cv import RankCV as RankCV
+from consilience.numerics.held_out_entries import EntryCurve as EntryCurve
+from consilience.numerics.held_out_entries import GridEdgeWarning as GridEdgeWarning
+from consilience.protocol.mean_and_sd import MeanAndSD as MeanAndSD
+from consilience.protocol.method import Columns as Columns
+from consilience.protocol.method import Preparation as Preparation
 from consilience.sites.policy import Policy as Policy
-from consilience.tall.reference_averaging import (
-    ReferenceAveragingClassifier as ReferenceAveragingClassifier,
-)
-from consilience.tall.reference_averaging import (
-    ReferenceAveragingRegressor as ReferenceAveragingRegressor,
-)
 
 __version__: str

@@ -17,7 +17,7 @@ from consilience.cli.demo import DEMOS, demo_files
 from consilience.cli.methods import ladder, parameter_docs
 from consilience.engines.federation import load_run
 from consilience.engines.folder import watch
-from consilience.methods import BUILT_IN
+from consilience.protocol import BUILT_IN
 from consilience.sites.loaders import file_site
 from consilience.sites.study import SiteFile
 from consilience.wire.signing import SigningKey

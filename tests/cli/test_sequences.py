@@ -10,7 +10,7 @@ import pytest
 
 from consilience.engines.federation import load_run
 from tests.cli.workspace import call, sentence
-from tests.methods.coded import STATES, sequences
+from tests.clustering.protocol.coded import STATES, sequences
 
 STUDY = """name = "paths"
 method = "ensemble-clustering"

@@ -22,7 +22,7 @@ from consilience.cli.site import app, describe
 from consilience.engines.federation import Federation, Run
 from consilience.engines.folder import FolderEngine
 from consilience.exceptions import QuorumError
-from consilience.methods.base import get_method
+from consilience.protocol.method import get_method
 from consilience.sites.loaders import file_site
 from consilience.sites.study import SiteFile, Study
 from consilience.wire.envelope import Request
@@ -290,7 +290,7 @@ def test_mistakes_are_one_sentence(workspace: Workspace) -> None:
 def test_text_from_elsewhere_cannot_steer_the_terminal() -> None:
     from types import SimpleNamespace
 
-    from consilience.methods.mean_and_sd import SumsRequest
+    from consilience.protocol.mean_and_sd import SumsRequest
 
     request = SimpleNamespace(run="r", round=1, step="\x1b[2J\nsums", method="m")
     assert next(iter(describe(request, SumsRequest(), ()))).count("\x1b") == 0
@@ -299,7 +299,7 @@ def test_text_from_elsewhere_cannot_steer_the_terminal() -> None:
 def test_what_leaves_is_described_in_columns() -> None:
     from types import SimpleNamespace
 
-    from consilience.methods.phases.standardise import Scale
+    from consilience.protocol.phases.standardise import Scale
     from consilience.wire.disclosure import relayed
     from consilience.wire.message import Disclosure
 

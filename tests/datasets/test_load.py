@@ -62,7 +62,7 @@ def test_demo_sites_differ_and_are_large_enough() -> None:
 
 
 def test_demo_columns_match_by_id_and_do_not_separate_the_classes() -> None:
-    from consilience.numerics.glm import family, fit
+    from consilience.assisted.kernels.glm import family, fit
 
     tables = load_demo_columns()
     clinic, laboratory = (t.set_index("patient") for t in tables.values())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience.methods.base import get_method
+from consilience.protocol.method import get_method
 from consilience.sites.study import SiteFile, Study
 from tests.docs.test_meta_clustering_pages import printed_by
 from tests.docs.test_pages import blocks, figures

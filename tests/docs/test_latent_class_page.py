@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from consilience.datasets.simulate_wards import CENTRES, SLOPES
-from consilience.methods.latent_class_regression import LatentClassRegression
-from consilience.methods.latent_class_regression.parameters import (
+from consilience.latent_regression.protocol import LatentClassRegression
+from consilience.latent_regression.protocol.parameters import (
     AUTO_START,
     CONCENTRATIONS,
     MOST_ROUNDS,
     STARTS,
     default_rate,
 )
-from consilience.methods.latent_class_regression.result import LatentClassRegressionResult
-from consilience.methods.latent_class_regression.rounds import LEAST_ROUNDS
-from consilience.methods.phases.holdout import PARTS
+from consilience.latent_regression.protocol.result import LatentClassRegressionResult
+from consilience.latent_regression.protocol.rounds import LEAST_ROUNDS
+from consilience.protocol.phases.holdout import PARTS
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study
 from tests.docs.test_pages import blocks, figures

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from consilience.methods import BUILT_IN
-from consilience.methods.base import get_method
+from consilience.protocol import BUILT_IN
+from consilience.protocol.method import get_method
 from tools import measured_assisted, measured_bounds, table_methods
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,11 +61,19 @@ def proof(column: str) -> table_methods.Proof:
 @pytest.mark.parametrize(
     ("method", "column", "place"),
     [
-        ("sparse-qda", "local engine", "methods/test_sparse_qda_study.py"),
-        ("federated-sparse-qda", "local engine", "methods/test_federated_sparse_qda.py"),
-        ("community-bayes", "local engine", "methods/test_community_bayes_study.py"),
-        ("federated-community-bayes", "local engine", "methods/test_federated_community_bayes.py"),
-        ("assisted-glm", "local engine", "methods/test_assisted_glm.py"),
+        ("sparse-qda", "local engine", "discriminant/one_table/test_sparse_qda_study.py"),
+        (
+            "federated-sparse-qda",
+            "local engine",
+            "discriminant/federated_sparse_qda/test_federated_sparse_qda.py",
+        ),
+        ("community-bayes", "local engine", "discriminant/one_table/test_community_bayes_study.py"),
+        (
+            "federated-community-bayes",
+            "local engine",
+            "discriminant/federated_community_bayes/test_federated_community_bayes.py",
+        ),
+        ("assisted-glm", "local engine", "assisted/glm/test_assisted_glm.py"),
         ("federated-sparse-qda", "attacks", "security/test_sparse_qda_attacks.py"),
         ("reference-averaging", "attacks", "security/test_reference_attacks.py"),
     ],
@@ -80,7 +88,7 @@ def test_a_method_is_not_found_in_the_names_of_others(
 ) -> None:
     """Files in the order of the search; each is the best proof until the next one is there."""
     monkeypatch.setattr(table_methods, "ROOT", tmp_path)
-    folder = tmp_path / "tests" / "methods"
+    folder = tmp_path / "tests" / "discriminant" / "one_table"
     folder.mkdir(parents=True)
 
     def found() -> str:
@@ -93,12 +101,12 @@ def test_a_method_is_not_found_in_the_names_of_others(
     write("test_m.py", "SparseQDAStudyResult; run('sparse-qda-2')")
     assert found() == ""
     write("test_k.py", "run('sparse-qda')")
-    assert found() == "[k](tests/methods/test_k.py)"
+    assert found() == "[k](tests/discriminant/one_table/test_k.py)"
     write("test_s.py", "SparseQDAStudy().run(x)")
-    assert found() == "[s](tests/methods/test_s.py)"
+    assert found() == "[s](tests/discriminant/one_table/test_s.py)"
     write("test_sparse_qda_study.py", "SparseQDAStudy().run(x)")
     write("test_a_federated_sparse_qda.py", "SparseQDAStudy().run(x)")
-    assert found() == "[sparse_qda_study](tests/methods/test_sparse_qda_study.py)"
+    assert found() == "[sparse_qda_study](tests/discriminant/one_table/test_sparse_qda_study.py)"
 
 
 def test_smallest_sites_are_listed_by_preset() -> None:

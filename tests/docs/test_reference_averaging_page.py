@@ -8,10 +8,10 @@ import io
 import re
 from pathlib import Path
 
-from consilience.estimators.pseudo_rows import LARGEST_CHANGE
-from consilience.methods.reference_averaging import ReferenceAveraging
-from consilience.methods.reference_averaging.parameters import LEARNERS, REFERENCES
-from consilience.methods.reference_averaging.result import ReferenceAveragingResult
+from consilience.averaging.estimators.pseudo_rows import LARGEST_CHANGE
+from consilience.averaging.protocol import ReferenceAveraging
+from consilience.averaging.protocol.parameters import LEARNERS, REFERENCES
+from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.numerics.reference_average import SCHEDULES
 from consilience.report import __all__ as figures_of_reports
 from tests.docs.test_pages import blocks, figures

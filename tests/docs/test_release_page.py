@@ -14,7 +14,7 @@ import pytest
 from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine
 from consilience.exceptions import QuorumError
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.sites.home import DiskHome
 from consilience.sites.study import Release
 from consilience.wire.keys import KeyList
@@ -52,7 +52,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def ask(place: Path, ended: list[BaseException | None]) -> None:
     """The coordinator of a study with this one site."""
-    from consilience.methods.base import Columns
+    from consilience.protocol.method import Columns
 
     site = KeyList.of(SigningKey.load(place / "keys" / "north").public)
     key = SigningKey.load(place / "keys" / "coordinator")

@@ -20,11 +20,11 @@ from consilience import (
     RankCV,
     SoftImpute,
 )
-from consilience.estimators.held_out_entries import EntryCurve
-from consilience.methods.base import get_method
-from consilience.methods.federated_pca.result import FederatedPCAResult
-from consilience.methods.one_table.cluster_count import ClusterCountResult
-from consilience.methods.one_table.matrix_completion import MatrixCompletionResult
+from consilience.completion.federated_pca.result import FederatedPCAResult
+from consilience.completion.one_table.cluster_count import ClusterCountResult
+from consilience.completion.one_table.matrix_completion import MatrixCompletionResult
+from consilience.numerics.held_out_entries import EntryCurve
+from consilience.protocol.method import get_method
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study
 from tests.docs.test_pages import blocks, figures

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from consilience import CommunityBayesClassifier, SparseQDA
-from consilience.methods.base import get_method
-from consilience.methods.federated_community_bayes.result import FederatedCommunityBayesResult
-from consilience.methods.federated_sparse_qda.result import FederatedSparseQDAResult
-from consilience.methods.one_table.community_bayes import CommunityBayesStudyResult
-from consilience.methods.one_table.sparse_qda import SparseQDAStudyResult
+from consilience.discriminant.federated_community_bayes.result import FederatedCommunityBayesResult
+from consilience.discriminant.federated_sparse_qda.result import FederatedSparseQDAResult
+from consilience.discriminant.one_table.community_bayes import CommunityBayesStudyResult
+from consilience.discriminant.one_table.sparse_qda import SparseQDAStudyResult
+from consilience.protocol.method import get_method
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study
 from tests.docs.test_pages import blocks, figures

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consilience.assisted.test import AssistanceTest
 from consilience.engines.columns import over_columns
 from consilience.engines.federation import Federation
 from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
-from consilience.methods.assistance_test import AssistanceTest
-from consilience.methods.base import Columns, Preparation
-from consilience.methods.mean_and_sd import MeanAndSD
-from tests.methods.columns import KEY, columns_of, federation, policy, tables
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Columns, Preparation
+from tests.protocol.columns import KEY, columns_of, federation, policy, tables
 
 METHOD = AssistanceTest(n_directions=2)
 CLINIC = Columns(features=["a"], id="id", target="y")

@@ -14,7 +14,7 @@ from consilience.engines.folder import watch
 from consilience.engines.local import LocalEngine
 from consilience.engines.signed import BINDINGS, Place
 from consilience.exceptions import QuorumError
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.sites.home import DiskHome
 from consilience.sites.loaders import file_site
 from consilience.sites.site import Site

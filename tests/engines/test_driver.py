@@ -10,9 +10,9 @@ import pytest
 
 from consilience.engines.base import Arrival
 from consilience.exceptions import EngineError, ProtocolError, QuorumError, RunError
-from consilience.methods.base import Ask, CoordinatorContext, Exchange, Preparation
-from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
-from consilience.methods.phases.opening import TOLD
+from consilience.protocol.mean_and_sd import MeanAndSD, SumsRequest
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Preparation
+from consilience.protocol.phases.opening import TOLD
 from consilience.testing.fakes import (
     Asynchronous,
     ClassSums,

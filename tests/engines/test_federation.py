@@ -11,8 +11,8 @@ import pytest
 from consilience.engines.federation import Federation, load_run
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, QuorumError, RunError, StudyError
-from consilience.methods.base import Columns, Preparation
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Columns, Preparation
 from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site

@@ -31,7 +31,7 @@ from consilience.engines.flower.link import Content
 from consilience.engines.health import Heartbeat
 from consilience.engines.signed import Place
 from consilience.exceptions import DataError, RunError, StudyError, WireError
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.sites.home import DiskHome, MemoryHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site

@@ -28,8 +28,8 @@ from consilience.exceptions import (
     StudyError,
     WireError,
 )
-from consilience.methods.base import Preparation
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Preparation
 from consilience.sites.home import DiskHome, MemoryHome, sole
 from consilience.sites.site import Site
 from consilience.wire.codec import digest

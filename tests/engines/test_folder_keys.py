@@ -17,8 +17,8 @@ from consilience.engines.folder.site import Watcher
 from consilience.engines.local import LocalEngine
 from consilience.engines.study_run import folder_engine, key_remarks
 from consilience.exceptions import QuorumError, RunError, StudyError
-from consilience.methods.base import get_method
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import get_method
 from consilience.sites.home import DiskHome
 from consilience.sites.site import APPROVED, Site
 from consilience.sites.study import SiteFile, Study

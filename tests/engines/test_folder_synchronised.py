@@ -17,7 +17,7 @@ from consilience.engines.folder.schedule import Schedule
 from consilience.engines.folder.site import Watcher
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import QuorumError
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
 from consilience.wire.envelope import Reply, Request

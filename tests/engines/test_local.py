@@ -11,8 +11,8 @@ import pytest
 from consilience.engines.base import Arrival, Engine
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import StudyError
-from consilience.methods.base import Columns
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Columns
 from consilience.sites.site import Site
 from consilience.testing import CheckFailed, check_engine
 from consilience.testing.fakes import (

@@ -18,8 +18,8 @@ from consilience.engines.local import LocalEngine
 from consilience.engines.rundir import BEGUN, FAILED, FINISHED, RUNNING, STOPPED, state_file
 from consilience.engines.study_run import state_of
 from consilience.exceptions import QuorumError, RunError
-from consilience.methods.base import Columns
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Columns
 from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
 from consilience.testing.fakes import Failing, array_loader, federation_of
@@ -85,7 +85,7 @@ def test_who_interrupts_a_run_stops_it(tmp_path: Path) -> None:
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
 from tests.engines.test_run_state import federation
 
 def wait(kind, facts):

@@ -13,7 +13,7 @@ from consilience.engines import rundir
 from consilience.engines.federation import load_run
 from consilience.engines.rundir import RunInfo, RunStore, check_resumable, read_info
 from consilience.exceptions import RunError
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.testing.fakes import federation_of
 
 TABLES = {f"s{i}": np.random.default_rng(i).normal(size=(30 + i, 2)) for i in range(2)}

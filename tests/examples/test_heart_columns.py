@@ -134,7 +134,7 @@ def test_new_patients_get_the_pooled_prediction(space: Workspace, fitted: Run) -
     eta = left.set_index("id")["linear_predictor"]
     known = read_all(space.study("fit"), space.files("fit"))
     new = read_all(space.study("predict"), space.files("predict", "new")).columns
-    from consilience.numerics.glm import family, fit
+    from consilience.assisted.kernels.glm import family, fit
 
     pooled = fit(known.scaled.to_numpy(), known.y.to_numpy(), family("binomial"))
     scaled = (new - known.columns.mean()) / known.columns.std(ddof=0)

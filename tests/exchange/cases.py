@@ -14,26 +14,26 @@ from typing import Any
 
 import numpy as np
 
+from consilience.assisted.glm import AssistedGLM
+from consilience.assisted.test import AssistanceTest
+from consilience.averaging.protocol import ReferenceAveraging
+from consilience.clustering.protocol import EnsembleClustering
+from consilience.collaborators.protocol import MetaClustering
+from consilience.completion.federated_pca import FederatedPCA
+from consilience.completion.one_table.cluster_count import ClusterCountStudy
+from consilience.completion.one_table.matrix_completion import MatrixCompletionStudy
+from consilience.discriminant.federated_community_bayes import FederatedCommunityBayes
+from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
+from consilience.discriminant.one_table.community_bayes import CommunityBayesStudy
+from consilience.discriminant.one_table.sparse_qda import SparseQDAStudy
 from consilience.engines.base import Engine
 from consilience.engines.federation import Federation
 from consilience.engines.folder import FolderEngine, watch
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import RunError
-from consilience.methods.assistance_test import AssistanceTest
-from consilience.methods.assisted_glm import AssistedGLM
-from consilience.methods.base import Columns, Method, Preparation, SiteData
-from consilience.methods.ensemble_clustering import EnsembleClustering
-from consilience.methods.federated_community_bayes import FederatedCommunityBayes
-from consilience.methods.federated_pca import FederatedPCA
-from consilience.methods.federated_sparse_qda import FederatedSparseQDA
-from consilience.methods.latent_class_regression import LatentClassRegression
-from consilience.methods.mean_and_sd import MeanAndSD
-from consilience.methods.meta_clustering import MetaClustering
-from consilience.methods.one_table.cluster_count import ClusterCountStudy
-from consilience.methods.one_table.community_bayes import CommunityBayesStudy
-from consilience.methods.one_table.matrix_completion import MatrixCompletionStudy
-from consilience.methods.one_table.sparse_qda import SparseQDAStudy
-from consilience.methods.reference_averaging import ReferenceAveraging
+from consilience.latent_regression.protocol import LatentClassRegression
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Columns, Method, Preparation, SiteData
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.testing.check_method import Oracle

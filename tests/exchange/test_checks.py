@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from consilience.methods.base import (
+from consilience.protocol.mean_and_sd import MeanAndSD, SumsRequest
+from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
     Exchange,
@@ -20,7 +21,6 @@ from consilience.methods.base import (
     register,
     step,
 )
-from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
 from consilience.testing import CheckFailed, check_method
 from consilience.testing.fakes import Findings, federation_of
 from consilience.testing.outcome import Attack, Outcome

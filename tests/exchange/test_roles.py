@@ -14,11 +14,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from consilience.collaborators.protocol import MetaClustering
 from consilience.engines.federation import Federation
 from consilience.exceptions import ConsilienceError
-from consilience.methods import BUILT_IN
-from consilience.methods.base import ROLES, Columns, Method, SiteData, get_method
-from consilience.methods.meta_clustering import MetaClustering
+from consilience.protocol import BUILT_IN
+from consilience.protocol.method import ROLES, Columns, Method, SiteData, get_method
 from consilience.sites.outputs import READING
 from consilience.testing.fakes import FakeEngine, members, scripted, with_data, with_fixed_secrets
 from consilience.testing.record import SEED

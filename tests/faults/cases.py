@@ -11,10 +11,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from consilience.assisted.glm import AssistedGLM
+from consilience.assisted.test import AssistanceTest
+from consilience.averaging.protocol import ReferenceAveraging
+from consilience.clustering.protocol import EnsembleClustering
+from consilience.collaborators.protocol import MetaClustering
+from consilience.completion.federated_pca import FederatedPCA
+from consilience.completion.one_table.cluster_count import ClusterCountStudy
+from consilience.completion.one_table.matrix_completion import MatrixCompletionStudy
+from consilience.discriminant.federated_community_bayes import FederatedCommunityBayes
+from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
+from consilience.discriminant.one_table.community_bayes import CommunityBayesStudy
+from consilience.discriminant.one_table.sparse_qda import SparseQDAStudy
 from consilience.exceptions import ProtocolError
-from consilience.methods.assistance_test import AssistanceTest
-from consilience.methods.assisted_glm import AssistedGLM
-from consilience.methods.base import (
+from consilience.latent_regression.protocol import LatentClassRegression
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import (
     Ask,
     Columns,
     CoordinatorContext,
@@ -27,19 +39,7 @@ from consilience.methods.base import (
     register,
     step,
 )
-from consilience.methods.ensemble_clustering import EnsembleClustering
-from consilience.methods.federated_community_bayes import FederatedCommunityBayes
-from consilience.methods.federated_pca import FederatedPCA
-from consilience.methods.federated_sparse_qda import FederatedSparseQDA
-from consilience.methods.latent_class_regression import LatentClassRegression
-from consilience.methods.mean_and_sd import MeanAndSD
-from consilience.methods.meta_clustering import MetaClustering
-from consilience.methods.one_table.cluster_count import ClusterCountStudy
-from consilience.methods.one_table.community_bayes import CommunityBayesStudy
-from consilience.methods.one_table.matrix_completion import MatrixCompletionStudy
-from consilience.methods.one_table.sparse_qda import SparseQDAStudy
-from consilience.methods.reference_averaging import ReferenceAveraging
-from consilience.methods.result import Result
+from consilience.protocol.result import Result
 from consilience.wire.message import Disclosure, message, sends
 
 SITES = ("ash", "birch-2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consilience.methods import BUILT_IN
+from consilience.protocol import BUILT_IN
 from tests.faults import test_crashes, test_matrix
 from tests.faults.cases import CASES
 from tools import table_faults

@@ -9,8 +9,8 @@ import pytest
 
 from consilience.engines.federation import Federation
 from consilience.exceptions import QuorumError
-from consilience.methods.base import Columns, Preparation
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Columns, Preparation
 from consilience.sites.site import Site
 
 if TYPE_CHECKING:

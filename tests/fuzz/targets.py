@@ -23,7 +23,7 @@ import numpy as np
 
 from consilience.engines.health import Heartbeat
 from consilience.exceptions import ConsilienceError
-from consilience.methods.base import method_names
+from consilience.protocol.method import method_names
 from consilience.sites.home import Record
 from consilience.sites.study import Study
 from consilience.wire import signing

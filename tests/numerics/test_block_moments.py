@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from consilience.discriminant.kernels.joint_precision import (
+    MatrixMoments,
+    components,
+    fit_precisions,
+)
+from consilience.discriminant.kernels.joint_precision_moments import TILE
 from consilience.numerics.block_moments import BetweenMoments, BlockMoments, pooled
-from consilience.numerics.joint_precision import MatrixMoments, components, fit_precisions
-from consilience.numerics.joint_precision_moments import TILE
 
 
 def groups(seed: int, sizes: list[int], p: int, shift: float = 1.0) -> list[np.ndarray]:

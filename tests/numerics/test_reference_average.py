@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consilience.averaging.estimators.pseudo_rows import Learner
 from consilience.datasets.simulate_reference import simulate_unlike_sites
-from consilience.estimators.pseudo_rows import Learner
 from consilience.exceptions import ParameterError
 from consilience.numerics import reference_average as kernel
 from consilience.numerics.random import stream

@@ -1,6 +1,6 @@
 """Textbook generalised linear models: losses written through the mean, minimised by BFGS.
 
-Nothing is shared with ``consilience.numerics``. Derivatives come from a complex step, so only the
+Nothing is shared with the kernels. Derivatives come from a complex step, so only the
 losses below have to be right.
 """
 

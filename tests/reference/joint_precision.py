@@ -1,6 +1,6 @@
 """Textbook joint precision matrices: proximal gradient on dense matrices, nothing screened.
 
-Nothing is shared with ``consilience.numerics``: eigenvalues instead of factors, first order steps
+Nothing is shared with the kernels: eigenvalues instead of factors, first order steps
 instead of Newton's, one step size for all pairs, so that the group prox is a plain shrinkage.
 """
 

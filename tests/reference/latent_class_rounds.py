@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.numerics.latent_class import (
+from consilience.latent_regression.kernels.latent_class import (
     Totals,
     agent_key,
     blocks_of,
@@ -20,8 +20,11 @@ from consilience.numerics.latent_class import (
     draw_uniform,
     totals_of,
 )
-from consilience.numerics.latent_class_merging import expected_entropies, merge_down
-from consilience.numerics.latent_class_model import (
+from consilience.latent_regression.kernels.latent_class_merging import (
+    expected_entropies,
+    merge_down,
+)
+from consilience.latent_regression.kernels.latent_class_model import (
     coefficient_moments,
     concentration_log_likelihood,
     draw_delta2,
@@ -30,7 +33,7 @@ from consilience.numerics.latent_class_model import (
     draw_weights,
     start_sigma2,
 )
-from consilience.numerics.latent_class_sampling import draw_labels, table_counts
+from consilience.latent_regression.kernels.latent_class_sampling import draw_labels, table_counts
 from consilience.numerics.random import stream
 
 GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)

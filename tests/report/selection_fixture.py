@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from consilience.completion.federated_pca.result import FederatedPCAResult
+from consilience.completion.one_table.cluster_count import ClusterCountResult
+from consilience.completion.one_table.matrix_completion import MatrixCompletionResult
 from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
-from consilience.methods.federated_pca.result import FederatedPCAResult
-from consilience.methods.one_table.cluster_count import ClusterCountResult
-from consilience.methods.one_table.matrix_completion import MatrixCompletionResult
 
 NAMES = {
     FederatedPCAResult: "federated-pca",

@@ -10,9 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from consilience import report as room
-from consilience.estimators.held_out_entries import EntryCurve
+from consilience.completion.kernels.leave_one_entry_out import leave_one_out_hard
 from consilience.exceptions import ParameterError
-from consilience.numerics.leave_one_entry_out import leave_one_out_hard
+from consilience.numerics.held_out_entries import EntryCurve
 from consilience.report import figures_selection, selection_evidence
 from consilience.report.selection_reading import Curve, curve_of
 from tests.report.told import drawn, letters, spoken

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 
 from consilience import Columns, EnsembleClustering, Federation, MeanAndSD, Preparation, load_run
 from consilience import report as room
+from consilience.clustering.report.ensemble_clustering import EnsembleClusteringReport
 from consilience.engines import rundir
 from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, RunError
 from consilience.report import drawing, figures, html, sections
-from consilience.report.methods.ensemble_clustering import EnsembleClusteringReport
 from tests.granted import GRANTED
 
 ANCHORS = ("question", "answer", "evidence", "left", "limits")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.methods.ensemble_clustering.result import EnsembleClusteringResult
+from consilience.clustering.protocol.result import EnsembleClusteringResult
+from consilience.clustering.report import ensemble_clustering
 from consilience.report import html, sections
-from consilience.report.methods import ensemble_clustering
 from consilience.report.sections import Block, Headline, MethodReport, report_of
 from tests.report import selection_fixture
 from tests.report.selection_fixture import CASES, completion, components, count, ranks, run_of

@@ -16,11 +16,9 @@ import pytest
 from numpy.typing import NDArray
 
 import consilience
-from consilience.exceptions import DataError
-from consilience.methods.assistance_test.messages import SketchRequest, TestRequest
-from consilience.methods.assisted_glm import AssistedGLM
-from consilience.methods.assisted_glm.closing import ConcludeRequest
-from consilience.methods.assisted_glm.messages import (
+from consilience.assisted.glm import AssistedGLM
+from consilience.assisted.glm.closing import ConcludeRequest
+from consilience.assisted.glm.messages import (
     ContributeRequest,
     FinishRequest,
     ReceiveRequest,
@@ -29,11 +27,13 @@ from consilience.methods.assisted_glm.messages import (
     ShareRequest,
     TurnRequest,
 )
-from consilience.methods.base import Columns, Preparation, get_method
-from consilience.methods.phases.align_ids import Common, HashRequest
-from consilience.methods.phases.opening import Open
-from consilience.methods.phases.own_order import own_order
+from consilience.assisted.phases.own_order import own_order
+from consilience.assisted.test.messages import SketchRequest, TestRequest
+from consilience.exceptions import DataError
 from consilience.numerics.random import stream
+from consilience.protocol.method import Columns, Preparation, get_method
+from consilience.protocol.phases.align_ids import Common, HashRequest
+from consilience.protocol.phases.opening import Open
 from consilience.sites.home import MemoryHome
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from consilience.engines.driver import Driver
-from consilience.methods.base import CoordinatorContext, Exchange
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import CoordinatorContext, Exchange
 from consilience.sites import gate
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.methods.base import CoordinatorContext, SiteData, Step
-from consilience.methods.mean_and_sd import MeanAndSD
-from consilience.methods.phases import opening
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import CoordinatorContext, SiteData, Step
+from consilience.protocol.phases import opening
 from consilience.sites import computing as site_module
 from consilience.testing.attacks import SUITE
 from consilience.testing.canaries import Canary, find_canaries, number_canary, plant

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 
 from consilience import EnsembleClustering
-from consilience.estimators.coded_models import coded_bic, entries_of, fit_coded_model
-from consilience.methods.ensemble_clustering.comparing import _tables
-from consilience.methods.ensemble_clustering.local import Table, told_spread
-from consilience.methods.ensemble_clustering.messages import Compared, LocalModels, Settings
+from consilience.clustering.estimators.coded_models import coded_bic, entries_of, fit_coded_model
+from consilience.clustering.protocol.comparing import _tables
+from consilience.clustering.protocol.local import Table, told_spread
+from consilience.clustering.protocol.messages import Compared, LocalModels, Settings
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import Limits
-from tests.methods.coded import STATES, categories, federation, sequences
+from tests.clustering.protocol.coded import STATES, categories, federation, sequences
 
 Tables = dict[str, pd.DataFrame]
 

@@ -17,10 +17,9 @@ import pytest
 from numpy.typing import NDArray
 
 from consilience import Columns, FederatedCommunityBayes, Federation
-from consilience.methods.base import Ask, Refused, SiteData
-from consilience.methods.federated_community_bayes import judging
-from consilience.methods.federated_community_bayes import rows as at_rows
-from consilience.methods.federated_community_bayes.messages import (
+from consilience.discriminant.federated_community_bayes import judging
+from consilience.discriminant.federated_community_bayes import rows as at_rows
+from consilience.discriminant.federated_community_bayes.messages import (
     Conclude,
     Fit,
     Judge,
@@ -30,7 +29,8 @@ from consilience.methods.federated_community_bayes.messages import (
     Slope,
     n_numbers,
 )
-from consilience.methods.phases import holdout
+from consilience.protocol.method import Ask, Refused, SiteData
+from consilience.protocol.phases import holdout
 from consilience.sites.policy import Policy
 from consilience.testing.canaries import canaries_after, number_canary, plant
 from consilience.testing.fakes import federation_of, rows_of, scripted, with_data
@@ -38,9 +38,12 @@ from consilience.wire.codec import unpack
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply
 from consilience.wire.message import Disclosure
+from tests.collaborators.protocol.test_meta_clustering import numbers
+from tests.discriminant.federated_community_bayes.test_federated_community_bayes import (
+    federation,
+    tables_of,
+)
 from tests.granted import GRANTED, granted
-from tests.methods.test_federated_community_bayes import federation, tables_of
-from tests.methods.test_meta_clustering import numbers
 from tests.security.hostile import reads_all
 
 Array = NDArray[np.float64]

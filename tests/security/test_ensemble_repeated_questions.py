@@ -18,16 +18,16 @@ import pytest
 
 import consilience
 from consilience import Columns, Federation
-from consilience.methods.base import Preparation, Step, get_method
-from consilience.methods.ensemble_clustering import site as at_site
-from consilience.methods.ensemble_clustering.messages import (
+from consilience.clustering.protocol import site as at_site
+from consilience.clustering.protocol.messages import (
     AllModels,
     FitRequest,
     Map,
     Settings,
     VoteRequest,
 )
-from consilience.methods.phases.opening import Open
+from consilience.protocol.method import Preparation, Step, get_method
+from consilience.protocol.phases.opening import Open
 from consilience.testing.fakes import members
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.disclosure import relayed

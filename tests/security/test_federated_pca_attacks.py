@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 import consilience
 from consilience import Columns, Federation
-from consilience.methods.base import Preparation, SiteData, get_method
-from consilience.methods.federated_pca import FederatedPCA, groups, messages
-from consilience.methods.federated_pca.messages import Conclude, Moments, Settings
-from consilience.methods.federated_pca.model import arrays_of
-from consilience.methods.phases import standardise
-from consilience.methods.phases.opening import Open
-from consilience.methods.phases.standardise import Scale
+from consilience.completion.federated_pca import FederatedPCA, groups, messages
+from consilience.completion.federated_pca.messages import Conclude, Moments, Settings
+from consilience.completion.federated_pca.model import arrays_of
 from consilience.numerics.ppca import PPCAModel
+from consilience.protocol.method import Preparation, SiteData, get_method
+from consilience.protocol.phases import standardise
+from consilience.protocol.phases.opening import Open
+from consilience.protocol.phases.standardise import Scale
 from consilience.sites import computing
 from consilience.sites.site import Site
 from consilience.testing.fakes import members, unchecked

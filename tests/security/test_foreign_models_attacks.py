@@ -45,11 +45,7 @@ from sklearn.preprocessing import (
 from sklearn.tree import DecisionTreeRegressor
 
 from consilience import Columns, Federation, MetaClustering
-from consilience.engines.local import LocalEngine
-from consilience.estimators.candidates import as_text
-from consilience.exceptions import DisclosureError
-from consilience.methods.base import Ask, Refused, get_method, method_names
-from consilience.methods.meta_clustering.messages import (
+from consilience.collaborators.protocol.messages import (
     Cuts,
     Groups,
     Losses,
@@ -59,9 +55,13 @@ from consilience.methods.meta_clustering.messages import (
     SelectRequest,
     Settings,
 )
-from consilience.methods.meta_clustering.trial import within_reach
-from consilience.methods.phases.site_moments import Request
+from consilience.collaborators.protocol.trial import within_reach
+from consilience.engines.local import LocalEngine
+from consilience.exceptions import DisclosureError
+from consilience.learners.candidates import as_text
 from consilience.numerics.random import stream
+from consilience.protocol.method import Ask, Refused, get_method, method_names
+from consilience.protocol.phases.site_moments import Request
 from consilience.sites.policy import Policy, Preset
 from consilience.sites.site import Site
 from consilience.testing.fakes import members
@@ -69,10 +69,10 @@ from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Request as Envelope
 from consilience.wire.estimators.archive import write_archive
 from consilience.wire.message import Disclosure
+from tests.collaborators.protocol.test_meta_clustering import draw
+from tests.collaborators.protocol.test_meta_clustering_bad_input import altered_field, with_altered
 from tests.granted import granted
-from tests.methods.recalling import RUN, recalling
-from tests.methods.test_meta_clustering import draw
-from tests.methods.test_meta_clustering_bad_input import altered_field, with_altered
+from tests.protocol.recalling import RUN, recalling
 from tests.security.hostile import reads_all
 
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL

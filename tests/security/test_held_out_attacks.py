@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from consilience import Columns, Federation, Preparation
+from consilience.clustering.protocol import EnsembleClustering
+from consilience.completion.one_table.cluster_count import ClusterCountStudy
+from consilience.completion.one_table.matrix_completion import MatrixCompletionStudy
 from consilience.exceptions import QuorumError
-from consilience.methods.ensemble_clustering import EnsembleClustering
-from consilience.methods.one_table.cluster_count import ClusterCountStudy
-from consilience.methods.one_table.matrix_completion import MatrixCompletionStudy
 from consilience.testing.fakes import members, with_fixed_secrets
 from tests.granted import granted
 

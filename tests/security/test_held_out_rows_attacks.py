@@ -19,20 +19,20 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from consilience import Columns, Federation
-from consilience.methods.assisted_glm import rows as assisted_rows
-from consilience.methods.base import Ask, SiteData
-from consilience.methods.federated_community_bayes import rows as bayes_rows
-from consilience.methods.federated_sparse_qda import rows as qda_rows
-from consilience.methods.latent_class_regression import rows as latent_rows
-from consilience.methods.meta_clustering import rows as meta_rows
-from consilience.methods.one_table import rows as table_rows
-from consilience.methods.one_table.sparse_qda import SparseQDAStudy
-from consilience.methods.reference_averaging import rows as averaging_rows
-from consilience.methods.reference_averaging.messages import Accepted
+from consilience.assisted.glm import rows as assisted_rows
+from consilience.averaging.protocol import rows as averaging_rows
+from consilience.averaging.protocol.messages import Accepted
+from consilience.collaborators.protocol import rows as meta_rows
+from consilience.discriminant.federated_community_bayes import rows as bayes_rows
+from consilience.discriminant.federated_sparse_qda import rows as qda_rows
+from consilience.discriminant.one_table.sparse_qda import SparseQDAStudy
+from consilience.latent_regression.protocol import rows as latent_rows
 from consilience.numerics.random import stream
+from consilience.protocol.method import Ask, SiteData
+from consilience.protocol.one_table import rows as table_rows
 from consilience.wire.disclosure import Limits
+from tests.averaging.protocol.test_reference_averaging import spread_rows
 from tests.granted import GRANTED
-from tests.methods.test_reference_averaging import spread_rows
 from tests.security.test_reference_attacks import asking, fit, hostile, offering, settings, table_of
 
 Array = NDArray[Any]

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 import consilience
 from consilience import Columns, Federation
 from consilience.exceptions import ConsilienceError, WireError
-from consilience.methods.base import Preparation, SiteData, get_method
-from consilience.methods.latent_class_regression import LatentClassRegression
-from consilience.methods.latent_class_regression import rows as at_rows
-from consilience.methods.latent_class_regression import site as at_site
-from consilience.methods.latent_class_regression.messages import (
+from consilience.latent_regression.protocol import LatentClassRegression
+from consilience.latent_regression.protocol import rows as at_rows
+from consilience.latent_regression.protocol import site as at_site
+from consilience.latent_regression.protocol.messages import (
     Begin,
     Conclude,
     Offer,
@@ -32,8 +31,9 @@ from consilience.methods.latent_class_regression.messages import (
     Settings,
     packed_size,
 )
-from consilience.methods.phases.opening import Open
-from consilience.methods.phases.standardise import Scale
+from consilience.protocol.method import Preparation, SiteData, get_method
+from consilience.protocol.phases.opening import Open
+from consilience.protocol.phases.standardise import Scale
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.testing.attacks import recovers
@@ -45,7 +45,7 @@ from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
 from tests.granted import GRANTED, granted
-from tests.methods.latent import by_site, events, federation
+from tests.latent_regression.protocol.latent import by_site, events, federation
 from tests.reference.moments_naive import cell_facts
 from tests.rotation import by_turns
 

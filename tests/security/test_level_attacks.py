@@ -14,10 +14,10 @@ import consilience
 from consilience import Columns, Federation, Preparation
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError
-from consilience.methods.base import ROLES, get_method
-from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
-from consilience.methods.phases.agree_levels import Question
-from consilience.methods.phases.opening import Open
+from consilience.protocol.mean_and_sd import MeanAndSD, SumsRequest
+from consilience.protocol.method import ROLES, get_method
+from consilience.protocol.phases.agree_levels import Question
+from consilience.protocol.phases.opening import Open
 from consilience.sites.loaders import memory_site
 from consilience.sites.policy import Policy
 from consilience.sites.row_guard import KEPT

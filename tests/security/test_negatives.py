@@ -30,8 +30,8 @@ from consilience.exceptions import (
     StudyError,
     WireError,
 )
-from consilience.methods.base import get_method
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import get_method
 from consilience.sites.home import DiskHome, Home, MemoryHome, Record
 from consilience.sites.outputs import TABLE, SiteOutput, encode_table
 from consilience.sites.policy import Policy
@@ -162,7 +162,7 @@ def test_a_table_of_a_step_replaces_no_other_output() -> None:
     assert set(encode_table("coefficients", {"column": [1.0]})) == {"coefficients.csv"}
 
 
-NOT_METHODS = [*ELSEWHERE, "os", "os.system", "consilience.methods.mean_and_sd", "__import__"]
+NOT_METHODS = [*ELSEWHERE, "os", "os.system", "consilience.protocol.mean_and_sd", "__import__"]
 
 
 @pytest.mark.parametrize("name", NOT_METHODS)

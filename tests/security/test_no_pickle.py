@@ -14,7 +14,7 @@ import pytest
 
 from consilience.engines.federation import load_run
 from consilience.exceptions import ConsilienceError, RunError, WireError
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.sites.home import DiskHome, Record
 from consilience.sites.outputs import SiteOutput
 from consilience.testing.fakes import federation_of

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from consilience.assisted.test.messages import NoisySketched
 from consilience.engines.federation import Federation
 from consilience.engines.flower import join
 from consilience.engines.flower.desk import HOME_FAILED, OTHER_COORDINATOR
@@ -28,7 +29,6 @@ from consilience.engines.health import heartbeat_of
 from consilience.engines.local import LocalEngine
 from consilience.engines.signed import Place
 from consilience.exceptions import PrivacyError, RunError
-from consilience.methods.assistance_test.messages import NoisySketched
 from consilience.sites.home import DiskHome, sole
 from consilience.sites.jobs import holds
 from consilience.sites.loaders import file_site

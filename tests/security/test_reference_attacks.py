@@ -19,13 +19,9 @@ from sklearn.linear_model import LassoLars, LinearRegression, Ridge
 
 import consilience
 from consilience import Columns, Federation
-from consilience.estimators.candidates import as_text
-from consilience.estimators.copies import MOST_COPIES, copies_of
-from consilience.exceptions import StudyError
-from consilience.methods.base import Ask, Preparation, Refused
-from consilience.methods.phases.opening import Open
-from consilience.methods.reference_averaging import ReferenceAveraging
-from consilience.methods.reference_averaging.messages import (
+from consilience.averaging.estimators.copies import MOST_COPIES, copies_of
+from consilience.averaging.protocol import ReferenceAveraging
+from consilience.averaging.protocol.messages import (
     Conclude,
     Fit,
     Judge,
@@ -33,17 +29,19 @@ from consilience.methods.reference_averaging.messages import (
     Settings,
     Use,
 )
-from consilience.methods.reference_averaging.parameters import travelling
-from consilience.privacy.own_rows import row_digests
+from consilience.averaging.protocol.parameters import travelling
+from consilience.exceptions import StudyError
+from consilience.learners.candidates import as_text
+from consilience.numerics.own_rows import row_digests
+from consilience.protocol.method import Ask, Preparation, Refused
+from consilience.protocol.phases.opening import Open
 from consilience.testing.canaries import canaries_after, number_canary, plant
 from consilience.testing.fakes import federation_of, members, rows_of, scripted, with_data
 from consilience.wire.codec import decode_message, encode_message, unpack
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
-from tests.granted import GRANTED, granted
-from tests.methods.test_meta_clustering import numbers
-from tests.methods.test_reference_averaging import (
+from tests.averaging.protocol.test_reference_averaging import (
     Tables,
     classes,
     curved,
@@ -51,6 +49,8 @@ from tests.methods.test_reference_averaging import (
     federation_over,
     spread_rows,
 )
+from tests.collaborators.protocol.test_meta_clustering import numbers
+from tests.granted import GRANTED, granted
 from tests.security.hostile import reads_all
 
 Array = NDArray[np.float64]
@@ -294,7 +294,7 @@ def test_without_the_difference_rule_two_fits_would_tell_a_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A control: a site that held out one row is stopped by its gate."""
-    from consilience.methods.reference_averaging import rows as at_rows
+    from consilience.averaging.protocol import rows as at_rows
 
     monkeypatch.setattr(at_rows, "held_rows", lambda *_: np.zeros(1, dtype=np.int64))
     s = settings("ridge", holdout=0.2)
@@ -609,7 +609,7 @@ def test_judged_averages_are_counted_over_all_lines_of_questions() -> None:
 
 
 def test_fits_are_counted_over_all_lines_of_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from consilience.methods.reference_averaging import site as at_site
+    from consilience.averaging.protocol import site as at_site
 
     monkeypatch.setattr(at_site, "MOST_FITS", 20)
     s = settings("ridge")

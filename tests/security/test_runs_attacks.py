@@ -17,8 +17,8 @@ from consilience import Columns, Federation, Preparation
 from consilience.engines.federation import Run
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError, QuorumError
-from consilience.methods.base import get_method
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import get_method
 from consilience.sites.home import MemoryHome
 from consilience.sites.loaders import memory_site
 from consilience.sites.policy import Policy

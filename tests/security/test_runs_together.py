@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from consilience.completion.federated_pca.messages import Moments, Settings
 from consilience.exceptions import ConsilienceError
-from consilience.methods.base import (
+from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
     Exchange,
@@ -27,9 +28,8 @@ from consilience.methods.base import (
     register,
     step,
 )
-from consilience.methods.federated_pca.messages import Moments, Settings
-from consilience.methods.phases import moments as moments_phase
-from consilience.methods.phases import standardise
+from consilience.protocol.phases import moments as moments_phase
+from consilience.protocol.phases import standardise
 from consilience.sites import row_guard
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
@@ -497,7 +497,9 @@ def test_columns_that_hang_together(kind: str, k: int, monkeypatch: pytest.Monke
 
     assert not any(attack(seed) for seed in SEEDS)
     monkeypatch.setattr(row_guard, "_views", lambda *_: [])
-    monkeypatch.setattr("consilience.methods.federated_pca.groups.hanging_together", lambda *_: [])
+    monkeypatch.setattr(
+        "consilience.completion.federated_pca.groups.hanging_together", lambda *_: []
+    )
     assert sum(attack(seed) for seed in SEEDS) >= 3
 
 

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 import consilience
 from consilience import Columns, Federation
-from consilience.estimators.sparse_qda_predictor import SparseQDAPredictor
-from consilience.methods.base import Preparation, get_method
-from consilience.methods.federated_sparse_qda import FederatedSparseQDA
-from consilience.methods.federated_sparse_qda import site as at_site
-from consilience.methods.federated_sparse_qda.messages import (
+from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
+from consilience.discriminant.federated_sparse_qda import site as at_site
+from consilience.discriminant.federated_sparse_qda.messages import (
     MAX_ALPHAS,
     MAX_LINKS,
     Conclude,
@@ -32,7 +31,8 @@ from consilience.methods.federated_sparse_qda.messages import (
     Offer,
     Settings,
 )
-from consilience.methods.phases.opening import Open
+from consilience.protocol.method import Preparation, get_method
+from consilience.protocol.phases.opening import Open
 from consilience.sites.policy import Policy
 from consilience.testing.canaries import canaries_after, number_canary, plant
 from consilience.testing.fakes import members, rows_of, scripted, with_data
@@ -40,9 +40,9 @@ from consilience.wire.codec import decode_message, encode_message, unpack
 from consilience.wire.disclosure import relayed
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import Disclosure
+from tests.collaborators.protocol.test_meta_clustering import numbers
+from tests.discriminant.federated_sparse_qda.sparse_qda import draw, federation_over, labels, names
 from tests.granted import granted
-from tests.methods.sparse_qda import draw, federation_over, labels, names
-from tests.methods.test_meta_clustering import numbers
 
 Array = NDArray[np.float64]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL

@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 
 from consilience import Columns, Federation
-from consilience.methods.base import ROLES, SiteData
-from consilience.methods.federated_pca import site as pca_site
-from consilience.methods.federated_pca.messages import Moments, Settings
-from consilience.methods.mean_and_sd import MeanAndSD, SumsRequest
-from consilience.methods.phases import standardise
+from consilience.completion.federated_pca import site as pca_site
+from consilience.completion.federated_pca.messages import Moments, Settings
+from consilience.protocol.mean_and_sd import MeanAndSD, SumsRequest
+from consilience.protocol.method import ROLES, SiteData
+from consilience.protocol.phases import standardise
 from consilience.sites import encoding, row_differences, row_guard
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns

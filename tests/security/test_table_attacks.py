@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from consilience.engines.federation import Federation
-from consilience.methods.base import (
+from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
     Exchange,

@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from consilience.averaging.protocol import ReferenceAveraging
+from consilience.collaborators.protocol import MetaClustering
+from consilience.completion.federated_pca import FederatedPCA
+from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.engines.federation import Federation
 from consilience.exceptions import ConsilienceError
-from consilience.methods.base import Columns, Method, Preparation
-from consilience.methods.federated_pca import FederatedPCA
-from consilience.methods.federated_sparse_qda import FederatedSparseQDA
-from consilience.methods.mean_and_sd import MeanAndSD
-from consilience.methods.meta_clustering import MetaClustering
-from consilience.methods.reference_averaging import ReferenceAveraging
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Columns, Method, Preparation
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import FakeEngine, scripted
 from consilience.wire.codec import decode_message

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from consilience import Columns, Federation, Preparation
+from consilience.completion.federated_pca import FederatedPCA
+from consilience.completion.federated_pca.messages import Told, square_of
 from consilience.exceptions import QuorumError
-from consilience.methods.base import Ask, Method
-from consilience.methods.federated_pca import FederatedPCA
-from consilience.methods.federated_pca.messages import Told, square_of
-from consilience.methods.mean_and_sd import Centre, MeanAndSD, SumsRequest
-from consilience.methods.phases import moments, standardise
+from consilience.protocol.mean_and_sd import Centre, MeanAndSD, SumsRequest
+from consilience.protocol.method import Ask, Method
+from consilience.protocol.phases import moments, standardise
 from consilience.sites import computing
 from consilience.sites.policy import Policy
 from consilience.testing.fakes import scripted
@@ -235,7 +235,9 @@ def test_what_is_expected_of_one_row_is_not_told(monkeypatch: pytest.MonkeyPatch
         return found
 
     with_rule = np.median(errors())  # of a spread of 5
-    monkeypatch.setattr("consilience.methods.federated_pca.site._without_few_gaps", lambda x, n: x)
+    monkeypatch.setattr(
+        "consilience.completion.federated_pca.site._without_few_gaps", lambda x, n: x
+    )
     assert np.median(errors()) < 0.5 < with_rule
 
 
@@ -310,7 +312,7 @@ def test_a_made_up_mean_does_not_cut_squares(monkeypatch: pytest.MonkeyPatch) ->
             Federation.local({"s": table}, columns=Columns(features=tuple(table.columns)))
         )
         made_up = Centre(mean=relayed(np.full(3, centre), Disclosure.AGGREGATE))
-        monkeypatch.setattr("consilience.methods.mean_and_sd.Centre", lambda mean: made_up)
+        monkeypatch.setattr("consilience.protocol.mean_and_sd.Centre", lambda mean: made_up)
         replies = told(MeanAndSD(), federation)
         last = decode_message(replies[max(replies)].message)
         return np.asarray(last.squares.value)

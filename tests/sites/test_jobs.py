@@ -20,8 +20,8 @@ from consilience.engines import local
 from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, QuorumError, RunError
-from consilience.methods.mean_and_sd import MeanAndSD
-from consilience.methods.phases.opening import Heard
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.phases.opening import Heard
 from consilience.sites import home as home_module
 from consilience.sites.home import DiskHome, MemoryHome
 from consilience.sites.jobs import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DataError
-from consilience.methods.base import Columns, Preparation
+from consilience.protocol.method import Columns, Preparation
 from consilience.sites.loaded import Loaded
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.prepare import load_with_report

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from consilience.completion.federated_pca import FederatedPCA
 from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import DataError, ParameterError, StudyError
-from consilience.methods.base import Columns, Method, Preparation, SiteData
-from consilience.methods.federated_pca import FederatedPCA
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Columns, Method, Preparation, SiteData
 from consilience.sites.loaded import Loaded
 from consilience.sites.loaders import file_site, memory_site
 from consilience.sites.offer import propose

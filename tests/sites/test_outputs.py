@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import ProtocolError, RunError
-from consilience.methods.base import SiteData
+from consilience.protocol.method import SiteData
 from consilience.sites.home import MemoryHome
 from consilience.sites.outputs import PREDICTOR, ROWS, TABLE, SiteOutput, encode_outputs
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from consilience.exceptions import DataError, ParameterError, StudyError
-from consilience.methods.base import Columns, Preparation, SiteData
+from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites.encoding import feature_names
 from consilience.sites.loaded import Loaded
 from consilience.sites.loaders import load

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from consilience.engines.federation import Federation
-from consilience.methods.base import Columns, Preparation
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Columns, Preparation
 from consilience.sites import loaders
 from consilience.sites.loaded import Loaded
 from consilience.sites.loaders import file_site

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.methods.base import SiteData
+from consilience.protocol.method import SiteData
 from consilience.sites import outputs, quick_csv
 from consilience.sites.source import code_check, is_code
 

@@ -14,7 +14,7 @@ from consilience.engines.federation import Federation
 from consilience.engines.folder import watch
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, QuorumError, RunError
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
 from consilience.sites.home import DiskHome, MemoryHome, sole
 from consilience.sites.retention import DAY, old_runs, purge_old, purge_run
 from consilience.sites.site import PURGED, Site

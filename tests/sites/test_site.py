@@ -10,10 +10,10 @@ import pytest
 
 from consilience import __version__
 from consilience.exceptions import RunError, WireError
-from consilience.methods.base import Columns, Preparation, SiteData
-from consilience.methods.phases.opening import NAME as OPENING
-from consilience.methods.phases.opening import Open
-from consilience.methods.phases.standardise import Scale
+from consilience.protocol.method import Columns, Preparation, SiteData
+from consilience.protocol.phases.opening import NAME as OPENING
+from consilience.protocol.phases.opening import Open
+from consilience.protocol.phases.standardise import Scale
 from consilience.sites.home import DiskHome, MemoryHome
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site

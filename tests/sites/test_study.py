@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import StudyError
-from consilience.methods.base import Columns, Preparation
+from consilience.protocol.method import Columns, Preparation
 from consilience.sites.policy import Policy
 from consilience.sites.prepare import load_with_report
 from consilience.sites.reference import Reference

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from consilience.exceptions import ProtocolError, WireError
-from consilience.methods.phases.moments import Sums
+from consilience.protocol.phases.moments import Sums
 from consilience.testing.alterations import MUTATIONS
 from consilience.wire.codec import (
     MAX_DEPTH,

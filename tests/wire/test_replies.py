@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import WireError
-from consilience.methods.phases.align_ids import Hashed, HashRequest
+from consilience.protocol.phases.align_ids import Hashed, HashRequest
 from consilience.wire.codec import LARGEST, LONGEST, MOST, decode_reply, pack
 from consilience.wire.message import (
     Disclosure,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import RunError
-from consilience.methods.mean_and_sd import Sums, SumsRequest
+from consilience.protocol.mean_and_sd import Sums, SumsRequest
 from consilience.wire.disclosure import aggregate, count
 from consilience.wire.transcript import Transcript, describe_shape, read_transcript
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import ParameterError
-from consilience.methods.base import (
+from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
     Exchange,
@@ -35,7 +35,7 @@ from consilience.methods.base import (
     register,
     step,
 )
-from consilience.methods.result import Result
+from consilience.protocol.result import Result
 from consilience.wire.disclosure import Released, cell_counts
 from consilience.wire.message import Disclosure, message, sends
 

@@ -13,21 +13,21 @@ from scipy.stats import norm
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience.datasets.simulate_assisted import (  # noqa: E402
-    SplitColumns,
-    simulate_opposed,
-    simulate_setting,
-)
-from consilience.exceptions import ParameterError  # noqa: E402
-from consilience.numerics.glm import Family, family, fit  # noqa: E402
-from consilience.numerics.joint_glm import fit_jointly  # noqa: E402
-from consilience.numerics.joint_intervals import (  # noqa: E402
+from consilience.assisted.kernels.glm import Family, family, fit  # noqa: E402
+from consilience.assisted.kernels.joint_glm import fit_jointly  # noqa: E402
+from consilience.assisted.kernels.joint_intervals import (  # noqa: E402
     contraction,
     inflated,
     joint_intervals,
     local_errors,
     paper,
 )
+from consilience.datasets.simulate_assisted import (  # noqa: E402
+    SplitColumns,
+    simulate_opposed,
+    simulate_setting,
+)
+from consilience.exceptions import ParameterError  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.joint import train_jointly  # noqa: E402
 from replications.assisted_glm.study import (  # noqa: E402

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
+from consilience.assisted.kernels.glm import family, fit  # noqa: E402
 from consilience.datasets.simulate_assisted import SplitColumns, simulate_setting  # noqa: E402
-from consilience.numerics.glm import family, fit  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.baselines import (  # noqa: E402
     Parties,

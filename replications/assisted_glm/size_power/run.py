@@ -11,9 +11,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
+from consilience.assisted.kernels.assistance import draw_directions, sketch_test  # noqa: E402
+from consilience.assisted.kernels.glm import family  # noqa: E402
 from consilience.datasets.simulate_assisted import simulate_setting  # noqa: E402
-from consilience.numerics.assistance import draw_directions, sketch_test  # noqa: E402
-from consilience.numerics.glm import family  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.study import (  # noqa: E402
     Table,

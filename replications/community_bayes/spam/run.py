@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience.estimators.community_bayes import CommunityBayesClassifier  # noqa: E402
+from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.study import Table, mean, options, replicate  # noqa: E402
 from replications.community_bayes.study import (  # noqa: E402

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience.numerics.multinomial_mixture import MultinomialMixture  # noqa: E402
+from consilience.clustering.kernels.multinomial_mixture import MultinomialMixture  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.ensemble_clustering.coded_sites import (  # noqa: E402
     CodedSites,

@@ -20,9 +20,9 @@ from sklearn.metrics import adjusted_rand_score
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
+from consilience.clustering.protocol import EnsembleClustering  # noqa: E402
 from consilience.engines.federation import Federation  # noqa: E402
 from consilience.engines.study_run import method_of, read_site_files  # noqa: E402
-from consilience.methods.ensemble_clustering import EnsembleClustering  # noqa: E402
 from consilience.sites.study import Study  # noqa: E402
 from consilience.testing.fakes import members, with_fixed_secrets  # noqa: E402
 from tools.stale_results import table_hash  # noqa: E402

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from consilience import Columns, Federation, Policy, Preparation  # noqa: E402
+from consilience.clustering.protocol import EnsembleClustering  # noqa: E402
 from consilience.engines.local import LocalEngine  # noqa: E402
-from consilience.methods.ensemble_clustering import EnsembleClustering  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from consilience.sites.loaders import memory_site  # noqa: E402
 from consilience.sites.own_columns import SiteColumns  # noqa: E402

@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from consilience.datasets.simulate_latent_classes import LatentClasses  # noqa: E402
-from consilience.numerics.latent_class import (  # noqa: E402
+from consilience.latent_regression.kernels.latent_class import (  # noqa: E402
     agent_key,
     blocks_of,
     classes_of,
     totals_of,
 )
-from consilience.numerics.latent_class_sampling import sweep, table_counts  # noqa: E402
+from consilience.latent_regression.kernels.latent_class_sampling import sweep, table_counts  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.study import Table, mean, options, replicate  # noqa: E402
 from replications.latent_class_regression.study import design, parts, to_oracle  # noqa: E402

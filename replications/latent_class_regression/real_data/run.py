@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from consilience.engines.federation import Federation  # noqa: E402
-from consilience.estimators.latent_class_regressor import LatentClassRegressor  # noqa: E402
-from consilience.methods.base import Columns  # noqa: E402
-from consilience.methods.latent_class_regression import LatentClassRegression  # noqa: E402
+from consilience.latent_regression.estimators.latent_class_regressor import LatentClassRegressor  # noqa: E402
+from consilience.latent_regression.protocol import LatentClassRegression  # noqa: E402
+from consilience.protocol.method import Columns  # noqa: E402
 from consilience.sites.policy import Policy  # noqa: E402
 from examples.grouped_peers import entity_ridge, fit_mixed, pooled_ridge  # noqa: E402
 from replications.assisted_glm.study import Table, options  # noqa: E402

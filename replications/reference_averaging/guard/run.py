@@ -14,18 +14,18 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
+from consilience.averaging.estimators.pseudo_rows import Learner, separable  # noqa: E402
+from consilience.averaging.tall.reference_averaging import (  # noqa: E402
+    ReferenceAveragingClassifier,
+    ReferenceAveragingRegressor,
+)
 from consilience.datasets.simulate_reference import (  # noqa: E402
     simulate_curved_rows,
     simulate_split_rows,
     split_evenly,
 )
-from consilience.estimators.pseudo_rows import Learner, separable  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from consilience.numerics.reference_average import averaged  # noqa: E402
-from consilience.tall.reference_averaging import (  # noqa: E402
-    ReferenceAveragingClassifier,
-    ReferenceAveragingRegressor,
-)
 from replications.reference_averaging.study import (  # noqa: E402
     ADAPTIVE,
     FIXED,

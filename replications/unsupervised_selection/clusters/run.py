@@ -12,15 +12,15 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
+from consilience.completion.kernels.cluster_criteria import all_criteria  # noqa: E402
 from consilience.datasets.simulate_matrices import (  # noqa: E402
     ClusterDesign,
     simulate_clusters,
 )
-from consilience.estimators.entry_paths import KMeansPath, KPODPath  # noqa: E402
-from consilience.estimators.held_out_entries import held_out_errors  # noqa: E402
-from consilience.numerics.cluster_criteria import all_criteria  # noqa: E402
 from consilience.numerics.entries import Entries  # noqa: E402
 from consilience.numerics.entry_folds import entry_folds  # noqa: E402
+from consilience.numerics.entry_paths import KMeansPath, KPODPath  # noqa: E402
+from consilience.numerics.held_out_entries import held_out_errors  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.study import Table, mean, options, replicate, share  # noqa: E402
 

@@ -20,9 +20,9 @@ from consilience.datasets.simulate_matrices import (  # noqa: E402
     Noise,
     simulate_low_rank,
 )
-from consilience.estimators.held_out_entries import held_out_errors  # noqa: E402
 from consilience.numerics.entries import Entries  # noqa: E402
 from consilience.numerics.entry_folds import entry_folds  # noqa: E402
+from consilience.numerics.held_out_entries import held_out_errors  # noqa: E402
 from consilience.numerics.low_rank import LowRankFit  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from consilience.numerics.soft_impute import alpha_max, soft_path, unshrink  # noqa: E402

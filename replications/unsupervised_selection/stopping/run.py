@@ -18,10 +18,10 @@ from consilience.datasets.simulate_matrices import (  # noqa: E402
     Noise,
     simulate_low_rank,
 )
-from consilience.estimators.entry_paths import HardPath  # noqa: E402
-from consilience.estimators.held_out_entries import held_out_errors  # noqa: E402
 from consilience.numerics.entries import Entries  # noqa: E402
 from consilience.numerics.entry_folds import entry_folds  # noqa: E402
+from consilience.numerics.entry_paths import HardPath  # noqa: E402
+from consilience.numerics.held_out_entries import held_out_errors  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.study import Table, crossed, options, replicate  # noqa: E402
 from replications.unsupervised_selection.study import (  # noqa: E402

@@ -376,7 +376,7 @@ def demo_files(method: str) -> dict[str, str]:
     others = {about.last, *about.unused, *(column for _, column in about.roles)}
     columns = [name for name in next(iter(tables.values())).columns if name not in others]
     roles = [*about.roles, *([("target", about.last)] if about.target else [])]
-    from consilience.methods.base import get_method
+    from consilience.protocol.method import get_method
 
     used = chosen.method or method
     files = {

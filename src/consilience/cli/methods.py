@@ -12,7 +12,7 @@ import typer
 from consilience.cli import console
 
 if TYPE_CHECKING:
-    from consilience.methods.base import Method
+    from consilience.protocol.method import Method
 
 
 def methods(
@@ -24,7 +24,7 @@ def methods(
 
     Each method answers one question; NAME shows its parameters and what it discloses.
     """
-    from consilience.methods.base import all_methods, get_method
+    from consilience.protocol.method import all_methods, get_method
 
     if name is not None:
         _show(get_method(name))

@@ -22,7 +22,7 @@ from consilience.cli.runs import REPORT, RUNS, as_json
 if TYPE_CHECKING:
     from consilience.engines.base import Engine
     from consilience.engines.federation import Run
-    from consilience.methods.base import Method
+    from consilience.protocol.method import Method
     from consilience.sites.study import Study
 
 

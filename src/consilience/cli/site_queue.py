@@ -51,7 +51,7 @@ def preview(
 ) -> None:
     """Show what a waiting reply would tell: fields, classes, shapes, sizes, verdicts."""
     from consilience.cli.site import describe
-    from consilience.methods.base import get_method
+    from consilience.protocol.method import get_method
     from consilience.wire.codec import decode_message, plain_fields
     from consilience.wire.envelope import Reply
 

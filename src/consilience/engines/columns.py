@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from consilience.exceptions import StudyError
-from consilience.methods.base import Columns, Method
+from consilience.protocol.method import Columns, Method
 from consilience.sites.own_columns import SiteColumns
 from consilience.wire.partner_key import new_partner_key
 

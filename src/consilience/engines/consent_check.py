@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from consilience.exceptions import PrivacyError
-from consilience.methods.base import Method, SiteData
-from consilience.privacy.accounting import Budget
+from consilience.protocol.method import Method, SiteData
+from consilience.sites.accounting import Budget
 from consilience.sites.home import DiskHome
 from consilience.sites.policy import Policy
 from consilience.sites.study import SiteFile, Study

@@ -14,11 +14,11 @@ from typing import Any
 from consilience.engines.base import Arrival, Engine, Key
 from consilience.engines.rundir import RunStore
 from consilience.exceptions import ConsilienceError, ProtocolError, WireError
-from consilience.methods.base import Absent, Ask, CoordinatorContext, Method, Refused, Replies
-from consilience.methods.phases import opening
-from consilience.methods.phases.prepare import exchange, steps_of
-from consilience.methods.result import Result
 from consilience.numerics.parallel import one_thread
+from consilience.protocol.method import Absent, Ask, CoordinatorContext, Method, Refused, Replies
+from consilience.protocol.phases import opening
+from consilience.protocol.phases.prepare import exchange, steps_of
+from consilience.protocol.result import Result
 from consilience.sites.encoding import feature_names
 from consilience.wire.codec import decode_message, decode_reply, digest, encode_message
 from consilience.wire.envelope import Reply, Request

@@ -20,16 +20,16 @@ from consilience.engines.driver import Driver, OnEvent
 from consilience.engines.local import LocalEngine
 from consilience.engines.rundir import RunInfo, RunStore
 from consilience.exceptions import ParameterError, RunError, StudyError
-from consilience.methods.base import (
+from consilience.numerics.random import stream
+from consilience.protocol.method import (
     Columns,
     CoordinatorContext,
     Method,
     Preparation,
     get_method,
 )
-from consilience.methods.phases.prepare import check_missing
-from consilience.methods.result import Result
-from consilience.numerics.random import stream
+from consilience.protocol.phases.prepare import check_missing
+from consilience.protocol.result import Result
 from consilience.sites.outputs import SiteOutput
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from consilience.exceptions import RunError, WireError
-from consilience.methods.base import method_names
+from consilience.protocol.method import method_names
 from consilience.sites.home import DiskHome
 from consilience.sites.site import Site
 

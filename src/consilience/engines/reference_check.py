@@ -11,9 +11,9 @@ import secrets
 import numpy as np
 
 from consilience.exceptions import PrivacyError
-from consilience.methods.base import SiteData
+from consilience.numerics.own_rows import compare_rows, row_digests
 from consilience.numerics.reference_average import ReferenceFacts, reference_facts
-from consilience.privacy.own_rows import compare_rows, row_digests
+from consilience.protocol.method import SiteData
 from consilience.sites.policy import Policy
 from consilience.sites.reference import ReferenceRows
 

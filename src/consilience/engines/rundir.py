@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from consilience.exceptions import ConsilienceError, RunError
-from consilience.methods.result import Result
+from consilience.protocol.result import Result
 from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
 from consilience.wire.journal import Journal
 from consilience.wire.states import StateFile

@@ -22,7 +22,7 @@ from consilience.exceptions import (
     StudyError,
     WireError,
 )
-from consilience.methods.phases import opening
+from consilience.protocol.phases import opening
 from consilience.sites.home import check_run_id
 from consilience.sites.site import Site
 from consilience.wire.codec import decode_message

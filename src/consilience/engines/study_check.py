@@ -17,8 +17,8 @@ from consilience.exceptions import (
     PrivacyError,
     StudyError,
 )
-from consilience.methods.base import Columns, Method, SiteData
-from consilience.methods.phases.align_ids import MIN_MATCHED
+from consilience.protocol.method import Columns, Method, SiteData
+from consilience.protocol.phases.align_ids import MIN_MATCHED
 from consilience.sites.home import DiskHome
 from consilience.sites.loaded import Report
 from consilience.sites.loaders import offered_columns

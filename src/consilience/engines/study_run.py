@@ -14,8 +14,8 @@ from consilience.engines.columns import check_number, check_partition
 from consilience.engines.local import LocalEngine
 from consilience.engines.signed import IN_STUDY
 from consilience.exceptions import ConsilienceError, RunError, StudyError
-from consilience.methods.base import Method, get_method
-from consilience.methods.phases.prepare import check_missing
+from consilience.protocol.method import Method, get_method
+from consilience.protocol.phases.prepare import check_missing
 from consilience.sites.loaders import file_site
 from consilience.sites.reference import read_reference
 from consilience.sites.study import SiteFile, Study

@@ -1,115 +1,73 @@
 """Reports and figures: read results and transcripts, run nothing.
 
 ``write`` makes one self-contained HTML file of a run; each ``plot_*`` makes one figure of a result.
+The names are listed here and load on use: most figures stand in the wings, which import this room.
 """
 
 from __future__ import annotations
 
-from consilience.report.figures import (
-    plot_class_profiles,
-    plot_class_shares,
-    plot_disclosure,
-    plot_eigenvalues,
-    plot_stability,
-    plot_target_by_class,
-    plot_votes,
-    plot_weights,
-)
-from consilience.report.figures_assisted import (
-    plot_assistance_power,
-    plot_assistance_tests,
-    plot_assisted_calibration,
-    plot_assisted_coefficients,
-    plot_assisted_rounds,
-)
-from consilience.report.figures_latent import plot_latent_coefficients, plot_latent_traces
-from consilience.report.figures_latent_sites import (
-    plot_latent_held_out,
-    plot_latent_members,
-    plot_latent_releases,
-)
-from consilience.report.figures_meta import (
-    plot_dissimilarity,
-    plot_merges,
-    plot_pairwise_tests,
-    plot_together,
-)
-from consilience.report.figures_meta_gain import (
-    plot_detectable,
-    plot_gain,
-    plot_held_out_loss,
-    plot_spectrum,
-)
-from consilience.report.figures_reference import (
-    plot_reference_comparison,
-    plot_reference_contributions,
-    plot_reference_influence,
-    plot_reference_penalties,
-    plot_reference_probes,
-    plot_reference_rounds,
-)
-from consilience.report.figures_selection import (
-    plot_entry_curve,
-    plot_leave_one_out,
-    plot_loadings,
-    plot_singular_values,
-)
-from consilience.report.figures_sequences import (
-    plot_item_profiles,
-    plot_sequence_index,
-    plot_site_differences,
-    plot_state_distribution,
-    plot_transitions,
-)
-from consilience.report.figures_wide import plot_dendrogram, plot_interactions
-from consilience.report.figures_wide_choice import plot_candidates, plot_contributions
-from consilience.report.html import write
+import importlib
+from typing import Any
 
-__all__ = [
-    "plot_assistance_power",
-    "plot_assistance_tests",
-    "plot_assisted_calibration",
-    "plot_assisted_coefficients",
-    "plot_assisted_rounds",
-    "plot_candidates",
-    "plot_class_profiles",
-    "plot_class_shares",
-    "plot_contributions",
-    "plot_dendrogram",
-    "plot_detectable",
-    "plot_disclosure",
-    "plot_dissimilarity",
-    "plot_eigenvalues",
-    "plot_entry_curve",
-    "plot_gain",
-    "plot_held_out_loss",
-    "plot_interactions",
-    "plot_item_profiles",
-    "plot_latent_coefficients",
-    "plot_latent_held_out",
-    "plot_latent_members",
-    "plot_latent_releases",
-    "plot_latent_traces",
-    "plot_leave_one_out",
-    "plot_loadings",
-    "plot_merges",
-    "plot_pairwise_tests",
-    "plot_reference_comparison",
-    "plot_reference_contributions",
-    "plot_reference_influence",
-    "plot_reference_penalties",
-    "plot_reference_probes",
-    "plot_reference_rounds",
-    "plot_sequence_index",
-    "plot_singular_values",
-    "plot_site_differences",
-    "plot_spectrum",
-    "plot_stability",
-    "plot_state_distribution",
-    "plot_target_by_class",
-    "plot_together",
-    "plot_transitions",
-    "plot_votes",
-    "plot_weights",
-    "write",
-]
+_PUBLIC: dict[str, str] = {
+    "plot_assistance_power": "consilience.assisted.report.figures_assisted",
+    "plot_assistance_tests": "consilience.assisted.report.figures_assisted",
+    "plot_assisted_calibration": "consilience.assisted.report.figures_assisted",
+    "plot_assisted_coefficients": "consilience.assisted.report.figures_assisted",
+    "plot_assisted_rounds": "consilience.assisted.report.figures_assisted",
+    "plot_candidates": "consilience.report.figures_wide_choice",
+    "plot_class_profiles": "consilience.report.figures",
+    "plot_class_shares": "consilience.report.figures",
+    "plot_contributions": "consilience.report.figures_wide_choice",
+    "plot_dendrogram": "consilience.discriminant.report.figures_wide",
+    "plot_detectable": "consilience.collaborators.report.figures_meta_gain",
+    "plot_disclosure": "consilience.report.figures",
+    "plot_dissimilarity": "consilience.collaborators.report.figures_meta",
+    "plot_eigenvalues": "consilience.report.figures",
+    "plot_entry_curve": "consilience.report.figures_selection",
+    "plot_gain": "consilience.collaborators.report.figures_meta_gain",
+    "plot_held_out_loss": "consilience.collaborators.report.figures_meta_gain",
+    "plot_interactions": "consilience.discriminant.report.figures_wide",
+    "plot_item_profiles": "consilience.clustering.report.figures_sequences",
+    "plot_latent_coefficients": "consilience.report.figures_latent",
+    "plot_latent_held_out": "consilience.latent_regression.report.figures_latent_sites",
+    "plot_latent_members": "consilience.latent_regression.report.figures_latent_sites",
+    "plot_latent_releases": "consilience.latent_regression.report.figures_latent_sites",
+    "plot_latent_traces": "consilience.report.figures_latent",
+    "plot_leave_one_out": "consilience.report.figures_selection",
+    "plot_loadings": "consilience.report.figures_selection",
+    "plot_merges": "consilience.collaborators.report.figures_meta",
+    "plot_pairwise_tests": "consilience.collaborators.report.figures_meta",
+    "plot_reference_comparison": "consilience.averaging.report.figures_reference",
+    "plot_reference_contributions": "consilience.averaging.report.figures_reference",
+    "plot_reference_influence": "consilience.averaging.report.figures_reference",
+    "plot_reference_penalties": "consilience.averaging.report.figures_reference",
+    "plot_reference_probes": "consilience.averaging.report.figures_reference",
+    "plot_reference_rounds": "consilience.averaging.report.figures_reference",
+    "plot_sequence_index": "consilience.clustering.report.figures_sequences",
+    "plot_singular_values": "consilience.report.figures_selection",
+    "plot_site_differences": "consilience.clustering.report.figures_sequences",
+    "plot_spectrum": "consilience.collaborators.report.figures_meta_gain",
+    "plot_stability": "consilience.report.figures",
+    "plot_state_distribution": "consilience.clustering.report.figures_sequences",
+    "plot_target_by_class": "consilience.report.figures",
+    "plot_together": "consilience.collaborators.report.figures_meta",
+    "plot_transitions": "consilience.clustering.report.figures_sequences",
+    "plot_votes": "consilience.report.figures",
+    "plot_weights": "consilience.report.figures",
+    "write": "consilience.report.html",
+}
+
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'consilience.report' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from consilience.engines.federation import Run
-from consilience.methods.base import Method, Step
-from consilience.methods.phases.prepare import steps_of
+from consilience.protocol.method import Method, Step
+from consilience.protocol.phases.prepare import steps_of
 from consilience.report import figures
 from consilience.report.sections import (
     DASH,
@@ -127,7 +128,7 @@ def phases(run: Run, method: type[Method]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (module.rpartition(".")[2], inspect.cleandoc(sys.modules[module].__doc__ or ""))
         for module in modules
-        if module.startswith("consilience.methods.phases.")
+        if re.match(r"consilience\.\w+\.phases\.", module)
     )
 
 

@@ -1,7 +1,8 @@
 """The five sections of a report: generic, with slots that a method's own module may fill.
 
-A method whose report says more than its summary and table has a module ``methods/<name>.py`` with a
-subclass of `MethodReport`, called ``REPORT``; every other method gets `MethodReport` itself.
+A method whose report says more than its summary and table has a module of its name in the folder
+``report`` of its wing, with a subclass of `MethodReport`, called ``REPORT``; every other
+method gets `MethodReport` itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from matplotlib.figure import Figure
 
 import consilience
 from consilience.engines.federation import Run
-from consilience.methods.base import Method, get_method
+from consilience.protocol import BUILT_IN
+from consilience.protocol.method import Method, get_method
 from consilience.report.drawing import short
 
 Tone = Literal["plain", "good", "caution"]
@@ -109,7 +111,11 @@ class MethodReport:
 
 def report_of(method: str) -> MethodReport:
     """Return what a method says in its report; the generic words where it has no module."""
-    name = f"consilience.report.methods.{re.sub(r'[^a-z0-9]', '_', method)}"
+    if method not in BUILT_IN:
+        return MethodReport()
+    wing = BUILT_IN[method].split(".")[1]
+    room = "consilience.report" if wing == "protocol" else f"consilience.{wing}.report"
+    name = f"{room}.{re.sub(r'[^a-z0-9]', '_', method)}"
     if importlib.util.find_spec(name) is None:
         return MethodReport()
     found: MethodReport = importlib.import_module(name).REPORT()

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from consilience.exceptions import BudgetError, DisclosureError
-from consilience.methods.base import Method, SiteData
-from consilience.methods.phases.opening import Open
-from consilience.privacy.accounting import Budget
+from consilience.protocol.method import Method, SiteData
+from consilience.protocol.phases.opening import Open
+from consilience.sites.accounting import Budget
 from consilience.sites.computing import step_of
 from consilience.sites.encoding import encodings
 from consilience.sites.home import Home

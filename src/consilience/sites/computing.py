@@ -24,15 +24,15 @@ from consilience.exceptions import (
     WireError,
     shortened,
 )
-from consilience.methods.base import SiteData, Step, get_method
-from consilience.methods.phases import opening
-from consilience.methods.phases.prepare import steps_of
 from consilience.numerics.parallel import one_thread
 from consilience.numerics.random import stream
-from consilience.privacy.revealed_rank import RevealedRank, rank_of
+from consilience.protocol.method import SiteData, Step, get_method
+from consilience.protocol.phases import opening
+from consilience.protocol.phases.prepare import steps_of
 from consilience.sites import gate, outputs
 from consilience.sites.home import Record
 from consilience.sites.policy import Policy
+from consilience.sites.revealed_rank import RevealedRank, rank_of
 from consilience.wire.codec import decode_message, digest, pack_parts
 from consilience.wire.disclosure import Limits, Released
 from consilience.wire.envelope import Reply, Request
@@ -45,7 +45,7 @@ KEYS = "_keys"
 
 @dataclass
 class StepContext:
-    """What a step may use (see `methods.base.SiteContext`)."""
+    """What a step may use (see `protocol.method.SiteContext`)."""
 
     site: str
     rng: np.random.Generator

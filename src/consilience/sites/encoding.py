@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import StudyError
-from consilience.methods.base import Columns, Preparation
+from consilience.protocol.method import Columns, Preparation
 from consilience.sites.source import is_number, plain_text
 from consilience.wire.moment_facts import Coded
 

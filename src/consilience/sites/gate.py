@@ -51,8 +51,8 @@ from typing import Any
 import numpy as np
 
 from consilience.exceptions import DisclosureError, ProtocolError, WireError
-from consilience.privacy.revealed_rank import RevealedRank, rank_of
 from consilience.sites.policy import Policy
+from consilience.sites.revealed_rank import RevealedRank, rank_of
 from consilience.wire.codec import encode_message
 from consilience.wire.disclosure import (
     Evidence,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from consilience.exceptions import DamageError, ParameterError
-from consilience.methods.phases.opening import Heard
+from consilience.protocol.phases.opening import Heard
 from consilience.sites.home import Record, check_run_id, is_run_id
 from consilience.wire.codec import decode_message, plain_fields
 from consilience.wire.envelope import Reply

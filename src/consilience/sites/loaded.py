@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.methods.base import SiteData
+from consilience.protocol.method import SiteData
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, Literal, cast
 
 from consilience.exceptions import StudyError
-from consilience.methods.base import Columns, Preparation, SiteData
+from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites.home import DiskHome
 from consilience.sites.jobs import Hold
 from consilience.sites.loaded import AllRows, Everyone, Loaded

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.exceptions import ProtocolError, RunError, WireError
-from consilience.methods.base import SiteData, get_method
+from consilience.protocol.method import SiteData, get_method
 from consilience.sites import quick_csv
 from consilience.sites.home import Home
 from consilience.wire.codec import pack, unpack

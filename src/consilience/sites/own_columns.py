@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from consilience.exceptions import DataError, ParameterError, StudyError
-from consilience.methods.base import Columns, Preparation
+from consilience.protocol.method import Columns, Preparation
 from consilience.sites.encoding import match
 from consilience.sites.source import is_number, plain_text
 

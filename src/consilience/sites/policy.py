@@ -13,7 +13,7 @@ from consilience.wire.disclosure import Limits
 from consilience.wire.message import Disclosure
 
 if TYPE_CHECKING:
-    from consilience.methods.base import Method, Preparation
+    from consilience.protocol.method import Method, Preparation
 
 Preset = Literal["strict", "consortium", "simulation"]
 

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, StudyError
-from consilience.methods.base import Columns, Preparation, SiteData
+from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites import encoding
 from consilience.sites.loaded import (
     Coding,

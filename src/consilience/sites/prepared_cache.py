@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from consilience.exceptions import RunError, WireError
-from consilience.methods.base import Columns, Preparation, SiteData
+from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites.loaded import ColumnReport, Loaded, Report
 from consilience.sites.policy import Policy
 from consilience.sites.source import source_path

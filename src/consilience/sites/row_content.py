@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError
-from consilience.privacy.row_history import mixed
+from consilience.sites.row_history import mixed
 from consilience.sites.source import Table, is_number
 
 Content = NDArray[np.uint64]

@@ -1,4 +1,4 @@
-"""Which rows a run uses, so that it differs from no earlier run by few (`privacy.row_history`).
+"""Which rows a run uses, so that it differs from no earlier run by few (`sites.row_history`).
 
 The rows of all releases on a data set are kept in the home, for ever and whichever run they belong
 to; so is which rows a run uses, so that the same ones are read again after a restart.
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError
-from consilience.methods.base import Method, SiteData
-from consilience.methods.phases.holdout import parts_of_table
-from consilience.privacy.row_history import UNSEEN, Atoms, RowHistory, row_keys
+from consilience.protocol.method import Method, SiteData
+from consilience.protocol.phases.holdout import parts_of_table
 from consilience.sites.home import Home
 from consilience.sites.loaded import AllRows, Everyone
 from consilience.sites.policy import Policy
 from consilience.sites.row_differences import TOO_ALIKE, View, failing
+from consilience.sites.row_history import UNSEEN, Atoms, RowHistory, row_keys
 from consilience.wire.codec import digest
 from consilience.wire.moment_facts import Coded, coded_within
 

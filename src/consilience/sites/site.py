@@ -36,11 +36,10 @@ from consilience.exceptions import (
     RunError,
     WireError,
 )
-from consilience.methods.base import Method, SiteData, Step, get_method
-from consilience.methods.phases import agree_levels, opening
-from consilience.methods.phases.prepare import check_missing
 from consilience.numerics.parallel import one_thread
-from consilience.privacy.revealed_rank import RevealedRank
+from consilience.protocol.method import Method, SiteData, Step, get_method
+from consilience.protocol.phases import agree_levels, opening
+from consilience.protocol.phases.prepare import check_missing
 from consilience.sites import charging, outputs
 from consilience.sites.computing import Outcome, Work, compute, refused, step_of
 from consilience.sites.home import Home, MemoryHome, Record, check_run_id
@@ -59,6 +58,7 @@ from consilience.sites.jobs import (
 )
 from consilience.sites.loaded import AllRows, Loaded
 from consilience.sites.policy import Policy
+from consilience.sites.revealed_rank import RevealedRank
 from consilience.sites.row_guard import RowGuard
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Reply, Request
@@ -616,7 +616,7 @@ _NO_ROWS = SiteData(np.empty((0, 0)), (), np.empty(0, dtype=np.int64))
 
 
 def _house_steps() -> tuple[Step, ...]:
-    from consilience.methods.phases.prepare import HOUSE_STEPS
+    from consilience.protocol.phases.prepare import HOUSE_STEPS
 
     return HOUSE_STEPS
 

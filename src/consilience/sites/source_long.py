@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, StudyError
-from consilience.methods.base import Columns
+from consilience.protocol.method import Columns
 from consilience.sites.encoding import match
 from consilience.sites.own_columns import EVERY, LongColumns, SiteColumns
 from consilience.sites.source import Table, is_number, row_list

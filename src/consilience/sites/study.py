@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from consilience.exceptions import ConsilienceError, DataError, StudyError
-from consilience.methods.base import Columns, Preparation
+from consilience.protocol.method import Columns, Preparation
 from consilience.sites.encoding import feature_names
 from consilience.sites.jobs import Hold
 from consilience.sites.own_columns import SiteColumns

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from consilience.engines.federation import Federation, Run
 from consilience.exceptions import ConsilienceError, QuorumError
-from consilience.methods.base import Method, SiteData
-from consilience.methods.phases import opening
+from consilience.protocol.method import Method, SiteData
+from consilience.protocol.phases import opening
 from consilience.sites.jobs import Held
 from consilience.sites.site import Site
 from consilience.testing.alterations import MUTATIONS, every_field, leaves_room

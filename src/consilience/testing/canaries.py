@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.engines.federation import Federation, Run
-from consilience.methods.base import Method, SiteData
+from consilience.protocol.method import Method, SiteData
 from consilience.testing.fakes import scripted
 
 SEED = 20240604

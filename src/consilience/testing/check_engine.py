@@ -20,8 +20,8 @@ import numpy as np
 from consilience.engines.base import Arrival, Engine, Key
 from consilience.engines.federation import Federation, Run
 from consilience.exceptions import QuorumError
-from consilience.methods.base import Columns, Method, Preparation
-from consilience.methods.mean_and_sd import MeanAndSD
+from consilience.protocol.mean_and_sd import MeanAndSD
+from consilience.protocol.method import Columns, Method, Preparation
 from consilience.sites.site import Site
 from consilience.testing import expect
 from consilience.testing.fakes import (

@@ -20,8 +20,8 @@ import numpy as np
 from consilience.engines.federation import Federation, Run
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import QuorumError, WireError
-from consilience.methods.base import Method, SiteData
-from consilience.methods.phases.prepare import steps_of
+from consilience.protocol.method import Method, SiteData
+from consilience.protocol.phases.prepare import steps_of
 from consilience.testing import attacks, expect
 from consilience.testing.fakes import Action, Factory, members, rows_of, scripted
 from consilience.testing.outcome import Attack

@@ -19,7 +19,8 @@ from consilience.engines.base import Arrival, Key
 from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ParameterError, RunError, StudyError
-from consilience.methods.base import (
+from consilience.parameters import plain
+from consilience.protocol.method import (
     Ask,
     Columns,
     CoordinatorContext,
@@ -32,8 +33,7 @@ from consilience.methods.base import (
     register,
     step,
 )
-from consilience.methods.result import Result
-from consilience.parameters import plain
+from consilience.protocol.result import Result
 from consilience.sites.computing import Work
 from consilience.sites.home import MemoryHome
 from consilience.sites.loaded import Loaded

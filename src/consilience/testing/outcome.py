@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from consilience.methods.base import Method
+from consilience.protocol.method import Method
 from consilience.testing.fakes import Factory
 
 

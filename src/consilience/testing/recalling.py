@@ -18,7 +18,7 @@ from consilience.engines.base import Key
 from consilience.engines.federation import Federation, Run
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError
-from consilience.methods.base import Method
+from consilience.protocol.method import Method
 from consilience.sites.home import Home
 from consilience.sites.site import Site
 from consilience.testing.alterations import altered_values

@@ -14,8 +14,8 @@ from typing import Any
 
 from consilience.engines.base import Arrival, Key
 from consilience.engines.federation import Federation, Run
-from consilience.methods.base import Method
-from consilience.methods.phases import opening
+from consilience.protocol.method import Method
+from consilience.protocol.phases import opening
 from consilience.sites.home import Home, MemoryHome
 from consilience.sites.site import Site
 from consilience.testing import expect

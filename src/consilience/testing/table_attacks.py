@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from consilience.engines.federation import Federation
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError
-from consilience.methods.base import Columns, Method, SiteData
+from consilience.protocol.method import Columns, Method, SiteData
 from consilience.sites import computing
 from consilience.sites.loaded import Loaded
 from consilience.sites.loaders import memory_site

@@ -615,7 +615,7 @@ def hashed_ids(hashes: NDArray[np.uint8]) -> Released:
 
 
 class Mechanism(Protocol):
-    """A randomised mechanism with a stated price (see ``consilience.privacy``)."""
+    """A randomised mechanism with a stated price, such as noise by OpenDP."""
 
     name: str
     epsilon: float

@@ -15,7 +15,7 @@ skops       ``data``, bytes of an archive (:mod:`.archive`), and ``columns`` p: 
 A classifier has ``classes`` beside them: the positions of its columns among the declared levels.
 Linear and tree forms hold nothing that can be executed, and nothing that prediction does not need.
 Encoding is for a site's own models. Of a foreign model only :func:`check` runs in a process that
-matters: an archive is opened in a bounded child (``consilience.estimators.foreign_models``).
+matters: an archive is opened in a bounded child (``consilience.learners.foreign_models``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,431 @@
+"""A GLM on the columns of several parties, trained by exchanged linear predictors, with intervals.
+
+======================================  ==================================================
+coordinator                             site
+======================================  ==================================================
+prepare (phases opening, align_ids)
+for each partner
+share: ShareRequest                 ->  initiator
+                                    <-  Shared: response (n)               PER_RECORD,
+                                        for the partner's eyes; NaN where held out
+  or share_masked                   <-  MaskedShared: flipped response     NOISED
+receive: ReceiveRequest             ->  partner; Received: rank            PUBLIC
+in rounds, each partner in turn
+turn: TurnRequest                   ->  initiator: takes the contribution into the span,
+  owner, contribution (n)               refits, for the next partner's eyes:
+                                    <-  Turned: own part (n)               PER_RECORD
+                                        others' part (n), weights          PER_RECORD, MODEL
+                                        deviance, change                   MODEL
+contribute: ContributeRequest       ->  partner: full local fit with that as an offset,
+  own, others, weights                  for the initiator's eyes:
+                                    <-  Contributed: X_b d (n)             PER_RECORD
+in the end, for each partner
+settle, finish                      ->  partner: where its coefficients stand
+                                    <-  Finished: the directions left (n, r - k), if its
+                                        policy lets all be known           PER_RECORD
+where a policy keeps directions back, a few times for each partner
+aim: AimRequest                     ->  initiator: the targets' solutions so far, for the
+                                        partner's eyes
+                                    <-  Aimed: own part (n, m)             PER_RECORD
+refine: RefineRequest               ->  partner, for the initiator's eyes:
+                                    <-  Refined: X_b d (n, k)              PER_RECORD
+                                        what is still hidden (m)           MODEL
+conclude: ConcludeRequest           ->  initiator: comparison, intervals, predictions
+                                    <-  Concluded: own coefficients, fit   MODEL
+                                        calibration                        AGGREGATE
+tell, record                        ->  partner keeps its own coefficients and errors
+a run that follows one predicts new people
+part: PartRequest                   ->  partner: X_b along known directions (n, k)
+predict: PredictRequest             ->  initiator keeps predictions and limits
+======================================  ==================================================
+
+Source: Zhang, Yang and Ding, *Additive-effect assisted learning* (2025), stage 2 (algorithm 2).
+Departures: ``acceleration="span"`` refits on all messages so far (``assisted.kernels.joint_glm``),
+where the source alternates; a partner sees its own weights only; a masked response is fitted by the
+link ``q + (1 - 2q) expit(eta)``, where the source fits a plain logit (``masking="as_printed"``);
+intervals come from the sandwich of the joint design, which one block of further directions
+completes, where the source's local ones do not cover (``interval="paper"``); held-out rows compare
+the models, and join the fit where all directions are known, without a further message.
+
+Absence: every site is needed in every round; a run with a directory is resumed, and no result is
+given of a training that did not end. Leakage: a partner knows the response of the training rows, or
+a masked one, case weights if there are any, and for each message one combination of the initiator's
+columns and one of the other partners' columns together; the initiator one combination of a
+partner's columns for each message. Each party's ledger counts them over all runs. After as many as
+there are independent columns, all of the columns' span is known. The coordinator knows how
+deviances fall, the initiator's coefficients with standard errors, how well the models fit and
+predict, calibration where groups are large enough, numbers of rows and of intervals, and keyed
+hashes of the ids, of which all sites know the common ones; a third party sees neither a response
+nor a linear predictor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from consilience.assisted.glm import conclusion, prediction, refining, training
+from consilience.assisted.glm.closing import (
+    ConcludeRequest,
+    PartRequest,
+    PredictRequest,
+    RecordRequest,
+    TellRequest,
+)
+from consilience.assisted.glm.messages import (
+    AimRequest,
+    ContributeRequest,
+    FinishRequest,
+    MaskedReceiveRequest,
+    ReceiveRequest,
+    RefineRequest,
+    Settings,
+    SettleRequest,
+    ShareRequest,
+    TurnRequest,
+)
+from consilience.assisted.glm.outcome import Course, fitted_result, predicted_result
+from consilience.assisted.glm.parameters import check_parameters
+from consilience.assisted.glm.predictor import AssistedPredictor
+from consilience.assisted.glm.result import AssistedGLMResult
+from consilience.exceptions import ParameterError
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    Replies,
+    Step,
+    register,
+)
+from consilience.protocol.phases.holdout import say_share
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+from consilience.wire.sealing import senders
+
+REFINEMENTS = 3
+"""Exchanges for standard errors where not all directions are known."""
+Turns = Generator[Ask, Replies, Any]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class AssistedGLM(Method):
+    """Fit one GLM on the initiator's and the partners' columns.
+
+    Parameters
+    ----------
+    family : {"binomial", "normal", "poisson", "log-cosh", "pseudo-huber", "gamma", "tweedie"}
+    response : {"share", "masked"}
+        What partners get: the response as it is, or (0 and 1 only) with flips. There is no default:
+        whoever owns the response decides.
+    flip : float
+        Probability of a flip; epsilon is ``log((1 - flip) / flip)``.
+    masking : {"link", "as_printed"}
+        How a masked response is fitted.
+    acceleration : {"span", "anderson", "none"}
+    alpha, l1_ratio : float
+        Penalty of every party's coefficients: ridge at `l1_ratio` 0, lasso at 1.
+    n_rounds : int
+        Most turns of each partner.
+    tol : float
+        Relative change of the linear predictor in a round at which the training ends.
+    holdout : float
+        Share of the rows kept out of the training, to compare with the initiator's own model;
+        protected sites hold out one or two fifths, or nothing.
+    interval : {"joint", "inflated", "paper", "none"}
+        "joint" needs partners whose policy lets all directions be known. "inflated" needs
+        ``acceleration="none"``, one partner and at least 5 rounds; "paper" does not cover in
+        general. Both need variances of the partner's rows, which tell all of its directions: its
+        policy must let all be known.
+    level : float
+        Of the intervals.
+    power : float
+        Of the variance function, for "tweedie".
+    """
+
+    family: str = "binomial"
+    response: Literal["share", "masked", ""] = ""
+    flip: float = 0.1
+    masking: Literal["link", "as_printed"] = "link"
+    acceleration: Literal["span", "anderson", "none"] = "span"
+    alpha: float = 0.0
+    l1_ratio: float = 0.0
+    n_rounds: int = 30
+    tol: float = 1e-6
+    holdout: float = 0.2
+    interval: Literal["joint", "inflated", "paper", "none"] = "joint"
+    level: float = 0.95
+    power: float = 1.5
+
+    name: ClassVar[str] = "assisted-glm"
+    version: ClassVar[int] = 2
+    title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
+    partition: ClassVar[Literal["rows", "columns"]] = "columns"
+    steps: ClassVar[tuple[Step, ...]] = (
+        training.share,
+        training.share_masked,
+        training.receive,
+        training.receive_masked,
+        training.turn,
+        training.contribute,
+        training.settle,
+        training.finish,
+        refining.aim,
+        refining.refine,
+        conclusion.conclude,
+        conclusion.tell,
+        conclusion.record,
+        prediction.part,
+        prediction.predict,
+    )
+    absence: ClassVar[str] = (
+        "Every site is needed in every round; a run with a directory can be resumed."
+    )
+    tolerates: ClassVar[dict[str, Literal["quorum", "all", "any"]]] = {
+        "share": "all",
+        "share_masked": "all",
+        "receive": "all",
+        "receive_masked": "all",
+        "turn": "all",
+        "contribute": "all",
+        "settle": "all",
+        "finish": "all",
+        "aim": "all",
+        "refine": "all",
+        "conclude": "all",
+        "tell": "all",
+        "record": "all",
+        "part": "all",
+        "predict": "all",
+    }
+    settles: ClassVar[frozenset[str]] = frozenset(("acceleration",))
+    leakage: ClassVar[str] = (
+        "Partners know the response, or a masked one, case weights if there are any, and along "
+        "one direction for each message the columns of the initiator, and of the other partners "
+        "together; the initiator knows those of each partner likewise. The coordinator knows how "
+        "deviances fall, the initiator's coefficients with standard errors, how well the models "
+        "fit and predict, calibration where groups are large enough, and numbers of rows and of "
+        "intervals; and keyed hashes of the ids, of which all sites know the common ones."
+    )
+    Result: ClassVar[type[AssistedGLMResult]] = AssistedGLMResult
+    predictor: ClassVar[Any] = AssistedPredictor
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        check_parameters(self)
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that the owner of the response decided about it; raise `ParameterError`."""
+        if ctx.follows is None and not self.response:
+            raise ParameterError(
+                "a partner needs the response to fit its columns: set response = 'share' to give "
+                "it, or 'masked' to give one of 0 and 1 with flips"
+            )
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Train, conclude; or predict with what an earlier run left."""
+        if ctx.follows is not None:
+            return (yield from self._predict(ctx))
+        s = self._settings(ctx)
+        text = s.to_json()
+        say_share(ctx, s.holdout)
+        course = Course(s)
+        yield from self._share(ctx, s, text, course)
+        yield from self._train(ctx, s, text, course)
+        rest = []
+        for partner in s.partners:
+            settled = yield from one(
+                ctx, "settle", SettleRequest(settings=text, partner=partner), ctx.initiator
+            )
+            request = FinishRequest(settings=text, place=settled.place)
+            answer = yield from one(ctx, "finish", request, partner, rank=course.rank(partner))
+            rest.append(answer)
+            course.known(partner, rest[-1].known)
+        complete = all(r.complete for r in rest)
+        left: tuple[Any, ...] = ()
+        if self.interval == "joint" and not self.alpha and not complete:
+            left = yield from self._refine(ctx, s, text, course)
+        request_ = ConcludeRequest(
+            settings=text,
+            rest=relayed(tuple(r.rest.value for r in rest), Disclosure.PER_RECORD),
+            variances=relayed(tuple(r.variances.value for r in rest), Disclosure.PER_RECORD),
+            left=relayed(left, Disclosure.MODEL),
+            hidden=sum(r - k for site, (k, r) in course.revealed.items() if site in s.partners),
+            complete=complete,
+        )
+        concluded = yield from one(ctx, "conclude", request_, ctx.initiator)
+        for partner in s.partners:
+            told = yield from one(
+                ctx, "tell", TellRequest(settings=text, partner=partner), ctx.initiator
+            )
+            yield from one(ctx, "record", RecordRequest(settings=text, place=told.place), partner)
+        return fitted_result(ctx, self, s, course, concluded, complete)
+
+    # ------------------------------------------------------------------ parts of the exchange
+
+    def _settings(self, ctx: CoordinatorContext) -> Settings:
+        return Settings(
+            family=self.family,
+            power=float(self.power),
+            response=self.response,
+            flip=float(self.flip),
+            masking=self.masking,
+            acceleration="anderson"
+            if self.alpha and self.l1_ratio and self.acceleration == "span"
+            else self.acceleration,
+            alpha=float(self.alpha),
+            l1_ratio=float(self.l1_ratio),
+            tol=float(self.tol),
+            holdout=float(self.holdout),
+            split_seed=int(ctx.rng.integers(2**31)),
+            interval=self.interval,
+            level=float(self.level),
+            initiator=ctx.initiator,
+            partners=ctx.partners,
+            names=ctx.at == f"site:{ctx.initiator}",
+        )
+
+    def _share(self, ctx: CoordinatorContext, s: Settings, text: str, course: Course) -> Turns:
+        """Give every partner the response."""
+        masked = "_masked" if s.masked else ""
+        for partner in s.partners:
+            request = ShareRequest(settings=text, partner=partner)
+            shared = yield from one(ctx, f"share{masked}", request, ctx.initiator)
+            kind = MaskedReceiveRequest if s.masked else ReceiveRequest
+            message = kind(settings=text, response=shared.response, weights=shared.weights)
+            step = f"receive{masked}"
+            received = yield from one(ctx, step, message, partner, rows=ctx.n_matched)
+            course.begin(partner, received.rank)
+
+    def _train(self, ctx: CoordinatorContext, s: Settings, text: str, course: Course) -> Turns:
+        """Take turns until the fit has settled, or nothing more may or can be said."""
+        turned = yield from self._turn(ctx, s, text, "", None, s.partners[0], False)
+        course.initiator(turned, None, 0)
+        for round_ in range(1, self.n_rounds + 1):
+            new = spent = False
+            for place, partner in enumerate(s.partners):
+                if turned.spent:
+                    course.stopped, course.who = "rank", ctx.initiator
+                    return
+                request = ContributeRequest(
+                    settings=text, own=turned.own, others=turned.others, place=turned.place
+                )
+                rank = course.rank(partner)
+                given = yield from one(ctx, "contribute", request, partner, rank=rank)
+                course.partner(partner, given, ctx.n_matched)
+                came = not (given.spent or given.done)
+                spent |= given.spent
+                last = place == len(s.partners) - 1
+                following = s.partners[(place + 1) % len(s.partners)]
+                turned = yield from self._turn(
+                    ctx, s, text, partner if came else "", given, following, last
+                )
+                new |= turned.added or (came and s.acceleration != "span")
+                course.initiator(turned, partner if came else None, round_)
+            if not new:
+                course.stopped = "rank" if spent else "nothing new"
+                return
+            course.rounds = round_
+            if turned.converged:
+                # Where a partner had more to say and may not, what settled is not the joint fit.
+                course.stopped = "rank" if spent else "converged"
+                return
+        course.stopped = "rounds"
+
+    @staticmethod
+    def _turn(
+        ctx: CoordinatorContext,
+        s: Settings,
+        text: str,
+        owner: str,
+        given: Any,
+        following: str,
+        closes: bool,
+    ) -> Turns:
+        nothing = relayed(np.empty(0), Disclosure.PER_RECORD)
+        request = TurnRequest(
+            settings=text,
+            owner=owner,
+            contribution=given.contribution if owner else nothing,
+            beside=given.beside if owner else relayed(np.empty(0), Disclosure.MODEL),
+            partner=following,
+            closes=closes,
+        )
+        return (yield from one(ctx, "turn", request, ctx.initiator))
+
+    @staticmethod
+    def _refine(ctx: CoordinatorContext, s: Settings, text: str, course: Course) -> Turns:
+        """Ask the partners for the directions that standard errors need most.
+
+        Returns
+        -------
+        tuple
+            What is left at each partner, as it came; empty where the initiator may not ask.
+        """
+        left: dict[str, Any] = {}
+        owner, more = "", relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
+        for turn in range(REFINEMENTS + 1):
+            came = 0
+            for partner in s.partners:
+                request = AimRequest(settings=text, partner=partner, owner=owner, more=more)
+                rank = course.rank(ctx.initiator)
+                aimed = yield from one(ctx, "aim", request, ctx.initiator, rank=rank)
+                owner, more = "", relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
+                if aimed.spent:
+                    return ()
+                course.known(ctx.initiator, aimed.known)
+                refined = yield from one(
+                    ctx,
+                    "refine",
+                    RefineRequest(
+                        settings=text,
+                        own=aimed.own,
+                        others=aimed.others,
+                        place=aimed.place,
+                        last=turn == REFINEMENTS,
+                    ),
+                    partner,
+                    rank=course.rank(partner),
+                )
+                left[partner] = refined.left.value
+                course.known(partner, refined.known)
+                if refined.n_more:
+                    owner, more, came = partner, refined.more, came + refined.n_more
+            if not came:
+                break
+        return tuple(left[partner] for partner in s.partners)
+
+    def _predict(self, ctx: CoordinatorContext) -> Turns:
+        """Predict new people with what the followed run left at the sites."""
+        parts = yield Ask("part", PartRequest(initiator=ctx.initiator), to=ctx.partners)
+        given = ctx.require(parts, at_least=len(ctx.partners))
+        request = PredictRequest(
+            level=float(self.level),
+            partners=tuple(given),
+            part=relayed(tuple(r.part.value for r in given.values()), Disclosure.PER_RECORD),
+            shift=relayed(tuple(r.shift.value for r in given.values()), Disclosure.MODEL),
+        )
+        predicted = yield from one(ctx, "predict", request, ctx.initiator)
+        return predicted_result(ctx, self, given, predicted)
+
+
+def one(ctx: CoordinatorContext, step: str, message: Any, site: str, **known: int) -> Turns:
+    """Ask one site, of which something is known; stop where it does not answer.
+
+    What others sealed for it only this site can judge: where it refuses, they are named.
+    """
+    replies = yield Ask(step, message, to=(site,), known={site: known})
+    sealed = sorted({sender for of in senders(message).values() for sender in of})
+    if replies.missing and sealed:
+        why = replies[site]
+        words = f"{why.reason} (it was asked about what {' and '.join(sealed)} sealed for it)"
+        replies = Replies({site: dataclasses.replace(why, reason=words)}, replies.rounds)
+    return ctx.require(replies, at_least=1)[site]
+
+
+__all__ = ["AssistedGLM", "AssistedGLMResult"]

@@ -1,0 +1,559 @@
+"""Steps of the training: the initiator and its partners take turns at one linear predictor."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.assisted.glm import warm
+from consilience.assisted.glm.messages import (
+    GAP,
+    SPAN,
+    Contributed,
+    ContributeRequest,
+    Finished,
+    FinishRequest,
+    MaskedReceiveRequest,
+    MaskedShared,
+    Received,
+    ReceiveRequest,
+    Settings,
+    Settled,
+    SettleRequest,
+    Shared,
+    ShareRequest,
+    Turned,
+    TurnRequest,
+)
+from consilience.assisted.glm.rows import Rows, require_rows
+from consilience.assisted.kernels import glm
+from consilience.assisted.kernels.joint_glm import Alternation, Partner, SpanModel
+from consilience.assisted.kernels.joint_intervals import local_errors
+from consilience.assisted.kernels.local_fits import working_weights
+from consilience.assisted.phases.own_columns import OwnColumns
+from consilience.assisted.phases.sticky import Kept
+from consilience.assisted.phases.told_numbers import may_tell, numbers_of
+from consilience.exceptions import DataError, DisclosureError, ProtocolError
+from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.wire.disclosure import (
+    Released,
+    addressed,
+    model,
+    noised,
+    per_record,
+    replaced,
+    response,
+)
+
+FloatArray = NDArray[np.float64]
+NOTHING = np.empty(0)
+
+
+def empty_for(site: str) -> Released:
+    """Nothing, for one site's eyes."""
+    return addressed(per_record(NOTHING), site)
+
+
+def told(content: Any, data: SiteData, site: str) -> Released:
+    """Parameters of the joint fit, for one site's eyes."""
+    return addressed(model(content, kind="summary", n_records=data.n_rows), site)
+
+
+def require_sender(site: SiteContext, field: str, name: str) -> None:
+    """Check that a site's value was sealed by the site that the coordinator says.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    if site.senders.get(field, (name,)) != (name,):
+        sentence = f"field {field!r} is not from the site that it is said to be from"
+        raise ProtocolError(sentence, public=sentence)
+
+
+def require_role(site: SiteContext, role: str) -> None:
+    """Check that this site is asked for its own part of the exchange; raise `ProtocolError`."""
+    if site.role(site.site) != role:
+        sentence = f"a step of the {role} was asked of another site"
+        raise ProtocolError(sentence, public=sentence)
+
+
+# --------------------------------------------------------------------------- the response
+
+
+@step("share")
+def share(
+    message: ShareRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Shared, State]:
+    """Give a partner the response of the training rows, as it is."""
+    require_role(site, "initiator")
+    s = Settings.from_json(message.settings)
+    if s.masked:
+        raise ProtocolError("a masked response was asked for as it is")
+    rows = warm.rows_by_purpose(data, s, site)
+    y = np.where(rows.train, rows.y, np.nan)
+    reply = Shared(
+        response=addressed(response(y), message.partner),
+        weights=_weights(data, message.partner),
+    )
+    return reply, {**state, "y": np.where(rows.train, rows.y, 0.0)}
+
+
+def _flips(message: ShareRequest, data: SiteData) -> str:
+    """Names the masked response: one flip for each record, whoever asks."""
+    s = Settings.from_json(message.settings)
+    facts = f"{data.content_hash} {data.target_name!r} {s.flip!r}"
+    return "mask " + hashlib.sha256(facts.encode()).hexdigest()
+
+
+def _price(message: ShareRequest) -> float:
+    from consilience.assisted.kernels.mechanisms import require_opendp
+    from consilience.assisted.kernels.randomized_response import RandomizedResponse
+
+    require_opendp()
+    return RandomizedResponse(Settings.from_json(message.settings).flip).epsilon
+
+
+@step("share_masked", price=_price, keeps=_flips)
+def share_masked(
+    message: ShareRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[MaskedShared, State]:
+    """Give a partner the response with each 0 or 1 flipped at random, once for all."""
+    from consilience.assisted.kernels.randomized_response import RandomizedResponse
+
+    require_role(site, "initiator")
+    s = Settings.from_json(message.settings)
+    rows = warm.rows_by_purpose(data, s, site)
+    earlier = site.kept or {"rows": np.empty(0, dtype=np.int64), "values": np.empty((0, 1))}
+    noise = Kept(
+        RandomizedResponse(s.flip),
+        data.rows[rows.train],
+        np.asarray(earlier["rows"]),
+        np.asarray(earlier["values"]),
+    )
+    flipped = noised(rows.y[rows.train][:, None], noise)
+    site.keep({"rows": noise.all_rows, "values": noise.all_drawn})
+    y = spread_over(flipped, rows.train)
+    reply = MaskedShared(
+        response=addressed(y, message.partner), weights=_weights(data, message.partner)
+    )
+    masked = np.asarray(y.value)
+    return reply, {**state, "y": np.where(rows.train, masked, 0.0)}
+
+
+def spread_over(released: Released, mask: NDArray[np.bool_]) -> Released:
+    """Values of some rows in a vector over all rows, NaN elsewhere; the evidence is the same."""
+    whole = np.full(len(mask), np.nan)
+    whole[mask] = np.ravel(released.value)
+    return replaced(released, whole)
+
+
+def _weights(data: SiteData, partner: str) -> Released:
+    if data.weight is None:
+        return empty_for(partner)
+    return addressed(response(data.weight), partner)
+
+
+@step("receive")
+def receive(
+    message: ReceiveRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Received, State]:
+    """Take the response and get the own columns ready."""
+    return _received(message, data, site)
+
+
+@step("receive_masked")
+def receive_masked(
+    message: MaskedReceiveRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Received, State]:
+    """Take the masked response and get the own columns ready."""
+    return _received(message, data, site)
+
+
+def _received(
+    message: ReceiveRequest | MaskedReceiveRequest, data: SiteData, site: SiteContext
+) -> tuple[Received, State]:
+    require_role(site, "partner")
+    s = Settings.from_json(message.settings)
+    require_sender(site, "response", s.initiator)
+    y = np.asarray(message.response.value, dtype=float)
+    if y.shape != (data.n_rows,):
+        raise DataError("the response has other rows", public="the response has other rows")
+    weights = np.asarray(message.weights.value, dtype=float)
+    used = np.where(np.isnan(y), 0.0, weights if len(weights) else 1.0)
+    own = OwnColumns.of(data)
+    if not np.any(own.factor):
+        sentence = "the partner's columns are constant over the matched rows: they cannot help"
+        raise DataError(sentence, public=sentence)
+    y = np.where(np.isnan(y), 0.0, y)
+    partner = _partner(own, data, {"y": y, "weights": used}, s)
+    require_rows(used > 0, partner.rank, s, "partner")
+    p = len(own.names)
+    state = {
+        "y": y,
+        "weights": used,
+        "factor": own.factor,
+        "partner": _left(partner, data, y, used, s),
+        "sent": np.empty((p, 0)),
+        "pending": np.empty((p, 0)),
+    }
+    _, rank, _ = own.known(site, np.empty((p, 0)))
+    return Received(rank=rank), state
+
+
+# --------------------------------------------------------------------------- the initiator
+
+
+def endless_fit() -> DataError:
+    """What is said where estimates grow without end."""
+    sentence = (
+        "the columns separate the response, so estimates grow without end: "
+        "set a penalty (alpha), mask the response less, or leave columns out"
+    )
+    return DataError(sentence, public=sentence)
+
+
+class Joint:
+    """The initiator's side of the training, whichever way it goes."""
+
+    def __init__(self, s: Settings, data: SiteData, rows: Rows, state: State) -> None:
+        self.s, self.rows = s, rows
+        arguments: dict[str, Any] = {"weights": rows.training_weights, "penalty": s.penalty()}
+        known = _turned(state.get("model"))
+        x, fam = data.features, s.training_family()
+        self.y = y = np.asarray(state["y"])
+        self.model: SpanModel | Alternation
+        self.data, self.inputs = data, {"settings": s, "y": y, "weights": arguments["weights"]}
+        if s.acceleration == SPAN:
+            self.model = warm.model(
+                data, self.inputs, known, lambda: SpanModel(x, y, fam, state=known, **arguments)
+            )
+        else:
+            depth = 6 if s.acceleration == "anderson" else 0
+            n = len(s.partners)
+            self.model = Alternation(x, y, fam, n, depth=depth, state=known, **arguments)
+        self.x = x
+        self.last = np.asarray(state.get("last", self.model.eta))
+        self.counts = np.asarray(state.get("counts", np.zeros(len(s.partners), dtype=np.int64)))
+        self.best = np.asarray(state.get("best", self.counts))
+        # The initiator's own model, as it stood before anybody contributed.
+        self.alone: State = state.get(
+            "alone", {"coef": self.model.coef_a, "intercept": self.model.intercept}
+        )
+        self.course = np.asarray(state.get("course", np.empty((0, 2))))
+        self.sent = np.asarray(state.get("contributions", np.empty((len(y), 0))))
+        self.owners = np.asarray(state.get("owners", np.empty(0, dtype=np.int64)))
+
+    def to_state(self, state: State) -> State:
+        """State with which the next turn goes on."""
+        self.leave()
+        return {
+            **state,
+            "model": _turned(self.model.to_state()),
+            "last": self.last,
+            "counts": self.counts,
+            "best": self.best,
+            "alone": self.alone,
+            "course": self.course,
+            "contributions": self.sent,
+            "owners": self.owners,
+        }
+
+    def leave(self) -> None:
+        """Spare the next step to build the model anew."""
+        if isinstance(self.model, SpanModel):
+            warm.leave(self.data, self.inputs, self.model)
+
+    def take(self, contribution: FloatArray, owner: int, beside: Any) -> bool:
+        """Take in a contribution; False where it brought nothing new."""
+        if isinstance(self.model, SpanModel):
+            inner = np.asarray(beside["inner"]) if self.s.alpha else None
+            if not self.model.add(contribution, owner, inner):
+                return False
+            self.model.refit()
+        else:
+            self.model.receive(contribution, owner, float(beside["penalty"]))
+            self.sent = np.column_stack([self.sent, contribution])
+            self.owners = np.append(self.owners, owner)
+        self.counts = self.counts + (np.arange(len(self.counts)) == owner)
+        return True
+
+    def close(self) -> tuple[bool, float]:
+        """End a round: whether the fit has settled, and by how much it changed."""
+        mask = self.rows.train
+        eta = self.model.eta
+        size = float(np.linalg.norm(eta[mask])) or 1.0
+        change = float(np.linalg.norm((eta - self.last)[mask])) / size
+        self.last = eta
+        accepted = isinstance(self.model, SpanModel) or self.model.accepted
+        if accepted:
+            self.best = self.counts.copy()
+        self.course = np.vstack([self.course, [self.model.deviance, change]])
+        return bool(accepted and change <= self.s.tol), change
+
+    def require_end(self) -> None:
+        """Stop where the columns so far separate the response: no estimate would mean anything.
+
+        Raises
+        ------
+        DataError
+        """
+        if self.s.alpha:
+            return
+        messages = [self.messages_of(o) for o in range(len(self.s.partners))]
+        blocks = (np.ones((len(self.x), 1)), self.x, *messages)
+        fam, weights = self.s.training_family(), self.rows.training_weights
+        if glm.endless(blocks, self.y, np.asarray(self.model.eta), fam, weights):
+            raise endless_fit()
+
+    def own_part(self, owner: int) -> FloatArray:
+        """Coefficients of the initiator's part of what a partner is sent."""
+        if isinstance(self.model, SpanModel):
+            return np.asarray(self.model.coef_a)
+        design = np.column_stack([np.ones(len(self.x)), self.x])
+        present = np.asarray(self.model.to_state()["now"])[:, 0]
+        return np.asarray(np.linalg.lstsq(design, present, rcond=None)[0][1:])
+
+    def others_part(self, owner: int) -> FloatArray:
+        """What the other partners contribute."""
+        others = [o for o in range(len(self.s.partners)) if o != owner]
+        if not others:
+            return NOTHING
+        if isinstance(self.model, SpanModel):
+            return np.asarray(np.sum([self.model.part_of(o) for o in others], axis=0))
+        present = np.asarray(self.model.to_state()["now"])
+        return np.asarray(present[:, [1 + o for o in others]].sum(axis=1))
+
+    def messages_of(self, owner: int) -> FloatArray:
+        """Messages of a partner that were taken in, (n, k)."""
+        if isinstance(self.model, SpanModel):
+            return np.asarray(self.model.messages[:, self.model.owner == owner])
+        return np.asarray(self.sent[:, self.owners == owner])
+
+    def weights_for(self, owner: int) -> FloatArray:
+        """Weights of the messages of a partner, in the order in which they were taken."""
+        if isinstance(self.model, SpanModel):
+            return np.asarray(self.model.weights_for(owner))
+        chosen = np.arange(int(self.counts[owner])) == self.best[owner] - 1
+        return np.asarray(chosen, dtype=float)
+
+
+def _turned(model: Any) -> Any:
+    """State of a model with its columns as rows, which is how they lie in memory, or back."""
+    return {**model, "q": np.asarray(model["q"]).T} if model and "q" in model else model
+
+
+@step("turn", keeps=numbers_of)
+def turn(
+    message: TurnRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Turned, State]:
+    """Take in one partner's contribution, refit, and send the next one its starting point."""
+    require_role(site, "initiator")
+    s = Settings.from_json(message.settings)
+    joint = Joint(s, data, warm.rows_by_purpose(data, s, site), state)
+    added = False
+    contribution = np.asarray(message.contribution.value, dtype=float)
+    if message.owner:
+        require_sender(site, "contribution", message.owner)
+        if contribution.shape != (data.n_rows,):
+            raise DataError("a contribution with other rows", public="it has other rows")
+        owner = s.partners.index(message.owner)
+        added = joint.take(contribution, owner, message.beside.value)
+    if s.acceleration == SPAN:
+        joint.require_end()
+    converged, change = joint.close() if message.closes else (False, float("nan"))
+    to = s.partners.index(message.partner)
+    own = OwnColumns.of(data, state.get("factor"))
+    coef = joint.own_part(to)
+    before, _, _ = own.known(site, np.empty((len(own.names), 0)))
+    known, rank, allowed = own.known_after(site, coef)
+    told_beside = 2 + len(joint.weights_for(to))
+    if known == before and not may_tell(site, own, data.n_rows, told_beside):
+        # Weights of made-up contributions, and deviances with them, are equations in the columns.
+        sentence = "as many numbers were told of the initiator's columns as may be"
+        raise DisclosureError(sentence, public=sentence)
+    part = joint.others_part(to)
+    seen = joint.model.offset_for(to)
+    mine = own.released(coef, message.partner)
+    # What is released is the product, but where a constant column or a scale made another of it.
+    along = mine.value if own.centred is own.ready.centred else own.centred @ coef
+    constant = float(np.mean(seen - along - (part if len(part) else 0.0)))
+    place = {"weights": joint.weights_for(to), "constant": constant, "added": added}
+    deviance = float(joint.model.deviance)
+    course = {"deviance": deviance, "change": change if message.closes else -1.0}
+    reply = Turned(
+        own=mine if allowed else empty_for(message.partner),
+        others=addressed(per_record(part), message.partner),
+        place=told(place, data, message.partner),
+        added=added,
+        converged=converged,
+        spent=not allowed,
+        known=known,
+        rank=rank,
+        course=model(course, kind="figures", n_records=int(joint.rows.train.sum())),
+    )
+    return reply, {**joint.to_state(state), "factor": own.factor}
+
+
+@step("settle")
+def settle(
+    message: SettleRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Settled, State]:
+    """Tell a partner how its messages stand in the joint fit."""
+    require_role(site, "initiator")
+    s = Settings.from_json(message.settings)
+    joint = Joint(s, data, warm.rows_by_purpose(data, s, site), state)
+    joint.require_end()
+    owner = s.partners.index(message.partner)
+    place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True}
+    return Settled(place=told(place, data, message.partner)), joint.to_state(state)
+
+
+# --------------------------------------------------------------------------- a partner
+
+
+@step("contribute", keeps=numbers_of)
+def contribute(
+    message: ContributeRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Contributed, State]:
+    """Fit the own columns beside what the others have, and send them along the change."""
+    require_role(site, "partner")
+    s = Settings.from_json(message.settings)
+    for field in ("own", "others", "place"):
+        require_sender(site, field, s.initiator)
+    own = OwnColumns.of(data, np.asarray(state["factor"]))
+    weights = np.asarray(message.place.value["weights"], dtype=float)
+    state = _settled(state, weights)
+    partner = _partner(own, data, state, s)
+    offset = np.asarray(message.own.value) + float(message.place.value["constant"])
+    if offset.shape != (data.n_rows,):
+        raise DataError("an offset with other rows", public="the offset has other rows")
+    if len(message.others.value):
+        offset = offset + np.asarray(message.others.value)
+    answer = partner.respond(offset, weights if s.acceleration == SPAN else None)
+    known, _, allowed = own.known(site, answer.direction)
+    sent = np.asarray(state["sent"])
+    # Once every direction was sent, another message says nothing that the span does not have.
+    done = s.acceleration == SPAN and (sent.shape[1] >= partner.rank or not answer.new)
+    before, _, _ = own.known(site, np.empty((len(own.names), 0)))
+    # What goes with a direction that counts follows from it; all else is told for a number each.
+    counts = allowed and not done and known > before
+    numbers = 2 + answer.inner.size if s.alpha else 1
+    speaks = counts or may_tell(site, own, data.n_rows, numbers)
+    done = done or not speaks
+    leaves = allowed and not done
+    gain = float(answer.gain) if np.isfinite(answer.gain) else GAP  # none under an L1 penalty
+    beside = {"inner": NOTHING, "penalty": 0.0}
+    if s.alpha and leaves:
+        beside = {"inner": answer.inner, "penalty": answer.penalty}
+    reply = Contributed(
+        contribution=own.released(answer.direction, s.initiator)
+        if leaves
+        else empty_for(s.initiator),
+        beside=told(beside, data, s.initiator),
+        spent=not allowed,
+        done=done,
+        known=known if leaves else before,
+        gain=model({"gain": gain if speaks else GAP}, kind="figures", n_records=data.n_rows),
+    )
+    pending = answer.direction[:, None] if leaves else np.empty((len(own.names), 0))
+    offset_kept = offset + own.centred @ (sent[:, : len(weights)] @ weights)
+    return reply, {
+        **state,
+        # A fit that was not sent is no part of the joint one: the next does not start there.
+        "partner": _left(partner, data, state["y"], state["weights"], s)
+        if leaves
+        else state["partner"],
+        "pending": pending,
+        "eta": offset_kept,
+    }
+
+
+def _settled(state: State, weights: FloatArray) -> State:
+    """State after the initiator said which of this partner's messages it took."""
+    sent, pending = np.asarray(state["sent"]), np.asarray(state["pending"])
+    if len(weights) == sent.shape[1] + pending.shape[1]:
+        sent = np.hstack([sent, pending])
+    elif len(weights) != sent.shape[1]:
+        sentence = "weights for another number of messages than were sent"
+        raise DisclosureError(sentence, public=sentence)
+    return {**state, "sent": sent, "pending": np.empty((len(sent), 0))}
+
+
+def _partner(own: OwnColumns, data: SiteData, state: State, s: Settings) -> Partner:
+    """Partner of a state, a new one where the state has none."""
+    y, used, known = np.asarray(state["y"]), np.asarray(state["weights"]), state.get("partner")
+    partner = warm.model(
+        data,
+        {"settings": s, "y": y, "weights": used},
+        known,
+        lambda: Partner(
+            own.centred, y, s.training_family(), weights=used, penalty=s.penalty(), state=known
+        ),
+    )
+    if known is not None and s.acceleration == SPAN:
+        partner.betas = np.array(state["sent"])
+    return partner
+
+
+def _left(partner: Partner, data: SiteData, y: Any, used: Any, s: Settings) -> State:
+    """State of a partner; the next step is spared to build it anew."""
+    inputs = {"settings": s, "y": np.asarray(y), "weights": np.asarray(used)}
+    warm.leave(data, inputs, partner)
+    return partner.to_state()
+
+
+@step("finish", once=True)
+def finish(
+    message: FinishRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Finished, State]:
+    """Send the directions that are left, where the policy lets all of them be known."""
+    require_role(site, "partner")
+    s = Settings.from_json(message.settings)
+    require_sender(site, "place", s.initiator)
+    warm.forget(data)
+    own = OwnColumns.of(data, np.asarray(state["factor"]))
+    weights = np.asarray(message.place.value["weights"], dtype=float)
+    state = _settled(state, weights)
+    sent = np.asarray(state["sent"])
+    beta = sent @ weights if sent.shape[1] else np.zeros(len(own.names))
+    left = np.empty((len(own.names), 0))
+    complete = False
+    if s.interval == "joint" and not s.alpha:
+        left = own.unsent(sent)
+        complete = own.known(site, left)[2]
+        left = left if complete else left[:, :0]
+    known, _, _ = own.known(site, left)
+    variances = per_record(NOTHING)
+    every = np.eye(len(own.names))
+    if s.interval in ("inflated", "paper") and not s.alpha and own.known(site, every)[2]:
+        # Sizes of rows in the metric of all columns: they count as all columns.
+        variances = replaced(
+            own.released(every, s.initiator), _local_variances(own, data, state, s, beta)
+        )
+        known, _, _ = own.known(site, every)
+    reply = Finished(
+        rest=own.released(left, s.initiator)
+        if left.shape[1]
+        else addressed(per_record(np.empty((0, 0))), s.initiator),
+        complete=complete,
+        variances=addressed(variances, s.initiator),
+        known=known,
+    )
+    return reply, {**state, "sent": np.hstack([sent, left]), "beta": beta}
+
+
+def _local_variances(
+    own: OwnColumns, data: SiteData, state: State, s: Settings, beta: FloatArray
+) -> FloatArray:
+    """Variances of the own part of rows outside the training, by the own columns alone."""
+    used = np.asarray(state["weights"])
+    y, x = np.asarray(state["y"]), own.centred
+    eta = np.asarray(state.get("eta", x @ beta))
+    fam = s.training_family()
+    w, score = used * working_weights(fam, y, eta), used * fam.score(y, eta)
+    by_model, robust = local_errors(x, w, score, x, constant=False)
+    return by_model if s.interval == "inflated" else robust

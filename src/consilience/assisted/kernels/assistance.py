@@ -1,0 +1,503 @@
+"""Is a partner's data of any use: sketches, their price, and tests of what they add.
+
+The partner sends ``Z = X_b T + E`` with random unit directions T and Laplace noise E; the
+initiator tests whether the columns of Z improve its own model. Source: Zhang, Yang and Ding
+(2025), *Additive-Effect Assisted Learning*, Journal of the Royal Statistical Society B, section 3.
+The degrees of freedom are the columns of Z that were kept, p-values come from the survival
+function, and epsilon is the exact supremum for the T that was drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.special import chdtrc, chdtri
+
+from consilience.assisted.kernels.families import Family, FloatArray, Penalty
+from consilience.assisted.kernels.glm import fit
+from consilience.assisted.kernels.newton import Design, Problem, make_design, make_problem, newton
+from consilience.exceptions import DataError, ParameterError
+
+Geometry = Literal["box", "ball"]
+
+MOST_DIRECTIONS = 15  # 2**14 sign patterns are enumerated for epsilon
+RARE = 10.0  # records of the rarer class per parameter below which the plain Wald test is liberal
+
+
+def draw_directions(p: int, t: int, rng: np.random.Generator) -> FloatArray:
+    """Draw t directions uniform on the unit sphere of dimension p: array (p, t), unit columns."""
+    if not (p >= 1 and 1 <= t <= MOST_DIRECTIONS):
+        raise ParameterError.of("directions", f"between 1 and {MOST_DIRECTIONS}", t)
+    directions = rng.standard_normal((p, t))
+    return np.asarray(directions / np.linalg.norm(directions, axis=0))
+
+
+def sensitivity(directions: FloatArray, *, geometry: Geometry = "box", bound: float = 1.0) -> float:
+    """Largest change of a record's sketch in L1, over all pairs of records within the bound.
+
+    Parameters
+    ----------
+    directions : ndarray of shape (p, t)
+        T; t at most 15.
+    geometry : {"box", "ball"}
+        Records in a cube of side `bound`, or in a Euclidean ball of radius `bound`.
+    bound : float
+        Public; taken from the data it would void the price.
+
+    Returns
+    -------
+    float
+        ``max |T s|_1 bound`` (box) or ``2 bound max |T s|_2`` (ball) over all signs s: for a
+        difference d of two records, ``|T'd|_1 = max_s d'T s``, and the supremum over d is a dual
+        norm of ``T s``.
+
+    Raises
+    ------
+    ParameterError
+        More than 15 directions, an unknown geometry or a bound that is not positive.
+    """
+    directions = np.asarray(directions, dtype=float)
+    if directions.ndim != 2 or not 1 <= directions.shape[1] <= MOST_DIRECTIONS:
+        raise ParameterError.of(
+            "directions", f"an array with 1 to {MOST_DIRECTIONS} columns", directions.shape
+        )
+    if geometry not in ("box", "ball"):
+        raise ParameterError.of("geometry", "'box' or 'ball'", geometry)
+    if not 0 < bound < math.inf:
+        raise ParameterError.of("bound", "a positive finite number", bound)
+    t = directions.shape[1]
+    largest = 0.0
+    patterns = np.arange(2 ** (t - 1))  # s and -s give the same norm: the last sign stays +
+    for part in np.array_split(patterns, max(1, patterns.size // 1024)):
+        signs = 1.0 - 2.0 * ((part[None, :] >> np.arange(t)[:, None]) & 1)
+        reached = directions @ signs
+        if geometry == "box":
+            norms = np.sum(np.abs(reached), axis=0)
+        else:
+            norms = 2 * np.sqrt(np.sum(reached**2, axis=0))
+        largest = max(largest, float(np.max(norms)))
+    return largest * bound
+
+
+def exact_epsilon(
+    directions: FloatArray, scale: float, *, geometry: Geometry = "box", bound: float = 1.0
+) -> float:
+    """Price of a record's sketch with Laplace noise of this scale: `sensitivity` / scale.
+
+    It is the supremum of the log ratio of densities for this T, so no smaller number is true.
+    """
+    return sensitivity(directions, geometry=geometry, bound=bound) / _positive("scale", scale)
+
+
+def noise_scale(
+    directions: FloatArray, epsilon: float, *, geometry: Geometry = "box", bound: float = 1.0
+) -> float:
+    """Scale of the Laplace noise at which the sketch has price `epsilon`."""
+    return sensitivity(directions, geometry=geometry, bound=bound) / _positive("epsilon", epsilon)
+
+
+def loose_epsilon(
+    directions: FloatArray, scale: float, *, geometry: Geometry = "box", bound: float = 1.0
+) -> float:
+    """Price by the source's bound for any T: ``t sqrt(p)`` (box) or ``2 t B`` (ball) over scale."""
+    p, t = np.shape(directions)
+    reach = math.sqrt(p) if geometry == "box" else 2.0
+    return t * reach * bound / _positive("scale", scale)
+
+
+def to_box(x: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> tuple[FloatArray, int]:
+    """Map columns from public bounds to [0, 1]; what lies outside is moved to the bound.
+
+    Parameters
+    ----------
+    x : array of shape (n, p)
+    lower, upper : array of shape (p,)
+        Public bounds.
+
+    Returns
+    -------
+    boxed : ndarray of shape (n, p)
+    n_clipped : int
+        Records with some value outside.
+
+    Raises
+    ------
+    DataError
+        Values that are not finite.
+    ParameterError
+        A lower bound that is not below its upper bound.
+    """
+    x = _finite(x)
+    lower = np.broadcast_to(np.asarray(lower, dtype=float), x.shape[1:])
+    upper = np.broadcast_to(np.asarray(upper, dtype=float), x.shape[1:])
+    if not (np.all(np.isfinite(lower)) and np.all(np.isfinite(upper)) and np.all(lower < upper)):
+        raise ParameterError("bounds must be finite, each lower bound below its upper bound")
+    outside = np.any((x < lower) | (x > upper), axis=1)
+    return np.clip((x - lower) / (upper - lower), 0.0, 1.0), int(outside.sum())
+
+
+def clip_to_ball(x: ArrayLike, bound: float) -> tuple[FloatArray, int]:
+    """Shorten records longer than `bound` to that length: records (n, p), how many were."""
+    x = _finite(x)
+    bound = _positive("bound", bound)
+    length = np.linalg.norm(x, axis=1)
+    long = length > bound
+    factor = np.where(long, bound / np.where(long, length, 1.0), 1.0)
+    return x * factor[:, None], int(long.sum())
+
+
+@dataclass(frozen=True)
+class SketchTest:
+    """Tests that the partner's sketch adds nothing to the initiator's model.
+
+    Parameters
+    ----------
+    kept : ndarray of bool, shape (t,)
+        Columns of the sketch that do not depend on the others and on the initiator's own.
+    df : int
+        Number of kept columns: degrees of freedom of every statistic.
+    wald, wald_hc3, score, lr : float
+        Statistics; NaN where one cannot be computed.
+    p_wald, p_wald_hc3, p_score, p_lr : float
+    minority_per_parameter : float
+        Records of the rarer class per parameter of the full model; NaN without classes.
+    warnings : tuple of str
+    """
+
+    kept: NDArray[np.bool_]
+    df: int
+    wald: float
+    wald_hc3: float
+    score: float
+    lr: float
+    p_wald: float
+    p_wald_hc3: float
+    p_score: float
+    p_lr: float
+    minority_per_parameter: float
+    warnings: tuple[str, ...] = ()
+
+
+def sketch_test(
+    x_a: ArrayLike,
+    z: ArrayLike,
+    y: ArrayLike,
+    family: Family,
+    *,
+    weights: ArrayLike | None = None,
+    penalty: Penalty | None = None,
+    null_eta: ArrayLike | None = None,
+) -> SketchTest:
+    """Test whether the columns of a sketch improve the initiator's own model.
+
+    Parameters
+    ----------
+    x_a : array of shape (n, p_a)
+        The initiator's covariates, without a constant.
+    z : array of shape (n, t)
+        The partner's sketch.
+    y : array of shape (n,)
+    family : Family
+    weights : array of shape (n,), optional
+        Records of weight 0 take no part (an agreed subset).
+    penalty : Penalty, optional
+        For the fits; score and weights of the variance are taken without it. No likelihood ratio
+        is given then.
+    null_eta : array of shape (n,), optional
+        A further column of the null model: what other partners are known to contribute.
+
+    Returns
+    -------
+    SketchTest
+
+    Notes
+    -----
+    With ``D = (1, X_a, Z)`` of the kept columns, ``J = D'diag(w)D`` (observed weights),
+    ``K = D'diag(s^2)D`` and ``V = J^-1 K J^-1``, the Wald statistic is
+    ``theta' V_ZZ^-1 theta`` for the coefficients theta of Z. ``wald_hc3`` divides each score by one
+    minus the record's leverage in the weighted design. The score test takes the null fit on
+    ``A = (1, X_a)``: ``Zr = Z - A (A'W0 A)^-1 A'W0 Z``, ``S = Zr's0``, statistic
+    ``S'(Zr'diag(s0^2)Zr)^-1 S``; it keeps its level where classes are rare. The likelihood ratio is
+    divided by a moment estimate of the dispersion where the family has one, and is valid under a
+    correct model only. All four are the same in every coordinate system of the kept columns, so
+    they are computed in the standardised ones.
+    """
+    z = np.asarray(z, dtype=float)
+    x_a = np.asarray(x_a, dtype=float)
+    if x_a.ndim != 2 or z.ndim != 2 or x_a.shape[0] != z.shape[0]:
+        raise DataError("covariates and sketch must be two tables of the same records")
+    if null_eta is not None:
+        x_a = np.column_stack([x_a, np.asarray(null_eta, dtype=float)])
+    t = z.shape[1]
+    full = make_problem(np.hstack([x_a, z]), y, family, None, weights, True, None)
+    design = make_design(full)
+    kept = design.kept[-t:] if t else np.zeros(0, dtype=bool)
+    df = int(kept.sum())
+    minority = _minority(full, design)
+    notes = _notes(full, design, df, t, minority, penalty)
+    m = design.columns.shape[1]
+    if df == 0:
+        return _untested(kept, 0.0, 1.0, minority, (*notes, _NOTHING))
+    if m >= full.y.size:
+        many = "there are as many parameters as records: no variance can be computed"
+        return _untested(kept, math.nan, math.nan, minority, (*notes, many))
+    null = _part(design, m - df)
+    first, alone, troubles = _fitted(full, null, penalty, None)
+    theta, joint, more = _fitted(full, design, penalty, np.append(first, np.zeros(df)))
+    wald, wald_hc3 = _wald(full, design, theta, joint, df)
+    score = _score(full, design, alone, df)
+    lr = math.nan if penalty and penalty.alpha else _likelihood_ratio(full, alone, joint, m)
+    p = [float(chdtrc(df, max(each, 0.0))) for each in (wald, wald_hc3, score, lr)]
+    notes += tuple(dict.fromkeys(troubles + more))
+    statistics = (wald, wald_hc3, score, lr)
+    return SketchTest(kept, df, *statistics, p[0], p[1], p[2], p[3], minority, notes)
+
+
+_NOTHING = "every column of the sketch depends on the initiator's own: nothing is tested"
+
+
+def _untested(
+    kept: NDArray[np.bool_], statistic: float, p: float, minority: float, notes: tuple[str, ...]
+) -> SketchTest:
+    four = (statistic, statistic, statistic, statistic)
+    return SketchTest(kept, int(kept.sum()), *four, p, p, p, p, minority, notes)
+
+
+def _part(design: Design, m: int) -> Design:
+    """The null model's design: the first m columns."""
+    first = np.flatnonzero(design.kept)[: m - 1]
+    kept = np.zeros_like(design.kept)
+    kept[first] = True
+    back = design.back[: m - 1, : m - 1]
+    return replace(design, columns=design.columns[:, :m], kept=kept, back=back)
+
+
+def _fitted(
+    problem: Problem, design: Design, penalty: Penalty | None, start: FloatArray | None
+) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
+    """Coefficients in the design's columns, linear predictor, and what went wrong."""
+    if penalty is not None and penalty.alpha > 0:
+        found = fit(
+            problem.x[:, design.kept], problem.y, problem.family, weights=problem.w, penalty=penalty
+        )
+        coef = np.zeros(design.kept.size)
+        coef[design.kept] = found.coef
+        notes = (found.note,) if found.note else ()
+        return design.theta(coef, found.intercept), found.eta, notes
+    if start is None:
+        start = np.zeros(design.columns.shape[1])
+        start[0] = problem.family.start(problem.y, problem.w)
+        if problem.family.mask:
+            plain = replace(problem, family=replace(problem.family, mask=0.0))
+            start = newton(plain, design, start, 1e-6, 30)[0]
+    theta, _, converged, separated = newton(problem, design, start, 1e-10, 100)
+    notes = ()
+    if separated:
+        notes = ("the covariates separate the response: the Wald tests have no meaning",)
+    elif not converged:
+        notes = ("a fit did not converge",)
+    return theta, design.columns @ theta, notes
+
+
+def _wald(
+    problem: Problem, design: Design, theta: FloatArray, eta: FloatArray, df: int
+) -> tuple[float, float]:
+    fam, d = problem.family, design.columns
+    s = problem.w * fam.score(problem.y, eta)
+    w = problem.w * fam.weight(problem.y, eta)
+    weighted = d * w[:, None]
+    try:
+        inverse = cho_solve(cho_factor(d.T @ weighted), np.eye(d.shape[1]))
+    except LinAlgError:
+        return math.nan, math.nan
+    leverage = np.minimum(np.einsum("ij,ij->i", weighted @ inverse, d), 1 - 1e-10)
+    influence = d @ inverse[:, -df:]
+    last = theta[-df:]
+    plain, careful = ((influence * r[:, None]) for r in (s, s / (1 - leverage)))
+    return _quadratic(last, plain.T @ plain), _quadratic(last, careful.T @ careful)
+
+
+def _score(problem: Problem, design: Design, eta: FloatArray, df: int) -> float:
+    fam, d = problem.family, design.columns
+    s = problem.w * fam.score(problem.y, eta)
+    w = problem.w * fam.weight(problem.y, eta)
+    a, z = d[:, :-df], d[:, -df:]
+    weighted = a * w[:, None]
+    try:
+        rest = z - a @ cho_solve(cho_factor(a.T @ weighted), weighted.T @ z)
+    except LinAlgError:
+        return math.nan
+    scores = rest * s[:, None]
+    return _quadratic(scores.sum(axis=0), scores.T @ scores)
+
+
+def _likelihood_ratio(
+    problem: Problem, alone: FloatArray, joint: FloatArray, parameters: int
+) -> float:
+    fam, y = problem.family, problem.y
+    n = y.size
+    gain = fam.deviance(y, alone, problem.w) - fam.deviance(y, joint, problem.w)
+    if fam.name in ("binomial", "poisson"):
+        return gain * n
+    s = fam.score(y, joint)
+    if fam.name in ("log-cosh", "pseudo-huber"):
+        # One number for E s^2 / E w: the factor by which twice the fall of the loss exceeds a
+        # chi-squared variable when errors do not depend on the covariates.
+        dispersion = (problem.w @ s**2) / (problem.w @ fam.weight(y, joint))
+    else:
+        dispersion = problem.w @ (s**2 / fam.expected_weight(joint))
+    return gain * (n - parameters) / float(dispersion)
+
+
+def _quadratic(v: FloatArray, matrix: FloatArray) -> float:
+    """``v' matrix^-1 v`` in the scale of the matrix's diagonal; NaN where it is singular."""
+    size = np.sqrt(np.diag(matrix))
+    if not np.all(np.isfinite(size)) or np.any(size <= 0):
+        return math.nan
+    try:
+        factor = cho_factor(matrix / np.outer(size, size))
+    except LinAlgError:
+        return math.nan
+    scaled = v / size
+    return float(scaled @ cho_solve(factor, scaled))
+
+
+def _minority(problem: Problem, design: Design) -> float:
+    if problem.family.name != "binomial":
+        return math.nan
+    ones = int(np.sum(problem.y == 1))
+    return min(ones, problem.y.size - ones) / design.columns.shape[1]
+
+
+def _notes(
+    problem: Problem, design: Design, df: int, t: int, minority: float, penalty: Penalty | None
+) -> tuple[str, ...]:
+    notes = []
+    if minority < RARE:
+        notes.append(
+            f"{minority:.1f} records of the rarer class per parameter: the plain Wald test "
+            "rejects too often, decide by the score test"
+        )
+    if df < t:
+        notes.append(f"{t - df} columns of the sketch depend on others and were left out")
+    if penalty is not None and penalty.alpha * math.sqrt(problem.y.size) > 0.1:
+        notes.append("the penalty is not small beside 1/sqrt(n): the level is not guaranteed")
+    return tuple(notes)
+
+
+def cauchy_combine(p_values: ArrayLike) -> float:
+    """Combine p-values of tests under any dependence.
+
+    The mean of ``tan((1/2 - p) pi)`` is compared with the Cauchy distribution (Liu and Xie 2020,
+    *Journal of the American Statistical Association* 115, equation 2). NaN values are left out;
+    all NaN give NaN.
+    """
+    p = np.asarray(p_values, dtype=float).ravel()
+    p = p[~np.isnan(p)]
+    if np.any((p < 0) | (p > 1)):
+        raise ParameterError("p-values must lie between 0 and 1")
+    if p.size == 0:
+        return math.nan
+    if p.size == 1:
+        return float(p[0])
+    if np.min(p) < 1e-300:
+        return 0.0
+    p = np.minimum(p, 1 - 1e-15)
+    # cot(pi p) = tan((1/2 - p) pi), but exact for small p.
+    return float(np.arctan2(1.0, np.mean(1 / np.tan(np.pi * p))) / np.pi)
+
+
+def residual_covariance(x_a: ArrayLike, z: ArrayLike) -> FloatArray:
+    """Covariance of the sketch's columns given (1, x_a): (t, t), denominator the residual df."""
+    z = np.asarray(z, dtype=float)
+    a = np.column_stack([np.ones(len(z)), np.asarray(x_a, dtype=float)])
+    coef, _, rank, _ = np.linalg.lstsq(a, z, rcond=None)
+    rest = z - a @ coef
+    return np.asarray(rest.T @ rest / max(len(z) - int(rank), 1))
+
+
+def reliability(residual: ArrayLike, scale: float) -> float:
+    """Share of the signal that noise leaves in a sketch, between 0 and 1.
+
+    Parameters
+    ----------
+    residual : array of shape (t,) or (t, t)
+        Residual variances of the columns of Z given the initiator's covariates, or their
+        covariance (`residual_covariance`), with the noise in them.
+    scale : float
+        Scale of the Laplace noise, 0 for none; its variance is ``2 scale^2``.
+
+    Notes
+    -----
+    With residual covariance ``S`` of Z and ``S - 2 scale^2 I`` of the noiseless sketch, a signal
+    ``g`` in the whitened noiseless sketch keeps ``g'(S - 2 scale^2 I)^{1/2} S^-1
+    (S - 2 scale^2 I)^{1/2} g`` of its noncentrality ``g'g``. Averaged over the directions of g this
+    is the mean of ``1 - 2 scale^2 / (eigenvalues of S)``. An eigenvalue below the noise variance
+    counts 0.
+    """
+    if not scale >= 0:
+        raise ParameterError.of("scale", "at least 0", scale)
+    residual = np.asarray(residual, dtype=float)
+    if scale == 0:
+        return 1.0
+    values = np.linalg.eigvalsh(residual) if residual.ndim == 2 else residual
+    noise = 2 * scale**2
+    shares = np.where(values > noise, 1 - noise / np.where(values > noise, values, 1.0), 0.0)
+    return float(np.mean(shares)) if shares.size else 0.0
+
+
+def power(n: int, df: int, effect: float, reliability: float, level: float = 0.05) -> float:
+    """Approximate power of the tests against a signal of a given size.
+
+    Parameters
+    ----------
+    n : int
+        Records.
+    df : int
+        Columns of the sketch that are tested.
+    effect : float
+        Noncentrality per record of the noiseless sketch: about the fall of the deviance per record
+        (over the dispersion) that its columns would bring to the initiator's model. Of a signal
+        that the partner's p_b columns carry evenly, t random directions catch ``t / p_b``.
+    reliability : float
+        Share that the noise leaves (`reliability`).
+    level : float
+
+    Returns
+    -------
+    float
+        Probability that a noncentral chi-squared variable with `df` degrees of freedom and
+        noncentrality ``n effect reliability`` exceeds the critical value. First-order: the signal
+        is small (local alternatives), the variance function right, n large.
+    """
+    if not (n >= 1 and df >= 0 and effect >= 0 and 0 <= reliability <= 1 and 0 < level < 1):
+        raise ParameterError(
+            "power needs at least one record, an effect of at least 0, a reliability between 0 "
+            "and 1 and a level between 0 and 1"
+        )
+    if df == 0:
+        return 0.0
+    noncentrality = n * effect * reliability
+    if noncentrality == 0:
+        return level
+    from scipy.stats import ncx2
+
+    return float(min(max(ncx2.sf(chdtri(df, level), df, noncentrality), 0.0), 1.0))
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ParameterError.of(name, "a positive finite number", value)
+    return float(value)
+
+
+def _finite(x: ArrayLike) -> FloatArray:
+    x = np.asarray(x, dtype=float)
+    if x.ndim != 2 or not np.all(np.isfinite(x)):
+        raise DataError("records must be a table of finite numbers")
+    return x

@@ -1,0 +1,691 @@
+"""One generalised linear model on the columns of several parties, by messages of one number a row.
+
+The initiator holds the response ``y`` and ``X_a``, each partner a block ``X_b`` (centred over all
+rows). The loss is a family's of :mod:`consilience.assisted.kernels.glm` at ``eta = 1 b0 + X_a
+beta_a + sum_b X_b beta_b``. In plain alternation (Zhang, Yang and Ding 2025, *Journal of the Royal
+Statistical Society B*, algorithm 2) a party fits its own block with the others' part as an offset,
+and sends its linear predictor. Three ways are built here, with the same messages:
+
+``none``
+    Plain alternation: the error of eta contracts by the squared largest canonical correlation
+    below 1 in each round.
+``anderson``
+    Anderson acceleration (Walker and Ni 2011, *SIAM J. Numer. Anal.* 49) of the offsets that the
+    initiator sends; a cycle that raises the objective is undone.
+``span`` (not in the source)
+    The initiator refits on ``[1, X_a, M]``, where the columns of M are *all* messages so far.
+
+Why span is a Krylov method
+---------------------------
+Normal case, one partner. Write ``Q`` for the projection off ``[1, X_a]`` and ``S = X_b' Q X_b`` for
+the Schur complement of the pooled normal equations with ``a`` eliminated: the pooled ``beta_b``
+solves ``S beta_b = X_b' Q y``. After a refit the residual ``r`` is orthogonal to ``[1, X_a, M]``.
+The partner's local fit moves its coefficients by ``d = (X_b'X_b)^{-1} X_b' r``: the gradient of the
+Schur problem, preconditioned by ``X_b'X_b``. The refit minimises over the span of all ``d`` so far.
+That is the preconditioned conjugate gradient method, with full orthogonalisation instead of its
+three-term recurrence. The eigenvalues of the preconditioned operator are ``1 - rho_j^2``, rho_j the
+canonical correlations of the two column spaces, so the number of rounds is at most the number of
+*distinct* ones below 1 (at most rank(X_b)), and before that the error falls at least by
+``(1 - g)/(1 + g)``, ``g = sqrt(1 - rho^2)``, against ``rho^2`` of alternation. Directions that
+both hold (rho_j = 1) are null vectors of S in which the right hand side has no part: they cost
+nothing. No choice of messages that are local fits to what was sent does better in this case, since
+the predictor of any such scheme lies in the same Krylov space and span takes its best point.
+
+In a general family the same holds with the weights ``W`` at the solution, up to terms of the
+square of the present error, because a local fit from the joint eta is a Newton step of the block
+plus such terms, and the refit leaves a score that is orthogonal to all of ``[1, X_a, M]``. Since
+no earlier message is dropped, dominant eigenvalues are removed one after the other and the rate
+improves from round to round (superlinear convergence as of conjugate gradients, until rounding);
+what is *guaranteed* is that the deviance never rises, and that the fit is the pooled one once the
+messages span the column space: a local fit that can still lower the loss moves in a direction
+which is not in ``[1, X_a, M]``, so each message adds a dimension.
+
+A message is the *change* of the partner's part, from the joint fit to its own full local fit. The
+span is that of the full predictors, but changes are nearly orthogonal to one another, where
+successive predictors agree in all but the last digits. The partner learns its own present part
+from one number per earlier message (``weights_for``). Its first message is a full local fit:
+a single Newton step there leaves far more deviance, later the two agree.
+
+With a ridge penalty the same is exact: the penalty of the partner's part is a quadratic form in the
+Gram matrix of its coefficient vectors, so a message is accompanied by its inner products with the
+earlier ones (``inner``). An L1 part has no such form; there ``fit_jointly`` uses Anderson.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, lstsq
+
+from consilience.assisted.kernels.glm import DEPENDENT, Family, Fit, Penalty, fit
+from consilience.assisted.kernels.local_fits import (
+    Design,
+    FloatArray,
+    LocalFit,
+    Newton,
+    Partner,
+    Problem,
+    State,
+    as_columns,
+    gram,
+    has_l1,
+    ridge_strength,
+)
+from consilience.exceptions import DataError, ParameterError
+
+__all__ = [
+    "ACCELERATIONS",
+    "Alternation",
+    "JointFit",
+    "LocalFit",
+    "Partner",
+    "SpanModel",
+    "fit_jointly",
+]
+
+ACCELERATIONS = ("span", "anderson", "none")
+_FIRST = 1e-4  # error of eta after a refit, as a share of its first step
+_LATER = 1e-2
+
+
+class SpanModel:
+    """The initiator's side of ``span``: refits on ``[1, X_a, M]``, M the messages so far.
+
+    Parameters
+    ----------
+    x_a : ndarray of shape (n, p_a)
+    y : ndarray of shape (n,)
+    family : Family
+    weights : ndarray of shape (n,), optional
+        Records of weight 0 take no part, but have a linear predictor.
+    penalty : Penalty, optional
+        Ridge only.
+
+    Attributes
+    ----------
+    coef_a, intercept, eta, deviance
+        The present fit. Round 0, the initiator's own model, is fitted on construction.
+    objective : float
+        Deviance plus penalty.
+    owner : ndarray of int, shape (k,)
+        Whose message each column of M came from.
+
+    Raises
+    ------
+    ParameterError
+        A penalty with an L1 part.
+    """
+
+    def __init__(
+        self,
+        x_a: FloatArray,
+        y: FloatArray,
+        family: Family,
+        *,
+        weights: FloatArray | None = None,
+        penalty: Penalty | None = None,
+        state: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        if has_l1(penalty):
+            raise ParameterError.of("penalty", "without an L1 part for span", penalty)
+        x_a = as_columns(x_a, y)
+        self._problem = Problem.of(y, family, weights)
+        self._strength = ridge_strength(penalty)
+        alone: Fit | None = None
+        if state is None:
+            alone = fit(x_a, self._problem.y, family, weights=weights, penalty=penalty)
+        kept = np.array(state["kept"], dtype=bool) if alone is None and state else None
+        self._design = Design(
+            x_a,
+            self._problem.v,
+            kept if alone is None else alone.kept,
+            penalised=penalty is not None,
+        )
+        self._newton = Newton(self._problem)
+        self.owner = np.zeros(0, dtype=np.int64)
+        self._r = np.zeros((0, 0))  # messages = Q r, Q the orthonormal columns of the design
+        self._inner = np.zeros((0, 0))  # Gram of the coefficient vectors behind the messages
+        if alone is not None:
+            self._theta = self._design.inner(alone.coef, alone.intercept)
+            self.eta = alone.eta
+        elif state is not None:
+            self._restore(state)
+        self._publish()
+
+    def _restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        for column in np.asarray(state["q"], dtype=float).T:
+            self._design.append(column)
+        self.owner = np.array(state["owner"])
+        self._r, self._inner = np.array(state["r"]), np.array(state["inner"])
+        self._theta, self.eta = np.array(state["theta"]), np.array(state["eta"])
+        self._newton.hessian = np.array(state["hessian"])
+        self._newton.reference = np.array(state["reference"])
+
+    def to_state(self) -> State:
+        """Arrays from which ``SpanModel(..., state=...)`` goes on."""
+        return {
+            "kept": self._design.kept,
+            "q": self._design.matrix[:, self._design.own :],
+            "owner": self.owner,
+            "r": self._r,
+            "inner": self._inner,
+            "theta": self._theta,
+            "eta": self.eta,
+            "hessian": self._newton.hessian,
+            "reference": self._newton.reference,
+        }
+
+    @property
+    def messages(self) -> FloatArray:
+        """The messages in the span, as they were received, shape (n, k)."""
+        return np.asarray(self._design.matrix[:, self._design.own :] @ self._r)
+
+    @property
+    def rank(self) -> int:
+        """Rank of the initiator's own columns, without the intercept."""
+        return self._design.own - 1
+
+    def add(self, message: FloatArray, owner: int, inner: FloatArray | None = None) -> bool:
+        """Take a message into the span.
+
+        Parameters
+        ----------
+        message : ndarray of shape (n,)
+        owner : int
+        inner : ndarray of shape (k_owner + 1,), optional
+            With a ridge penalty: inner products of the coefficients behind this message with
+            those behind the owner's earlier ones, and with themselves.
+
+        Returns
+        -------
+        bool
+            False if the message has nothing new: its residual on ``[1, X_a, M]`` (on M, with a
+            ridge penalty) is below 1e-8 of its size, or of the size of the owner's part of eta.
+        """
+        message = np.asarray(message, dtype=float)
+        if message.shape != self._problem.y.shape or not np.all(np.isfinite(message)):
+            raise DataError("a message must be one finite number per record")
+        mine = np.flatnonzero(self.owner == owner)
+        if self._strength and (inner is None or np.shape(inner) != (mine.size + 1,)):
+            raise DataError("a ridge penalty needs one inner product per kept message")
+        v, design = self._problem.v, self._design
+        size = math.sqrt(float(v @ message**2))
+        if size == 0.0:
+            return False
+        q = design.matrix[:, design.own :]
+        rest, row = message / size, np.zeros(q.shape[1])
+        for _ in range(2):
+            part = q.T @ (v * rest)
+            rest, row = rest - q @ part, row + part
+        left = math.sqrt(float(v @ rest**2))
+        part_size = float(np.linalg.norm(self._r[:, mine] @ self.weights_for(owner)))
+        least = DEPENDENT * max(1.0, part_size / size)
+        if left < least:
+            return False
+        if not self._newton.hessian.size:
+            self._newton.refresh(design.matrix, self.eta, self._ridge() if self._strength else None)
+        design.append(rest / left)
+        cross = self._newton.cross(design.matrix)
+        if not self._strength and not self._is_new(left, cross, least):
+            design.width -= 1
+            return False
+        self._newton.extend(cross)
+        k = row.size
+        r = np.zeros((k + 1, k + 1))
+        r[:k, :k], r[:k, k], r[k, k] = self._r, size * row, size * left
+        self._r = r
+        wider = np.zeros((k + 1, k + 1))
+        wider[:k, :k] = self._inner
+        mine = np.append(mine, k)
+        if self._strength:
+            wider[k, mine] = wider[mine, k] = inner
+        self._inner = wider
+        self.owner = np.append(self.owner, owner)
+        self._theta = np.append(self._theta, 0.0)
+        return True
+
+    def _is_new(self, left: float, cross: FloatArray, least: float) -> bool:
+        """Whether the last column, `left` of a message, depends on the columns before it."""
+        v, x = self._problem.v, self._design.matrix
+        pivot = self._newton.pivot(cross)
+        if pivot > 1e-4:  # such a pivot of a Gram matrix still has half of its digits
+            return left * pivot >= least
+        rest, x = x[:, -1], x[:, :-1]
+        factor = cho_factor(gram(x, v), lower=True, check_finite=False)
+        for _ in range(2):
+            rest = rest - x @ cho_solve(factor, x.T @ (v * rest), check_finite=False)
+        return left * math.sqrt(float(v @ rest**2)) >= least
+
+    def refit(self, share: float = 1e-6) -> None:
+        """Fit ``[1, X_a, M]`` from the present fit; the objective never rises.
+
+        The error of eta is left at about `share` of the first step. While messages come 1e-2 is
+        enough; ``refit(share=0)`` once they have ended.
+        """
+        ridge = self._ridge() if self._strength else None
+        self._theta, self.eta, _ = self._newton.minimise(
+            self._design.matrix, self.eta, self._theta, ridge, share
+        )
+        self._publish()
+
+    def _ridge(self) -> FloatArray:
+        own, width = self._design.own, self._design.width
+        ridge = np.zeros((width, width))
+        ridge[:own, :own] = self._design.ridge(self._strength)
+        if width > own:
+            back = np.linalg.inv(self._r)
+            ridge[own:, own:] = self._strength * back.T @ self._inner @ back
+        return ridge
+
+    def _publish(self) -> None:
+        self.coef_a, self.intercept = self._design.raw(self._theta)
+        self.deviance = self._problem.deviance(self.eta)
+        extra = 0.0
+        if self._strength:
+            extra = self._problem.total * float(self._theta @ self._ridge() @ self._theta)
+        self.objective = self.deviance + extra
+
+    @property
+    def theta(self) -> FloatArray:
+        """Weights of the messages as they were received, shape (k,)."""
+        return np.asarray(np.linalg.solve(self._r, self._theta[self._design.own :]))
+
+    def weights_for(self, owner: int) -> FloatArray:
+        """Weights that combine this owner's messages, in their order, into its part of eta."""
+        return np.asarray(self.theta[self.owner == owner])
+
+    def part_of(self, owner: int) -> FloatArray:
+        """Return this owner's part of eta, shape (n,)."""
+        mine = self.owner == owner
+        q = self._design.matrix[:, self._design.own :]
+        return np.asarray(q @ (self._r[:, mine] @ self.weights_for(owner)))
+
+    def offset_for(self, owner: int) -> FloatArray:
+        """The linear predictor without this owner's part, shape (n,)."""
+        return np.asarray(self.eta - self.part_of(owner))
+
+
+class Alternation:
+    """The initiator's side of plain alternation (``depth=0``) or Anderson acceleration.
+
+    Parameters
+    ----------
+    x_a, y, family, weights, penalty
+        As in :class:`SpanModel`; any penalty.
+    n_partners : int
+        Partners answer in the order 0, 1, ...; ``receive`` after the last closes a cycle.
+    depth : int
+        Number of earlier cycles that Anderson acceleration mixes.
+
+    Attributes
+    ----------
+    coef_a, intercept, eta, deviance, objective
+        The best fit at the end of a cycle; the objective never rises.
+    accepted : bool
+        False where the last cycle raised the objective and was undone.
+    """
+
+    def __init__(
+        self,
+        x_a: FloatArray,
+        y: FloatArray,
+        family: Family,
+        n_partners: int,
+        *,
+        weights: FloatArray | None = None,
+        penalty: Penalty | None = None,
+        depth: int = 0,
+        state: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        self._own = Partner(x_a, y, family, weights=weights, penalty=penalty, state=state)
+        self._problem, self._weights = self._own._problem, weights
+        self.depth, self.n_partners = depth, n_partners
+        self.accepted = True
+        n = self._problem.y.size
+        if state is not None:
+            self._restore(state)
+            return
+        # Column 0 is the initiator's part with the intercept, column 1 + o that of partner o.
+        self._now = np.zeros((n, 1 + n_partners))
+        self._penalties = np.zeros(n_partners)
+        self._past = np.zeros((0, 2, n, 1 + n_partners))  # (points sent, answers)
+        self.objective = math.inf
+        self._own.begin()
+        self._refit()
+        self._sent = self._now
+        self._close(begin=True)
+
+    def _restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._sent, self._now = np.array(state["sent"]), np.array(state["now"])
+        self._past, self._best = np.array(state["past"]), np.array(state["best"])
+        self._penalties, self.coef_a = np.array(state["penalties"]), np.array(state["coef_a"])
+        self.objective, self.deviance, self.intercept = (float(u) for u in state["values"])
+        self.eta = self._best.sum(axis=1)
+
+    def to_state(self) -> State:
+        """Arrays from which ``Alternation(..., state=...)`` goes on."""
+        return {
+            **self._own.to_state(),
+            "sent": self._sent,
+            "now": self._now,
+            "past": self._past,
+            "best": self._best,
+            "penalties": self._penalties,
+            "coef_a": self.coef_a,
+            "values": np.array([self.objective, self.deviance, self.intercept]),
+        }
+
+    def offset_for(self, owner: int) -> FloatArray:
+        """What this partner is sent: the linear predictor without its own part, shape (n,)."""
+        return np.asarray(np.delete(self._now, 1 + owner, axis=1).sum(axis=1))
+
+    def receive(self, message: FloatArray, owner: int, penalty: float = 0.0) -> None:
+        """Take a partner's linear predictor and refit the own columns.
+
+        `penalty` is the partner's penalty in the units of the deviance (``LocalFit.penalty``).
+        """
+        self._now[:, 1 + owner] = message
+        self._penalties[owner] = penalty
+        self._refit()
+        if owner == self.n_partners - 1:
+            self._close()
+
+    def _refit(self) -> None:
+        answer = self._own.respond(self._now[:, 1:].sum(axis=1))
+        self._fitted = answer
+        self._now[:, 0] = answer.message + answer.intercept
+
+    def _close(self, *, begin: bool = False) -> None:
+        """End of a cycle: accept it or undo it, and choose what to send next."""
+        eta = self._now.sum(axis=1)
+        deviance = self._problem.deviance(eta)
+        objective = deviance + self._fitted.penalty + float(self._penalties.sum())
+        slack = 1e-12 * (1 + abs(objective))
+        self.accepted = objective <= self.objective + slack
+        if not self.accepted:
+            self._now, self._past = self._best.copy(), self._past[:0]
+            self._sent = self._now.copy()
+            return
+        self.eta, self.deviance, self.objective = eta, deviance, objective
+        self.coef_a, self.intercept = self._fitted.beta, self._fitted.intercept
+        self._best = self._now.copy()
+        if self.depth and not begin:
+            pair = np.stack([self._sent, self._now])[None]
+            self._past = np.concatenate([self._past, pair])[-(self.depth + 1) :]
+            self._now = self._extrapolate()
+        self._sent = self._now.copy()
+
+    def _extrapolate(self) -> FloatArray:
+        """Anderson's point: the mixture of answers whose differences from the points are least."""
+        if self._past.shape[0] < 2:
+            return self._best.copy()
+        root = np.sqrt(self._problem.v)[:, None]
+        # The first partner answers before its own column is used: it is no part of the point.
+        keep = np.arange(self.n_partners + 1) != 1
+        rest = ((self._past[:, 1] - self._past[:, 0]) * root)[:, :, keep]
+        change = np.diff(rest, axis=0).reshape(rest.shape[0] - 1, -1).T
+        mix = lstsq(change, rest[-1].ravel(), cond=1e-10)[0]
+        return np.asarray(self._best - np.tensordot(mix, np.diff(self._past[:, 1], axis=0), 1))
+
+
+@dataclass(frozen=True)
+class JointFit:
+    """A joint fit and its course.
+
+    Parameters
+    ----------
+    eta : ndarray of shape (n,)
+    coef_a : ndarray of shape (p_a,)
+    intercept : float
+        Of the model with the partners' columns less `centres`.
+    betas : list of ndarray of shape (p_b,)
+        Each partner's coefficients. Where columns are shared they are one solution of many.
+    directions : list of ndarray of shape (p_b, k)
+        Coefficients behind each message that counted.
+    messages : list of ndarray of shape (n, k)
+    centres : list of ndarray of shape (p_b,)
+    rounds : int
+        Cycles over the partners.
+    deviances : ndarray of shape (rounds + 1,)
+        After the initiator's own fit and after each round, of the fit that would be reported.
+    objectives : ndarray of shape (rounds + 1,)
+        With the penalty.
+    changes : ndarray of shape (rounds,)
+        Change of eta relative to its size, both in 2-norm over rows with weight.
+    stopped : str
+        ``converged`` (small change), ``rounds``, ``rank`` (no partner may send more) or ``nothing
+        new`` (no partner has more to send).
+    rank : list of int
+        Dimensions of each partner's column space that its messages span.
+    gains : list of float
+        Deviance that one more local fit of each partner could still gain, to second order.
+    acceleration : str
+        What was used: a penalty with an L1 part turns ``span`` into ``anderson``.
+    """
+
+    eta: FloatArray
+    coef_a: FloatArray
+    intercept: float
+    betas: list[FloatArray]
+    directions: list[FloatArray]
+    messages: list[FloatArray]
+    centres: list[FloatArray]
+    rounds: int
+    deviances: FloatArray
+    objectives: FloatArray
+    changes: FloatArray
+    stopped: str
+    rank: list[int]
+    gains: list[float]
+    acceleration: str
+
+    def predict(self, x_a: FloatArray, x_partners: Sequence[FloatArray]) -> FloatArray:
+        """Linear predictor of new rows."""
+        eta = self.intercept + np.asarray(x_a, dtype=float) @ self.coef_a
+        for x_b, centre, beta in zip(x_partners, self.centres, self.betas):
+            eta = eta + (np.asarray(x_b, dtype=float) - centre) @ beta
+        return np.asarray(eta)
+
+
+@dataclass
+class _Course:
+    """What the rounds were like, and when to stop."""
+
+    model: SpanModel | Alternation
+    rows: NDArray[np.bool_]
+    tol: float
+    loss_tol: float
+    look_ahead: bool
+    deviances: list[float] = field(default_factory=list)
+    objectives: list[float] = field(default_factory=list)
+    changes: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._note()
+
+    def _note(self) -> None:
+        self.deviances.append(self.model.deviance)
+        self.objectives.append(self.model.objective)
+        self._eta = self.model.eta
+
+    def close(self) -> bool:
+        """Note a round; True if it changed next to nothing."""
+        before = self._eta
+        self._note()
+        eta = self.model.eta[self.rows]
+        size = float(np.linalg.norm(eta)) or 1.0
+        self.changes.append(float(np.linalg.norm(eta - before[self.rows])) / size)
+        if isinstance(self.model, Alternation) and not self.model.accepted:
+            return False
+        drop = self.objectives[-2] - self.objectives[-1]
+        if drop <= self.loss_tol * abs(self.objectives[-1]):
+            return True
+        ahead = 1.0
+        if self.look_ahead and len(self.changes) > 1 and self.changes[-2] > 0:
+            # What is still to come if the changes go on to fall as they did.
+            rate = min(self.changes[-1] / self.changes[-2], 0.99)
+            ahead = max(1.0, rate / (1 - rate))
+        return ahead * self.changes[-1] <= self.tol
+
+
+def fit_jointly(
+    x_a: FloatArray,
+    partners: Sequence[FloatArray],
+    y: FloatArray,
+    family: Family,
+    *,
+    acceleration: str = "span",
+    n_rounds: int = 50,
+    tol: float = 1e-6,
+    loss_tol: float = 1e-14,
+    weights: FloatArray | None = None,
+    penalty: Penalty | None = None,
+    max_rank: int | Sequence[int] | None = None,
+) -> JointFit:
+    """Run the whole exchange in one process, each side with its own columns only.
+
+    Parameters
+    ----------
+    x_a : ndarray of shape (n, p_a)
+    partners : sequence of ndarray of shape (n, p_b)
+    y : ndarray of shape (n,)
+    family : Family
+    acceleration : {"span", "anderson", "none"}
+    n_rounds : int
+        Most cycles over the partners.
+    tol : float
+        Stop at this relative change of eta in a round; with an acceleration, also the change that
+        is still to come if the last two go on as a geometric series must be that small.
+    loss_tol : float
+        Stop at this relative decrease of the objective. The source's 1e-10 leaves an error of eta
+        near 1e-5, since the objective is flat to second order.
+    weights : ndarray of shape (n,), optional
+        0 for held-out rows: they take no part, but messages carry them.
+    penalty : Penalty, optional
+        Applies to every party's coefficients.
+    max_rank : int or one per partner, optional
+        Most dimensions of its column space that a partner's messages may span.
+
+    Raises
+    ------
+    ParameterError
+        An unknown acceleration, or a negative limit.
+    DataError
+        Shapes that do not fit.
+    """
+    if acceleration not in ACCELERATIONS:
+        raise ParameterError.of("acceleration", f"one of {', '.join(ACCELERATIONS)}", acceleration)
+    if acceleration == "span" and has_l1(penalty):
+        acceleration = "anderson"
+    limits = _limits(max_rank, len(partners))
+    centres = [np.mean(np.asarray(x_b, dtype=float), axis=0) for x_b in partners]
+    sides = [
+        Partner(np.asarray(x_b, float) - centre, y, family, weights=weights, penalty=penalty)
+        for x_b, centre in zip(partners, centres)
+    ]
+    model: SpanModel | Alternation
+    if acceleration == "span":
+        model = SpanModel(x_a, y, family, weights=weights, penalty=penalty)
+    else:
+        depth = 6 if acceleration == "anderson" else 0
+        model = Alternation(
+            x_a, y, family, len(sides), weights=weights, penalty=penalty, depth=depth
+        )
+    rows = np.ones(np.size(y), bool) if weights is None else np.asarray(weights) > 0
+    course = _Course(model, rows, tol, loss_tol, acceleration != "none")
+    stopped, rounds = "rounds", 0
+    betas = [np.zeros(side.x_b.shape[1]) for side in sides]
+    while rounds < n_rounds:
+        if isinstance(model, SpanModel):
+            verdicts = [_span_turn(model, o, side, limits[o]) for o, side in enumerate(sides)]
+        else:
+            verdicts, answers = _plain_turns(model, sides, limits)
+        if all(verdict != "new" for verdict in verdicts):
+            stopped = "rank" if "rank" in verdicts else "nothing new"
+            break
+        rounds += 1
+        if isinstance(model, Alternation) and model.accepted:
+            betas = answers
+        if course.close():
+            stopped = "converged"
+            break
+    if isinstance(model, SpanModel):
+        model.refit(share=0.0)
+        betas = [side.betas @ model.weights_for(o) for o, side in enumerate(sides)]
+    return _collected(course, sides, betas, centres, (rounds, stopped, acceleration))
+
+
+def _collected(
+    course: _Course,
+    sides: list[Partner],
+    betas: list[FloatArray],
+    centres: list[FloatArray],
+    end: tuple[int, str, str],
+) -> JointFit:
+    model = course.model
+    rounds, stopped, acceleration = end
+    return JointFit(
+        eta=model.eta,
+        coef_a=model.coef_a,
+        intercept=model.intercept,
+        betas=betas,
+        directions=[side.betas for side in sides],
+        messages=[side.x_b @ side.betas for side in sides],
+        centres=centres,
+        rounds=rounds,
+        # The last refit went on to the end; the round is worth what it reached.
+        deviances=np.array([*course.deviances[:-1], model.deviance]),
+        objectives=np.array([*course.objectives[:-1], model.objective]),
+        changes=np.array(course.changes),
+        stopped=stopped,
+        rank=[side.betas.shape[1] for side in sides],
+        gains=[side.gain(model.eta - side.x_b @ b, b) for side, b in zip(sides, betas)],
+        acceleration=acceleration,
+    )
+
+
+def _limits(max_rank: int | Sequence[int] | None, n_partners: int) -> list[float]:
+    if max_rank is None:
+        return [math.inf] * n_partners
+    each = [max_rank] * n_partners if isinstance(max_rank, int) else list(max_rank)
+    limits = [float(limit) for limit in each]
+    if len(limits) != n_partners or any(each < 0 for each in limits):
+        raise ParameterError.of("max_rank", "at least 0, one number or one per partner", max_rank)
+    return limits
+
+
+def _span_turn(model: SpanModel, owner: int, side: Partner, limit: float) -> str:
+    """One partner's turn: ``new``, ``rank`` (it may not send) or ``nothing new``."""
+    if side.betas.shape[1] >= min(limit, side.rank):
+        return "rank" if limit < side.rank else "nothing new"
+    answer = side.respond(model.offset_for(owner), model.weights_for(owner))
+    if not (answer.new and model.add(answer.message, owner, answer.inner)):
+        return "nothing new"
+    side.keep(answer.direction)
+    model.refit(_FIRST if model.owner.size <= 2 else _LATER)
+    return "new"
+
+
+def _plain_turns(
+    model: Alternation, sides: Sequence[Partner], limits: Sequence[float]
+) -> tuple[list[str], list[FloatArray]]:
+    """One cycle of alternation; nobody sends where one partner may not."""
+    answers: list[FloatArray] = []
+    verdicts: list[str] = []
+    for owner, side in enumerate(sides):
+        answer = side.respond(model.offset_for(owner))
+        if side.betas.shape[1] < side.rank:
+            count = side.revealed_with(answer.beta)
+            if count > limits[owner]:
+                return ["rank"] * len(sides), answers
+            if count > side.betas.shape[1]:
+                side.keep(answer.beta)
+        model.receive(answer.message, owner, answer.penalty)
+        answers.append(answer.beta)
+        verdicts.append("new")
+    return verdicts, answers

@@ -1,0 +1,483 @@
+"""Fits of one party's own columns within a joint model, and what a partner sends.
+
+A party's local fit takes the others' part as an offset and starts where it left off, so most cost
+of a Newton step, the Gram matrix, is spared: the Hessian is kept as long as it contracts well.
+Rows of weight 0 take no part. :mod:`consilience.assisted.kernels.joint_glm` puts the parties
+together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from consilience.assisted.kernels.glm import (
+    DEPENDENT,
+    Family,
+    Penalty,
+    fit,
+    independent_columns,
+)
+from consilience.exceptions import DataError
+
+FloatArray = NDArray[np.float64]
+State = dict[str, NDArray[Any]]
+_BLOCK = 2048  # rows per block of a Gram matrix: a block stays in the cache
+_FULL = 1e-6  # a local fit stops when its error is about this share of its first step
+_NEAR = 0.05  # ... where a refit follows that takes the best combination anyway
+_FLOOR = 1e-12  # ... or of the linear predictor
+_SLACK = 1e-14  # rise of a mean loss that is rounding
+
+
+def gram(x: FloatArray, w: FloatArray) -> FloatArray:
+    """``x' diag(w) x`` for weights of at least 0, block by block."""
+    total = np.zeros((x.shape[1], x.shape[1]))
+    root = np.sqrt(w)
+    for start in range(0, x.shape[0], _BLOCK):
+        part = x[start : start + _BLOCK] * root[start : start + _BLOCK, None]
+        total += part.T @ part
+    return total
+
+
+def working_weights(family: Family, y: FloatArray, eta: FloatArray) -> FloatArray:
+    """Second derivatives of the loss; the expected ones where the observed may be negative."""
+    return family.expected_weight(eta) if family.mask else family.weight(y, eta)
+
+
+class Design:
+    """``[1, standardised independent columns]`` with room for messages, column by column."""
+
+    def __init__(
+        self, x: FloatArray, v: FloatArray, kept: NDArray[np.bool_] | None, *, penalised: bool
+    ) -> None:
+        n, p = x.shape
+        self.mean = v @ x
+        spread = np.sqrt(np.maximum(v @ (x * x) - self.mean**2, 0.0))
+        size = np.sqrt(spread**2 + self.mean**2)
+        live = spread > DEPENDENT * size
+        if np.any(spread <= 1e-4 * size):  # the difference above has lost its digits
+            spread = np.sqrt(v @ (x - self.mean) ** 2)
+            live = spread > DEPENDENT * size
+        self.scale = np.where(live, spread, 1.0)
+        if kept is None:
+            z = (x - self.mean) / self.scale
+            kept = np.ones(p, bool) if penalised else independent_columns(z, v, live=live)[0]
+        self.kept = kept
+        index = np.flatnonzero(kept)
+        self.own = 1 + index.size
+        self.values = np.empty((n, self.own), order="F")
+        self.values[:, 0] = 1.0
+        for place, j in enumerate(index, start=1):
+            np.subtract(x[:, j], self.mean[j], out=self.values[:, place])
+            self.values[:, place] /= self.scale[j]
+        self.width = self.own
+
+    @property
+    def matrix(self) -> FloatArray:
+        """View of the columns in use."""
+        return self.values[:, : self.width]
+
+    def append(self, column: FloatArray) -> None:
+        """Add a column that stays as it is."""
+        if self.width == self.values.shape[1]:
+            wider = np.empty((self.values.shape[0], self.width + 8), order="F")
+            wider[:, : self.width] = self.values
+            self.values = wider
+        self.values[:, self.width] = column
+        self.width += 1
+
+    def raw(self, theta: FloatArray) -> tuple[FloatArray, float]:
+        """Coefficients and intercept in the units of the columns."""
+        coef = np.zeros(self.kept.size)
+        coef[self.kept] = theta[1 : self.own] / self.scale[self.kept]
+        return coef, float(theta[0] - self.mean @ coef)
+
+    def inner(self, coef: FloatArray, intercept: float) -> FloatArray:
+        """Inverse of `raw`."""
+        own = (coef * self.scale)[self.kept]
+        return np.concatenate([[intercept + self.mean @ coef], own])
+
+    def ridge(self, strength: float) -> FloatArray:
+        """Penalty matrix of the own columns."""
+        matrix = np.zeros((self.own, self.own))
+        index = np.arange(1, self.own)
+        matrix[index, index] = strength / self.scale[self.kept] ** 2
+        return matrix
+
+
+@dataclass
+class Problem:
+    """What stays fixed during local fits: response, family, weights that sum to 1."""
+
+    y: FloatArray
+    family: Family
+    v: FloatArray
+    total: float
+
+    @classmethod
+    def of(cls, y: FloatArray, family: Family, weights: FloatArray | None) -> Problem:
+        """Check the weights and scale them; a response without weight is replaced."""
+        y = np.asarray(y, dtype=float)
+        w = np.ones(y.size) if weights is None else np.asarray(weights, dtype=float)
+        if w.shape != y.shape or np.any(w < 0) or not np.any(w > 0):
+            raise DataError("the weights must be one number of at least 0 per record, not all 0")
+        total = float(w.sum())
+        # What a record without weight holds must not matter, not even as infinity times 0.
+        y = y if np.all(w > 0) else np.where(w > 0, y, y[int(np.argmax(w > 0))])
+        return cls(y, family, w / total, total)
+
+    def value(self, eta: FloatArray) -> float:
+        """Weighted mean loss."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(self.v @ self.family.loss(self.y, eta))
+
+    def deviance(self, eta: FloatArray) -> float:
+        """Deviance with the weights as they were given."""
+        return self.total * self.family.deviance(self.y, eta, self.v)
+
+
+class Newton:
+    """Newton steps whose Hessian is kept while it contracts well, also when columns are added."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.hessian = np.zeros((0, 0))  # without the penalty
+        self.reference = np.zeros(0)  # v times the weights at which it was taken
+        self.careful = False
+        self._factor: Any = None
+
+    def refresh(self, x: FloatArray, eta: FloatArray, ridge: FloatArray | None) -> None:
+        """Take the Hessian at `eta`; a positive surrogate where it is not positive definite."""
+        fam, v, y = self.problem.family, self.problem.v, self.problem.y
+        safe = fam.safe_weight(y, eta)
+        for floor in (-1.0, 0.0, 1e-9, 1e-6, 1e-3):
+            if floor < 0 and self.careful:
+                continue
+            observed = working_weights(fam, y, eta)
+            w = observed if floor < 0 else np.maximum(safe, floor * float(np.max(safe)))
+            self.reference = v * w
+            self.hessian = gram(x, self.reference)
+            if self.factorise(ridge):
+                return
+        raise DataError("the fit broke down: the covariates' scales lie too far apart")
+
+    def factorise(self, ridge: FloatArray | None) -> bool:
+        """Factorise the Hessian with the penalty; False where it is not positive definite."""
+        matrix = self.hessian if ridge is None else self.hessian + ridge
+        top = float(np.max(np.diag(matrix), initial=0.0))
+        self._factor = None
+        if not 0 < top < math.inf:
+            return False
+        try:
+            factor = cho_factor(matrix, lower=True, check_finite=False)
+        except LinAlgError:
+            return False
+        if np.min(np.diag(factor[0])) ** 2 > 1e-15 * top:
+            self._factor = factor
+        return self._factor is not None
+
+    def cross(self, x: FloatArray) -> FloatArray:
+        """Products of the last column with all, at the weights of the Hessian."""
+        return np.asarray(x.T @ (self.reference * x[:, -1]))
+
+    def pivot(self, cross: FloatArray) -> float:
+        """Relative size of the last column off the others, in the metric of the Hessian."""
+        if self._factor is None and not self.factorise(None):
+            return 0.0
+        left = cross[-1] - cross[:-1] @ self.solve(cross[:-1])
+        return math.sqrt(max(float(left) / float(cross[-1]), 0.0))
+
+    def extend(self, cross: FloatArray) -> None:
+        """Add a column to the Hessian."""
+        wider = np.empty((cross.size, cross.size))
+        wider[:-1, :-1] = self.hessian
+        wider[-1] = wider[:, -1] = cross
+        self.hessian, self._factor = wider, None
+
+    def solve(self, rhs: FloatArray) -> FloatArray:
+        """Apply the inverse of the Hessian."""
+        return np.asarray(cho_solve(self._factor, rhs, check_finite=False))
+
+    def minimise(
+        self,
+        x: FloatArray,
+        eta: FloatArray,
+        theta: FloatArray,
+        ridge: FloatArray | None = None,
+        share: float = _FULL,
+        max_iter: int = 60,
+    ) -> tuple[FloatArray, FloatArray, float]:
+        """Minimise from `theta`, where `eta` is the linear predictor with any offset.
+
+        Stops when the error of eta is about `share` of the first step. Returns the solution, its
+        linear predictor, and the Newton decrement of the first step.
+        """
+        p = self.problem
+
+        def penalty(at: FloatArray) -> float:
+            return 0.0 if ridge is None else 0.5 * float(at @ ridge @ at)
+
+        value = p.value(eta) + penalty(theta)
+        if self.hessian.shape[0] != theta.size or not self.factorise(ridge):
+            self.refresh(x, eta, ridge)
+        first, last, fresh = 0.0, math.inf, False
+        for _ in range(max_iter):
+            slope = x.T @ (p.v * p.family.score(p.y, eta))
+            slope += 0.0 if ridge is None else ridge @ theta
+            step = -self.solve(slope)
+            length = math.sqrt(max(-float(slope @ step), 0.0))
+            first = first or length
+            if length > 0.2 * last and not fresh:  # the old Hessian contracts too slowly
+                self.refresh(x, eta, ridge)
+                fresh, last = True, math.inf
+                continue
+            move = x @ step
+            size = 1.0
+            while size > 1e-12:
+                trial = p.value(eta + size * move) + penalty(theta + size * step)
+                if trial <= value + _SLACK * (1 + abs(value)):
+                    break
+                size *= 0.5
+            if size <= 1e-12:
+                if fresh or length <= 1e-7 * (1 + abs(value)):
+                    break  # rounding: no lower value can be found
+                self.refresh(x, eta, ridge)
+                fresh = True
+                continue
+            theta, eta, value = theta + size * step, eta + size * move, trial
+            if size < 1.0:
+                self.careful = size < 0.2
+                self.refresh(x, eta, ridge)
+                self.careful, fresh, last = False, True, math.inf
+                continue
+            rate = min(length / last, 0.5) if last < math.inf else 0.5
+            scale = math.sqrt(max(float(self.reference @ (eta * eta)), 0.0))
+            if rate * length <= max(share * first, _FLOOR * scale):
+                break
+            last, fresh = length, False
+        return theta, eta, first
+
+
+def ridge_strength(penalty: Penalty | None) -> float:
+    """Factor of half the sum of squared coefficients, beside the mean loss."""
+    return 0.0 if penalty is None else penalty.alpha * (1 - penalty.l1_ratio)
+
+
+def has_l1(penalty: Penalty | None) -> bool:
+    """Whether absolute coefficients are penalised."""
+    return penalty is not None and penalty.alpha * penalty.l1_ratio > 0
+
+
+def as_columns(x: FloatArray, y: FloatArray) -> FloatArray:
+    """Check the shape of a party's columns."""
+    x = np.asarray(x, dtype=float)
+    if x.ndim != 2 or x.shape[0] != np.shape(y)[0]:
+        raise DataError("the covariates must have one row per record of the response")
+    return x
+
+
+@dataclass(frozen=True)
+class LocalFit:
+    """A partner's answer.
+
+    Parameters
+    ----------
+    beta : ndarray of shape (p_b,)
+        Coefficients of the local fit, in the units of the columns.
+    intercept : float
+        Intercept of the local fit; not part of the message, the initiator refits its own.
+    direction : ndarray of shape (p_b,)
+        `beta` less the partner's present coefficients: what a span message is made of.
+    message : ndarray of shape (n,)
+        ``x_b @ direction``.
+    gain : float
+        Deviance that the local fit can gain, to second order (the squared Newton decrement).
+    inner : ndarray of shape (k + 1,)
+        Inner products of `direction` with the earlier directions and itself (for ridge).
+    penalty : float
+        The penalty at `beta`, in the units of the deviance.
+    new : bool
+        False where the message is below 1e-8 of the partner's present part: it is rounding, and
+        should not be sent.
+    """
+
+    beta: FloatArray
+    intercept: float
+    direction: FloatArray
+    message: FloatArray
+    gain: float
+    inner: FloatArray
+    penalty: float
+    new: bool
+
+
+class Partner:
+    """A partner's side: its own columns, the response it was given, offsets that it receives.
+
+    Parameters
+    ----------
+    x_b : ndarray of shape (n, p_b)
+        Columns, centred over all rows.
+    y : ndarray of shape (n,)
+        Response, or the masked response with a masked family.
+    family : Family
+    weights : ndarray of shape (n,), optional
+    penalty : Penalty, optional
+
+    Attributes
+    ----------
+    betas : ndarray of shape (p_b, k)
+        Coefficients behind each message that was kept (``keep``).
+    """
+
+    def __init__(
+        self,
+        x_b: FloatArray,
+        y: FloatArray,
+        family: Family,
+        *,
+        weights: FloatArray | None = None,
+        penalty: Penalty | None = None,
+        state: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        self.x_b = as_columns(x_b, y)
+        self.penalty = penalty
+        self._weights = weights
+        self._problem = Problem.of(y, family, weights)
+        kept = None if state is None else np.asarray(state["kept"], dtype=bool)
+        self._design = Design(self.x_b, self._problem.v, kept, penalised=penalty is not None)
+        self._newton = Newton(self._problem)
+        self.betas = np.zeros((self.x_b.shape[1], 0))
+        self.last, self._intercept = np.zeros(self.x_b.shape[1]), 0.0
+        if state is not None:
+            self.betas, self.last = np.array(state["betas"]), np.array(state["last"])
+            self._intercept = float(state["intercept"])
+            self._newton.hessian = np.array(state["hessian"])
+            self._newton.reference = np.array(state["reference"])
+
+    def to_state(self) -> State:
+        """Arrays from which ``Partner(..., state=...)`` goes on."""
+        return {
+            "kept": self._design.kept,
+            "betas": self.betas,
+            "last": self.last,
+            "intercept": np.array(self._intercept),
+            "hessian": self._newton.hessian,
+            "reference": self._newton.reference,
+        }
+
+    @property
+    def rank(self) -> int:
+        """Numerical rank of the columns."""
+        return int(self._design.kept.sum())
+
+    def begin(self) -> None:
+        """Start from a fit without an offset: what the initiator does in round 0."""
+        alone = fit(
+            self.x_b,
+            self._problem.y,
+            self._problem.family,
+            weights=self._weights,
+            penalty=self.penalty,
+        )
+        self.last, self._intercept = alone.coef, alone.intercept
+
+    def respond(self, offset: FloatArray, combination: FloatArray | None = None) -> LocalFit:
+        """Fit the own columns with an intercept and with the others' part as an offset.
+
+        Parameters
+        ----------
+        offset : ndarray of shape (n,)
+            Linear predictor without this partner's part.
+        combination : ndarray of shape (k,), optional
+            Weights of the kept messages in the joint fit (span). Without it the fit starts at the
+            last local fit and the message is the whole linear predictor.
+        """
+        offset = np.asarray(offset, dtype=float)
+        now = np.zeros_like(self.last) if combination is None else self.betas @ combination
+        start = now if combination is not None else self.last
+        x, strength = self._design.matrix, ridge_strength(self.penalty)
+        present = 0.0
+        if has_l1(self.penalty):
+            local = fit(
+                self.x_b,
+                self._problem.y,
+                self._problem.family,
+                offset=offset,
+                weights=self._weights,
+                start=(start, self._intercept) if np.any(start) else None,
+                penalty=self.penalty,
+            )
+            beta, intercept, gain = local.coef, local.intercept, math.nan
+        else:
+            theta = self._design.inner(start, self._intercept if combination is None else 0.0)
+            ridge = self._design.ridge(strength) if strength else None
+            part, share = x @ theta, _FULL
+            if combination is not None:
+                present = math.sqrt(float(self._problem.v @ part**2))
+                share = _NEAR if self.betas.size else _FULL
+            theta, _, first = self._newton.minimise(x, offset + part, theta, ridge, share)
+            beta, intercept = self._design.raw(theta)
+            gain = self._problem.total * first**2
+        self.last, self._intercept = beta, intercept
+        direction = beta - now
+        inner = np.append(self.betas.T @ direction, direction @ direction)
+        penalty = 0.0 if self.penalty is None else self.penalty.value(beta)
+        message = self.x_b @ direction
+        v = self._problem.v
+        return LocalFit(
+            beta,
+            intercept,
+            direction,
+            message,
+            gain,
+            inner,
+            2 * self._problem.total * penalty,
+            math.sqrt(float(v @ message**2)) > DEPENDENT * present,
+        )
+
+    def keep(self, direction: FloatArray) -> None:
+        """Note the coefficients of a message that the initiator took into its span."""
+        self.betas = np.column_stack([self.betas, direction])
+
+    def revealed_with(self, direction: FloatArray) -> int:
+        """Numerical rank (1e-8) of the kept messages and `direction`, in the scale of the columns.
+
+        The record of what a party revealed is kept elsewhere, over all runs; this counts one fit.
+        """
+        units = self._design.scale[:, None]
+        every = (
+            np.column_stack([self.betas, direction])[self._design.kept] * units[self._design.kept]
+        )
+        size = np.linalg.norm(every, axis=0)
+        every = every[:, size > 0] / size[size > 0]
+        if not every.size:
+            return 0
+        root = np.linalg.cholesky(gram(self._design.matrix, self._problem.v)[1:, 1:])
+        values = np.linalg.svd(root.T @ every, compute_uv=False)
+        return int(np.sum(values > DEPENDENT * values[0]))
+
+    def gain(self, offset: FloatArray, beta: FloatArray) -> float:
+        """Deviance that one more local fit could still gain at `beta`, to second order.
+
+        It is the squared Newton decrement of the (ridge penalised) loss in the own columns and the
+        intercept, with the Hessian at the joint fit; NaN with an L1 penalty.
+        """
+        if has_l1(self.penalty):
+            return math.nan
+        p, x = self._problem, self._design.matrix
+        eta = np.asarray(offset, dtype=float) + self.x_b @ beta
+        strength = ridge_strength(self.penalty)
+        ridge = self._design.ridge(strength) if strength else None
+        newton = Newton(p)
+        newton.refresh(x, eta, ridge)
+        slope = x.T @ (p.v * p.family.score(p.y, eta))
+        if ridge is not None:
+            slope += ridge @ self._design.inner(beta, 0.0)
+        return p.total * float(slope @ newton.solve(slope))

@@ -1,0 +1,1 @@
+"""Models on arrays, as scikit-learn has them: no federation, no engine."""

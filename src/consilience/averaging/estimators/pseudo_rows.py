@@ -1,0 +1,526 @@
+"""Fits of a black-box learner on own rows and on pseudo-rows, the averaged predictions of all.
+
+Source: Ya Le's Stanford thesis, chapter 1 (with T. Hastie and E. Dobriban), *A General Algorithm
+for Distributed Learning*; weights and penalties as in :mod:`.conventions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.averaging.estimators.conventions import (
+    Convention,
+    convention_of,
+    innermost,
+    settled,
+    shares,
+)
+from consilience.averaging.estimators.copies import copies_of
+from consilience.averaging.estimators.preprocessing import Frozen, Rows, as_rows, stacked
+from consilience.exceptions import DataError, ParameterError
+
+FloatArray = NDArray[np.float64]
+Start = Mapping[str, FloatArray]
+"""Where a warm start begins: ``coef`` and ``intercept``, as the learner holds them."""
+
+LARGEST_CHANGE = 1e-2
+_PERMUTED = 20.0
+_LARGEST_NOISE = 2e-2
+"""A forest differs by more than this with the order of its rows; that must not excuse it."""
+
+_DEFAULT_TOLERANCE = 1e-4
+"""Of solvers whose tolerance is not given."""
+_SMALLEST_TOLERANCE = 1e-10
+
+_LABEL_ROWS = 20
+"""Predictions at fewer rows may all be certain by chance."""
+
+_BY_COLUMN = ("Lasso", "ElasticNet")
+
+
+def separable(change: float, permuted: float) -> bool:
+    """Whether a probe speaks for a learner that is a sum of losses plus a penalty.
+
+    Parameters
+    ----------
+    change : float
+        Relative change of the predictions under a refit with one's own predictions.
+    permuted : float
+        The same under a refit with permuted rows: what the learner's tolerance leaves open.
+    """
+    return change <= max(LARGEST_CHANGE, min(_PERMUTED * permuted, _LARGEST_NOISE))
+
+
+class Learner:
+    """A black-box estimator that is fitted on own rows and averaged predictions of all sites.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Unfitted, scikit-learn interface; it aims at ``estimator.fit`` of all rows together, so a
+        penalty means what it would mean there.
+    task : {"regression", "classification"}
+    n_levels : int
+        Levels of the response in classification, where it is the position of a level.
+    reference : (m, p) array or sparse matrix, optional
+        Reference rows; without them only plain fits are possible, and no preprocessing.
+    convention : {"auto", "sum", "normalised", "rows", "trees"}
+        How the learner weighs rows against its penalty, see :mod:`.conventions`.
+    n_total : float, optional
+        Sum of the weights of all sites; a fit's own sum where it is not given.
+    seed : int
+        For the draws of the estimator.
+
+    Attributes
+    ----------
+    convention : Convention
+    n_outputs : int
+        Columns of predictions: 1, or `n_levels`.
+    penalty_name : str
+    is_linear : bool
+
+    Raises
+    ------
+    ParameterError
+        The estimator, or a setting of it, cannot be used: the sentence says what to do.
+    DataError
+        The reference rows are not a finite table.
+
+    Notes
+    -----
+    Transformers of a pipeline are fitted once, on the reference rows, which all sites have, and
+    never again: a site's preprocessing does not depend on its rows. A learner is not changed by
+    its fits, so threads may share one.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        task: Literal["regression", "classification"],
+        n_levels: int = 1,
+        reference: Any = None,
+        convention: str = "auto",
+        n_total: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        from sklearn.base import clone
+
+        learner = innermost(estimator)
+        _check_task(learner, task)
+        self.convention: Convention = convention_of(estimator, convention)
+        self.task = task
+        self.n_outputs = n_levels if task == "classification" else 1
+        self.penalty_name = self.convention.penalty
+        self.is_linear = self.convention.linear
+        self.n_total = n_total
+        self.name = type(learner).__name__
+        if task == "classification" and n_levels < 2:
+            raise ParameterError.of("n_levels", "2 or more in classification", n_levels)
+        self._take(settled(clone(learner), seed))
+        self._penalty_value()
+        self._frozen = Frozen(estimator, reference, seed)
+        settings = self._parameters
+        if settings.get("gamma") == "scale" and self._frozen.reference is not None:
+            self._take(self._cloned({"gamma": _scale_of(self._frozen.reference)}))
+        # The step of these solvers is for weights of at most one: with larger ones they diverge.
+        average_gradients = settings.get("solver") in ("sag", "saga")
+        self._largest_weight_one = average_gradients and self.convention.name == "sum"
+        self._tolerance = _tolerance_of(self.convention, settings)
+        home = type(learner).__module__.split(".")[:2]
+        self._in_place = "copy_X" in settings and home[0] == "sklearn"
+        self._forgets = home == ["sklearn", "linear_model"] or home[0] == "glum"
+
+    def with_penalty(self, value: float) -> Learner:
+        """Return the same learner with another penalty, in the units of its parameter."""
+        if not self.penalty_name:
+            raise ParameterError(f"{self.name} has no penalty to choose: leave penalties= out")
+        other = object.__new__(Learner)
+        other.__dict__.update(self.__dict__)
+        other._take(self._cloned({self.penalty_name: float(value)}))
+        return other
+
+    def _take(self, learner: Any) -> None:
+        """Keep the unfitted learner, and what is asked of it in every fit."""
+        self._learner = learner
+        self._parameters = learner.get_params(deep=False)
+
+    def _cloned(self, settings: Mapping[str, Any]) -> Any:
+        parameters = self._parameters
+        if any(hasattr(value, "get_params") for value in parameters.values()):
+            from sklearn.base import clone
+
+            return clone(self._learner).set_params(**settings)
+        # A clone looks at signatures and parameters again, each time.
+        return type(self._learner)(**{**parameters, **settings})
+
+    # ----------------------------------------------------------------------- fit
+
+    def fit(
+        self,
+        x: Any,
+        y: NDArray[Any],
+        *,
+        weight: FloatArray | None = None,
+        target: FloatArray | None = None,
+        rho: float = 0.0,
+        start: Start | None = None,
+    ) -> Any:
+        """Minimise mean own loss + penalty + `rho` times mean loss on the pseudo-rows.
+
+        Parameters
+        ----------
+        x : (n, p) array or sparse matrix
+        y : (n,) array
+            Response, or positions of levels.
+        weight : (n,) array, optional
+            Weights of the own rows; their sum stands for n, their weighted mean for the mean.
+        target : (m, q) array, optional
+            Averaged predictions at the reference rows; None for a fit of the own rows alone.
+        rho : float
+        start : mapping, optional
+            Coefficients to begin at (see :meth:`start_of`); ignored where the learner cannot.
+
+        Returns
+        -------
+        estimator
+            Fitted; it predicts from columns as in `x`.
+
+        Raises
+        ------
+        DataError
+            Weights that are negative or all zero, or averaged predictions of the wrong shape.
+        """
+        rows = self._frozen.transform(as_rows(x))
+        response = np.asarray(y, dtype=np.int64 if self.task == "classification" else np.float64)
+        n_rows = rows.shape[0]
+        own = None if weight is None else _checked_weights(weight, n_rows)
+        n = float(n_rows) if own is None else float(own.sum())
+        blocks, responses, masses = self._pseudo(target)
+        if self.task == "classification" and _one_level(response, own, responses):
+            return self._frozen.before(_constant(rows, response, own))
+        m = 0 if target is None else len(target)
+        seen = n_rows + sum(len(mass) for mass in masses)
+        part = shares(
+            self.convention,
+            n=n,
+            n_total=self.n_total or n,
+            m=m,
+            rows=seen,
+            total=n_rows + m,
+            rho=rho,
+        )
+        if own is None and (target is not None or not self.convention.weights):
+            own = np.ones(n_rows)
+        pseudo = np.concatenate([part.pseudo * mass for mass in masses]) if masses else np.empty(0)
+        response = np.concatenate([response, *responses]) if responses else response
+        if not self.convention.weights and own is not None:
+            return self._copied(rows, blocks, response, own, pseudo, n)
+        weights = None if own is None else np.concatenate([part.own * own, pseudo])
+        factor = part.penalty
+        if weights is not None and self._largest_weight_one:
+            factor, weights = factor / weights.max(), weights / weights.max()
+        settings = self._penalised(factor, fresh=bool(blocks))
+        learner = self._cloned({**settings, **self._tightened(rho if blocks else 0.0)})
+        if blocks:
+            rows = stacked([rows, *blocks], by_column=self.name in _BY_COLUMN, reuse=self._forgets)
+            self._begin(learner, start, rows.shape[1], response)
+        return self._fitted(learner, rows, response, weights)
+
+    def _pseudo(
+        self, target: FloatArray | None
+    ) -> tuple[list[Rows], list[NDArray[Any]], list[FloatArray]]:
+        """Reference rows, their responses and relative weights: once for each level."""
+        if target is None:
+            return [], [], []
+        reference = self._frozen.reference
+        if reference is None:
+            raise ParameterError("a refit needs reference rows: give reference=")
+        m = reference.shape[0]
+        found = np.asarray(target, dtype=np.float64)
+        if found.shape != (m, self.n_outputs) or not np.isfinite(found).all():
+            raise DataError(
+                f"averaged predictions must be finite numbers of shape {(m, self.n_outputs)}"
+            )
+        if self.task == "regression":
+            return [reference], [found[:, 0]], [np.ones(m)]
+        if found.min() < -1e-9:
+            raise DataError("averaged predictions of levels must be probabilities")
+        found = np.maximum(found, 0.0)
+        # A level that nobody gives a chance is left to the sites that see it.
+        levels = [level for level in range(self.n_outputs) if found[:, level].any()]
+        return (
+            [reference] * len(levels),
+            [np.full(m, level) for level in levels],
+            [found[:, level] for level in levels],
+        )
+
+    def _copied(
+        self,
+        rows: Rows,
+        blocks: list[Rows],
+        response: NDArray[Any],
+        own: FloatArray,
+        pseudo: FloatArray,
+        n: float,
+    ) -> Any:
+        """Fit on copies of rows instead of weights."""
+        own_copies, pseudo_copies, per_weight = copies_of(own, pseudo)
+        ratio = float(pseudo_copies.sum() / own_copies.sum())
+        copied_n = per_weight * n
+        if self.convention.name == "sum":
+            factor = copied_n / (self.n_total or n)
+        else:
+            factor = 1.0 / (1.0 + ratio)
+        counts = np.concatenate([own_copies, pseudo_copies])
+        at = np.repeat(np.arange(len(counts)), counts)
+        if blocks:
+            rows = stacked([rows, *blocks], by_column=False, reuse=False)
+        if blocks or (counts != 1).any():
+            rows, response = rows[at], response[at]
+        learner = self._cloned(self._penalised(factor, fresh=bool(blocks)))
+        return self._fitted(learner, rows, response, None)
+
+    def _penalised(self, factor: float, *, fresh: bool) -> dict[str, Any]:
+        """Settings for one fit: the penalty, and whether the rows may be overwritten."""
+        settings: dict[str, Any] = {"copy_X": not fresh} if self._in_place else {}
+        value = self._penalty_value()
+        if value is not None:
+            changed = value / factor if self.convention.inverse else value * factor
+            settings[self.penalty_name] = changed
+        return settings
+
+    def _tightened(self, rho: float) -> dict[str, float]:
+        """Tolerance under which the own rows are fitted as well as without pseudo-rows.
+
+        A solver stops by the mean loss of all rows, of which the own rows are one part in
+        ``1 + rho``. As it is, a fit that begins at the last one would come to rest early: the
+        steps from round to round grow smaller as rho grows.
+        """
+        if not self._tolerance:
+            return {}
+        value = self._parameters[self._tolerance]
+        tolerance = _DEFAULT_TOLERANCE if value is None else float(value)
+        return {self._tolerance: max(tolerance / (1.0 + rho), min(tolerance, _SMALLEST_TOLERANCE))}
+
+    def _penalty_value(self) -> float | None:
+        name = self.penalty_name
+        value = getattr(self._learner, name) if name else None
+        if value is not None and (not isinstance(value, Real) or isinstance(value, bool)):
+            raise ParameterError.of(f"{name} of {self.name}", "one number", type(value).__name__)
+        return None if value is None else float(value)
+
+    def _begin(self, learner: Any, start: Start | None, p: int, response: NDArray[Any]) -> None:
+        """Let a fit begin at given coefficients, where they fit."""
+        if start is None or not self.convention.warm:
+            return
+        shape: tuple[int, ...] = (p,)
+        if self.task == "classification":
+            seen = np.bincount(response, minlength=self.n_outputs) > 0
+            shape = (self.n_outputs if self.n_outputs > 2 else 1, p)
+            if not seen.all():
+                return
+        coef = np.array(start["coef"], dtype=np.float64)
+        if coef.shape == shape:
+            learner.warm_start = True
+            learner.coef_ = coef
+            learner.intercept_ = np.array(start["intercept"], dtype=np.float64)
+
+    def _fitted(
+        self, learner: Any, rows: Rows, response: NDArray[Any], weights: FloatArray | None
+    ) -> Any:
+        if weights is None:
+            learner.fit(rows, response)
+        else:
+            learner.fit(rows, response, sample_weight=weights)
+        # The result carries the user's settings, not those of one fit.
+        if self._in_place:
+            learner.copy_X = True
+        if self.convention.warm:
+            learner.warm_start = False
+        if self._tolerance:
+            setattr(learner, self._tolerance, self._parameters[self._tolerance])
+        return self._frozen.before(learner)
+
+    # ----------------------------------------------------------------------- after a fit
+
+    def predict(self, fitted: Any, x: Any) -> FloatArray:
+        """Predictions of a fit, (n, q): the response, or probabilities in the order of levels.
+
+        Raises
+        ------
+        DataError
+            They are not finite, or not of that shape.
+        ParameterError
+            A classifier that returns labels: at 20 rows or more, only 0 and 1.
+        """
+        n_rows = as_rows(x).shape[0]
+        if self.task == "regression":
+            found = np.asarray(fitted.predict(x), dtype=np.float64)
+            found = found[:, None] if found.ndim == 1 else found
+        else:
+            raw = np.asarray(fitted.predict_proba(x), dtype=np.float64)
+            found = np.zeros((len(raw), self.n_outputs))
+            found[:, np.asarray(fitted.classes_, dtype=np.int64)] = raw
+        if found.shape != (n_rows, self.n_outputs):
+            raise DataError(f"{self.name} does not give one prediction for each row")
+        if not np.isfinite(found).all():
+            raise DataError(
+                f"{self.name} predicts values that are not finite: check its settings, and scale "
+                "the columns"
+            )
+        judged = self.task == "classification" and not self.is_linear and n_rows >= _LABEL_ROWS
+        if judged and _only_labels(found):
+            raise ParameterError(
+                f"{self.name} returns labels, not probabilities: averaging needs probabilities, so "
+                "give its leaves or neighbourhoods more rows, or take another classifier"
+            )
+        return found
+
+    def at_reference(self, fitted: Any) -> FloatArray:
+        """Predictions of a fit at the reference rows, (m, q), without transforming them again."""
+        return self.predict(self._frozen.behind(fitted), self._frozen.reference)
+
+    def start_of(self, fitted: Any) -> Start | None:
+        """Coefficients at which a later fit can begin; None where the learner cannot."""
+        inner = self._frozen.behind(fitted)
+        if not self.convention.warm or not hasattr(inner, "coef_"):
+            return None
+        return {"coef": np.array(inner.coef_), "intercept": np.array(inner.intercept_)}
+
+    def count_parameters(self, fitted: Any) -> int:
+        """Free parameters of a fit, as the gate counts them.
+
+        Raises
+        ------
+        WireError
+            A model of a type that does not travel.
+        """
+        from consilience.wire.estimators import encode, n_parameters
+
+        classes = range(self.n_outputs) if self.task == "classification" else None
+        p = int(fitted.n_features_in_)
+        return n_parameters(encode(fitted, n_features=p, classes=classes))
+
+    def probe(
+        self,
+        x: Any,
+        y: NDArray[Any],
+        *,
+        weight: FloatArray | None = None,
+        rho: float = 10.0,
+        rng: np.random.Generator,
+    ) -> tuple[float, float]:
+        """How much one's own predictions as pseudo-rows change a fit.
+
+        Every fit begins from nothing, with the learner's own tolerance.
+
+        Parameters
+        ----------
+        x, y, weight
+            As in :meth:`fit`.
+        rho : float
+        rng : numpy.random.Generator
+            For the other order.
+
+        Returns
+        -------
+        change : float
+            Change of the predictions at the reference rows, and half-way between pairs of them,
+            relative to their spread: the larger one.
+        permuted : float
+            The same under a fit of the own rows in another order.
+        """
+        rows, y = as_rows(x), np.asarray(y)
+        order = rng.permutation(rows.shape[0])
+        one = self.fit(rows, y, weight=weight)
+        other = None if weight is None else np.asarray(weight)[order]
+        again = self.fit(rows, y, weight=weight, target=self.at_reference(one), rho=rho)
+        shuffled = self.fit(rows[order], y[order], weight=other)
+        # A learner that follows every row agrees with its predictions where they were its rows:
+        # it shows between them.
+        reference = self._frozen.reference
+        between = 0.5 * (reference + reference[rng.permutation(reference.shape[0])])
+        changes = [0.0, 0.0]
+        for points in (reference, between):
+            base, *found = (
+                self.predict(self._frozen.behind(fitted), points)
+                for fitted in (one, again, shuffled)
+            )
+            size = _spread(base)
+            for i, predictions in enumerate(found):
+                changes[i] = max(changes[i], float(np.linalg.norm(predictions - base)) / size)
+        return changes[0], changes[1]
+
+
+def _tolerance_of(convention: Convention, settings: Mapping[str, Any]) -> str:
+    """Setting by which a solver judges the mean loss of all rows; "" where there is none."""
+    if not convention.warm or settings.get("solver") in (
+        "liblinear",
+        "sag",
+        "saga",
+        "trust-constr",
+    ):
+        return ""
+    return next((name for name in ("tol", "gradient_tol") if name in settings), "")
+
+
+def _scale_of(reference: Rows) -> float:
+    """What ``gamma="scale"`` of a kernel is on the reference rows: then it is so in every fit."""
+    mean = float(reference.mean())
+    variance = float((reference * reference).mean()) - mean**2
+    return 1.0 / (reference.shape[1] * variance) if variance > 0 else 1.0
+
+
+def _spread(predictions: FloatArray) -> float:
+    """Size of predictions around their mean; their size where they are all the same."""
+    size = float(np.linalg.norm(predictions))
+    spread = float(np.linalg.norm(predictions - predictions.mean(axis=0)))
+    return spread if spread > 1e-9 * size else size or 1.0
+
+
+def _only_labels(probabilities: FloatArray) -> bool:
+    """Whether there are only 0 and 1, of more than one level (one level may be all there is)."""
+    certain = ((probabilities == 0.0) | (probabilities == 1.0)).all()
+    return bool(certain and probabilities.any(axis=0).sum() > 1)
+
+
+def _checked_weights(weight: Any, n_rows: int) -> FloatArray:
+    found = np.asarray(weight, dtype=np.float64)
+    if found.shape != (n_rows,) or not np.isfinite(found).all() or (found < 0).any():
+        raise DataError("weights must be one number for each row, not negative")
+    if not found.any():
+        raise DataError("a fit needs rows of positive weight: check the weights")
+    return found
+
+
+def _one_level(levels: NDArray[Any], weight: FloatArray | None, others: list[NDArray[Any]]) -> bool:
+    seen = levels if weight is None else levels[weight > 0]
+    return bool(len(seen)) and all((part == seen[0]).all() for part in (seen, *others))
+
+
+def _constant(rows: Rows, levels: NDArray[Any], weight: FloatArray | None) -> Any:
+    """Model of a site that sees one level only."""
+    from sklearn.dummy import DummyClassifier
+
+    at = np.zeros(1, dtype=np.int64) if weight is None else np.flatnonzero(weight)[:1]
+    return DummyClassifier(strategy="prior").fit(rows[at], levels[at])
+
+
+def _check_task(learner: Any, task: str) -> None:
+    from sklearn.base import is_classifier, is_regressor
+
+    name = type(learner).__name__
+    fits = is_classifier(learner) if task == "classification" else is_regressor(learner)
+    if not fits:
+        raise ParameterError(f"{name} is not for {task}: give an estimator that is")
+    if task == "classification" and not hasattr(learner, "predict_proba"):
+        raise ParameterError(
+            f"{name} returns labels, not probabilities: take a classifier with predict_proba, such "
+            "as LogisticRegression"
+        )

@@ -1,0 +1,428 @@
+"""Any estimator on data that are split: refits towards the sites' average, close to the pooled fit.
+
+==================================  ====================================================
+coordinator                         site
+==================================  ====================================================
+(phase site_moments, where the reference rows are drawn from pooled moments)
+offer: Offer                    ->  checks the learner and, by digests, that the
+  settings, digests (m, 32)         reference rows are not its own
+                                <-  Accepted: n, held, weights,
+                                    sum of squared lengths              AGGREGATE
+fit: Fit, round 0               ->  fits its own rows; probes its learner
+  reference (m, p)              <-  Fitted: predictions (m, q) by
+                                    trajectory and track, models        MODEL
+fit: Fit, rounds 1 .. K         ->  judges the average of the round before; refits
+  average (T, g, m, q), rho         with the pseudo-rows (a, average(a))
+  models of the round before    <-  Fitted: as before                   MODEL
+                                    held-out losses (g, 2)              AGGREGATE
+judge: Judge                    ->  judges the average of the last round
+                                <-  Judged: held-out losses (g, 2)      AGGREGATE
+conclude: Conclude              ->  takes the fit of all rows of that round
+  track, round                  <-  Concluded: model (all)              MODEL
+                                    losses of its own fit, averaging    AGGREGATE
+use: Use                        ->  keeps the average as its predictor
+  models (all)                  <-  Used                                PUBLIC
+==================================  ====================================================
+
+The average is ``fbar(a) = sum_b n_b/N f_b(a)`` over the reference rows a. Round 0 is plain
+averaging. Refit k minimises the mean loss of own rows, the penalty, and rho_k times the mean loss
+of the pseudo-rows, with rho_k = c k^.9 (adaptive) or c (fixed). Asynchronous: each arriving reply
+moves the average, and its site goes on at once; k counts the replies of all sites, in rounds.
+
+Phases: site_moments (and opening, agree_levels, standardise before all methods).
+
+Source: Ya Le's Stanford thesis, chapter 1 (with T. Hastie and E. Dobriban), *A General Algorithm
+for Distributed Learning*. Departures:
+
+* Weights follow from how a learner weighs loss against penalty
+  (``averaging.estimators.conventions``); the penalty keeps its meaning for the pooled table, and
+  rho is in units of the data.
+* Classes are averaged as probabilities: each reference row enters once per level.
+* A probe at every site finds learners that do not keep their own predictions (forests, boosting),
+  and rows that are held out measure every round: the best round is kept if it beats averaging by
+  more than a standard error, otherwise averaging is returned.
+* Under the asynchronous schedule rho follows the replies of all sites, not those of the site: with
+  counts of their own, sites of different speed would have different weights for good, and the
+  average would tend to a fit that counts the rows of slow sites more.
+* Reference rows come from pooled first *and* second moments, from public rows, or N(0, I).
+* A grid of penalties is fitted side by side (`penalties`), the best chosen on held-out rows.
+
+Absence: a site that does not answer the offer is left out, down to the quorum. One that misses a
+round keeps its last predictions in the average and is asked again in the next; what comes late is
+folded in there. One that is missing at the end has no model in the average, which is said.
+
+Leakage: the coordinator knows each site's number of rows, used and held out, sums of their weights
+and of the squares of its features, its predictions at the reference rows in every round, how two
+refits change these, losses on held-out rows with standard errors, rounded, and its models: where
+rows are held out in every round, and at the end. With `reference = "moments"` it also knows means,
+spreads and cross-products of the columns; the means are open to all sites. All sites know the
+models and the average. For a
+linear learner m >= p predictions are the model, and the answers to p + 1 averages determine the
+site's matrix of second moments and its moments with the response: what the rule for moment matrices
+lets out, so the gate asks for as many rows. Of fits of all rows and of part of them it asks that
+for the rows by which they differ. An honest exchange asks for no value of any row. A coordinator
+that makes up averages can do better than that: a learner with a curved loss (logistic regression)
+that is pulled to steep averages on either side of a row answers with scores in which this row
+stands out, and two such answers give its values. No rule sees it, since each fit rests on all rows.
+Sites bound the number of fits, sets of reference rows and judged averages of a run; what protects
+them is whom they answer: approved studies and trusted coordinators. The answer to an offer tells
+whether at least `min_records` of the offered reference rows, beyond coincidence, are rows of the
+site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.averaging.estimators.pseudo_rows import separable
+from consilience.averaging.protocol import site as at_site
+from consilience.averaging.protocol.drawing import Reference, reference_of
+from consilience.averaging.protocol.messages import (
+    MAX_ROUNDS,
+    Conclude,
+    Judge,
+    Offer,
+    Settings,
+    Use,
+)
+from consilience.averaging.protocol.outcome import build_result
+from consilience.averaging.protocol.parameters import (
+    check_parameters,
+    estimator_text,
+    learner_of,
+    reference_rows,
+    travelling,
+)
+from consilience.averaging.protocol.result import ReferenceAveragingResult
+from consilience.averaging.protocol.rounds import Rounds
+from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.learners.collaborative_predictor import CollaborativePredictor
+from consilience.numerics.own_rows import row_digests
+from consilience.numerics.reference_average import Choice, choose, rho_of, scale_of
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.protocol.phases import site_moments
+from consilience.protocol.phases.holdout import say_share
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+FloatArray = NDArray[np.float64]
+Rows = tuple[tuple[float, ...], ...]
+Answers = Generator[Ask, Replies, Any]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class ReferenceAveraging(Method):
+    """Fit any estimator on rows that are split over sites, close to the fit of all rows.
+
+    Parameters
+    ----------
+    estimator : str or estimator
+        What would be fitted on the pooled rows, penalty included: a name (``"ridge"``, ``"lasso"``,
+        ``"elastic-net"``, ``"linear"``, ``"logistic"``, ``"poisson"``, ``"gamma"``, ``"tweedie"``,
+        ``"random-forest"``, ...; with fine solver tolerances), a name with settings such as
+        ``"lasso(alpha=0.01)"``, or a scikit-learn estimator. The steps of a pipeline before the
+        last are fitted once, on the reference rows.
+    penalties : sequence of float
+        Grid of the learner's penalty (alpha, or C), fitted side by side; the best on held-out rows
+        is kept. Empty takes the estimator as it is.
+    reference : {"moments", "normal"} or (m, p) array
+        Reference rows: drawn from the pooled means and covariances, from N(0, I) (only good where
+        columns are nearly independent and on that scale), or public rows of the encoded features in
+        their own units. Never private rows.
+    n_reference : int, optional
+        Rows that are drawn; 20 for each column unless given, fewer for more than 447 columns.
+    schedule : {"adaptive", "fixed", "asynchronous"}
+    rho : float
+        Weight of the pseudo-rows in the first refit, in units of the data.
+    exponent : float
+        Growth of the weight with the round, in [0, 1).
+    max_rounds : int
+        Refits at most; 0 is plain averaging.
+    patience : int
+        Rounds without gain after which a track ends; not under the asynchronous schedule.
+    holdout : float
+        Share of each site's rows that measures the rounds, in [0, .5]; sites with too few rows hold
+        out none, protected ones one or two fifths or none. 0 measures nothing, and the last round
+        is kept.
+    convention : {"auto", "sum", "normalised", "rows", "trees"}
+        How the learner weighs loss against penalty, where it is not known.
+    guard : bool
+        Probe the learner, and keep a refit only where it is better than averaging.
+    loss : {"auto", "squared", "brier", "log"}
+        What held-out rows are judged by: squared error in regression, log loss for classes.
+
+    Notes
+    -----
+    Any site's predictions at the reference rows count as its model; a site needs twice as many rows
+    as the model has parameters.
+    """
+
+    estimator: str
+    penalties: tuple[float, ...] = ()
+    reference: str | Rows = "moments"
+    n_reference: int | None = None
+    schedule: str = "adaptive"
+    rho: float = 1.0
+    exponent: float = 0.9
+    max_rounds: int = 20
+    patience: int = 2
+    holdout: float = 0.2
+    convention: str = "auto"
+    guard: bool = True
+    loss: str = "auto"
+
+    name: ClassVar[str] = "reference-averaging"
+    version: ClassVar[int] = 2
+    title: ClassVar[str] = "What would any estimator say, fitted on all rows, where they are split?"
+    steps = (
+        *site_moments.STEPS,
+        at_site.offer,
+        at_site.fit,
+        at_site.judge,
+        at_site.conclude,
+        at_site.use,
+    )
+    absence: ClassVar[str] = (
+        "A site that misses the offer is left out, down to the quorum. One that misses a round "
+        "keeps its last predictions in the average and is asked again in the next round. One that "
+        "is missing at the end has no model in the average."
+    )
+    leakage: ClassVar[str] = (
+        "The coordinator knows each site's number of rows, used and held out, sums of weights and "
+        "of squares of its features; its predictions at the reference rows and its models in "
+        "every round (for linear learners, after as many rounds as columns, its second moments), "
+        "how two refits change the predictions, and losses on held-out rows with standard errors, "
+        'rounded. With reference = "moments" it also knows means, spreads and cross-products of '
+        "the columns, with pooled scaling means and spreads. All sites know the models. A "
+        "coordinator that makes up averages can learn values of single rows from learners with a "
+        "curved loss."
+    )
+    Result = ReferenceAveragingResult
+    predictor: ClassVar[Any] = CollaborativePredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "entity", "weight")
+    foreign_models: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "estimator", estimator_text(self.estimator))
+        object.__setattr__(self, "reference", reference_rows(self.reference))
+        grid = self.penalties
+        listed = tuple(grid) if isinstance(grid, list | tuple | np.ndarray) else (grid,)
+        object.__setattr__(self, "penalties", tuple(_plain(v) for v in listed))
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        check_parameters(self)
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that there is a response, and that learner and response go together."""
+        if ctx.columns.target is None:
+            raise StudyError("reference-averaging needs a response: name it as [data] target")
+        if not ctx.columns.features:
+            raise StudyError("reference-averaging predicts from features: name them in [data]")
+        if ctx.preparation.standardize == "site":
+            raise StudyError(
+                "reference rows mean the same at all sites only on one scale: set [preparation] "
+                'standardize to "pooled" or "none"'
+            )
+        settings = self._settings(ctx)
+        learner_of(settings.estimator, settings.task, self.convention, self.penalties)
+        if settings.task == "regression" and settings.loss != "squared":
+            raise ParameterError.of("loss", "squared where the response is numeric", self.loss)
+        if settings.task == "classification" and settings.loss == "squared":
+            raise ParameterError.of("loss", "brier or log where the response has levels", self.loss)
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Offer, rounds, choice, use."""
+        settings = self._settings(ctx)
+        say_share(ctx, settings.holdout)
+        reference = yield from reference_of(self, ctx)
+        rounds, scale = yield from self._offered(ctx, settings, reference)
+        if self.schedule == "asynchronous":
+            yield from self._asynchronous(ctx, rounds, scale)
+        else:
+            yield from self._synchronous(ctx, rounds, scale)
+        chosen = self._choice(rounds)
+        concluded = yield from self._concluded(ctx, rounds, chosen)
+        result = build_result(self, ctx, rounds, reference, scale, chosen, concluded)
+        message = Use(
+            settings=settings.to_json(),
+            owners=result.owners,
+            shares=relayed(result.shares, Disclosure.AGGREGATE),
+            models=relayed(result.models, Disclosure.MODEL),
+        )
+        ctx.require((yield Ask("use", message, to=rounds.sites)))
+        return result
+
+    def stated(self) -> dict[str, Any]:
+        """The estimator as it travels, and no held-out rows without the guard."""
+        holdout = self.holdout if self.guard else 0.0
+        return super().stated() | {"estimator": travelling(self.estimator), "holdout": holdout}
+
+    # ------------------------------------------------------------------ parts of the exchange
+
+    def _settings(self, ctx: CoordinatorContext) -> Settings:
+        levels = tuple(ctx.columns.levels.get(ctx.columns.target or "", ()))
+        loss = self.loss if self.loss != "auto" else ("log" if levels else "squared")
+        return Settings(
+            estimator=travelling(self.estimator),
+            convention=self.convention,
+            levels=levels,
+            loss=loss,
+            penalties=self.penalties,
+            holdout=self.holdout if self.guard else 0.0,
+            guard=self.guard,
+            # The best round is judged one round late, and then others are waited for.
+            keep=self.patience + 2,
+            schedule=self.schedule,
+        )
+
+    def _offered(self, ctx: CoordinatorContext, s: Settings, reference: Reference) -> Answers:
+        """Ask what the sites bring; nothing else travels before they have said so."""
+        salt = str(int(ctx.rng.integers(2**62)))
+        given = reference.kind == "rows"
+        digests = row_digests(reference.rows if given else reference.rows[:0], salt)
+        message = Offer(settings=s.to_json(), salt=salt, digests=digests)
+        accepted = ctx.require((yield Ask("offer", message)))
+        accused = [site for site, reply in accepted.items() if reply.own_rows]
+        if accused:
+            raise StudyError(
+                f"the reference rows are rows of the table of site {', '.join(accused)}, and would "
+                'go to all sites: give public rows, or set reference to "moments"'
+            )
+        rounds = Rounds.begin(s, reference.rows, accepted)
+        if len(s.penalties) > 1 and not rounds.judged:
+            raise QuorumError(
+                "no site has enough rows to hold some out, so penalties cannot be compared: give "
+                "one penalty, or let sites with more rows take part"
+            )
+        squares = np.array([accepted[site].square.value[0] for site in rounds.sites])
+        sizes = np.array([rounds.weights[site][0] for site in rounds.sites])
+        told = np.isfinite(squares)
+        own = float(squares[told].sum() / max(sizes[told].sum(), 1e-300))
+        return rounds, scale_of(own, reference.rows)
+
+    def _synchronous(self, ctx: CoordinatorContext, rounds: Rounds, scale: float) -> Answers:
+        for k in range(self.max_rounds + 1):
+            rho = 0.0 if k == 0 else self._rho(k, scale)
+            tracks = rounds.active
+            answers = yield from self._ask(ctx, rounds, k, rho)
+            judging = [s for s, r in answers.items() if len(r.losses.value)]
+            for site, reply in answers.items():
+                rounds.hear(site, reply, tracks)
+            if judging:
+                rounds.judge(k - 1, {site: answers[site] for site in judging}, tracks)
+            rounds.close_round(rho, tuple(answers))
+            if k == 0 and self.guard and not rounds.stable(separable):
+                return
+            if judging:
+                rounds.drop_tracks(self.patience)
+            if not rounds.active:
+                return
+        yield from self._judged(ctx, rounds, rounds.last)
+
+    def _ask(self, ctx: CoordinatorContext, rounds: Rounds, k: int, rho: float) -> Answers:
+        """One round; whoever is missing keeps its last predictions."""
+        messages = rounds.ask(k, rho, rounds.sites)
+        ask = Ask("fit", messages, to=rounds.sites, known=rounds.known(rounds.sites))
+        return ctx.require((yield ask))
+
+    def _judged(self, ctx: CoordinatorContext, rounds: Rounds, round_: int, **of: Any) -> Answers:
+        """Have the average of a round judged without a refit."""
+        tracks = rounds.active
+        owners, shares, models = rounds.portfolio(tracks, **of)
+        if not owners:
+            return
+        message = Judge(
+            settings=rounds.settings.to_json(),
+            round=round_,
+            owners=owners,
+            shares=relayed(shares, Disclosure.AGGREGATE),
+            judged=tracks,
+            models=relayed(models, Disclosure.MODEL),
+        )
+        replies = ctx.require((yield Ask("judge", message, to=rounds.sites)))
+        rounds.judge(round_, replies, tracks)
+
+    def _asynchronous(self, ctx: CoordinatorContext, rounds: Rounds, scale: float) -> Answers:
+        """Each reply moves the average, and its site goes on at once."""
+        answers = yield from self._ask(ctx, rounds, 0, 0.0)
+        for site, reply in answers.items():
+            rounds.hear(site, reply, rounds.active)
+        rounds.close_round(0.0, tuple(answers))
+        first = {site: list(models) for site, models in rounds.models.items()}
+        if self.guard and not rounds.stable(separable):
+            return
+        yield from self._turns(ctx, rounds, scale)
+        yield from self._judged(ctx, rounds, 0, of=first)
+        if rounds.last:
+            yield from self._judged(ctx, rounds, rounds.last)
+
+    def _turns(self, ctx: CoordinatorContext, rounds: Rounds, scale: float) -> Answers:
+        """As many refits as so many rounds have, by whoever is ready: nobody ends early."""
+        left = self.max_rounds * len(rounds.sites)
+        lost: set[str] = set()
+        waiting: set[str] = set()
+        present: list[str] = []
+        turns = 0
+        to = rounds.sites if left else ()
+        while to or waiting:
+            messages: dict[str, Any] = {}
+            for site in to:
+                count = rounds.counts[site] = rounds.counts.get(site, 0) + 1
+                rho = self._rho(1 + turns / len(rounds.sites), scale)
+                messages |= rounds.ask(count, rho, (site,), judge=False)
+            waiting.update(to)
+            left -= len(to)
+            ask = Ask("fit", messages, to=tuple(to), wait="any", known=rounds.known(to))
+            replies = yield ask
+            waiting.difference_update(replies)
+            for site, reply in replies.present.items():
+                rounds.move(site, reply)
+            lost = (lost | set(replies.missing)) - set(replies.present)
+            enough = len(rounds.sites) - len(lost) >= ctx.quorum
+            ctx.require(replies, at_least=0 if enough else ctx.quorum)
+            # A missed turn goes to whoever is ready. Its site is asked again once another one has
+            # answered; meanwhile its last predictions stand.
+            left += len(replies.missing)
+            turns += len(replies.present)
+            present += replies.present
+            idle = [
+                site
+                for site in rounds.sites
+                if site not in waiting and rounds.counts.get(site, 0) < MAX_ROUNDS
+            ]
+            to = tuple(site for site in idle if site not in lost or replies.present)[:left]
+            if turns >= (rounds.last + 1) * len(rounds.sites):
+                rounds.close_round(self._rho(rounds.last + 1, scale), present, again=False)
+                present = []
+
+    def _rho(self, k: float, scale: float) -> float:
+        return rho_of(k, schedule=self.schedule, rho=self.rho, exponent=self.exponent, scale=scale)
+
+    def _choice(self, rounds: Rounds) -> Choice:
+        """Which track and round to keep."""
+        if self.guard and not rounds.stable(separable):
+            return Choice(0, 0, False, "not-separable")
+        base, gains, errors = rounds.gains()
+        if not self.guard or not rounds.judged or np.isnan(base).all():
+            return Choice(0, rounds.last, rounds.last > 0, "not-measured")
+        return choose(base, gains, errors)
+
+    def _concluded(self, ctx: CoordinatorContext, rounds: Rounds, chosen: Choice) -> Answers:
+        """Fits of all rows that are kept, of every site that has one and answers."""
+        # Sites count their own refits; asynchronous ones have made different numbers of them.
+        last = max((chosen.round, *rounds.counts.values())) if chosen.round else 0
+        message = Conclude(settings=rounds.settings.to_json(), track=chosen.track, round=last)
+        asked = tuple(sorted(rounds.predictions))
+        return ctx.require((yield Ask("conclude", message, to=asked)))
+
+
+def _plain(value: Any) -> Any:
+    """A number as Python has it, for study files and run directories."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,254 @@
+"""Result of reference averaging: the models whose average is kept, and the evidence for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.protocol.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from consilience.learners.collaborative_predictor import CollaborativePredictor
+
+FloatArray = NDArray[np.float64]
+
+MODERATE = 2000
+"""Columns up to which sums of squares and products are small beside the rounds."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceAveragingResult(Result):
+    """Models of the sites whose average stands for the fit of all rows.
+
+    Arrays go by site in the order of `sites` (B of them), by round 0 to K, and by track: the g
+    penalties of the grid, or the one estimator.
+
+    Attributes
+    ----------
+    feature_names : tuple of str
+    target_name : str
+    levels : tuple of str
+        Declared levels of the response; empty in regression.
+    task : {"regression", "classification"}
+    loss : str
+        What the held-out rows are judged by: "squared", "brier" or "log".
+    estimator : str
+    convention : str
+        How the learner weighs loss against penalty.
+    linear : bool
+    least_squares : bool
+        Whether sums of squares and products of columns and response hold all that the learner needs
+        of the rows: they would give the fit of all rows exactly, in one round.
+    schedule : {"adaptive", "fixed", "asynchronous"}
+    rho, exponent, rho_scale : float
+        Round k has the weight ``rho_scale * rho * k**exponent`` (without the power where it is
+        fixed).
+    penalty_name : str
+    penalties : (g,) array
+        Empty without a grid.
+    sites : tuple of str
+    sizes : (B,) array
+        Rows that took part.
+    held : (B,) array
+        Of these, rows that were held out while the rounds were measured.
+    reference_kind : {"moments", "normal", "rows"}
+    n_reference, reference_rank, reference_needed_rank : int
+    reference_condition : float
+    probes : (B, 2) array
+        Change of a site's predictions under a refit with themselves, and under a refit with its
+        rows in another order; NaN where it was not asked.
+    separable : bool
+        Whether the rounds can work: the learner keeps its own predictions.
+    rhos : (K + 1,) array
+        Weight of the pseudo-rows in each round; 0 at first.
+    contributed : (K + 1, B) bool array
+    movement : (g, K + 1) array
+        Change of the average at the reference rows, relative to its size.
+    influence : (g, K + 1, B) array
+        How far a site pulls at the average: its share times the distance of its fit from it.
+    base_loss : (g,) array
+        Held-out loss of averaging.
+    gains, gain_errors : (g, K + 1) arrays
+        Held-out loss of each round minus that of averaging (below 0 is better), and the standard
+        error of this difference; NaN where a round was not measured.
+    local_losses : (B, 3) array
+        A site's held-out loss of its own fit, of averaging, and of what is kept.
+    local_differences, local_errors : (B, 2) arrays
+        Own fit and averaging minus what is kept, with standard errors.
+    chosen_track, chosen_round : int
+    kept : bool
+        Whether a refit is kept; otherwise the result is averaging.
+    reason : {"gain", "no-gain", "not-separable", "not-measured"}
+    owners : tuple of str
+        Sites whose models are in the average.
+    shares : (M,) array
+    models : tuple
+        Their models, as they travel.
+    coefficients : (q, p) array
+        Of the average of linear predictors; empty where the learner is not linear.
+    intercepts : (q,) array
+    scaling : (3, p) array
+        Fill values, centres and scales of the features; empty where nothing was done to them.
+    remarks : tuple of str
+    """
+
+    feature_names: tuple[str, ...]
+    target_name: str
+    levels: tuple[str, ...]
+    task: str
+    loss: str
+    estimator: str
+    convention: str
+    linear: bool
+    least_squares: bool
+    schedule: str
+    rho: float
+    exponent: float
+    rho_scale: float
+    penalty_name: str
+    penalties: FloatArray
+    sites: tuple[str, ...]
+    sizes: FloatArray
+    held: FloatArray
+    reference_kind: str
+    n_reference: int
+    reference_rank: int
+    reference_needed_rank: int
+    reference_condition: float
+    probes: FloatArray
+    separable: bool
+    rhos: FloatArray
+    contributed: NDArray[np.bool_]
+    movement: FloatArray
+    influence: FloatArray
+    base_loss: FloatArray
+    gains: FloatArray
+    gain_errors: FloatArray
+    local_losses: FloatArray
+    local_differences: FloatArray
+    local_errors: FloatArray
+    chosen_track: int
+    chosen_round: int
+    kept: bool
+    reason: str
+    owners: tuple[str, ...]
+    shares: FloatArray
+    models: tuple[Any, ...]
+    coefficients: FloatArray
+    intercepts: FloatArray
+    scaling: FloatArray
+    remarks: tuple[str, ...]
+
+    @property
+    def n_rounds(self) -> int:
+        """Refits that were made."""
+        return len(self.rhos) - 1
+
+    def to_estimator(self) -> CollaborativePredictor:
+        """Return the average of the models as a predictor of new rows, in their own units."""
+        from consilience.learners.collaborative_predictor import CollaborativePredictor
+
+        return CollaborativePredictor(
+            self.models,
+            self.shares,
+            feature_names=self.feature_names,
+            levels=self.levels,
+            scaling=self.scaling if self.scaling.size else None,
+        )
+
+    def summary(self) -> str:
+        """Return a few plain sentences that answer the study's question."""
+        n, sites = int(self.sizes.sum()), len(self.owners)
+        sentences = [self._outcome(), f"It averages the models of {sites} sites with {n} rows."]
+        gain = self.gains[self.chosen_track, self.chosen_round] if self.gains.size else np.nan
+        if self.kept and np.isfinite(gain):
+            base = self.base_loss[self.chosen_track]
+            error = self.gain_errors[self.chosen_track, self.chosen_round]
+            sentences.append(
+                f"On rows that were held out its {self.loss} loss is {base + gain:.4g}, that of "
+                f"averaging {base:.4g} (difference {gain:.3g}, standard error {error:.2g})."
+            )
+        own = self._own_fits()
+        if own:
+            sentences.append(own)
+        if self.penalties.size:
+            chosen = float(self.penalties[self.chosen_track])
+            sentences.append(
+                f"Of {len(self.penalties)} values of {self.penalty_name}, {chosen:.4g} is best."
+            )
+        if self.least_squares:
+            sentences.append(_EXACT)
+        return " ".join((*sentences, *self.remarks))
+
+    def _outcome(self) -> str:
+        """What came of the rounds, in a sentence."""
+        k = self.chosen_round
+        if self.reason == "gain":
+            return f"The average after round {k} of {self.n_rounds} is kept."
+        if self.reason == "not-separable":
+            return (
+                "Averaging is returned: the learner does not keep its own predictions when it is "
+                "refitted with them, so that rounds would lead away from the fit of all rows "
+                "(forests, boosting and single trees are such learners; others do so under a wrong "
+                "convention, or with a solver that stops early: give a smaller tol)."
+            )
+        if self.reason == "no-gain":
+            return (
+                f"Averaging is returned: none of {self.n_rounds} rounds was better than it on rows "
+                "that were held out, by more than a standard error."
+            )
+        if k == 0:
+            return "Averaging is returned: no round was asked for."
+        return (
+            f"The average after round {k} is kept; no rows were held out, so nothing measures "
+            "whether it is better than averaging."
+        )
+
+    def _own_fits(self) -> str:
+        """Say so where the sites' own fits are clearly better at their own rows."""
+        told = np.isfinite(self.local_differences[:, 0]) & np.isfinite(self.local_errors[:, 0])
+        if not told.any():
+            return ""
+        share = self.held[told] / self.held[told].sum()
+        away = float(share @ self.local_differences[told, 0])
+        error = float(np.sqrt(share**2 @ self.local_errors[told, 0] ** 2))
+        if away + 2 * error >= 0:
+            return ""
+        return (
+            f"At their own rows the sites' own fits lose less, by {-away:.3g} (standard error "
+            f"{error:.2g}): sites hold other kinds of rows, or other relationships."
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line for each track and round."""
+        import pandas as pd
+
+        tracks = range(len(self.gains))
+        lines = []
+        for t in tracks:
+            for k in range(len(self.rhos)):
+                known = k < self.gains.shape[1]
+                lines.append(
+                    {
+                        "penalty": self.penalties[t] if self.penalties.size else np.nan,
+                        "round": k,
+                        "rho": self.rhos[k],
+                        "sites": int(self.contributed[k].sum()),
+                        "movement": self.movement[t, k],
+                        "gain": self.gains[t, k] if known else np.nan,
+                        "gain_error": self.gain_errors[t, k] if known else np.nan,
+                        "kept": (t, k) == (self.chosen_track, self.chosen_round),
+                    }
+                )
+        return pd.DataFrame(lines)
+
+
+_EXACT = (
+    "The learner is linear with squared loss: sums of squares and products of the columns would "
+    "give the fit of all rows exactly, in one round."
+)

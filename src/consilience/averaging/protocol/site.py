@@ -1,0 +1,489 @@
+"""What a site does: fit, refit towards the average, judge averages on rows that it holds out.
+
+Every fit is made twice where rows are held out: on all rows, and on the others only. The two differ
+by the held-out rows, so what the gate asks of a fit's rows it asks of these too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.averaging.estimators.pseudo_rows import Learner
+from consilience.averaging.protocol.messages import (
+    MAX_ROUNDS,
+    Accepted,
+    Conclude,
+    Concluded,
+    Fit,
+    Fitted,
+    Judge,
+    Judged,
+    Offer,
+    Settings,
+    Use,
+    Used,
+)
+from consilience.averaging.protocol.rows import Rows, fitted_and_held, held_rows
+from consilience.exceptions import DataError, DisclosureError, ParameterError, ProtocolError
+from consilience.learners.candidates import build
+from consilience.learners.collaborative_predictor import CollaborativePredictor
+from consilience.learners.foreign_models import predict_all
+from consilience.learners.losses import record_losses
+from consilience.numerics.own_rows import own_rows_offered, row_digests
+from consilience.numerics.random import stream
+from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.wire.disclosure import (
+    Limits,
+    Released,
+    aggregate,
+    bundle,
+    count,
+    estimator,
+    model,
+    weighted_means,
+)
+from consilience.wire.estimators import (
+    encode,
+    is_memorising,
+    leaves,
+    n_parameters,
+    row_values,
+    type_name,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+JUDGED_PER_ROW = 20
+"""Averages that a site judges at most for each of its held-out rows (but 200 always)."""
+_ROUNDING = 1e-9
+_UNCOUNTED = ("HistGradientBoosting", "Stacking")
+MOST_FITS = 2 * (MAX_ROUNDS + 1)
+"""Fits of a run for each penalty, those of replies that were lost included."""
+MOST_REFERENCES = 20
+"""Times that a site takes reference rows in a run: once, unless its replies are lost."""
+TOO_MANY = "more questions on the same rows than a site answers"
+
+
+def _tally(message: Fit | Judge, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
+    """What is counted over a run: fits, sets of reference rows, averages that are judged."""
+    if limits.min_records <= 1:
+        return {}
+    s = Settings.from_json(message.settings)
+    held = len(held_rows(data, s, limits))
+    most = max(200, JUDGED_PER_ROW * held)
+    found = {"judged averages": (len(message.judged) if held else 0, most)}
+    if isinstance(message, Fit):
+        found["fits"] = (len(message.tracks), MOST_FITS * s.n_tracks)
+        found["sets of reference rows"] = (int(len(message.reference.value) > 0), MOST_REFERENCES)
+    return found
+
+
+# --------------------------------------------------------------------------- offer
+
+
+@step("offer", once=True)
+def offer(
+    message: Offer, data: SiteData, state: State, site: SiteContext
+) -> tuple[Accepted, State]:
+    """Say what the site brings, and whether the reference rows are its own."""
+    s = Settings.from_json(message.settings)
+    _check_learner(s, site)
+    rows = fitted_and_held(data, s, site)
+    protected = site.limits.min_records > 1
+    own = (
+        protected
+        and len(message.digests) > 0
+        and own_rows_offered(
+            row_digests(data.features, message.salt),
+            np.asarray(message.digests),
+            site.limits.min_records,
+        )
+    )
+    kept = rows.of(1)[2]
+    weights = [
+        np.ones(n) if w is None else w
+        for n, w in ((len(rows.y), rows.weight), (len(rows.of(1)[1]), kept))
+    ]
+    squares = (rows.x**2).sum(axis=1) * weights[0]
+    square = aggregate(squares[:, None]).withhold_unsafe(site.limits)
+    reply = Accepted(
+        own_rows=bool(own),
+        n=count(len(rows.y)),
+        held=count(len(rows.held)),
+        weight=_pair(weights),
+        square=square,
+    )
+    return reply, {
+        "seed": rows.seed,
+        "thin": rows.thin,
+        "few": rows.few,
+        "settings": message.settings,
+    }
+
+
+def _pair(weights: Sequence[FloatArray]) -> Released:
+    """Sums of weights of all rows and of those that are not held out."""
+    both = np.full((len(weights[0]), 2), np.nan)
+    for i, values in enumerate(weights):
+        both[: len(values), i] = values
+    return aggregate(both)
+
+
+def _check_learner(s: Settings, site: SiteContext) -> None:
+    """Refuse learners whose fits would tell of single rows.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    made = _built(s.estimator, s.task, site.limits.min_records, 0)
+    if site.limits.min_records <= 1:
+        return
+    last = made.steps[-1][1] if hasattr(made, "steps") else made
+    fault = row_values(last)
+    if is_memorising(type_name(made)):
+        fault = f"a {type(last).__name__} carries training rows"
+    if fault is not None:
+        sentence = f"this site does not fit such an estimator: {fault}"
+        raise DisclosureError(sentence, public=sentence)
+
+
+def _check_refit(s: Settings, site: SiteContext) -> None:
+    """Refuse refits in whose leaves own rows and pseudo-rows are counted together.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    made = _built(s.estimator, s.task, site.limits.min_records, 0)
+    for part in (made, *made.get_params(deep=True).values()):
+        name = type(part).__name__
+        if site.limits.min_records > 1 and name.startswith(_UNCOUNTED):
+            sentence = f"this site refits no {name}: its leaves do not tell own rows from others"
+            raise DisclosureError(sentence, public=sentence)
+
+
+# --------------------------------------------------------------------------- fit
+
+
+@step("fit", tally=_tally)
+def fit(message: Fit, data: SiteData, state: State, site: SiteContext) -> tuple[Fitted, State]:
+    """Judge the average of the last round, then refit towards it."""
+    s = _settings(message.settings, state)
+    if not 0 <= message.round <= MAX_ROUNDS:
+        raise DisclosureError("more rounds than a site answers for", public=TOO_MANY)
+    _check_tracks(message.tracks, s)
+    if not message.rho >= 0:
+        raise ProtocolError("the weight of pseudo-rows is not negative")
+    rows = fitted_and_held(data, s, site, state)
+    reference = np.asarray(message.reference.value, dtype=float)
+    if not len(reference):
+        reference = np.asarray(state.get("reference", np.empty((0, 0))))
+    elif "reference" in state and not np.array_equal(reference, state["reference"]):
+        raise ProtocolError("a run has one set of reference rows")
+    if reference.shape[1:] != (data.features.shape[1],) or not len(reference):
+        raise ProtocolError("a fit needs reference rows of the study's columns")
+    target = np.asarray(message.target.value, dtype=float)
+    wanted = (s.trajectories, len(message.tracks), len(reference), s.n_outputs)
+    if target.size and target.shape != wanted:
+        raise ProtocolError("the average is none of these tracks at these reference rows")
+    state = {**state, "reference": reference}
+    if target.size:
+        _check_refit(s, site)
+    losses, errors, state = _judged(message, rows, s, state, site, message.round - 1)
+    learner = _learner(s, reference, float(message.total.value), rows.seed, site)
+    kept = {name: dict(state.get(name, {})) for name in ("starts", "kept", "own")}
+    made: list[Released] = []
+    for t in range(s.trajectories):
+        for i, track in enumerate(message.tracks):
+            if t == 1 and not len(rows.held):
+                made.append(made[i])  # nothing is held out: both sets of rows are the same
+                continue
+            at_track = learner.with_penalty(s.penalties[track]) if s.penalties else learner
+            toward = target[t, i] if target.size else None
+            with _told(at_track):
+                made.append(_refit(at_track, t, track, toward, message, rows, s, kept))
+    probe = np.empty(0)
+    if s.guard and message.round == 0:
+        first = learner.with_penalty(s.penalties[0]) if s.penalties else learner
+        rng = stream(rows.seed, "probe")
+        with _told(first):
+            probe = np.array(first.probe(rows.x, rows.y, weight=rows.weight, rng=rng))
+    reply = Fitted(
+        fits=bundle(made),
+        probe=model(probe, kind="summary", n_records=len(rows.y)),
+        losses=losses,
+        errors=errors,
+    )
+    return reply, {**state, **kept}
+
+
+def _refit(
+    learner: Learner,
+    trajectory: int,
+    track: int,
+    toward: FloatArray | None,
+    message: Fit,
+    rows: Rows,
+    s: Settings,
+    kept: dict[str, dict[str, Any]],
+) -> Released:
+    """Fit one set of rows for one track; `kept` is brought up to date."""
+    x, y, weight = rows.of(trajectory)
+    name = f"{trajectory}.{track}"
+    start = kept["starts"].get(name)
+    fitted = learner.fit(x, y, weight=weight, target=toward, rho=message.rho, start=start)
+    next_start = learner.start_of(fitted)
+    if next_start is not None:
+        kept["starts"][name] = dict(next_start)
+    facts = _facts(fitted, x, s, rows.evidence(trajectory))
+    if trajectory == 0:
+        earlier = kept["kept"].get(str(track), ())
+        kept["kept"][str(track)] = _with_last(earlier, message.round, facts, s.keep)
+    elif message.round == 0:
+        at_held = learner.predict(fitted, rows.x[rows.held])
+        kept["own"][str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
+    judged = s.holdout > 0 and (trajectory == 1 or not len(rows.held))
+    return _released(facts, learner.at_reference(fitted), judged)
+
+
+@contextmanager
+def _told(learner: Learner) -> Iterator[None]:
+    """Say what is wrong with a learner, in words without a value of a row.
+
+    What is wrong with its settings is of the study; a solver's own words may show the rows.
+    """
+    try:
+        yield
+    except ParameterError as error:
+        raise ParameterError(str(error), public=str(error)) from error
+    except (DataError, ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
+        raise DataError(
+            f"{learner.name} cannot be fitted: {error}",
+            public=f"{learner.name} cannot be fitted here, or predicts values that are not finite: "
+            "check its settings, and scale the columns; the site's own log says which",
+        ) from error
+
+
+def _check_tracks(tracks: Sequence[int], s: Settings) -> None:
+    """Each penalty once.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    if len(set(tracks)) < len(tracks) or not set(tracks) <= set(range(s.n_tracks)):
+        raise DisclosureError("a penalty twice, or one that is not there", public=TOO_MANY)
+
+
+def _settings(text: str, state: State) -> Settings:
+    if text != state.get("settings"):
+        raise ProtocolError("a fit goes on with the settings of the offer")
+    return Settings.from_json(text)
+
+
+def _learner(
+    s: Settings, reference: FloatArray, total: float, seed: int, site: SiteContext
+) -> Learner:
+    # What the estimator draws is the same in every round: otherwise it would never come to rest.
+    draws = seed % (1 << 31)
+    return Learner(
+        _built(s.estimator, s.task, site.limits.min_records, draws),
+        task=s.task,
+        n_levels=s.n_outputs,
+        reference=reference,
+        convention=s.convention,
+        n_total=total,
+        seed=draws,
+    )
+
+
+@lru_cache(maxsize=16)
+def _built(text: str, task: Any, min_records: int, seed: int) -> Any:
+    """Unfitted estimator of a text; learners clone it, so that rounds can share it."""
+    return build(text, task, min_records=min_records, seed=seed)
+
+
+def _facts(fitted: Any, x: FloatArray, s: Settings, n_records: int) -> dict[str, Any]:
+    """A fit as it is kept and as it may leave, with what the gate asks of it."""
+    portable = encode(
+        fitted, n_features=x.shape[1], classes=range(len(s.levels)) if s.levels else None
+    )
+    found = leaves(fitted, x)
+    return {
+        "model": portable,
+        "type": type_name(fitted),
+        "leaves": np.empty(0, dtype=np.int64) if found is None else found,
+        "trees": found is not None,
+        "n": n_records,
+    }
+
+
+def _released(facts: dict[str, Any], at: FloatArray, sends_model: bool) -> Released:
+    value = {"at": at, "model": facts["model"]} if sends_model else {"at": at}
+    return _as_estimator(facts, value)
+
+
+def _as_estimator(facts: dict[str, Any], value: Any) -> Released:
+    """A model, or its predictions at known points, under the rule for models."""
+    return estimator(
+        value,
+        type_name=facts["type"],
+        n_records=int(facts["n"]),
+        n_parameters=n_parameters(facts["model"]),
+        leaves=np.asarray(facts["leaves"]) if facts["trees"] else None,
+    )
+
+
+def _with_last(
+    known: Sequence[dict[str, Any]], round_: int, facts: dict[str, Any], keep: int
+) -> tuple[dict[str, Any], ...]:
+    """The first entry and the last few."""
+    entries = (*known, {"round": round_, **facts})
+    return entries if len(entries) <= keep + 1 else (entries[0], *entries[-keep:])
+
+
+# --------------------------------------------------------------------------- judge
+
+
+@step("judge", tally=_tally)
+def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
+    """Judge the average of a round."""
+    s = _settings(message.settings, state)
+    rows = fitted_and_held(data, s, site, state)
+    losses, errors, state = _judged(message, rows, s, state, site, message.round)
+    return Judged(losses=losses, errors=errors), state
+
+
+def _judged(
+    message: Fit | Judge, rows: Rows, s: Settings, state: State, site: SiteContext, round_: int
+) -> tuple[Released, Released, State]:
+    """Held-out losses of averages of models, beside those of the round before and of the first."""
+    tracks = message.judged
+    shape = (len(tracks), 2)
+    _check_tracks(tracks, s)
+    if not tracks or not len(rows.held):
+        return _gaps(*shape), _gaps(*shape), state
+    y = rows.y[rows.held]
+    known = dict(state.get("judged", {}))
+    columns = []
+    for track, models in zip(tracks, message.models.value, strict=True):
+        losses = _loss_of_average(models, message.shares.value, rows, y, s, site)
+        earlier = known.get(str(track), ())
+        if round_ > 0 and not earlier:  # this site was not there to judge plain averaging
+            columns.append(np.full((len(y), 2), np.nan))
+            continue
+        base = known.get("0", ({"losses": losses},))[0]["losses"]
+        before = earlier[-1]["losses"] if earlier else base
+        first = earlier[0]["losses"] if earlier else base
+        columns.append(np.stack([_beyond(losses, before), _beyond(losses, first)], axis=1))
+        known[str(track)] = _with_last(earlier, round_, {"losses": losses}, s.keep)
+    weight = None if rows.weight is None else rows.weight[rows.held][:, None, None]
+    found = weighted_means(np.stack(columns, axis=1), weight, limits=site.limits)
+    return found.mean, found.variance, {**state, "judged": known}
+
+
+def _loss_of_average(
+    models: Sequence[Any],
+    shares: FloatArray,
+    rows: Rows,
+    y: FloatArray,
+    s: Settings,
+    site: SiteContext,
+) -> FloatArray:
+    x = rows.x[rows.held]
+    found = predict_all(models, x, n_features=x.shape[1], n_outputs=s.n_outputs)
+    wrong = [i for i, f in enumerate(found) if isinstance(f, str)]
+    if wrong or len(found) != len(shares):
+        which = f"model {wrong[0] + 1}" if wrong else "some"
+        sentence = f"of the models of the average {which} cannot be used"
+        raise ProtocolError(sentence, public=sentence)
+    average = np.asarray(sum(w * np.asarray(f) for w, f in zip(shares, found, strict=True)))
+    if site.limits.min_records > 1 and not s.levels:
+        # Made-up models with huge values at some rows would count these rows by their loss. The
+        # range is the widest that so many rows of this mean and spread can have.
+        half = float(y.std()) * float(np.sqrt(len(y)))
+        average = np.clip(average, y.mean() - half, y.mean() + half)
+    return record_losses(s.loss, y, average)
+
+
+def _beyond(losses: FloatArray, others: FloatArray) -> FloatArray:
+    """Differences of losses; none where they are of the size of rounding, which is no gain."""
+    difference = losses - others
+    size = np.abs(difference).mean()
+    return np.asarray(difference * (size > _ROUNDING * np.abs(others).mean()))
+
+
+def _gaps(*shape: int) -> Released:
+    """An array of which every cell is withheld."""
+    return aggregate(np.full((0, *shape), np.nan)).withhold(np.ones(shape, dtype=bool))
+
+
+# --------------------------------------------------------------------------- conclude and use
+
+
+@step("conclude", once=True)
+def conclude(
+    message: Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[Concluded, State]:
+    """Send the fit of all rows that is kept; compare it with one's own and with averaging."""
+    s = _settings(message.settings, state)
+    rows = fitted_and_held(data, s, site, state)
+    track = str(message.track)
+    fits = state.get("kept", {}).get(track, ())
+    if not fits:
+        raise ProtocolError("this site has no fit of that track")
+    facts = _latest(fits, message.round)
+    judged = state.get("judged", {}).get(track, ())
+    own = state.get("own", {}).get(track)
+    if not judged or own is None or not len(rows.held):
+        losses, differences, errors = _gaps(3), _gaps(2), _gaps(2)
+    else:
+        chosen = _latest(judged, message.round)["losses"]
+        ways = np.stack([own, judged[0]["losses"], chosen], axis=1)
+        weight = None if rows.weight is None else rows.weight[rows.held][:, None]
+        losses = weighted_means(ways, weight, limits=site.limits).mean
+        beside = weighted_means(ways[:, :2] - ways[:, 2:], weight, limits=site.limits)
+        differences, errors = beside.mean, beside.variance
+    reply = Concluded(
+        model=_as_estimator(facts, facts["model"]),
+        losses=losses,
+        differences=differences,
+        errors=errors,
+    )
+    return reply, {"settings": message.settings, "seed": state["seed"]}
+
+
+def _latest(entries: Sequence[dict[str, Any]], round_: int) -> dict[str, Any]:
+    """Entry of a round, or the last before it: what a site that was missing stands by.
+
+    The first entry and the last few are kept. Where only later ones are left the nearest is taken.
+    """
+    first, *rest = entries
+    before = [entry for entry in rest if entry["round"] <= round_]
+    if before:
+        return before[-1]
+    dropped = len(rest) > 0 and rest[0]["round"] > first["round"] + 1
+    return rest[0] if dropped and round_ > first["round"] else first
+
+
+@step("use", once=True)
+def use(message: Use, data: SiteData, state: State, site: SiteContext) -> tuple[Used, State]:
+    """Keep the predictor."""
+    s = _settings(message.settings, state)
+    predictor = CollaborativePredictor(
+        message.models.value,
+        np.asarray(message.shares.value),
+        feature_names=data.feature_names,
+        levels=s.levels,
+        scaling=data.scaling,
+    )
+    site.output("predictor", predictor)
+    return Used(), {}

@@ -1,0 +1,482 @@
+"""A fit from the first look at a table to the models that are kept.
+
+First the *trial*: rounds without the held-out rows, with every penalty of the grid, until the
+held-out loss of the average no longer falls. It settles penalty and round. Then the same number of
+rounds on all rows, with the chosen penalty only; its last models are kept. Both go on from a
+checkpoint. Without guard and grid, or with nothing to hold out, there is no trial and the last
+round is kept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.averaging.estimators.conventions import innermost
+from consilience.averaging.estimators.pseudo_rows import Learner, separable
+from consilience.averaging.tall.checkpoint import Arrays, Checkpoint, facts_of
+from consilience.averaging.tall.progress import Progress
+from consilience.averaging.tall.rounds import (
+    Common,
+    State,
+    Task,
+    Trajectory,
+    arrays_of,
+    fill,
+    probe,
+)
+from consilience.averaging.tall.survey import Survey, held_out, survey
+from consilience.averaging.tall.tables import HeldTable, ParquetTable, number_of_splits
+from consilience.exceptions import DataError, ParameterError
+from consilience.learners.losses import record_losses
+from consilience.numerics.parallel import Workers
+from consilience.numerics.reference_average import (
+    SCHEDULES,
+    Choice,
+    choose,
+    improving,
+    pooled_gain,
+    rho_of,
+)
+
+FloatArray = NDArray[np.float64]
+
+MOST_HELD_OUT = 20_000
+"""Held-out rows in all: enough to tell rounds apart, and few enough to be predicted by everyone."""
+N_PROBED = 3
+"""Splits whose stability is probed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """What the user has set; see the estimators."""
+
+    estimator: Any
+    task: Literal["regression", "classification"]
+    n_splits: int
+    penalties: tuple[float, ...]
+    reference: Any
+    n_reference: int | None
+    schedule: str
+    rho: float
+    exponent: float
+    max_rounds: int
+    patience: int
+    holdout: float
+    convention: str
+    guard: bool
+
+    def check(self) -> None:
+        """Refuse what is out of range.
+
+        Raises
+        ------
+        ParameterError
+            A setting is out of its range.
+        """
+        if self.schedule not in SCHEDULES:
+            raise ParameterError.of("schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
+        rho_of(1, schedule=self.schedule, rho=self.rho, exponent=self.exponent)
+        for name, least in (("n_splits", 1), ("max_rounds", 0), ("patience", 1)):
+            if getattr(self, name) < least:
+                raise ParameterError.of(name, f"at least {least}", getattr(self, name))
+        if self.n_reference is not None and self.n_reference < 1:
+            raise ParameterError.of("n_reference", "at least 1, or None", self.n_reference)
+        if not 0 < self.holdout < 1:
+            raise ParameterError.of("holdout", "between 0 and 1", self.holdout)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a fit leaves.
+
+    Attributes
+    ----------
+    learner : Learner
+    models : list of B models
+    sizes : (B,) array
+    levels : (q,) array, or empty
+    choice : Choice
+    history : dict of arrays
+    remarks : tuple of str
+    reference : (m, p) array
+    """
+
+    learner: Learner
+    models: list[Any]
+    sizes: FloatArray
+    levels: NDArray[Any]
+    choice: Choice
+    history: dict[str, Any]
+    remarks: tuple[str, ...]
+    reference: FloatArray
+
+
+def fit_table(
+    table: HeldTable | ParquetTable,
+    settings: Settings,
+    *,
+    levels: NDArray[Any] | None,
+    n_jobs: int | None,
+    random_state: Any,
+    checkpoint: Any,
+    progress: bool,
+) -> Fitted:
+    """Fit a table; see :class:`ReferenceAveragingRegressor` for the settings.
+
+    Raises
+    ------
+    ParameterError
+        A setting is out of its range, or does not fit the learner.
+    DataError
+        The table cannot be used.
+    RunError
+        The checkpoint cannot be used.
+    """
+    settings.check()
+    memory = Checkpoint(checkpoint)
+    seed = _seed(random_state, memory)
+    n_splits = number_of_splits(settings.n_splits, table.n_rows)
+    with Workers(n_jobs) as workers, Progress(progress, n_splits) as shown:
+        shown.begin("reading the splits")
+        sizes = table.sizes(n_splits)
+        tracks = max(len(settings.penalties), 1)
+        tried = settings.guard or tracks > 1
+        n_outputs = 1 if settings.task == "regression" else 2 if levels is None else len(levels)
+        found = survey(
+            workers,
+            table.parts(n_splits),
+            sizes,
+            reference=settings.reference,
+            n_reference=settings.n_reference,
+            n_columns=table.n_columns,
+            held=held_out(
+                sizes,
+                settings.holdout * tried,
+                MOST_HELD_OUT,
+                tracks * n_splits * n_outputs,
+                seed,
+            ),
+            levels=levels,
+            classes=settings.task == "classification",
+            seed=seed,
+            done=shown.done,
+        )
+        job = _Job(settings, found, workers, shown, memory, seed)
+        remarks = job.remarks(table)
+        reached = memory.resume(facts_of(vars(settings), seed=seed, data=found.digest))
+        return job.run(reached, remarks)
+
+
+def _seed(random_state: Any, memory: Checkpoint) -> int:
+    """The user's seed; else that of the fit that is resumed; else a fresh one."""
+    from sklearn.utils import check_random_state
+
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    if memory.seed is not None:
+        return memory.seed
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+class _Job:
+    """One fit: what all of its stages need."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        found: Survey,
+        workers: Workers,
+        shown: Progress,
+        memory: Checkpoint,
+        seed: int,
+    ) -> None:
+        self.settings, self.found, self.workers = settings, found, workers
+        self.shown, self.memory, self.seed = shown, memory, seed
+        self.n_splits = len(found.parts)
+        self.held_sizes = np.array([len(h) for h in found.held], dtype=float)
+        self.loss = "squared" if settings.task == "regression" else "log"
+        self.fit_seconds = 0.0
+        self._stored: Arrays = {}
+        self.max_rounds = settings.max_rounds if self.n_splits > 1 else 0
+        base = Learner(
+            settings.estimator,
+            task=settings.task,
+            n_levels=max(len(found.levels), 1),
+            reference=found.reference,
+            convention=settings.convention,
+            # Of the trial too: a penalty for each mean loss must not depend on what is held out.
+            n_total=float(found.sizes.sum()),
+            seed=seed % 2**31,
+        )
+        self.n_outputs = base.n_outputs
+        self.learners = tuple(base.with_penalty(v) for v in settings.penalties) or (base,)
+        self.judged = bool((self.held_sizes > 1).any())
+        if len(self.learners) > 1 and not self.judged:
+            raise DataError(
+                "no split has enough rows to hold some out, so penalties cannot be compared: give "
+                "one penalty, fewer splits, or a larger holdout"
+            )
+
+    def _trajectory(self, *, trial: bool, track: int | None = None) -> Trajectory:
+        """Rounds with all penalties, or with one of them."""
+        return Trajectory(
+            workers=self.workers,
+            parts=self.found.parts,
+            sizes=self.found.sizes - self.held_sizes * trial,
+            left_out=self.found.held if trial else [h[:0] for h in self.found.held],
+            common=Common(
+                self.learners if track is None else (self.learners[track],),
+                len(self.found.reference),
+                self.found.held_x if trial else self.found.held_x[:0],
+            ),
+            n_outputs=self.n_outputs,
+            schedule=self.settings.schedule,
+            rho=self.settings.rho,
+            exponent=self.settings.exponent,
+            scale=self.found.rho_scale,
+            seed=self.seed,
+            on_done=self.shown.done,
+        )
+
+    # ------------------------------------------------------------------ what to say
+
+    def remarks(self, table: HeldTable | ParquetTable) -> tuple[str, ...]:
+        """Warn of what keeps the rounds from the fit of all rows."""
+        said: list[str] = []
+        if self.max_rounds:
+            said += self.found.facts.remarks()
+        least = int(self.found.sizes.min())
+        if least < table.n_columns and self._unpenalised():
+            said.append(
+                f"Splits have as few as {least} rows for {table.n_columns} columns, and the "
+                "learner has no penalty, so their fits are not determined: take fewer splits, or "
+                "a learner with a penalty."
+            )
+        if isinstance(table, ParquetTable) and table.largest_group > 4 * least:
+            said.append(
+                f"Row groups have up to {table.largest_group} rows and splits {least}, so workers "
+                "decode rows that they do not use: write the data set with row groups of about "
+                f"{least} rows."
+            )
+        for sentence in said:
+            warnings.warn(sentence, UserWarning, stacklevel=4)
+        return tuple(said)
+
+    def _unpenalised(self) -> bool:
+        convention = self.learners[0].convention
+        if not convention.linear:
+            return False
+        none = float("inf") if convention.inverse else 0.0
+        given = self.settings.penalties
+        own = innermost(self.settings.estimator).get_params().get(convention.penalty, none)
+        return none in (given or (own,))
+
+    # ------------------------------------------------------------------ stages
+
+    def run(self, reached: Arrays, remarks: tuple[str, ...]) -> Fitted:
+        """Trial, choice, and the rounds on all rows."""
+        trial = Trial(len(self.learners), self.max_rounds, self.n_splits, len(self.found.held_y))
+        guarded = self.settings.guard and self.max_rounds > 0
+        measured = self.judged and (guarded or len(self.learners) > 1)
+        if measured:
+            self._try(trial, _under(reached, "trial"))
+        elif guarded:
+            trial.probes = self._probes(self._trajectory(trial=True))
+        choice = self._choice(trial)
+        if choice.reason == "not-separable":
+            sentence = (
+                f"{type(self.settings.estimator).__name__} is not a sum of losses plus a penalty "
+                "(refitting it with its own predictions changes it), so the splits' plain fits "
+                "are averaged: for the fit of all rows take another learner."
+            )
+            warnings.warn(sentence, UserWarning, stacklevel=4)
+            remarks = (*remarks, sentence)
+        models = self._all_rows(choice, trial, measured, _under(reached, "final"))
+        return Fitted(
+            learner=self.learners[choice.track],
+            models=models,
+            sizes=self.found.sizes,
+            levels=self.found.levels,
+            choice=choice,
+            history=self._history(trial, choice, measured),
+            remarks=remarks,
+            reference=self.found.reference,
+        )
+
+    def _try(self, trial: Trial, reached: Arrays) -> None:
+        """Rounds without the held-out rows, until no penalty gains any more."""
+        rounds = self._trajectory(trial=True)
+        state = rounds.begin()
+        if reached:
+            trial.fill(reached)
+            state.round = int(reached["round"])
+            if "average" in reached:  # else the trial had come to its end
+                fill(state, reached)
+        elif self.settings.guard and self.max_rounds:
+            trial.probes = self._probes(rounds)
+        while state.round < self.max_rounds and trial.active.any():
+            if state.round >= 0 and not trial.separable:
+                break
+            going = np.flatnonzero(trial.active).tolist()
+            self._announce("trial", state.round + 1, trial)
+            rounds.advance(state, going)
+            for track in going:
+                self._measure(trial, rounds, state, track)
+            kept = arrays_of(state, with_held=self.settings.schedule == "asynchronous")
+            self.memory.write(_above("trial", kept | trial.arrays()))
+        self.fit_seconds += rounds.seconds
+        self._stored = _above("trial", trial.arrays() | {"round": np.array(state.round)})
+
+    def _announce(self, stage: str, k: int, trial: Trial) -> None:
+        gains = trial.gains[:, 1:k]
+        said = ""
+        if stage == "trial" and gains.size and not np.isnan(gains).all():
+            said = f", best change of held-out loss {np.nanmin(gains):.3g}"
+        self.shown.begin(f"{stage}: round {k} of at most {self.max_rounds}{said}")
+
+    def _probes(self, rounds: Trajectory) -> FloatArray:
+        learner = self.learners[0]
+        if learner.convention.separable is False:
+            return np.full((1, 2), np.inf)
+        places = sorted({0, self.n_splits // 2, self.n_splits - 1})[:N_PROBED]
+        self.shown.begin(f"stability of the learner on {len(places)} splits")
+        tasks = [
+            (Task(rounds.parts[b], rounds.left_out[b], (0,), 0.0, None, (None,)), b) for b in places
+        ]
+        return np.array(self.workers.map(_probe, tasks, rounds.common, self.seed))
+
+    def _measure(self, trial: Trial, rounds: Trajectory, state: State, track: int) -> None:
+        k = state.round
+        trial.movement[track, k] = rounds.change(state, track) if k else np.nan
+        trial.influence[track, k] = rounds.influence(state, track)
+        losses = record_losses(self.loss, self.found.held_y, rounds.held_average(state, track))
+        if k == 0:
+            trial.base_rows[track] = losses
+        means, variances = self._by_split(losses - trial.base_rows[track])
+        gain, error = pooled_gain(means, variances, self.held_sizes)
+        trial.gains[track, k], trial.errors[track, k] = gain, error
+        if self.settings.guard:
+            trial.active[track] = improving(trial.gains[track, : k + 1], self.settings.patience)
+
+    def _by_split(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Means and their squared standard errors; NaN where a split has too few rows."""
+        ends = np.cumsum(self.held_sizes).astype(int)[:-1]
+        pieces = np.split(values, ends)
+        means = [v.mean() if len(v) > 1 else np.nan for v in pieces]
+        return np.array(means), np.array(
+            [v.var(ddof=1) / len(v) if len(v) > 1 else np.nan for v in pieces]
+        )
+
+    def _choice(self, trial: Trial) -> Choice:
+        base = trial.base_rows.mean(axis=1) if trial.base_rows.size else np.full(1, np.nan)
+        best = 0 if np.isnan(base).all() else int(np.nanargmin(base))
+        if not self.max_rounds:
+            return Choice(best, 0, False, "not-measured")
+        if self.settings.guard and not trial.separable:
+            return Choice(best, 0, False, "not-separable")
+        if not self.settings.guard or not self.judged:
+            last = base + trial.gains[:, -1]
+            track = 0 if np.isnan(last).all() else int(np.nanargmin(last))
+            return Choice(track, self.max_rounds, True, "not-measured")
+        return choose(base, trial.gains, trial.errors)
+
+    def _all_rows(self, choice: Choice, trial: Trial, measured: bool, reached: Arrays) -> list[Any]:
+        """Rounds on all rows up to the chosen one, and its models."""
+        rounds = self._trajectory(trial=False, track=choice.track)
+        asynchronous = self.settings.schedule == "asynchronous"
+        state = rounds.begin()
+        if reached:
+            fill(state, reached)
+            if not measured:
+                trial.fill(reached)
+        last = choice.round if asynchronous and choice.round else choice.round - 1
+        while state.round < last:
+            self._announce("all rows", state.round + 1, trial)
+            rounds.advance(state, [0])
+            if not measured:
+                self._note(trial, rounds, state)
+            kept = arrays_of(state, with_held=asynchronous)
+            kept |= {} if measured else trial.arrays()
+            self.memory.write({**self._stored, **_above("final", kept)})
+        self.shown.begin(f"models of round {choice.round}")
+        models = rounds.models(state, 0)
+        self.fit_seconds += rounds.seconds
+        if not measured:
+            self._note(trial, rounds, state)
+        return models
+
+    def _note(self, trial: Trial, rounds: Trajectory, state: State) -> None:
+        trial.movement[0, state.round] = rounds.change(state, 0) if state.round else np.nan
+        trial.influence[0, state.round] = rounds.influence(state, 0)
+
+    def _history(self, trial: Trial, choice: Choice, measured: bool) -> dict[str, Any]:
+        rounds = self._trajectory(trial=True)
+        done = int(np.flatnonzero(~np.isnan(trial.influence).all(axis=(0, 2))).max(initial=0)) + 1
+        return {
+            "sizes": self.found.sizes,
+            "penalties": np.array(self.settings.penalties, dtype=float),
+            "rhos": np.array([rounds.weight(k) for k in range(done)]),
+            "movement": trial.movement[choice.track, :done],
+            "influence": trial.influence[choice.track, :done],
+            "gains": trial.gains[:, :done],
+            "gain_errors": trial.errors[:, :done],
+            "base_loss": trial.base_rows.mean(axis=1) if measured else np.full(1, np.nan),
+            "probes": trial.probes,
+            "held_out_rows": np.array(len(self.found.held_y)),
+            "reference_rank": np.array(self.found.facts.rank),
+            "reference_needed_rank": np.array(self.found.facts.needed_rank),
+            "reference_condition": np.array(self.found.facts.condition),
+            "fit_seconds": np.array(self.fit_seconds),
+            "rho_scale": np.array(self.found.rho_scale),
+        }
+
+
+class Trial:
+    """Measurements by penalty (g) and round (K + 1)."""
+
+    def __init__(self, g: int, max_rounds: int, n_splits: int, n_held: int) -> None:
+        self.gains = np.full((g, max_rounds + 1), np.nan)
+        self.errors = np.full((g, max_rounds + 1), np.nan)
+        self.movement = np.full((g, max_rounds + 1), np.nan)
+        self.influence = np.full((g, max_rounds + 1, n_splits), np.nan)
+        self.base_rows = np.zeros((g, n_held))
+        self.active = np.ones(g, dtype=bool)
+        self.probes = np.zeros((0, 2))
+
+    @property
+    def separable(self) -> bool:
+        """Whether most of the probes say so that could be made."""
+        made = self.probes[~np.isnan(self.probes).any(axis=1)]
+        against = sum(not separable(float(one), float(two)) for one, two in made)
+        return not len(made) or against < len(made) / 2
+
+    def arrays(self) -> Arrays:
+        """Everything, by name."""
+        return {f"seen/{name}": value for name, value in vars(self).items()}
+
+    def fill(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Put back what :meth:`arrays` gave."""
+        for name in vars(self):
+            setattr(self, name, arrays[f"seen/{name}"])
+
+
+def _probe(task: tuple[Task, int], common: Common, seed: int) -> tuple[float, float]:
+    return probe(task[0], common, seed, task[1])
+
+
+def _above(stage: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    return {f"{stage}/{name}": value for name, value in arrays.items()}
+
+
+def _under(arrays: Arrays, stage: str) -> Arrays:
+    return {
+        name.removeprefix(f"{stage}/"): value
+        for name, value in arrays.items()
+        if name.startswith(f"{stage}/")
+    }

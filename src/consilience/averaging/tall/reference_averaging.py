@@ -1,0 +1,382 @@
+"""Any learner on a tall table that is fitted split by split, close to its fit of all rows.
+
+Source: Le, *A General Algorithm for Distributed Learning* (Stanford, 2020, chapter 1). Departures:
+the reference rows are rows of the table by default; a penalty is that of the table as a whole; a
+guard may return plain averaging.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.metadata_routing import UNUSED
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from consilience.averaging.tall.fitting import Fitted, Settings, fit_table
+from consilience.averaging.tall.tables import HeldTable, ParquetTable
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.reference_average import averaged
+
+FloatArray = NDArray[np.float64]
+
+_BLOCK = 65_536
+
+
+class _ReferenceAveraging(BaseEstimator):
+    """What both estimators share."""
+
+    _task: ClassVar[Any]
+    __metadata_request__fit: ClassVar[dict[str, Any]] = {"columns": UNUSED}
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        n_splits: int = 8,
+        penalties: Sequence[float] | None = None,
+        reference: Any = "rows",
+        n_reference: int | None = None,
+        schedule: str = "adaptive",
+        rho: float = 1.0,
+        exponent: float = 0.9,
+        max_rounds: int = 20,
+        patience: int = 2,
+        holdout: float = 0.2,
+        convention: str = "auto",
+        guard: bool = True,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.estimator = estimator
+        self.n_splits = n_splits
+        self.penalties = penalties
+        self.reference = reference
+        self.n_reference = n_reference
+        self.schedule = schedule
+        self.rho = rho
+        self.exponent = exponent
+        self.max_rounds = max_rounds
+        self.patience = patience
+        self.holdout = holdout
+        self.convention = convention
+        self.guard = guard
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, *, columns: Sequence[str] | None = None) -> Any:
+        """Fit the table split by split.
+
+        Parameters
+        ----------
+        X : (n, p) array or frame, or path of a Parquet file or of a folder of them
+        y : (n,) array, or name of the Parquet column
+        columns : sequence of str, optional
+            Features of a Parquet data set: all columns but `y` by default. No others are read.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A setting is out of its range, or does not fit the learner.
+        DataError
+            The table cannot be used.
+        RunError
+            The checkpoint is of other settings or another table, or cannot be written.
+
+        Warns
+        -----
+        UserWarning
+            The reference rows, the splits or the learner keep the rounds from the fit of all rows.
+        """
+        table, levels = self._opened(X, y, columns)
+        found = fit_table(
+            table,
+            self._settings(),
+            levels=levels,
+            n_jobs=self.n_jobs,
+            random_state=self.random_state,
+            checkpoint=self.checkpoint,
+            progress=self.progress,
+        )
+        self._take(found)
+        return self
+
+    def _opened(
+        self, X: Any, y: Any, columns: Sequence[str] | None
+    ) -> tuple[HeldTable | ParquetTable, NDArray[Any] | None]:
+        """The table, and the levels of the target where they are known at once."""
+        classes = self._task == "classification"
+        if isinstance(X, str | os.PathLike):
+            if not isinstance(y, str):
+                raise ParameterError("y must be the name of a column where X is a Parquet data set")
+            stored = ParquetTable(X, y, columns, classes=classes)
+            self.n_features_in_ = stored.n_columns
+            self.feature_names_in_ = np.array(stored.names, dtype=object)
+            if stored.n_rows < 2:
+                raise DataError("the Parquet data set has fewer than two rows")
+            return stored, None
+        if columns is not None:
+            raise ParameterError("columns= is for Parquet data sets: choose columns of X itself")
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=[np.float64, np.float32],
+            ensure_min_samples=2,
+            y_numeric=not classes,
+        )
+        if not classes:
+            return HeldTable(X, np.asarray(y, dtype=float)), None
+        check_classification_targets(y)
+        levels, codes = np.unique(y, return_inverse=True)
+        if len(levels) < 2:
+            raise DataError("the target holds one class only: give rows of at least two classes")
+        return HeldTable(X, codes.astype(float)), levels
+
+    def _settings(self) -> Settings:
+        penalties = () if self.penalties is None else tuple(float(v) for v in self.penalties)
+        return Settings(
+            estimator=self._default() if self.estimator is None else self.estimator,
+            task=self._task,
+            n_splits=self.n_splits,
+            penalties=penalties,
+            reference=self._reference_rows(),
+            n_reference=self.n_reference,
+            schedule=self.schedule,
+            rho=self.rho,
+            exponent=self.exponent,
+            max_rounds=self.max_rounds,
+            patience=self.patience,
+            holdout=self.holdout,
+            convention=self.convention,
+            guard=bool(self.guard),
+        )
+
+    def _reference_rows(self) -> Any:
+        """The user's rows in the order of the columns."""
+        if isinstance(self.reference, str):
+            return self.reference
+        given = self.reference
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None and hasattr(given, "columns"):
+            missing = [name for name in names if name not in given.columns]
+            if missing:
+                raise ParameterError(f"the reference rows have no column {missing[0]!r}")
+            given = given[list(names)]
+        return np.array(given, dtype=float)
+
+    def _default(self) -> Any:
+        raise NotImplementedError
+
+    def _take(self, found: Fitted) -> None:
+        self._learner = found.learner
+        self.estimators_ = found.models
+        self.split_sizes_ = found.sizes
+        self.history_ = found.history
+        self.chosen_round_ = found.choice.round
+        self.n_iter_ = found.choice.round
+        self.kept_ = found.choice.kept
+        self.reason_ = found.choice.reason
+        self.remarks_ = found.remarks
+        self.reference_ = found.reference
+        if self.penalties is not None:
+            self.penalty_ = float(found.history["penalties"][found.choice.track])
+        self._take_coefficients(found)
+
+    def _take_coefficients(self, found: Fitted) -> None:
+        """Averages of coefficients, where all splits have the same ones."""
+        for name in ("coef_", "intercept_"):
+            self.__dict__.pop(name, None)
+            parts = [np.asarray(getattr(f, name, np.nan), dtype=float) for f in found.models]
+            same = len({part.shape for part in parts}) == 1
+            if found.learner.is_linear and same and all(hasattr(f, name) for f in found.models):
+                setattr(self, name, averaged(parts, found.sizes))
+
+    def _average(self, X: Any) -> FloatArray:
+        """Average of the splits' predictions, (n, q)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return np.concatenate(
+            [
+                averaged([self._learner.predict(f, x) for f in self.estimators_], self.split_sizes_)
+                for x in _blocks(X)
+            ]
+        )
+
+
+def _blocks(x: NDArray[Any]) -> Iterator[FloatArray]:
+    """Rows in pieces, so that all models' predictions of few rows are in memory at a time."""
+    for at in range(0, len(x), _BLOCK):
+        yield np.asarray(x[at : at + _BLOCK], dtype=float)
+
+
+class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):
+    """Regression of a tall table, split by split, close to the fit of all rows.
+
+    Parameters
+    ----------
+    estimator : estimator, optional
+        What to aim at: the fit of this estimator to all rows together. By default
+        ``Ridge()``, or ``LogisticRegression()`` in classification.
+        Pipelines are possible; their transformers are fitted once, on the reference rows.
+    n_splits : int
+        Splits of the table; fewer where a split would have fewer than ten rows.
+    penalties : sequence of float, optional
+        Values of the estimator's penalty (``alpha``, ``C``), in the units of the whole table. All
+        of them are fitted in one run, and held-out rows choose.
+    reference : {"rows", "moments"} or (m, p) array or frame
+        Reference rows: drawn from the table, normal rows with the table's means and covariances,
+        or the user's.
+    n_reference : int, optional
+        By default a twentieth of the rows of a split, from 5 to 20 for each column.
+    schedule : {"adaptive", "fixed", "asynchronous"}
+        Weight of the pseudo-rows in round k: ``rho * k**exponent``, or `rho`; asynchronously each
+        split goes on as soon as it is through, on a virtual clock that `random_state` decides.
+    rho : float
+        In units of the mean squared length of the table's rows.
+    exponent : float
+        In [0, 1).
+    max_rounds : int
+        0 is plain averaging.
+    patience : int
+        Rounds without a gain in held-out loss after which a penalty is given up.
+    holdout : float
+        Share of each split that is held out during the trial (20,000 rows in all at most). The
+        models that are kept are fitted to all rows.
+    convention : {"auto", "sum", "normalised", "rows", "trees"}
+        How the learner weighs rows against its penalty; needed for learners that are not known.
+    guard : bool
+        Probe the learner's stability on three splits, measure held-out loss, and return plain
+        averaging unless the best round gains more than one standard error. Without it the last
+        round is returned.
+    n_jobs : int, optional
+        As in joblib, whose ``parallel_config`` chooses the backend (processes, threads, dask, ray).
+    random_state : int, RandomState or None
+    checkpoint : path, optional
+        Folder for the state after each round: a fit with the same settings goes on from there.
+    progress : bool
+        On stderr.
+
+    Attributes
+    ----------
+    estimators_ : list of B fitted estimators
+        One for each split; predictions are their average.
+    split_sizes_ : (B,) array
+        Weights of the average.
+    coef_, intercept_ : arrays
+        Averages over the splits, where the learner is linear and without preprocessing.
+    n_features_in_ : int
+    feature_names_in_ : (p,) array of str
+        Where X has names.
+    chosen_round_, n_iter_ : int
+        0 is plain averaging.
+    kept_ : bool
+        Whether a refit is kept.
+    reason_ : {"gain", "no-gain", "not-separable", "not-measured"}
+    penalty_ : float
+        Chosen penalty, where `penalties` are given.
+    history_ : dict of arrays
+        By round: weights ``rhos`` (K + 1,), relative ``movement`` of the average, ``influence`` of
+        each split (K + 1, B), ``gains`` in held-out loss and ``gain_errors`` (g, K + 1) by penalty;
+        ``base_loss`` (g,) of averaging; ``probes``; facts of the reference rows; CPU
+        seconds of all fits.
+    reference_ : (m, p) array
+    remarks_ : tuple of str
+        What was warned of.
+
+    Notes
+    -----
+    Rows in memory are dealt out to the splits like cards; rows of a mapped file and of a Parquet
+    data set stay in their order. Workers send back predictions, and models only once, at the end.
+
+    References
+    ----------
+    Le, *A General Algorithm for Distributed Learning* (Stanford, 2020), chapter 1, algorithms 1, 2.
+    """
+
+    _task = "regression"
+
+    def _default(self) -> Any:
+        from sklearn.linear_model import Ridge
+
+        return Ridge()
+
+    def predict(self, X: Any) -> FloatArray:
+        """Average of the splits' predictions.
+
+        Parameters
+        ----------
+        X : (n, p) array or frame
+
+        Returns
+        -------
+        (n,) array
+        """
+        return np.asarray(self._average(X)[:, 0])
+
+
+class ReferenceAveragingClassifier(ClassifierMixin, _ReferenceAveraging):
+    """Classification of a tall table, split by split, close to the fit of all rows.
+
+    Parameters and attributes are those of :class:`ReferenceAveragingRegressor`; the learner needs
+    ``predict_proba``, and held-out loss is the log loss.
+
+    Attributes
+    ----------
+    classes_ : (q,) array
+    estimators_ : list of B fitted estimators
+        For positions of ``classes_``; their probabilities are averaged, so ``coef_``, the average
+        of coefficients, describes the result but does not give its probabilities.
+    """
+
+    _task = "classification"
+
+    def _default(self) -> Any:
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression()
+
+    def _take(self, found: Fitted) -> None:
+        super()._take(found)
+        self.classes_ = found.levels
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Average of the splits' probabilities.
+
+        Parameters
+        ----------
+        X : (n, p) array or frame
+
+        Returns
+        -------
+        (n, q) array
+            In the order of ``classes_``.
+        """
+        return self._average(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Most probable class.
+
+        Parameters
+        ----------
+        X : (n, p) array or frame
+
+        Returns
+        -------
+        (n,) array
+        """
+        best = np.argmax(self._average(X), axis=1)
+        return np.asarray(self.classes_[best])

@@ -1,0 +1,423 @@
+"""The rounds of reference averaging over the splits of one table.
+
+A *pass* goes once over the rows of all splits, with every penalty of the grid. Workers return
+predictions, not models: the models of a round follow from the average before it, so the chosen
+round's models are fitted once, in a last pass.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import thread_time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.averaging.estimators.pseudo_rows import Learner, Start
+from consilience.averaging.tall.tables import Array, Part
+from consilience.numerics.parallel import Workers, one_thread
+from consilience.numerics.random import stream
+from consilience.numerics.reference_average import (
+    averaged,
+    influences,
+    moved,
+    movement,
+    rho_of,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Common:
+    """What every task of a trajectory needs: sent once where the backend can.
+
+    Attributes
+    ----------
+    learners : tuple of Learner
+        One for each penalty; they hold the reference rows, (m, p).
+    n_reference : int
+    held_x : (H, p) array
+        Rows to predict besides the reference rows.
+    """
+
+    learners: tuple[Learner, ...]
+    n_reference: int
+    held_x: FloatArray
+
+    def __sizeof__(self) -> int:
+        # Asked by a backend that sends large arguments once and keeps small ones in each task.
+        return 8 * (self.n_reference + len(self.held_x)) * self.held_x.shape[1] + 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One split's part of a pass.
+
+    Attributes
+    ----------
+    part : Part
+    left_out : (h,) array
+        Places of rows that are not fitted.
+    tracks : tuple of int
+        Penalties that are fitted.
+    rho : float
+        0 in round 0.
+    target : (g, m, q) array or None
+        Where the task has a target of its own.
+    starts : tuple of Start or None
+        For each of the tracks.
+    keep : bool
+        Whether the models come back.
+    """
+
+    part: Part
+    left_out: IntArray
+    tracks: tuple[int, ...]
+    rho: float
+    target: FloatArray | None
+    starts: tuple[Start | None, ...]
+    keep: bool = False
+
+    def __sizeof__(self) -> int:
+        # With rows of its own it is sent straight to a worker, not through a scheduler.
+        return sys.getsizeof(self.part)
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """What comes back: predictions (g, m, q) and (g, H, q), starts, CPU seconds, models."""
+
+    at_reference: FloatArray
+    at_held: FloatArray
+    starts: tuple[Start | None, ...]
+    seconds: float
+    models: tuple[Any, ...] = ()
+
+
+def rows_of(part: Part, left_out: IntArray) -> tuple[FloatArray, Array]:
+    """Read a split without the rows that are left out."""
+    x, y = part.read()
+    if len(left_out):
+        kept = np.ones(len(x), dtype=bool)
+        kept[left_out] = False
+        x, y = x[kept], y[kept]
+    return x, np.asarray(y, dtype=float)
+
+
+def refit(task: Task, common: Common, target: FloatArray) -> Done:
+    """Fit one split with every penalty and predict; runs in a worker."""
+    with one_thread():
+        x, y = rows_of(task.part, task.left_out)
+        own = task.target if task.target is not None else target
+        near, far, starts, models = [], [], [], []
+        seconds = 0.0
+        for i, track in enumerate(task.tracks):
+            learner = common.learners[track]
+            begin = thread_time()
+            fitted = learner.fit(
+                x,
+                y,
+                target=own[track] if task.rho else None,
+                rho=task.rho,
+                start=task.starts[i],
+            )
+            seconds += thread_time() - begin
+            near.append(learner.at_reference(fitted))
+            if len(common.held_x):
+                far.append(learner.predict(fitted, common.held_x))
+            else:
+                far.append(np.zeros((0, near[-1].shape[1])))
+            starts.append(learner.start_of(fitted))
+            if task.keep:
+                models.append(fitted)
+        return Done(np.stack(near), np.stack(far), tuple(starts), seconds, tuple(models))
+
+
+def probe(task: Task, common: Common, seed: int, place: int) -> tuple[float, float]:
+    """Stability of the learner on one split, NaN for one of a single class; runs in a worker."""
+    with one_thread():
+        x, y = rows_of(task.part, task.left_out)
+        learner = common.learners[task.tracks[0]]
+        if learner.task == "classification" and len(np.unique(y)) < 2:
+            return np.nan, np.nan
+        return learner.probe(x, y, rng=stream(seed, "probe", place))
+
+
+# --------------------------------------------------------------------------- one trajectory
+
+
+@dataclass
+class State:
+    """Where a trajectory is after a round; everything in it is an array or a number.
+
+    Attributes
+    ----------
+    round : int
+        -1 before round 0.
+    average : (g, m, q) array
+    previous : (g, m, q) array
+        The average that this round's models were fitted to.
+    predictions, held : (g, B, m, q) and (g, B, H, q) arrays
+        The latest ones of each split.
+    starts : list, by track, of lists, by split, of Start or None
+    flying, landed : (g, B, m, q) arrays, asynchronous only
+        Targets of the fits that are under way, and of those that the latest predictions are from.
+    flying_round, landed_round : (B,) arrays
+        Their rounds and parts of rounds, which decide the weight of the pseudo-rows.
+    counts : (B,) array
+        Refits of each split that have arrived.
+    clock : (B,) array
+        When each split's next fit arrives.
+    """
+
+    round: int
+    average: FloatArray
+    previous: FloatArray
+    predictions: FloatArray
+    held: FloatArray
+    starts: list[list[Start | None]]
+    flying: FloatArray
+    landed: FloatArray
+    flying_round: FloatArray
+    landed_round: FloatArray
+    counts: IntArray
+    clock: FloatArray
+
+
+@dataclass
+class Trajectory:
+    """Rounds over all splits, with all penalties or some of them.
+
+    Parameters
+    ----------
+    workers : Workers
+    parts : sequence of B parts
+    sizes : (B,) array
+        Rows that are fitted.
+    left_out : sequence of B arrays
+    common : Common
+    n_outputs : int
+    schedule, rho, exponent, scale
+        See :func:`~consilience.numerics.reference_average.rho_of`.
+    seed : int
+        Of the virtual clock.
+    on_done : callable, optional
+        Progress: called when a split is through.
+    """
+
+    workers: Workers
+    parts: Sequence[Part]
+    sizes: FloatArray
+    left_out: Sequence[IntArray]
+    common: Common
+    n_outputs: int
+    schedule: str
+    rho: float
+    exponent: float
+    scale: float
+    seed: int
+    on_done: Callable[[int], None] | None = None
+    seconds: float = field(default=0.0, init=False)
+    _ready: dict[tuple[int, ...], dict[int, Done]] = field(default_factory=dict, init=False)
+
+    def begin(self) -> State:
+        """State before round 0."""
+        g, b = len(self.common.learners), len(self.parts)
+        m, h, q = self.common.n_reference, len(self.common.held_x), self.n_outputs
+        own = b if self.schedule == "asynchronous" else 0
+        return State(
+            round=-1,
+            average=np.zeros((g, m, q)),
+            previous=np.zeros((g, m, q)),
+            predictions=np.zeros((g, b, m, q)),
+            held=np.zeros((g, b, h, q)),
+            starts=[[None] * b for _ in range(g)],
+            flying=np.zeros((g, own, m, q)),
+            landed=np.zeros((g, own, m, q)),
+            flying_round=np.ones(b),
+            landed_round=np.zeros(b),
+            counts=np.zeros(b, dtype=np.int64),
+            clock=np.zeros(b),
+        )
+
+    def weight(self, k: float) -> float:
+        """Weight of the pseudo-rows in round k."""
+        if k == 0:
+            return 0.0
+        return rho_of(
+            k, schedule=self.schedule, rho=self.rho, exponent=self.exponent, scale=self.scale
+        )
+
+    def advance(self, state: State, tracks: Sequence[int]) -> None:
+        """One round further; asynchronously, as many arrivals as there are splits."""
+        tracks = tuple(tracks)
+        state.round += 1
+        state.previous = state.average
+        if self.schedule == "asynchronous" and state.round:
+            self._arrivals(state, tracks)
+            return
+        for b, done in enumerate(self._pass(state, range(len(self.parts)), tracks)):
+            self._take(state, b, tracks, done)
+        average = state.average.copy()
+        for track in tracks:
+            average[track] = averaged(list(state.predictions[track]), self.sizes)
+        state.average = average
+        if self.schedule == "asynchronous":
+            state.flying = np.repeat(average[:, None], len(self.parts), axis=1)
+            state.clock = np.array([self._lasting(b, 1) for b in range(len(self.parts))])
+
+    def held_average(self, state: State, track: int) -> FloatArray:
+        """Average of the splits' predictions for the held-out rows, (H, q)."""
+        return averaged(list(state.held[track]), self.sizes)
+
+    def change(self, state: State, track: int) -> float:
+        """Relative change of the average in the last round."""
+        return movement(state.average[track], state.previous[track])
+
+    def influence(self, state: State, track: int) -> FloatArray:
+        """What the average owes to each split."""
+        return influences(list(state.predictions[track]), self.sizes, state.average[track])
+
+    def models(self, state: State, track: int) -> list[Any]:
+        """Go one round further and keep its models; asynchronously, those of the last arrivals."""
+        own = self.schedule == "asynchronous" and state.round >= 0
+        places = range(len(self.parts))
+        if not own:
+            state.round += 1
+            state.previous = state.average.copy()
+        tasks = [
+            Task(
+                self.parts[b],
+                self.left_out[b],
+                (track,),
+                self.weight(float(state.landed_round[b]) if own else state.round),
+                state.landed[:, b] if own else None,
+                (state.starts[track][b],),
+                keep=True,
+            )
+            for b in places
+        ]
+        found = self._run(tasks, state.average)
+        for b in places:
+            self._take(state, b, (track,), found[b])
+        if not own:
+            state.average[track] = averaged(list(state.predictions[track]), self.sizes)
+        return [done.models[0] for done in found]
+
+    # ------------------------------------------------------------------ inside
+
+    def _run(self, tasks: list[Task], target: FloatArray) -> list[Done]:
+        found = self.workers.map(refit, tasks, self.common, target, done=self.on_done)
+        self.seconds += sum(done.seconds for done in found)
+        return found
+
+    def _pass(self, state: State, places: Sequence[int], tracks: tuple[int, ...]) -> list[Done]:
+        """Fit some splits: to the average, or to what each of them set out with."""
+        own = self.schedule == "asynchronous" and state.round > 0
+        tasks = [
+            Task(
+                self.parts[b],
+                self.left_out[b],
+                tracks,
+                self.weight(float(state.flying_round[b]) if own else state.round),
+                state.flying[:, b] if own else None,
+                tuple(state.starts[track][b] for track in tracks),
+            )
+            for b in places
+        ]
+        return self._run(tasks, state.average)
+
+    def _take(self, state: State, b: int, tracks: tuple[int, ...], done: Done) -> None:
+        for i, track in enumerate(tracks):
+            state.predictions[track, b] = done.at_reference[i]
+            state.held[track, b] = done.at_held[i]
+            state.starts[track][b] = done.starts[i]
+
+    def _arrivals(self, state: State, tracks: tuple[int, ...]) -> None:
+        """As many arrivals as there are splits, in the order of the virtual clock.
+
+        A fit that is under way does not change, so all of them run side by side; whoever arrives
+        sets out again with the average as it is then. The weight of the pseudo-rows follows the
+        arrivals of all: were it each split's own count, the limit would weigh slow splits more.
+        """
+        ready = self._ready.setdefault(tracks, {})
+        shares = self.sizes / self.sizes.sum()
+        average = state.average.copy()
+        for arrived in range(1, len(self.parts) + 1):
+            b = int(np.argmin(state.clock))
+            if b not in ready:
+                due = [c for c in range(len(self.parts)) if c not in ready]
+                ready.update(zip(due, self._pass(state, due, tracks), strict=True))
+            old = state.predictions[:, b].copy()
+            self._take(state, b, tracks, ready.pop(b))
+            for track in tracks:
+                average[track] = moved(
+                    average[track], state.predictions[track, b], old[track], shares[b]
+                )
+            state.landed[:, b], state.landed_round[b] = state.flying[:, b], state.flying_round[b]
+            state.flying[:, b] = average
+            state.flying_round[b] = state.round + arrived / len(self.parts)
+            state.counts[b] += 1
+            state.clock[b] += self._lasting(b, int(state.counts[b]) + 1)
+        state.average = average
+
+    def _lasting(self, b: int, count: int) -> float:
+        """How long a split's fit takes on the virtual clock: a pace of its own, and chance."""
+        pace = stream(self.seed, "pace", b).uniform(0.5, 1.5)
+        return float(pace * stream(self.seed, "clock", b, count).uniform(0.8, 1.2))
+
+
+# --------------------------------------------------------------------------- to and from arrays
+
+
+def arrays_of(state: State, *, with_held: bool) -> dict[str, NDArray[Any]]:
+    """A state as named arrays; `with_held` where the next round needs the latest predictions."""
+    found: dict[str, NDArray[Any]] = {
+        "round": np.array(state.round),
+        "average": state.average,
+        "previous": state.previous,
+        "flying": state.flying,
+        "landed": state.landed,
+        "flying_round": state.flying_round,
+        "landed_round": state.landed_round,
+        "counts": state.counts,
+        "clock": state.clock,
+    }
+    if with_held:
+        found |= {"predictions": state.predictions, "held": state.held}
+    for track, starts in enumerate(state.starts):
+        for b, start in enumerate(starts):
+            for name, value in (start or {}).items():
+                found[f"start/{track}/{b}/{name}"] = np.asarray(value)
+    return found
+
+
+def fill(state: State, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Put named arrays back into a state that :meth:`Trajectory.begin` made."""
+    state.round = int(arrays["round"])
+    for name in (
+        "average",
+        "previous",
+        "flying",
+        "landed",
+        "flying_round",
+        "landed_round",
+        "counts",
+        "clock",
+    ):
+        setattr(state, name, arrays[name])
+    for name in ("predictions", "held"):
+        if name in arrays:
+            setattr(state, name, arrays[name])
+    starts: dict[tuple[int, int], dict[str, Any]] = {}
+    for name, value in arrays.items():
+        if name.startswith("start/"):
+            _, track, place, key = name.split("/")
+            starts.setdefault((int(track), int(place)), {})[key] = value
+    for (i, b), start in starts.items():
+        state.starts[i][b] = start

@@ -1,0 +1,548 @@
+"""Latent class analysis: subtypes in a table of categories, with missing entries."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from consilience.clustering.estimators.category_codes import (
+    codes_of,
+    columns_of,
+    declared_levels,
+    fewer_because,
+    learned_levels,
+    levels_from_arrays,
+    levels_to_arrays,
+)
+from consilience.clustering.kernels.mixture_starts import (
+    Search,
+    check_count,
+    check_pseudo_count,
+    check_search,
+    check_total_weight,
+    held_remark,
+    information,
+    start_remarks,
+    weight_remarks,
+)
+from consilience.clustering.kernels.multinomial_mixture import (
+    CategoryPatterns,
+    MultinomialMixture,
+    fit_multinomial_mixture,
+    parameter_count,
+)
+from consilience.clustering.kernels.multinomial_mixture_errors import mixture_errors
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.pattern_kmeans import FewerClustersWarning
+from consilience.numerics.random import stream
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+
+_MANY_LEVELS = 0.5
+
+
+class LatentClassAnalysis(DensityMixin, BaseEstimator):
+    """Mixture of products of multinomials for categorical columns.
+
+    Within a class the columns are independent. A missing entry is left out of the product, which is
+    exact where entries are missing at random; nothing is filled in.
+
+    Parameters
+    ----------
+    n_classes : int or "bic"
+        "bic" fits 1 to `max_classes` classes and keeps the fit of the smallest BIC.
+    max_classes : int
+        Most classes under "bic".
+    n_init : int
+        Random starts: each class from the entries of some twenty random rows.
+    n_init_iter : int
+        Iterations of each start.
+    n_final : int
+        The best so many starts go on until they settle; the best of these is kept.
+    pseudo_count : float
+        Added to the expected count of every level in every class, so that no level probability is
+        zero. With 0 it is plain maximum likelihood.
+    tol : float
+        EM ends where an iteration raises the objective by no more than this share of it.
+    max_iter : int
+        Iterations of a start in all.
+    levels : mapping or sequence, optional
+        Levels of the columns, by name or one entry (or None) for each column. Those of other
+        columns are what occurs in the fit; a categorical column of a data frame declares its own.
+    random_state : int, RandomState or None
+        Draws of the starts.
+
+    Attributes
+    ----------
+    n_classes_ : int
+        Fewer than asked for where there are fewer distinct rows, or a class was left empty. A class
+        that is kept may still be the most probable one of no row, where two are nearly alike or EM
+        ends early: a warning and a remark say so.
+    proportions_ : (K,) array
+        Shares of the classes, the largest first.
+    class_probabilities_ : tuple of (K, L_j) arrays
+        Probabilities of the levels of each column, class by class.
+    levels_ : tuple of (L_j,) arrays
+        Levels of each column.
+    labels_ : (n,) array of int
+        Most probable class of each row that was fitted.
+    log_likelihood_ : float
+        Of the rows that were fitted, times their weights, without pseudo-counts.
+    trace_ : (T,) array
+        Log likelihood plus `pseudo_count` times the sum of the logs of all level probabilities, by
+        iteration: what EM climbs. It never falls but for rounding.
+    n_iter_ : int
+    converged_ : bool
+    start_spread_ : (F,) array
+        Log likelihoods of the starts that were followed to their end, the kept one first. Where
+        they differ the likelihood has several peaks.
+    n_parameters_ : int
+        Free parameters, over the levels that occur.
+    bic_ : float
+        ``-2 log_likelihood_ + n_parameters_ log n``, n the number of rows (sum of weights). Weights
+        must count rows: scaled to a small sum they make the criterion meaningless.
+    bic_curve_ : dict of arrays
+        ``n_classes``, ``log_likelihood``, ``n_parameters`` and ``bic`` of each number that was
+        tried.
+    remarks_ : tuple of str
+        What was noticed about the fit and the table.
+    n_features_in_ : int
+    feature_names_in_ : (d,) array of str
+        Only if X has names.
+
+    See Also
+    --------
+    LatentClassRegressor : Classes that differ in how an outcome depends on columns.
+
+    Notes
+    -----
+    Equal rows are computed once, so an iteration costs distinct rows x columns x classes. The
+    answer does not depend on the order of the rows. A row of weight 0 counts nowhere, but its
+    levels are known to the model.
+
+    References
+    ----------
+    Linzer and Lewis, *poLCA: An R package for polytomous variable latent class analysis*, Journal
+    of Statistical Software 42(10), 2011, equations 1 to 5. Departures: pseudo-counts; many short
+    starts (Biernacki, Celeux and Govaert 2003).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from consilience import LatentClassAnalysis
+    >>> x = np.array([["a", "x", "n"], ["b", "y", "m"]] * 30, dtype=object)
+    >>> x[0, 1] = None
+    >>> fit = LatentClassAnalysis(2, random_state=0).fit(x)
+    >>> fit.proportions_.round(2)
+    array([0.5, 0.5])
+    >>> bool((fit.labels_[::2] != fit.labels_[1::2]).all())
+    True
+    """
+
+    def __init__(
+        self,
+        n_classes: int | Literal["bic"] = 2,
+        *,
+        max_classes: int = 6,
+        n_init: int = 40,
+        n_init_iter: int = 15,
+        n_final: int = 4,
+        pseudo_count: float = 0.1,
+        tol: float = 1e-7,
+        max_iter: int = 500,
+        levels: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_classes = n_classes
+        self.max_classes = max_classes
+        self.n_init = n_init
+        self.n_init_iter = n_init_iter
+        self.n_final = n_final
+        self.pseudo_count = pseudo_count
+        self.tol = tol
+        self.max_iter = max_iter
+        self.levels = levels
+        self.random_state = random_state
+
+    # ------------------------------------------------------------------ fit
+
+    def fit(self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
+        """Find the classes.
+
+        Parameters
+        ----------
+        X : (n, d) array, list of rows or data frame
+            Categories as text or numbers; None, NaN and NA are missing.
+        y : None
+            Ignored.
+        sample_weight : (n,) array, optional
+            Rows that each row stands for.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A setting is out of its range, or `levels` does not fit the table.
+        DataError
+            A column without an entry, one that mixes text and numbers, a level that was not
+            declared, or weights that do not fit, or sum to less than 1 under "bic".
+
+        Warns
+        -----
+        FewerClustersWarning
+            There are fewer distinct rows than classes, or a class was left empty.
+        ConvergenceWarning
+            The kept start had not settled after `max_iter` iterations, or a class is the most
+            probable one of no row.
+        """
+        self._check()
+        columns, declared, names = self._columns(X, reset=True)
+        user = declared_levels(self.levels, names)
+        known = [own if own is not None else theirs for own, theirs in zip(user, declared)]
+        self.levels_ = learned_levels(columns, known, names)
+        codes = codes_of(columns, self.levels_, names)
+        data = CategoryPatterns.of(codes, self._n_levels, sample_weight)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        most = data.n_distinct
+        if self.n_classes == "bic":
+            check_total_weight(data.n, "row")
+            numbers = list(range(1, min(self.max_classes, most) + 1))
+        else:
+            numbers = [min(int(self.n_classes), most)]
+        kept = self._take([self._search(data, k, seed) for k in numbers], data)
+        labels = self._mixture.label(data.codes)
+        self.labels_ = labels[data.inverse]
+        self._remark(kept, data, labels, names)
+        return self
+
+    def _check(self) -> None:
+        if isinstance(self.n_classes, str):
+            if self.n_classes != "bic":
+                raise ParameterError.of(
+                    "n_classes", "an integer of at least 1, or 'bic'", self.n_classes
+                )
+        else:
+            check_count("n_classes", self.n_classes)
+        check_count("max_classes", self.max_classes)
+        check_search(self.n_init, self.n_init_iter, self.n_final, self.tol, self.max_iter)
+        check_pseudo_count(self.pseudo_count)
+
+    def _search(self, data: CategoryPatterns, k: int, seed: int) -> Search[MultinomialMixture]:
+        return fit_multinomial_mixture(
+            data,
+            k,
+            seed=seed,
+            pseudo_count=self.pseudo_count,
+            n_init=self.n_init,
+            n_init_iter=self.n_init_iter,
+            n_final=self.n_final,
+            tol=self.tol,
+            max_iter=self.max_iter,
+        )
+
+    def _take(
+        self, searches: list[Search[MultinomialMixture]], data: CategoryPatterns
+    ) -> Search[MultinomialMixture]:
+        """Keep the fit with the smallest criterion; of equal ones the one with fewer classes."""
+        fits = [search.best for search in searches]
+        counts = [parameter_count(data, fit.parameters.n_classes) for fit in fits]
+        self.bic_curve_ = {
+            "n_classes": np.array([fit.parameters.n_classes for fit in fits]),
+            "log_likelihood": np.array([fit.log_likelihood for fit in fits]),
+            "n_parameters": np.array(counts),
+            "bic": np.array(
+                [
+                    information(fit.log_likelihood, count, data.n)[1]
+                    for fit, count in zip(fits, counts, strict=True)
+                ]
+            ),
+        }
+        chosen = int(np.argmin(self.bic_curve_["bic"]))
+        best = fits[chosen]
+        self._keep(best.parameters)
+        self.log_likelihood_ = best.log_likelihood
+        self.trace_ = best.trace
+        self.n_iter_ = best.n_iter
+        self.converged_ = best.converged
+        self.start_spread_ = searches[chosen].start_spread
+        self.n_parameters_ = counts[chosen]
+        self.bic_ = float(self.bic_curve_["bic"][chosen])
+        return searches[chosen]
+
+    def _keep(self, mixture: MultinomialMixture) -> None:
+        self._mixture = mixture
+        self.n_classes_ = mixture.n_classes
+        self.proportions_ = mixture.proportions
+        self.class_probabilities_ = mixture.columns
+
+    def _remark(
+        self,
+        kept: Search[MultinomialMixture],
+        data: CategoryPatterns,
+        labels: IntArray,
+        names: list[str],
+    ) -> None:
+        """Say what was noticed; `labels` are those of the patterns."""
+        found = []
+        if self.n_classes != "bic" and self.n_classes_ < int(self.n_classes):
+            why = fewer_because(kept.n_dropped, data.n_distinct, "row")
+            found.append(f"{why}: {self.n_classes_} of {self.n_classes} classes were fitted")
+            warnings.warn(found[-1], FewerClustersWarning, stacklevel=3)
+        if not self.converged_:
+            found.append(f"EM had not settled after max_iter = {self.max_iter}: raise it, or tol")
+            warnings.warn(found[-1], ConvergenceWarning, stacklevel=3)
+        held = held_remark(labels, data.weights, self.n_classes_, "row")
+        if held:
+            found.append(held)
+            warnings.warn(held, ConvergenceWarning, stacklevel=3)
+        found += weight_remarks(data.n, len(data.inverse), "row")
+        found += [
+            f"column {name} has {size} levels, nearly one for each row: is it a measurement?"
+            for name, size in zip(names, self._n_levels, strict=True)
+            if size > max(_MANY_LEVELS * len(data.inverse), 2)
+        ]
+        self.remarks_ = (*found, *start_remarks(self.start_spread_))
+
+    def fit_predict(
+        self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None
+    ) -> IntArray:
+        """Fit, and give the most probable class of each row, (n,).
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            See :meth:`fit`.
+        """
+        return self.fit(X, sample_weight=sample_weight).labels_
+
+    # ------------------------------------------------------------------ rows
+
+    def predict(self, X: Any) -> IntArray:
+        """Most probable class of each row, (m,); ties go to the first class.
+
+        Parameters
+        ----------
+        X : (m, d) array, list of rows or data frame
+            A row with nothing observed goes to the largest class.
+        """
+        data = self._patterns(X)
+        return np.asarray(self._mixture.label(data.codes)[data.inverse])
+
+    def predict_log_proba(self, X: Any) -> FloatArray:
+        """Log posterior probabilities of the classes, (m, K).
+
+        Parameters
+        ----------
+        X : (m, d) array, list of rows or data frame
+        """
+        return self._posterior(X)[0]
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Posterior probabilities of the classes, (m, K).
+
+        Parameters
+        ----------
+        X : (m, d) array, list of rows or data frame
+        """
+        return np.asarray(np.exp(self._posterior(X)[0]))
+
+    def score_samples(self, X: Any) -> FloatArray:
+        """Log probability of each row's observed entries, (m,).
+
+        Parameters
+        ----------
+        X : (m, d) array, list of rows or data frame
+        """
+        return self._posterior(X)[1]
+
+    def score(self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None) -> float:
+        """Mean log probability of a row.
+
+        Parameters
+        ----------
+        X : (m, d) array, list of rows or data frame
+        y : None
+            Ignored.
+        sample_weight : (m,) array, optional
+            Rows that each row stands for.
+        """
+        total, n = self._likelihood(X, sample_weight)
+        return total / n
+
+    def aic(self, X: Any) -> float:
+        """Akaike's criterion on these rows; smaller is better.
+
+        Parameters
+        ----------
+        X : (m, d) array, list of rows or data frame
+        """
+        return information(*self._on(X))[0]
+
+    def bic(self, X: Any) -> float:
+        """Bayesian information criterion on these rows; smaller is better.
+
+        Parameters
+        ----------
+        X : (m, d) array, list of rows or data frame
+        """
+        on = self._on(X)
+        check_total_weight(on[2], "row")
+        return information(*on)[1]
+
+    def _on(self, X: Any) -> tuple[float, int, float]:
+        total, n = self._likelihood(X)
+        return total, self.n_parameters_, n
+
+    def _likelihood(self, X: Any, sample_weight: ArrayLike | None = None) -> tuple[float, float]:
+        """Weighted log likelihood, and the sum of the weights."""
+        data = self._patterns(X, sample_weight)
+        density = self._mixture.log_posterior(data.codes)[1]
+        told = data.weights > 0
+        return float(density[told] @ data.weights[told]), data.n
+
+    def standard_errors(
+        self, X: Any, *, sample_weight: ArrayLike | None = None
+    ) -> tuple[FloatArray, tuple[FloatArray, ...]]:
+        """Standard errors of `proportions_` and `class_probabilities_`, from the rows' scores.
+
+        Parameters
+        ----------
+        X : (n, d) array, list of rows or data frame
+            The rows that were fitted.
+        sample_weight : (n,) array, optional
+            As in the fit.
+
+        Returns
+        -------
+        proportions : (K,) array
+        class_probabilities : tuple of (K, L_j) arrays
+            NaN for levels that do not occur, and everywhere where the rows do not tell the
+            parameters apart. Near 0 or 1 an interval should not be read off a standard error.
+        """
+        data = self._patterns(X, sample_weight)
+        errors = mixture_errors(self._mixture, data)
+        ends = np.cumsum(self._n_levels)[:-1]
+        return errors.proportions, tuple(np.split(errors.probabilities, ends, axis=1))
+
+    def sample(self, n_samples: int = 1) -> tuple[NDArray[Any], IntArray]:
+        """Draw complete rows and their classes.
+
+        Parameters
+        ----------
+        n_samples : int
+
+        Returns
+        -------
+        rows : (n_samples, d) array
+            Levels; of objects where columns differ in their kind.
+        labels : (n_samples,) array of int
+            Their classes.
+        """
+        check_is_fitted(self)
+        check_count("n_samples", n_samples)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        codes, classes = self._mixture.sample(n_samples, stream(seed, "sample"))
+        columns = [known[codes[:, j]] for j, known in enumerate(self.levels_)]
+        if len({column.dtype.kind for column in columns}) > 1:
+            columns = [column.astype(object) for column in columns]
+        return np.stack(columns, axis=1), classes
+
+    def _posterior(self, X: Any) -> tuple[FloatArray, FloatArray]:
+        data = self._patterns(X)
+        shares, density = self._mixture.log_posterior(data.codes)
+        return shares[data.inverse], density[data.inverse]
+
+    def _patterns(self, X: Any, sample_weight: ArrayLike | None = None) -> CategoryPatterns:
+        check_is_fitted(self)
+        columns, _, names = self._columns(X, reset=False)
+        codes = codes_of(columns, self.levels_, names)
+        return CategoryPatterns.of(codes, self._n_levels, sample_weight)
+
+    @property
+    def _n_levels(self) -> tuple[int, ...]:
+        return tuple(len(known) for known in self.levels_)
+
+    def _columns(
+        self, X: Any, *, reset: bool
+    ) -> tuple[list[NDArray[Any]], list[NDArray[Any] | None], list[str]]:
+        """Columns, the levels that they declare, and their names for sentences."""
+        if isinstance(X, list | tuple):
+            X = np.array(X, dtype=object)  # as text a missing number would become a level
+        if getattr(X, "ndim", 2) == 1 and not hasattr(
+            X, "columns"
+        ):  # scikit-learn's sentence shows the values
+            raise DataError(
+                "Expected 2D array, got 1D array instead: X must have one row for each record and "
+                "one column for each category. Reshape your data if it is one record or one column"
+            )
+        checked = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
+        columns, declared = columns_of(X if hasattr(X, "columns") else checked)
+        names = getattr(self, "feature_names_in_", np.arange(len(columns)))
+        return columns, declared, [str(name) for name in names]
+
+    # ------------------------------------------------------------------ arrays
+
+    def to_arrays(self) -> Arrays:
+        """What predictions and criteria rest on, as arrays of numbers; nothing by row.
+
+        Raises
+        ------
+        DataError
+            Levels that are neither numbers nor text.
+        """
+        check_is_fitted(self)
+        arrays = self._mixture.to_arrays() | levels_to_arrays(self.levels_)
+        arrays["n_parameters"] = np.array([self.n_parameters_], dtype=np.int64)
+        if hasattr(self, "feature_names_in_"):
+            arrays |= levels_to_arrays((self.feature_names_in_.astype(np.str_),), "names")
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Rebuild an estimator that predicts from `to_arrays`, checking every number.
+
+        Raises
+        ------
+        DataError
+            An array is missing or cannot be a part of a latent class analysis.
+        """
+        if not {"proportions", "probabilities", "n_levels", "n_parameters"} <= set(arrays):
+            raise DataError("these arrays do not hold a latent class analysis")
+        mixture = MultinomialMixture.from_arrays(
+            {key: arrays[key] for key in ("proportions", "probabilities", "n_levels")}
+        )
+        count = np.asarray(arrays["n_parameters"])
+        if count.shape != (1,) or count.dtype.kind not in "iu" or count[0] < 0:
+            raise DataError("these arrays do not hold a latent class analysis")
+        made = cls(mixture.n_classes)
+        made.levels_ = levels_from_arrays(arrays, mixture.n_levels)
+        made.n_parameters_ = int(count[0])
+        if any(key.startswith("names") for key in arrays):
+            (names,) = levels_from_arrays(arrays, (mixture.n_columns,), "names")
+            made.feature_names_in_ = names.astype(object)
+        made.n_features_in_ = mixture.n_columns
+        made._keep(mixture)
+        return made
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_mixture")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags

@@ -1,0 +1,572 @@
+"""Mixtures of Markov chains: their likelihood, expectation-maximisation and starts.
+
+Class k has initial chances ``u_k`` and transition chances ``T_k`` over S states. What a sequence
+says of the classes is how often each *event* happens in it: the first state that was seen (after g
+time points where nothing was), and steps from one seen state to the next (with g unseen between
+them). What was not seen is integrated out exactly: a step over g unseen time points has the chance
+``(T^(g+1))[a, b]``, a beginning with g unseen ones ``(u T^g)[b]``, and an unseen end says nothing.
+So a pass of EM costs (distinct sequences) x (different events in one) x K, whatever the lengths,
+and K products of S x S matrices for each time point of the longest gap.
+
+Chances of steps over gaps are sums of products of numbers between 0 and 1, without cancellation;
+everything else is in logarithms.
+
+Source: Duan, Xiong, Liu, Liao and Cai, *Federated One-Shot Ensemble Clustering*
+(arXiv 2409.08396), sequence data; EM of mixtures of Markov chains as in Helske and Helske (2019),
+*Mixture Hidden Markov Models for Sequence Data: The seqHMM Package in R*. Departures: gaps are
+integrated out, each cell has a pseudo-count, distinct sequences are computed once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.clustering.kernels.mixture_starts import (
+    START_COUNT,
+    EMStep,
+    Search,
+    best_of_starts,
+    check_count,
+    check_pseudo_count,
+    draw_members,
+    log_shares,
+)
+from consilience.clustering.kernels.sequences import Sequences, check_gaps, distinct_rows
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.random import stream
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+
+_SUM_TO_ONE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """What distinct sequences say of the classes: counts of events.
+
+    Attributes
+    ----------
+    n_states : int
+    gap : (F,) array of int64
+        Unseen time points before the state of each event.
+    source : (F,) array of int64
+        State before it; -1 for the first state of a sequence.
+    target : (F,) array of int64
+        The state.
+    indptr : (D + 1,) array of int64
+        Where the events of each distinct sequence begin.
+    events : (m,) array of int64
+        Which event, ascending within a sequence.
+    counts : (m,) array of float64
+        How often.
+    weights : (D,) array of float64
+        How many sequences each one stands for.
+    inverse : (n,) array of int64
+        Which of them each of the given sequences is.
+    """
+
+    n_states: int
+    gap: IntArray
+    source: IntArray
+    target: IntArray
+    indptr: IntArray
+    events: IntArray
+    counts: FloatArray
+    weights: FloatArray
+    inverse: IntArray
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    @property
+    def total(self) -> float:
+        """Sum of the weights."""
+        return float(self.weights.sum())
+
+    @property
+    def telling(self) -> NDArray[np.bool_]:
+        """Distinct sequences of positive weight in which a state was seen, (D,)."""
+        return (np.diff(self.indptr) > 0) & (self.weights > 0)
+
+    def totals(self) -> FloatArray:
+        """Weighted count of every event, (F,)."""
+        each = self.counts * np.repeat(self.weights, np.diff(self.indptr))
+        return np.bincount(self.events, weights=each, minlength=len(self.gap)).astype(np.float64)
+
+
+def events_of(sequences: Sequences) -> Events:
+    """Count the events of sequences; those with the same counts become one.
+
+    Parameters
+    ----------
+    sequences : Sequences
+
+    Returns
+    -------
+    Events
+        In an order that does not depend on that of the sequences.
+
+    Raises
+    ------
+    DataError
+        A gap is longer than `LONGEST_GAP` time points.
+    """
+    part, inverse = sequences.distinct()
+    seen = np.flatnonzero(part.codes >= 0)
+    owner = part.owners[seen]
+    target = part.codes[seen].astype(np.int64)
+    first = np.diff(owner, prepend=-1) > 0
+    gap = np.diff(seen, prepend=0) - 1
+    gap[first] = seen[first] - part.offsets[:-1][owner[first]]
+    check_gaps(gap)
+    source = np.where(first, -1, np.roll(target, 1))
+    # The key sorts by gap, then source (first states at first), then target.
+    size = part.n_states
+    key = (gap * (size + 1) + source + 1) * size + target
+    kinds, event = np.unique(key, return_inverse=True)
+    pair, counts = np.unique(owner * max(len(kinds), 1) + event, return_counts=True)
+    owner, event = np.divmod(pair, max(len(kinds), 1))
+    lengths = np.bincount(owner, minlength=len(part))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    rows, again = distinct_rows(np.column_stack([event, counts]).ravel(), 2 * offsets)
+    weights = np.ones(len(part)) if part.weights is None else part.weights
+    indptr = np.concatenate([[0], np.cumsum(lengths[rows])])
+    places = np.arange(indptr[-1]) + np.repeat(offsets[rows] - indptr[:-1], lengths[rows])
+    return Events(
+        n_states=size,
+        gap=kinds // (size * (size + 1)),
+        source=kinds // size % (size + 1) - 1,
+        target=kinds % size,
+        indptr=indptr,
+        events=np.ascontiguousarray(event[places]),
+        counts=counts[places].astype(np.float64),
+        weights=np.bincount(again, weights=weights, minlength=len(rows)).astype(np.float64),
+        inverse=again[inverse],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class MarkovParameters:
+    """Parameters of a mixture of K Markov chains over S states.
+
+    Attributes
+    ----------
+    initial : (K, S) array
+        u: chances of the first state in each class.
+    transition : (K, S, S) array
+        T: chances of the next state (last axis) given the present one.
+    proportions : (K,) array
+        Shares of the classes.
+
+    Raises
+    ------
+    DataError
+        Shapes do not fit, or chances are negative or do not sum to 1.
+    """
+
+    initial: FloatArray
+    transition: FloatArray
+    proportions: FloatArray
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "transition", "proportions"):
+            array = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
+            object.__setattr__(self, name, array)
+            if not np.isfinite(array).all() or (array < 0).any():
+                raise DataError(f"{name} chances of a Markov mixture must be finite and at least 0")
+            if array.ndim == 0 or (abs(array.sum(axis=-1) - 1) > _SUM_TO_ONE).any():
+                raise DataError(f"{name} chances of a Markov mixture must sum to 1")
+        k, s = self.proportions.size, self.initial.shape[-1]
+        shapes = (self.initial.shape, self.transition.shape, self.proportions.shape)
+        if shapes != ((k, s), (k, s, s), (k,)):
+            raise DataError("the arrays of a Markov mixture do not fit together")
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return len(self.proportions)
+
+    @property
+    def n_states(self) -> int:
+        """S."""
+        return self.initial.shape[1]
+
+    @property
+    def class_parameters(self) -> FloatArray:
+        """Initial chances beside all transition chances, (K, S + S^2)."""
+        return np.column_stack([self.initial, self.transition.reshape(self.n_classes, -1)])
+
+    def take(self, classes: NDArray[Any]) -> MarkovParameters:
+        """Some of the classes; their proportions are made to sum to 1."""
+        share = self.proportions[classes]
+        return MarkovParameters(
+            self.initial[classes], self.transition[classes], share / share.sum()
+        )
+
+    def joint(self, events: Events) -> FloatArray:
+        """Log probability of each distinct sequence together with each class, (D, K).
+
+        A row does not depend on which other sequences there are.
+        """
+        from consilience.clustering.kernels.markov_mixture_kernels import joint
+
+        _fits(self, events)
+        out = np.empty((len(events), self.n_classes))
+        with np.errstate(divide="ignore"):
+            shares = np.log(self.proportions)
+        joint(events.indptr, events.events, events.counts, log_chances(self, events), shares, out)
+        return out
+
+    def log_joint(self, sequences: Sequences) -> FloatArray:
+        """Log probability of each sequence together with each class, (n, K)."""
+        events = events_of(sequences)
+        return self.joint(events)[events.inverse]
+
+    def label(self, sequences: Sequences) -> IntArray:
+        """Most probable class of each sequence, (n,); ties go to the first class."""
+        return self.log_joint(sequences).argmax(axis=1).astype(np.int64)
+
+    def log_posterior(self, sequences: Sequences) -> tuple[FloatArray, FloatArray]:
+        """Log posterior probabilities, (n, K), and log likelihood of each sequence, (n,)."""
+        with np.errstate(divide="ignore"):
+            shares = np.log(self.proportions)
+        return log_shares(self.log_joint(sequences), shares)
+
+    def to_arrays(self) -> Arrays:
+        """Arrays by name."""
+        return {
+            "initial": self.initial,
+            "transition": self.transition,
+            "proportions": self.proportions,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> MarkovParameters:
+        """Rebuild from `to_arrays`, checking every number.
+
+        Raises
+        ------
+        DataError
+            An array is missing or cannot be a parameter of a mixture of Markov chains.
+        """
+        names = ("initial", "transition", "proportions")
+        for name in names:
+            if name not in arrays or np.asarray(arrays[name]).dtype.kind not in "fiu":
+                raise DataError(f"a Markov mixture needs an array of numbers named {name!r}")
+        return cls(*(np.asarray(arrays[name], dtype=np.float64) for name in names))
+
+
+def log_chances(parameters: MarkovParameters, events: Events) -> FloatArray:
+    """Logarithm of the chance of every event in every class, (F, K)."""
+    with np.errstate(divide="ignore"):
+        return np.log(_chances(parameters, events))
+
+
+def _chances(parameters: MarkovParameters, events: Events) -> FloatArray:
+    """Chance of every event in every class, (F, K)."""
+    table = np.empty((len(events.gap), parameters.n_classes))
+    power, begin = parameters.transition, parameters.initial
+    levels = _levels(events)
+    late = any(_filled(firsts) for _, firsts in levels[1:])
+    for gap, (steps, firsts) in enumerate(levels):
+        if gap:
+            power = power @ parameters.transition
+            begin = _step(begin, parameters.transition) if late else begin
+        if _filled(firsts):
+            table[firsts] = begin[:, events.target[firsts]].T
+        if _filled(steps):
+            table[steps] = power[:, events.source[steps], events.target[steps]].T
+    return table
+
+
+def _levels(events: Events) -> list[tuple[slice, slice]]:
+    """Steps and first states of every length of a gap from 0 to the longest."""
+    ends = np.searchsorted(events.gap, np.arange(int(events.gap.max(initial=0)) + 2))
+    found = []
+    for low, high in itertools.pairwise(ends.tolist()):
+        split = low + int(np.count_nonzero(events.source[low:high] < 0))
+        found.append((slice(split, high), slice(low, split)))
+    return found
+
+
+def _filled(part: slice) -> bool:
+    """Whether there is anything in a part: most lengths below that of a long gap have no event."""
+    return bool(part.stop > part.start)
+
+
+def _step(before: FloatArray, transition: FloatArray) -> FloatArray:
+    """Chances one time point later, (K, S)."""
+    return np.asarray((before[:, None, :] @ transition)[:, 0, :])
+
+
+def _fits(parameters: MarkovParameters, events: Events) -> None:
+    if parameters.n_states != events.n_states:
+        raise DataError(
+            f"the mixture has {parameters.n_states} states, the sequences have {events.n_states}"
+        )
+
+
+# ---------------------------------------------------------------------- expectation-maximisation
+
+
+def em_step(
+    events: Events, *, pseudo_count: float
+) -> Callable[[MarkovParameters], EMStep[MarkovParameters]]:
+    """One iteration of EM on given sequences, as a function of the parameters.
+
+    Parameters
+    ----------
+    events : Events
+    pseudo_count : float
+        Added to the expected count of every cell of u and T (none to the proportions); 0 or more.
+        The objective is the log likelihood plus ``pseudo_count`` times the sum of the logarithms of
+        all these chances.
+    """
+    from consilience.clustering.kernels.markov_mixture_kernels import sweep
+
+    def step(parameters: MarkovParameters) -> EMStep[MarkovParameters]:
+        _fits(parameters, events)
+        chances = _chances(parameters, events)
+        expected, sizes = np.empty_like(chances), np.empty(parameters.n_classes)
+        with np.errstate(divide="ignore"):
+            tables = np.log(chances), np.log(parameters.proportions)
+        likelihood = float(
+            sweep(
+                events.indptr,
+                events.events,
+                events.counts,
+                events.weights,
+                *tables,
+                expected,
+                sizes,
+            )
+        )
+        initial, transition = expected_counts(events, parameters, chances, expected)
+        following = MarkovParameters(
+            _normalised(initial + pseudo_count),
+            _normalised(transition + pseudo_count),
+            _normalised(sizes),
+        )
+        return EMStep(likelihood + _penalty(parameters, pseudo_count), likelihood, following)
+
+    return step
+
+
+def _penalty(parameters: MarkovParameters, pseudo_count: float) -> float:
+    if pseudo_count == 0:
+        return 0.0
+    with np.errstate(divide="ignore"):
+        logs = np.log(parameters.initial).sum() + np.log(parameters.transition).sum()
+    return float(pseudo_count * logs)
+
+
+def expected_counts(
+    events: Events, parameters: MarkovParameters, chances: FloatArray, expected: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """First states (K, S) and steps (K, S, S) expected, those inside gaps included.
+
+    Parameters
+    ----------
+    events : Events
+    parameters : MarkovParameters
+    chances, expected : (F, K) arrays
+        Chance and expected count of every event in every class.
+
+    Notes
+    -----
+    With ``M_g[a, b]`` the expected count of steps over g unseen points divided by their chance, the
+    expected steps are ``T * sum_g sum_{j<=g} (T^j)' M_g (T^(g-j))'`` elementwise; the double sum
+    runs down over g at the cost of one pass. With ``m_g[b]`` the same of first states, those at the
+    first time point are ``u * h_0`` where ``h_j = m_j + T h_(j+1)``, and the steps before the first
+    seen state ``T * sum_j (u T^j)' h_(j+1)``.
+    """
+    t, n_classes, size = parameters.transition, parameters.n_classes, parameters.n_states
+    initial, transition = np.zeros((n_classes, size)), np.zeros((n_classes, size, size))
+    levels = _levels(events)
+    steps, firsts = levels[0]
+    initial[:, events.target[firsts]] = expected[firsts].T
+    transition[:, events.source[steps], events.target[steps]] = expected[steps].T
+    if len(levels) == 1:
+        return initial, transition
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(expected > 0, expected / chances, 0.0)
+    back = t.transpose(0, 2, 1)
+    sums, total = np.zeros_like(t), np.zeros_like(t)
+    late = any(_filled(firsts) for _, firsts in levels[1:])
+    later = [np.zeros((n_classes, size))]
+    for steps, firsts in levels[:0:-1]:
+        sums = sums @ back
+        if _filled(steps):
+            sums[:, events.source[steps], events.target[steps]] += ratio[steps].T
+        total = sums + back @ total
+        if late:
+            first = np.zeros((n_classes, size))
+            first[:, events.target[firsts]] = ratio[firsts].T
+            later.append(first + (t @ later[-1][:, :, None])[:, :, 0])
+    # What is left of the sum at gap 0, whose own events are counted above.
+    total = sums @ back + back @ total
+    initial += parameters.initial * (t @ later[-1][:, :, None])[:, :, 0]
+    begin = parameters.initial
+    for ahead in later[:0:-1]:
+        total += begin[:, :, None] * ahead[:, None, :]
+        begin = _step(begin, t)
+    return initial, transition + t * total
+
+
+def _normalised(counts: FloatArray) -> FloatArray:
+    """Counts as shares along the last axis; equal ones where nothing was counted."""
+    total = counts.sum(axis=-1, keepdims=True)
+    even = 1.0 / counts.shape[-1]
+    with np.errstate(invalid="ignore"):
+        return np.where(total > 0, counts / np.where(total > 0, total, 1.0), even)
+
+
+# ---------------------------------------------------------------------- starts
+
+
+def random_start(
+    events: Events, n_classes: int, rng: np.random.Generator, *, pseudo_count: float = 0.1
+) -> MarkovParameters:
+    """Each class from the counts of some twenty random sequences, with equal shares.
+
+    Events over gaps are left out. Symmetric random responsibilities, the usual start, leave all
+    classes nearly equal.
+    """
+    drawn = draw_members(np.where(events.telling, events.weights, 0.0), n_classes, rng)
+    size = events.n_states
+    initial, transition = np.zeros((n_classes, size)), np.zeros((n_classes, size, size))
+    for k in range(n_classes):
+        for i in drawn[k]:
+            inside = slice(events.indptr[i], events.indptr[i + 1])
+            event, counts = events.events[inside], events.counts[inside]
+            near = events.gap[event] == 0
+            event, counts = event[near], counts[near]
+            source, target = events.source[event], events.target[event]
+            first = source < 0
+            initial[k, target[first]] += counts[first]
+            transition[k, source[~first], target[~first]] += counts[~first]
+    floor = max(pseudo_count, START_COUNT)  # a start with a chance of 0 would keep it for ever
+    return MarkovParameters(
+        _normalised(initial + floor),
+        _normalised(transition + floor),
+        np.full(n_classes, 1.0 / n_classes),
+    )
+
+
+def fit_markov_mixture(
+    events: Events,
+    n_classes: int,
+    *,
+    seed: int,
+    n_init: int = 40,
+    n_init_iter: int = 15,
+    n_final: int = 4,
+    pseudo_count: float = 0.1,
+    tol: float = 1e-7,
+    max_iter: int = 500,
+) -> Search[MarkovParameters]:
+    """Fit a mixture of Markov chains by EM from many starts.
+
+    Parameters
+    ----------
+    events : Events
+    n_classes : int
+        K.
+    seed : int
+        Every start has a stream of its own: more starts include those of fewer.
+    n_init, n_init_iter, n_final, tol, max_iter
+        See `best_of_starts`; with one class there is one start.
+    pseudo_count : float
+        See `em_step`.
+
+    Returns
+    -------
+    Search
+        Classes of ``best.parameters`` by falling share.
+
+    Raises
+    ------
+    ParameterError
+        A setting is out of its range.
+    DataError
+        No state was seen in a sequence of positive weight.
+    """
+    check_count("n_classes", n_classes)
+    check_pseudo_count(pseudo_count)
+    if not events.telling.any():
+        raise DataError("no state was seen in any sequence of positive weight")
+
+    def start(number: int) -> MarkovParameters:
+        rng = stream(seed, "markov mixture", n_classes, number)
+        return random_start(events, n_classes, rng, pseudo_count=float(pseudo_count))
+
+    return best_of_starts(
+        em_step(events, pseudo_count=float(pseudo_count)),
+        start,
+        n_init=n_init if n_classes > 1 else min(n_init, 1),
+        n_init_iter=n_init_iter,
+        n_final=n_final,
+        tol=tol,
+        max_iter=max_iter,
+    )
+
+
+def parameter_count(events: Events, n_classes: int) -> int:
+    """Free parameters that the sequences can tell of.
+
+    ``K - 1 + K (S - 1) + K S' (S - 1)``, where S counts the states that occur and S' those which
+    are left at least once: a state of the alphabet that does not occur changes nothing.
+    """
+    used = events.totals() > 0
+    states = len(np.unique(events.target[used]))
+    left = len(np.unique(events.source[used & (events.source >= 0)]))
+    return n_classes - 1 + n_classes * max(states - 1, 0) * (1 + left)
+
+
+def class_counts(
+    sequences: Sequences, labels: IntArray, n_classes: int
+) -> tuple[FloatArray, FloatArray]:
+    """Seen first states and direct steps by class.
+
+    Parameters
+    ----------
+    sequences : Sequences
+    labels : (n,) array of int
+        Class of each sequence; a sequence of class -1 is left out.
+    n_classes : int
+
+    Returns
+    -------
+    initial : (K, S) array
+        Weighted counts of the states at the first time point; sequences that begin with a gap are
+        left out.
+    transition : (K, S, S) array
+        Weighted counts of steps between successive time points; steps over gaps are left out.
+    """
+    if np.shape(labels) != (len(sequences),) or (np.asarray(labels) >= n_classes).any():
+        raise ParameterError.of("labels", f"one class below {n_classes} a sequence", "others")
+    size, owner = sequences.n_states, sequences.owners
+    weight = np.ones(len(sequences)) if sequences.weights is None else sequences.weights
+    label, codes = np.asarray(labels)[owner], sequences.codes.astype(np.int64)
+    each = weight[owner]
+    heads = np.diff(owner, prepend=-1) > 0
+    first = heads & (codes >= 0) & (label >= 0)
+    initial = np.bincount(
+        label[first] * size + codes[first], weights=each[first], minlength=n_classes * size
+    )
+    before = np.roll(codes, 1)
+    step = ~heads & (codes >= 0) & (before >= 0) & (label >= 0)
+    cell = (label[step] * size + before[step]) * size + codes[step]
+    transition = np.bincount(cell, weights=each[step], minlength=n_classes * size * size)
+    return (
+        initial.reshape(n_classes, size).astype(np.float64),
+        transition.reshape(n_classes, size, size).astype(np.float64),
+    )

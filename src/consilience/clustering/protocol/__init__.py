@@ -1,0 +1,633 @@
+"""Which subtypes exist across sites? One-shot federated ensemble clustering.
+
+================================  ======================================================
+coordinator                       site
+================================  ======================================================
+judge: JudgeRequest           ->  holds entries out by folds that it alone knows, predicts
+                                  them with 1 .. max_clusters classes (only for "cv")
+                              <-  Judged: squared errors by fold        AGGREGATE
+vote: VoteRequest             ->  BIC for 1 .. max_clusters (only if the number is open,
+                                  or rows are coded)
+                              <-  Ballot: choice, scores                MODEL
+fit: FitRequest               ->  fits its own models, for the main ensemble and for
+                                  each half of each stability pair
+                              <-  LocalModels: class parameters         MODEL
+count: AllModels              ->  labels all its rows with every model
+  models of all sites (all)
+                              <-  PatternCounts: rows by label tuple    AGGREGATE
+label: Map                    ->  labels every row from its *true* tuple;
+  features T, centres (all)       keeps labels and predictor
+                              <-  Profile: class means                  MODEL
+                                  means of the target, or shares of
+                                  its levels; agreement of halves,
+                                  rounded                               AGGREGATE
+compare: CompareRequest       ->  counts states and steps (or levels) by final class and
+                                  by classes that it finds alone (coded rows only)
+                              <-  Compared: chances by class            AGGREGATE
+================================  ======================================================
+
+Rows are numbers (k-means, Gaussian mixtures) or coded: sequences of states (mixtures of Markov
+chains) or categories (latent classes).
+
+Phases: vote, bootstrap_pairs (and opening, agree_levels, standardise before all methods).
+
+Source: Duan, Xiong, Liu, Liao and Cai, *Federated One-Shot Ensemble Clustering* (arXiv 2409.08396),
+section 2. Departures:
+
+* Sites send counts of label tuples, never a label of a row; all N x N matrices follow from these
+  counts exactly (``clustering.kernels.ensemble``).
+* Tuples of fewer than `min_records` rows are counted with the nearest frequent tuple of the site; a
+  site without a frequent tuple (with models of coded rows: where fewer than half of the rows have
+  one) counts by the labels of the first models only, sites taking turns. Every row is still
+  labelled from its true tuple.
+* A local class of fewer than `min_records` rows makes the site fit one class fewer; a site left
+  with fewer than two classes contributes counts only.
+* Outlying rows are told by the models of the other sites, after the exchange.
+* ``weighting="centred"`` is the default, ``"spectral"`` is the source's.
+* ``n_clusters="cv"`` is not in the source (see ``judging``): the number with the smallest error of
+  held-out entries, added up over sites. It counts classes that sites tell apart by their own rows:
+  where each site holds few of them, it finds few.
+* Stability between runs on disjoint halves is shown beside the same figure with columns permuted.
+  Halves (and resamples) are secret draws of a site: were they known, class means would be
+  equations in the rows.
+* Models of coded rows are fitted to secret parts of the rows, also where there is one a site: four
+  fifths without replacement. (The source's resamples, as large and with replacement, hold 55 % of
+  the rows: at five sites of 100 to 300 rows that costs .05 of the adjusted Rand index.) Their
+  parameters are made of sums of at least `min_records` rows (``docs/proofs/markov-models.md``).
+* Models of coded rows are about eight in all (the source: four at each of two sites): more make
+  rarer label tuples, and were no better at five sites.
+* The comparison of sites (source: Frobenius differences of empirical transition matrices) has
+  intervals by a parametric bootstrap, and classes that sites find alone beside it.
+
+Absence: a site that misses the judging, the vote or the fit is left out of it, down to the quorum;
+one that misses the count contributes its model only, one that misses the labels gets none, one that
+misses the comparison is left out of it. A note names it.
+
+Leakage: the coordinator knows how many rows of each site have each frequent label tuple, the means
+of the final classes and of the target (or shares of its levels), and rounded agreements; where the
+site votes, its choice and the criteria of 1, 2, ... classes; and, for "cv", squared errors and
+numbers of held-out entries by secret fold and number of classes, with standard errors. It knows no
+label of any row, and no tuple of fewer than `min_records` rows. Class means, moments and final
+means are sums over groups of at least `min_records` rows (`site.profiled_classes`). Counts of
+different ensembles are judged one ensemble at a time: two ensembles whose classes nearly coincide
+tell how many rows, but not which, lie between them. Of coded rows it knows chances of states and
+steps (or levels) by class instead of means, also of classes that the site finds alone, none of them
+of fewer than `min_records` rows, roughly how many rows they rest on, and how far below the best
+start others ended. With pooled scaling or filling it also knows numbers of values, means and
+spreads of the columns. All sites know each site's class means (or mixture parameters).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.clustering.estimators.coded_models import (
+    MODELS_IN_ALL,
+    kind_of,
+    local_model_from_arrays,
+    models_each,
+)
+from consilience.clustering.estimators.ensemble_predictor import EnsemblePredictor
+from consilience.clustering.kernels.ensemble import (
+    Ensemble,
+    assign,
+    build_ensemble,
+    n_clusters_by_eigenvalues,
+    pattern_features,
+)
+from consilience.clustering.kernels.label_patterns import PatternTable, merge_tables
+from consilience.clustering.phases.vote import VoteCount, vote
+from consilience.clustering.protocol import comparing, judging
+from consilience.clustering.protocol import site as at_site
+from consilience.clustering.protocol.admission import misfit
+from consilience.clustering.protocol.messages import (
+    CODED,
+    MAX_FOLDS,
+    MAX_JUDGED,
+    MAX_PAIRS,
+    MAX_RESAMPLES,
+    AllModels,
+    FitRequest,
+    Map,
+    Profile,
+    Settings,
+    VoteRequest,
+)
+from consilience.clustering.protocol.outcomes import pooled_levels
+from consilience.clustering.protocol.pooling import (
+    model_names,
+    number_by_bic,
+    pooled_means,
+    stability,
+)
+from consilience.clustering.protocol.result import EnsembleClusteringResult
+from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.numerics.pattern_kmeans import FewerClustersWarning, weighted_kmeans
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    Replies,
+    register,
+)
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+FloatArray = NDArray[np.float64]
+Arrays = dict[str, Any]
+
+MODELS = ("kmeans", "gaussian-mixture", *CODED)
+WEIGHTINGS = ("centred", "spectral", "equal")
+COVARIANCES = ("diag", "full", "spherical", "tied")
+RULES = ("vote", "bic", "eigenvalues", "cv")
+_NO_MODEL = (
+    "no site found two classes that are large enough: as far as each can tell its rows are one "
+    "class, and there is nothing to join. Let larger sites take part, or name more columns"
+)
+_NO_COUNT = (
+    "no site has enough rows to count them by label tuple: let larger sites take part, or ask for "
+    "fewer classes"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """One ensemble at the coordinator: counts by site, spectrum, final centres."""
+
+    tables: dict[str, PatternTable]
+    ensemble: Ensemble | None
+    centres: FloatArray
+
+    @property
+    def features(self) -> FloatArray:
+        return np.empty((0, 0)) if self.ensemble is None else self.ensemble.features
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class EnsembleClustering(Method):
+    """Cluster the rows of all sites from one exchange of local models and label counts.
+
+    Parameters
+    ----------
+    n_clusters : int or {"vote", "bic", "eigenvalues", "cv"}
+        Number of classes K: given; the plurality of the sites' votes by BIC; with the smallest sum
+        of the sites' BIC; from the spectrum of the ensemble distance; or with the smallest error of
+        held-out entries, over all sites. With "bic" sites count by how much they prefer a number,
+        which is mostly by their size; with "vote" each counts once. Each site's criterion pays for
+        all parameters, so both tend to fewer classes than BIC of all rows together: sequences of
+        four classes, short and dealt to 12 sites, gave two or three by either. Of "bic" only
+        numbers count that every voting site scored.
+    model : {"kmeans", "gaussian-mixture", "markov-mixture", "latent-class"}
+        Local model. "markov-mixture" takes the study's sequence columns and no features;
+        "latent-class" takes features with declared levels, coded one-hot. Both work with missing
+        cells (``[preparation] missing = "keep"``), and each site votes even where `n_clusters` is
+        given.
+    covariance_type : {"diag", "full", "spherical", "tied"}
+        Of Gaussian mixtures.
+    weighting : {"centred", "spectral", "equal"}
+        Weights of the models in the ensemble distance. The source's "spectral" hardly tells models
+        apart, since distance matrices are never orthogonal; "centred" takes their means off first
+        and did better wherever some models carry nothing (``replications``), unless most do.
+    max_clusters : int
+        Largest number of classes that is considered when the number is open. A smallest error at
+        this number chooses nothing: a note says so.
+    n_init : int
+        Restarts of k-means++, at the sites and in the final step; starts of EM.
+    n_resamples : int or None
+        Models per site; more than one are fitted on resampled rows (useful for few sites). None is
+        1, and for models of coded rows, which are always fitted on a secret part of the rows, about
+        eight over all sites: 4 at one or two sites, 3 at three, 2 at four to seven, 1 at more.
+    trim : float or None
+        Leave out rows whose distance to the nearest class of the *other* sites' models exceeds the
+        site's median by more than `trim` median absolute deviations; their class is -1. None trims
+        nothing. (By the distance to the site's own class means, grouped outliers are never found,
+        since they get a mean of their own, and regular rows are lost: see ``replications``.)
+    stability_pairs : int
+        Pairs of runs on disjoint halves; 0 leaves stability out.
+    n_folds : int
+        Folds of entries that each site holds out for ``n_clusters="cv"``; a site with few rows
+        makes fewer.
+    """
+
+    n_clusters: int | str = "vote"
+    model: str = "kmeans"
+    covariance_type: str = "diag"
+    weighting: str = "centred"
+    max_clusters: int = 6
+    n_init: int = 20
+    n_resamples: int | None = None
+    trim: float | None = None
+    stability_pairs: int = 5
+    n_folds: int = 10
+
+    name: ClassVar[str] = "ensemble-clustering"
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "Which subtypes exist across sites?"
+    accepts_missing: ClassVar[bool] = True  # models of codes, see `admit`
+    steps = (
+        judging.judge,
+        at_site.vote,
+        at_site.fit,
+        at_site.count,
+        at_site.label,
+        comparing.compare,
+    )
+    absence: ClassVar[str] = (
+        "A site that misses the judging, the vote or the fit is left out of it, down to the "
+        "quorum; one that misses the count contributes its model only; one that misses the labels "
+        "gets none, and one that misses the comparison is left out of it."
+    )
+    tolerates: ClassVar = {"count": "any", "label": "any", "compare": "any"}
+    settles: ClassVar[frozenset[str]] = frozenset(("n_clusters", "n_resamples"))
+    leakage: ClassVar[str] = (
+        "The coordinator knows how many rows of each site have each frequent label tuple, means "
+        "of columns and target (or shares of its levels) by final class, and rounded agreements; "
+        "where the site votes, its choice and the criteria of 1, 2, ... classes; for n_clusters = "
+        '"cv", squared errors and numbers of held-out entries by fold, with standard errors. Of '
+        "sequences and categories it knows chances by class instead of means, also for classes "
+        "that the site finds alone, roughly how many rows they rest on, and how far below the "
+        "best start others ended. With pooled scaling or filling it also knows numbers of values, "
+        "means and spreads of the columns. All sites know each site's local class parameters; no "
+        "label of any row leaves."
+    )
+    Result = EnsembleClusteringResult
+    predictor: ClassVar[Any] = EnsemblePredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "sequence")
+    foreign_models: ClassVar[bool] = True
+
+    def validate(self) -> None:
+        """Check the parameters; raise `ParameterError`."""
+        if self.n_clusters not in RULES and not _whole(self.n_clusters, 1):
+            raise ParameterError.of(
+                "n_clusters",
+                "a whole number of at least 1, 'vote', 'bic', 'eigenvalues' or 'cv'",
+                self.n_clusters,
+            )
+        for name, choices in (
+            ("model", MODELS),
+            ("covariance_type", COVARIANCES),
+            ("weighting", WEIGHTINGS),
+        ):
+            if getattr(self, name) not in choices:
+                raise ParameterError.of(name, f"one of {', '.join(choices)}", getattr(self, name))
+        for name, least, most in (
+            ("max_clusters", 2, MAX_JUDGED if self.n_clusters == "cv" else 100),
+            ("n_init", 1, 10_000),
+            ("n_resamples", 1, MAX_RESAMPLES),
+            ("stability_pairs", 0, MAX_PAIRS),
+            ("n_folds", 2, MAX_FOLDS),
+        ):
+            value = getattr(self, name)
+            if name == "n_resamples" and value is None:
+                continue
+            if not _whole(value, least) or value > most:
+                allowed = f"a whole number from {least} to {most}"
+                raise ParameterError.of(name, allowed, getattr(self, name))
+        if self.trim is not None and not (_real(self.trim) and 0 < self.trim < np.inf):
+            raise ParameterError.of("trim", "a positive number, or left out", self.trim)
+        if self.model in CODED and self.trim is not None:
+            raise ParameterError(
+                f"model {self.model!r} has no distances to trim by: leave trim out"
+            )
+        if self.model in CODED and self.n_clusters == "cv":
+            raise ParameterError(
+                f'n_clusters = "cv" holds out entries of numbers, which model {self.model!r} has '
+                'none of: choose "vote", "bic", "eigenvalues" or a number'
+            )
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that the study has the columns that the model takes."""
+        fault = misfit(self.model, ctx.columns, ctx.preparation)
+        if fault:
+            raise StudyError(fault, public=fault)
+
+    # ------------------------------------------------------------------ the exchange
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Judge, vote, fit, count, label; count and label alone in a run that follows another."""
+        if isinstance(ctx.follows, EnsembleClusteringResult):
+            return (yield from self._follow(ctx, ctx.follows))
+        ballots: VoteCount | None = None
+        judged: dict[str, Any] = {}
+        if self.n_clusters == "cv":
+            judged = yield from judging.judged_numbers(
+                ctx, n_folds=self.n_folds, max_clusters=self.max_clusters, n_init=self.n_init
+            )
+        if isinstance(self.n_clusters, str) or self.model in CODED:
+            # Where the number is given, what sites prefer by themselves stands beside it.
+            request = VoteRequest(settings=self._settings(1).to_json())
+            ballots = yield from vote(ctx, Ask("vote", request))
+        chosen = int(judged["cv_candidates"][judged["cv_chosen"]]) if judged else 0
+        if self.n_clusters == "bic" and ballots is not None:
+            chosen = _by_bic(ctx, ballots)
+        given = not isinstance(self.n_clusters, str)
+        ensembles, owners = yield from self._fit(ctx, None if given else ballots, chosen)
+        tables, how = yield from self._count(ctx, ensembles, owners, self.stability_pairs)
+        main = _build(ensembles[0], tables[0], self.weighting)
+        if main is None:
+            raise QuorumError(_NO_COUNT)
+        suggested = n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
+        n_clusters = chosen or self._number(None if given else ballots, suggested)
+        compared = n_clusters if n_clusters > 1 else max(2, suggested)
+        fitted = [self._cluster(ctx, main, tables[0], n_clusters)]
+        if len(fitted[0].centres) < n_clusters:
+            n_clusters = compared = len(fitted[0].centres)
+            ctx.note(f"There are only {n_clusters} different label tuples, so as many classes.")
+        for models, counts in zip(ensembles[1:], tables[1:], strict=True):
+            built = _build(models, counts, self.weighting)
+            fitted.append(self._cluster(ctx, built, counts, compared))
+        profiles = yield from _label(ctx, fitted, tuple(how))
+        built_pairs = [f.ensemble is not None for f in fitted[1:]]
+        agreed = stability(profiles, built_pairs, fitted[0].tables, compared)
+        tables_told = yield from self._compare(ctx, fitted[0], profiles, local=True)
+        held = ballots or VoteCount(0, {}, {}, float("nan"))
+        return _result(
+            ctx,
+            fitted[0],
+            main,
+            profiles,
+            chosen_by="given" if given else str(self.n_clusters),
+            votes=held.votes,
+            vote_scores=held.scores,
+            vote_share=held.share,
+            n_clusters_by_eigenvalues=suggested,
+            owners=owners[0],
+            model_names=model_names(owners[0]),
+            counted=how,
+            stability=agreed,
+            models=ensembles[0],
+            **judged,
+            **tables_told,
+        )
+
+    def _follow(self, ctx: CoordinatorContext, earlier: EnsembleClusteringResult) -> Exchange:
+        """Label rows by the classes of an earlier run: other rows, or sites that join late."""
+        if (kind_of(local_model_from_arrays(earlier.models[0])) or self.model) != self.model:
+            raise ParameterError("a run that follows another has its model: set the same one")
+        ensembles = [earlier.models]
+        tables, how = yield from self._count(ctx, ensembles, [earlier.owners], 0)
+        built = _build(earlier.models, tables[0], self.weighting)
+        if built is None:
+            raise QuorumError("no site has enough rows to count: nothing can be said of them")
+        fitted = _Fitted(tables[0], built, earlier.centres)
+        # The map stays that of the earlier run: labels of both runs mean the same.
+        kept = _Mapped(earlier.features, earlier.centres)
+        profiles = yield from _label(ctx, [kept], tuple(how))
+        tables_told = yield from self._compare(ctx, fitted, profiles, local=False)
+        return _result(
+            ctx,
+            fitted,
+            built,
+            profiles,
+            features=earlier.features,
+            chosen_by="given",
+            votes={},
+            vote_scores={},
+            vote_share=float("nan"),
+            n_clusters_by_eigenvalues=earlier.n_clusters_by_eigenvalues,
+            owners=earlier.owners,
+            model_names=earlier.model_names,
+            counted=how,
+            stability={},
+            models=earlier.models,
+            **tables_told,
+        )
+
+    def _fit(
+        self, ctx: CoordinatorContext, ballots: VoteCount | None, chosen: int
+    ) -> Generator[Ask, Replies, tuple[list[tuple[Arrays, ...]], list[tuple[str, ...]]]]:
+        """Ask for local models; returns models and their sites by ensemble."""
+        local = {
+            site: max(2, chosen) if chosen else self._local_number(ballots, site)
+            for site in ctx.sites
+        }
+        messages = {
+            site: FitRequest(settings=self._settings(k, n_sites=len(ctx.sites)).to_json())
+            for site, k in local.items()
+        }
+        replies = ctx.require((yield Ask("fit", messages)))
+        ensembles: list[tuple[Arrays, ...]] = []
+        owners: list[tuple[str, ...]] = []
+        for i in range(1 + 4 * self.stability_pairs):
+            pairs = [(site, m) for site, r in replies.items() for m in r.models.value[i]]
+            ensembles.append(tuple(m for _, m in pairs))
+            owners.append(tuple(site for site, _ in pairs))
+        for site in replies:
+            if site not in owners[0]:
+                ctx.note(
+                    f"Site {site} has no two classes that are large enough: it contributes counts "
+                    "only."
+                )
+        if not owners[0]:
+            raise QuorumError(_NO_MODEL)
+        return ensembles, owners
+
+    def _count(
+        self,
+        ctx: CoordinatorContext,
+        ensembles: list[tuple[Arrays, ...]],
+        owners: list[tuple[str, ...]],
+        pairs: int,
+    ) -> Generator[Ask, Replies, tuple[list[dict[str, PatternTable]], dict[str, str]]]:
+        """Ask for counts of label tuples; returns tables by ensemble and site, and how counted."""
+        request = AllModels(
+            settings=self._settings(1, pairs=pairs).to_json(),
+            models=relayed(tuple(ensembles), Disclosure.MODEL),
+            owners=tuple(owners),
+        )
+        replies = ctx.require((yield Ask("count", request)), at_least=1)
+        sizes = [
+            tuple(local_model_from_arrays(m).n_classes for m in models) for models in ensembles
+        ]
+        tables: list[dict[str, PatternTable]] = [{} for _ in ensembles]
+        how: dict[str, str] = {}
+        for site, reply in replies.items():
+            how[site] = reply.how
+            for i, item in enumerate(reply.counts.value):
+                keys, counts = np.array(item["keys"]), np.array(item["counts"])
+                if len(counts) and sizes[i]:
+                    tables[i][site] = PatternTable(keys, counts, sizes[i])
+            if reply.how == "coarsened":
+                ctx.note(
+                    f"Site {site} is too small for full label tuples: it counted its rows by the "
+                    "labels of the first models only."
+                )
+            elif reply.how == "none":
+                ctx.note(f"Site {site} is too small to count its rows: it is labelled only.")
+        return tables, how
+
+    # ------------------------------------------------------------------ inside
+
+    def _settings(
+        self, n_clusters: int, *, pairs: int | None = None, n_sites: int = MODELS_IN_ALL
+    ) -> Settings:
+        return Settings(
+            model=self.model,
+            covariance_type=self.covariance_type,
+            n_clusters=n_clusters,
+            max_clusters=self.max_clusters,
+            n_init=self.n_init,
+            n_resamples=self._models_each(n_sites),
+            trim=self.trim,
+            pairs=self.stability_pairs if pairs is None else pairs,
+        )
+
+    def _models_each(self, n_sites: int) -> int:
+        if self.n_resamples is not None:
+            return self.n_resamples
+        return models_each(n_sites) if self.model in CODED else 1
+
+    def _compare(
+        self, ctx: CoordinatorContext, fitted: _Fitted, profiles: dict[str, Profile], *, local: bool
+    ) -> Generator[Ask, Replies, dict[str, Any]]:
+        """Ask what the classes look like; models of numbers have told it with their means."""
+        if self.model not in CODED:
+            return {}
+        k = len(fitted.centres)
+        settings, to = self._settings(k), tuple(profiles)
+        facts = yield from comparing.compared_sites(ctx, settings, to, k, local=local)
+        return facts
+
+    def _local_number(self, ballots: VoteCount | None, site: str) -> int:
+        """Classes that a site fits: K, or its own vote where K is open or 1; two at least."""
+        if ballots is None:
+            return max(2, int(self.n_clusters))
+        if self.n_clusters == "vote" and ballots.winner > 1:
+            return ballots.winner
+        return max(2, ballots.votes.get(site, 2))
+
+    def _number(self, ballots: VoteCount | None, suggested: int) -> int:
+        if ballots is None:
+            return int(self.n_clusters)
+        return ballots.winner if self.n_clusters == "vote" else suggested
+
+    def _cluster(
+        self,
+        ctx: CoordinatorContext,
+        ensemble: Ensemble | None,
+        tables: dict[str, PatternTable],
+        n_clusters: int,
+    ) -> _Fitted:
+        """Cluster the label tuples of all sites."""
+        if ensemble is None:
+            return _Fitted(tables, None, np.zeros((1, 0)))
+        merged = merge_tables([tables[site] for site in sorted(tables)])
+        points = pattern_features(ensemble.features, merged)
+        k = min(n_clusters, len(points))
+        with warnings.catch_warnings():
+            # Fewer classes than asked for are told in a note, where the reader of the result looks.
+            warnings.simplefilter("ignore", FewerClustersWarning)
+            final = weighted_kmeans(points, merged.counts, k, rng=ctx.rng, n_init=self.n_init)
+        return _Fitted(tables, ensemble, final.centres)
+
+
+def _by_bic(ctx: CoordinatorContext, ballots: VoteCount) -> int:
+    """Return the number with the smallest sum of criteria; notes name the sites it rests on."""
+    cast = {site: ballots.scores[site] for site, choice in ballots.votes.items() if choice > 0}
+    number, gaps, left_out = number_by_bic(cast)
+    if left_out:
+        ctx.note(
+            f"Sites that could score one number alone, or none, were left out of the sum of "
+            f"criteria: {', '.join(left_out)}."
+        )
+    if gaps:
+        ctx.note(
+            f"Sites without a BIC of every number: {', '.join(gaps)}. Only numbers that all voting "
+            "sites scored were compared."
+        )
+    if not number:
+        ctx.note("No number was scored by all voting sites: the vote was taken instead.")
+        return ballots.winner
+    return number
+
+
+@dataclass(frozen=True, eq=False)
+class _Mapped:
+    """Features and centres that are already known."""
+
+    features: FloatArray
+    centres: FloatArray
+
+
+def _label(
+    ctx: CoordinatorContext, fitted: list[Any], to: tuple[str, ...]
+) -> Generator[Ask, Replies, dict[str, Profile]]:
+    """Send the map; the sites label their rows and reply with profiles that fit the classes."""
+    request = Map(
+        features=relayed(tuple(f.features for f in fitted), Disclosure.MODEL),
+        centres=relayed(tuple(f.centres for f in fitted), Disclosure.MODEL),
+    )
+    replies = ctx.require((yield Ask("label", request, to=to)), at_least=1)
+    return replies
+
+
+def _build(
+    models: tuple[Arrays, ...], tables: dict[str, PatternTable], weighting: str
+) -> Ensemble | None:
+    """Weights and features of one ensemble; None where nobody sent a model or a count."""
+    if not models or not tables:
+        return None
+    merged = merge_tables([tables[site] for site in sorted(tables)])
+    parameters = [local_model_from_arrays(m).class_parameters for m in models]
+    return build_ensemble(merged, parameters, weighting=weighting)  # type: ignore[arg-type]
+
+
+def _result(
+    ctx: CoordinatorContext,
+    fitted: _Fitted,
+    main: Ensemble,
+    profiles: dict[str, Profile],
+    *,
+    features: FloatArray | None = None,
+    **facts: Any,
+) -> EnsembleClusteringResult:
+    """Sizes from counts, means from the sites weighted by these sizes, in both units."""
+    space = main.features if features is None else features
+    k = len(fitted.centres)
+    by_site = {}
+    for site, table in fitted.tables.items():
+        final = assign(table.patterns, table.n_classes, space, fitted.centres)
+        by_site[site] = np.bincount(final, weights=table.counts, minlength=k).astype(np.int64)
+    scaled = pooled_means({s: p.means.value for s, p in profiles.items()}, by_site)
+    targets = {s: p.target_means.value for s, p in profiles.items()}
+    target = pooled_means({s: t[:, None] for s, t in targets.items()}, by_site)[:, 0]
+    means = scaled if ctx.scaling is None else scaled * ctx.scaling[2] + ctx.scaling[1]
+    if "merged" in facts["counted"].values():
+        ctx.note(
+            "Class sizes come from counts in which rare label tuples were merged into the nearest "
+            "frequent one of the site; every row is labelled from its own tuple."
+        )
+    return EnsembleClusteringResult(
+        feature_names=ctx.feature_names,
+        n_clusters=k,
+        eigenvalues=main.eigenvalues[:12],
+        n_records=int(sum(t.n_subjects for t in fitted.tables.values())),
+        class_sizes=np.sum(list(by_site.values()), axis=0).astype(np.int64),
+        class_sizes_by_site=by_site,
+        **{"class_means": means, "class_means_scaled": scaled, **facts},
+        target=ctx.columns.target or "",
+        target_means=target,
+        target_means_by_site=targets,
+        **pooled_levels(ctx.columns, profiles, by_site),
+        weights=main.weights,
+        agreement=main.agreement,
+        n_patterns=len(merge_tables([fitted.tables[s] for s in sorted(by_site)]).counts),
+        features=space,
+        centres=fitted.centres,
+    )
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

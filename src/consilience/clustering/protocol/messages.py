@@ -1,0 +1,416 @@
+"""Messages of ensemble clustering. Nested fields go by ensemble, then by model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from consilience.clustering.estimators.cluster_models import GaussianMixtureModel, KMeansModel
+from consilience.clustering.estimators.coded_models import kind_of, local_model_from_arrays
+from consilience.clustering.kernels.told_tables import UNTOLD
+from consilience.exceptions import DisclosureError
+from consilience.protocol.phases.entry_errors import MOST_ENTRIES, are_errors
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, message, part, sends
+
+CODED = ("markov-mixture", "latent-class")
+"""Models of coded rows."""
+MAX_PAIRS = 100
+MAX_RESAMPLES = 20
+MAX_FOLDS = 20
+MAX_JUDGED = 30
+"""Each view of the rows tells a little more of them, whoever asks and why."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a site needs to know to fit, and which views of its rows to take."""
+
+    model: str
+    covariance_type: str
+    n_clusters: int
+    max_clusters: int
+    n_init: int
+    n_resamples: int
+    trim: float | None
+    pairs: int
+
+    @property
+    def views(self) -> int:
+        """Ensembles: of all rows, and for each pair of either half, as they are and permuted."""
+        return 1 + 4 * self.pairs
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site; `DisclosureError` for more views than a site answers for."""
+        settings = cls(**json.loads(text))
+        if settings.pairs > MAX_PAIRS or settings.n_resamples > MAX_RESAMPLES:
+            sentence = "more stability pairs or resampled models than a site answers for"
+            raise DisclosureError(sentence, public=sentence)
+        return settings
+
+
+@message("ensemble-clustering/vote-request", version=1)
+class VoteRequest:
+    """Choose the number of classes that your rows prefer."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+
+    def lengths(self) -> dict[str, int]:
+        """Candidates: 1, 2, ... classes."""
+        return {"c": Settings.from_json(self.settings).max_clusters}
+
+
+@message("ensemble-clustering/judge-request", version=1)
+class JudgeRequest:
+    """Judge numbers of classes by entries of your rows that you hold out."""
+
+    n_folds: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="folds of entries")
+    max_clusters: int = sends(
+        Disclosure.PUBLIC, kind="int", audience="site", doc="largest number of classes"
+    )
+    n_init: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="starts of k-means")
+
+    def lengths(self) -> dict[str, int]:
+        """Candidates: 1, 2, ... classes."""
+        return {"c": self.max_clusters}
+
+
+@message("ensemble-clustering/judged", version=1)
+class Judged:
+    """How well k-means with 1, 2, ... classes predicts held-out entries; which, nobody knows."""
+
+    errors: Released = sends(
+        Disclosure.AGGREGATE,
+        ("f", "c"),
+        gaps=True,
+        low=0,
+        doc="sums of squared errors of held-out entries, by fold and number of classes",
+    )
+    entries: Released = sends(
+        Disclosure.AGGREGATE,
+        ("f",),
+        gaps=True,
+        low=1,
+        high=MOST_ENTRIES,
+        doc="held-out entries by fold",
+    )
+    se: Released = sends(
+        Disclosure.MODEL, ("c",), gaps=True, low=0, doc="standard errors of the errors per entry"
+    )
+
+    def check(self, request: JudgeRequest, known: Mapping[str, Any]) -> str | None:
+        """Nothing, or errors that held-out entries have, of no more folds than were asked for."""
+        errors, entries = self.errors.value, self.entries.value
+        if not len(errors):
+            return None
+        fine = len(errors) <= request.n_folds and are_errors(errors, entries, self.se.value)
+        return None if fine else "errors that no held-out entries have"
+
+
+@message("ensemble-clustering/fit-request", version=1)
+class FitRequest:
+    """Fit your own models."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+
+
+@message("ensemble-clustering/local-models", version=1)
+class LocalModels:
+    """A site's models, for the main ensemble and for each half of each pair."""
+
+    models: Released = sends(
+        Disclosure.MODEL,
+        "by ensemble, by model: arrays of class parameters",
+        audience="all",
+        doc="local clustering models; a site without two large enough classes sends none",
+    )
+
+    def check(self, request: FitRequest, known: Mapping[str, Any]) -> str | None:
+        """For each ensemble some models of the kind and the columns of the study."""
+        s = Settings.from_json(request.settings)
+        ensembles = self.models.value
+        fine = isinstance(ensembles, tuple) and len(ensembles) == s.views
+        for models in ensembles if fine else ():
+            fine &= isinstance(models, tuple) and len(models) <= s.n_resamples
+            fine = fine and all(_is_model(arrays, s, known) for arrays in models)
+        return None if fine else "other models than were asked for"
+
+
+@message("ensemble-clustering/all-models", version=1)
+class AllModels:
+    """Everybody's models: label your rows with each of them."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+    models: Released = sends(
+        Disclosure.MODEL,
+        "by ensemble, by model: arrays of class parameters",
+        audience="all",
+        doc="local models of all sites",
+    )
+    owners: tuple[Any, ...] = sends(
+        Disclosure.PUBLIC,
+        "by ensemble, by model: site",
+        audience="all",
+        doc="whose model each one is",
+    )
+
+
+@message("ensemble-clustering/pattern-counts", version=1)
+class PatternCounts:
+    """How many rows have each tuple of labels; never a label of a row."""
+
+    counts: Released = sends(
+        Disclosure.AGGREGATE,
+        "by ensemble: keys (P, M) and counts (P)",
+        many=True,
+        parts={
+            "keys": part(("P", "M"), kind="int", low=0),
+            "counts": part(("P",), kind="int", low=0),
+        },
+        doc="rows by label tuple, tuples below min_records merged",
+    )
+    how: str = sends(
+        Disclosure.PUBLIC,
+        kind="str",
+        choices=("exact", "merged", "coarsened", "none"),
+        doc="what the site's rule did about rare tuples",
+    )
+
+    def check(self, request: AllModels, known: Mapping[str, Any]) -> str | None:
+        """By ensemble, numbers of rows for labels that its models have."""
+        sizes = [
+            [local_model_from_arrays(arrays).n_classes for arrays in models]
+            for models in request.models.value
+        ]
+        fine = len(self.counts.value) == len(sizes)
+        for item, n_classes in zip(self.counts.value, sizes, strict=fine):
+            keys = item["keys"]
+            fine &= keys.shape[1] == len(n_classes) and bool((keys < np.asarray(n_classes)).all())
+        return None if fine else "counts that do not fit the models"
+
+
+@message("ensemble-clustering/map", version=1)
+class Map:
+    """From label tuples to final classes: features of the labels and centres, by ensemble."""
+
+    features: Released = sends(
+        Disclosure.MODEL, "by ensemble: T (q, r)", audience="all", doc="features of each label"
+    )
+    centres: Released = sends(
+        Disclosure.MODEL, "by ensemble: (K, r)", audience="all", doc="centres of the final classes"
+    )
+
+    def lengths(self) -> dict[str, int]:
+        """Final classes, and pairs of halves."""
+        centres = self.centres.value
+        return {"k": len(centres[0]), "pairs": len(centres) // 4}
+
+
+@message("ensemble-clustering/profile", version=1)
+class Profile:
+    """What the final classes look like at a site; NaN for classes without enough rows here."""
+
+    means: Released = sends(Disclosure.MODEL, ("k", "p"), gaps=True, doc="class means")
+    target_means: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k",),
+        gaps=True,
+        doc="class means of the target, where it is a number",
+    )
+    target_shares: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "K"),
+        gaps=True,
+        empty=True,
+        low=0.0,
+        high=1.0,
+        doc="shares of the target's declared levels by class, rare ones together",
+    )
+    target_kinds: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "K"),
+        kind="int",
+        empty=True,
+        low=0,
+        high=4,
+        doc="what is shown in each of these cells, see numerics.told_tables",
+    )
+    agreement: Released = sends(
+        Disclosure.AGGREGATE,
+        many=True,
+        gaps=True,
+        low=-1.0,
+        high=1.0,
+        doc="by pair: adjusted Rand index of two halves, rounded",
+    )
+    null_agreement: Released = sends(
+        Disclosure.AGGREGATE,
+        many=True,
+        gaps=True,
+        low=-1.0,
+        high=1.0,
+        doc="by pair: the same with columns permuted, rounded",
+    )
+    alone_agreement: Released = sends(
+        Disclosure.AGGREGATE,
+        many=True,
+        gaps=True,
+        low=-1.0,
+        high=1.0,
+        doc="by pair: the same by the site's own model alone, rounded",
+    )
+    ported_agreement: Released = sends(
+        Disclosure.AGGREGATE,
+        many=True,
+        gaps=True,
+        low=-1.0,
+        high=1.0,
+        doc="by pair: the same by one site's model alone, mean over all sites' models, rounded",
+    )
+
+    def check(self, request: Map, known: Mapping[str, Any]) -> str | None:
+        """Shares of all levels add up, both tables are there or none; an agreement by pair."""
+        shares, kinds = self.target_shares.value, self.target_kinds.value
+        whole = shares[~np.isnan(shares).any(axis=1)]
+        # They are rounded.
+        off = np.abs(whole.sum(axis=1) - 1.0) > 0.1 * shares.shape[1]
+        if shares.shape != kinds.shape or (whole.size and off.any()):
+            return "shares of levels that do not add up"
+        said = (
+            self.agreement.value,
+            self.null_agreement.value,
+            self.alone_agreement.value,
+            self.ported_agreement.value,
+        )
+        fine = all(len(each) <= known["pairs"] for each in said)
+        return None if fine else "agreements of other pairs than there are"
+
+
+@message("ensemble-clustering/compare-request", version=1)
+class CompareRequest:
+    """Say what the final classes look like at your site: chances of states and steps, or levels."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+    local: bool = sends(
+        Disclosure.PUBLIC,
+        kind="bool",
+        audience="site",
+        doc="whether to tell the same of classes that you find alone",
+    )
+
+    def lengths(self) -> dict[str, int]:
+        """Final classes, which are as many as those that a site finds alone."""
+        k = Settings.from_json(self.settings).n_clusters
+        return {"k": k, "j": k}
+
+
+@message("ensemble-clustering/compared", version=1)
+class Compared:
+    """Chances within the final classes; NaN for rows of the table that too few records are in."""
+
+    chances: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "c"),
+        gaps=True,
+        empty=True,
+        low=0.0,
+        high=1.0,
+        doc="chances within the final classes",
+    )
+    kinds: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "c"),
+        kind="int",
+        empty=True,
+        low=0,
+        high=4,
+        doc="what is shown in each cell, see numerics.told_tables",
+    )
+    numbers: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "r"),
+        empty=True,
+        low=0.0,
+        high=2.0**50,
+        doc="what each row of chances rests on, coarsely",
+    )
+    local_chances: Released = sends(
+        Disclosure.AGGREGATE,
+        ("j", "c"),
+        gaps=True,
+        empty=True,
+        low=0.0,
+        high=1.0,
+        doc="the same by classes that the site finds alone, matched to the final ones, over a "
+        "secret part of its rows",
+    )
+    local_kinds: Released = sends(
+        Disclosure.AGGREGATE,
+        ("j", "c"),
+        kind="int",
+        empty=True,
+        low=0,
+        high=4,
+        doc="the same of these",
+    )
+    local_numbers: Released = sends(
+        Disclosure.AGGREGATE,
+        ("j", "r"),
+        empty=True,
+        low=0.0,
+        high=2.0**50,
+        doc="the same of these",
+    )
+    start_spread: Released = sends(
+        Disclosure.MODEL,
+        ("m",),
+        doc="how far below the best of them, in log likelihood, the starts that the site followed "
+        "ended, two digits",
+    )
+
+    def check(self, request: CompareRequest, known: Mapping[str, Any]) -> str | None:
+        """Tables over the states and their steps, or over the columns; what is told is known."""
+        if Settings.from_json(request.settings).model == "markov-mixture":
+            width, n_rows = known["S"] * (1 + known["S"]), 1 + known["S"]
+        else:
+            width, n_rows = known["p"], known["F"]
+        for prefix in ("", "local_"):
+            told, kinds, numbers = (
+                getattr(self, prefix + name).value for name in ("chances", "kinds", "numbers")
+            )
+            fine = kinds.shape == told.shape and len(numbers) == len(told)
+            if told.size:
+                fine = fine and told.shape[1] == width and numbers.shape[1] == n_rows
+            if not fine or (np.isnan(told) & (kinds != UNTOLD)).any():
+                return "chances that do not fit the classes"
+        return None
+
+
+_LARGEST = 1e50  # of a parameter: distances of classes, and products of these, are numbers
+
+
+def _is_model(arrays: Any, s: Settings, known: Mapping[str, Any]) -> bool:
+    """Whether arrays are those of a model of the study's kind and columns."""
+    model = local_model_from_arrays(arrays)
+    found = np.asarray(model.class_parameters)
+    coded = kind_of(model)
+    if coded != (s.model if s.model in CODED else ""):
+        return False
+    if isinstance(model, KMeansModel | GaussianMixtureModel):
+        kind = getattr(model, "covariance_type", None)
+        fine = kind == (s.covariance_type if s.model == "gaussian-mixture" else None)
+        fine = fine and model.n_features == known["p"]
+    else:
+        states = coded == "markov-mixture"
+        width = known["S"] * (1 + known["S"]) if states else known["p"]
+        fine = found.shape[1] == width
+    return fine and len(found) >= 2 and bool((np.abs(found) <= _LARGEST).all())

@@ -1,0 +1,341 @@
+"""Result of ensemble clustering: aggregates only; labels and predictor are at the sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.clustering.kernels.told_tables import HIDDEN
+from consilience.protocol.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from consilience.numerics.held_out_entries import EntryCurve
+
+FloatArray = NDArray[np.float64]
+
+
+def _no_numbers() -> NDArray[np.int64]:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleClusteringResult(Result):
+    """Classes that the sites share.
+
+    Attributes
+    ----------
+    feature_names : tuple of str
+        The p prepared columns.
+    n_clusters : int
+        K.
+    chosen_by : str
+        "given", "vote", "bic", "eigenvalues" or "cv".
+    votes : dict of str to int
+        Each site's vote by BIC (0: abstained); empty where no vote was held.
+    vote_scores : dict of str to (max_clusters,) array
+        BIC of each site for 1, 2, ... classes.
+    vote_share : float
+        Share of the votes for the winner; NaN where no vote was held.
+    n_clusters_by_eigenvalues : int
+        What the spectrum of the ensemble distance suggests.
+    eigenvalues : array
+        Leading eigenvalues of the ensemble distance.
+    n_records : int
+        Rows counted, over all sites.
+    class_sizes : (K,) int array
+    class_sizes_by_site : dict of str to (K,) int array
+        From pattern counts in which rare tuples were merged into the nearest frequent one.
+    class_means : (K, p) array
+        In the units of the columns; NaN where no site had enough rows in the class.
+    class_means_scaled : (K, p) array
+        In the scaled units in which the classes were found.
+    target : str
+        Name of the target column, or "".
+    target_means : (K,) array
+        NaN where the target has declared levels.
+    target_means_by_site : dict of str to (K,) array
+    target_levels : tuple of L str
+        Declared levels of the target; empty, as what follows, where it is a number.
+    target_shares : (K, L) array
+        Shares of the levels among the rows of each class whose outcome is known.
+    target_shares_by_site : dict of str to (K, L) array
+    target_kinds_by_site : dict of str to (K, L) int array
+        What each cell of these shows, as in `site_kinds`.
+    model_names : tuple of str
+        The M local models, "site" or "site/2".
+    weights : (M,) array
+        Weights in the ensemble distance; their squares sum to 1.
+    agreement : (M, M) array
+        Agreement of the models (cosines, or correlations with ``weighting="centred"``).
+    n_patterns : int
+        Distinct label tuples.
+    counted : dict of str to str
+        How each site counted: "exact", "merged", "coarsened" or "none".
+    stability : dict
+        ``n_clusters``, ``pairs`` and the adjusted Rand index of runs on disjoint halves: ``mean``,
+        ``low``, ``high``; the same with columns permuted (``null_pairs``, ``null_mean``, ...;
+        ``null_reached`` of these pairs agree as well as the mean), of sites that label their own
+        rows alone (``alone_mean``) and of one site's model on all rows (``ported_mean``, mean over
+        the models); ``by_site``. Empty where it was not asked for. The halves are secret draws of
+        the sites, so these figures differ a little from run to run.
+    models, features, centres, owners
+        What a later run needs to label other rows: arrays of the models, T (q, r), centres (K, r).
+    cv_candidates : (A,) int array
+        Numbers of classes that held-out entries judged; this and what follows is empty, or -1,
+        where none were.
+    cv_fold_errors : (F, A) array
+        Sums of squared errors of held-out entries over the sites, by fold, or by several folds
+        together where sites may not tell of each.
+    cv_fold_entries : (F,) int array
+        Entries behind each fold.
+    cv_curve_se : (A,) array
+        Standard errors of the errors per entry.
+    cv_site_errors : dict of str to (A,) array
+        Sums by site over its folds.
+    cv_site_entries : dict of str to int
+    cv_minimiser, cv_one_standard_error, cv_chosen : int
+        Places in `cv_candidates`: of the smallest error, of the smallest number within one standard
+        error of it, and of what was used.
+    cv_at_edge : bool
+        Whether the error still falls at the largest number, so that it chooses nothing.
+    cv_rule : str
+    model : str
+        "markov-mixture" or "latent-class"; "" for models of numbers, and what follows is then
+        empty.
+    states : tuple of S str
+    n_times : int
+        Columns of the sequence.
+    category_levels : dict of str to tuple of str
+        Levels of each column, for latent classes; `class_means` are their chances.
+    class_initial : (K, S) array
+        Chances of the first state, over all sites; NaN where no site had enough sequences.
+    class_transition : (K, S, S) array
+        Chances of the next state (last axis) given the present one.
+    site_chances : dict of str to (K, C) array
+        At each site: first states, then steps row by row; or levels column by column. NaN where
+        the site had too few records. Cells that few records were in are with others of their row.
+    site_local_chances : dict of str to (K, C) array
+        The same in the classes that the site finds alone, matched to the final ones.
+    site_kinds : dict of str to (K, C) int array
+        What each cell of `site_chances` shows: 0 nothing, 1 its own share, 2 an equal part of the
+        share of cells that few records are in, 3 a guess that depends on no record, since few or
+        none are in the cell, 4 its own share with theirs.
+    site_numbers : dict of str to (K, R) array
+        What each row of `site_chances` rests on, coarsely: sequences, steps; or rows.
+    start_spread : dict of str to (m,) array
+        How far below the best of them, in log likelihood, the starts ended that a site followed
+        to their end: 0, or below 0 with two digits. Where they differ the likelihood has several
+        peaks.
+    differences : dict
+        Frobenius differences between sites by ``parts`` ("initial" and "transition", or "levels")
+        and ``pairs`` of sites, see ``clustering.kernels.site_differences``; empty for one site.
+    """
+
+    feature_names: tuple[str, ...]
+    n_clusters: int
+    chosen_by: str
+    votes: dict[str, int]
+    vote_scores: dict[str, FloatArray]
+    vote_share: float
+    n_clusters_by_eigenvalues: int
+    eigenvalues: FloatArray
+    n_records: int
+    class_sizes: NDArray[np.int64]
+    class_sizes_by_site: dict[str, NDArray[np.int64]]
+    class_means: FloatArray
+    class_means_scaled: FloatArray
+    target: str
+    target_means: FloatArray
+    target_means_by_site: dict[str, FloatArray]
+    model_names: tuple[str, ...]
+    owners: tuple[str, ...]
+    weights: FloatArray
+    agreement: FloatArray
+    n_patterns: int
+    counted: dict[str, str]
+    stability: dict[str, Any]
+    models: tuple[dict[str, Any], ...]
+    features: FloatArray
+    centres: FloatArray
+    cv_candidates: NDArray[np.int64] = field(default_factory=_no_numbers)
+    cv_fold_errors: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    cv_fold_entries: NDArray[np.int64] = field(default_factory=_no_numbers)
+    cv_curve_se: FloatArray = field(default_factory=lambda: np.empty(0))
+    cv_site_errors: dict[str, FloatArray] = field(default_factory=dict)
+    cv_site_entries: dict[str, int] = field(default_factory=dict)
+    cv_minimiser: int = -1
+    cv_one_standard_error: int = -1
+    cv_chosen: int = -1
+    cv_at_edge: bool = False
+    cv_rule: str = ""
+    target_levels: tuple[str, ...] = ()
+    target_shares: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    target_shares_by_site: dict[str, FloatArray] = field(default_factory=dict)
+    target_kinds_by_site: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    model: str = ""
+    states: tuple[str, ...] = ()
+    n_times: int = 0
+    category_levels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    class_initial: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    class_transition: FloatArray = field(default_factory=lambda: np.empty((0, 0, 0)))
+    site_chances: dict[str, FloatArray] = field(default_factory=dict)
+    site_local_chances: dict[str, FloatArray] = field(default_factory=dict)
+    site_kinds: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    site_numbers: dict[str, FloatArray] = field(default_factory=dict)
+    start_spread: dict[str, FloatArray] = field(default_factory=dict)
+    differences: dict[str, Any] = field(default_factory=dict)
+
+    def cv_curve(self) -> EntryCurve | None:
+        """Return the curve of errors per held-out entry; None where none were held out."""
+        if not len(self.cv_candidates):
+            return None
+        from consilience.clustering.protocol.judging import curve_of
+
+        return curve_of(self.cv_fold_errors, self.cv_fold_entries, self.cv_curve_se)
+
+    def summary(self) -> str:
+        """Answer in a few sentences: classes, sizes, stability beside its null."""
+        shares = ", ".join(
+            f"{name} {size} ({size / max(self.n_records, 1):.0%})"
+            for name, size in zip(class_names(self.n_clusters), self.class_sizes, strict=True)
+        )
+        text = f"{_classes(self.n_clusters)} in {self.n_records} rows: {shares}."
+        return " ".join([text, self.choice_sentence(), self.stability_sentence()]).strip()
+
+    def choice_sentence(self) -> str:
+        """How the number of classes came about, and how far that can be trusted."""
+        if self.chosen_by == "given":
+            return "The number of classes was given."
+        cast = {site: vote for site, vote in self.votes.items() if vote > 0}
+        votes = ", ".join(f"{site} {vote}" for site, vote in cast.items())
+        if self.chosen_by == "cv":
+            return self._held_out_sentence(votes)
+        if self.chosen_by == "bic":
+            return (
+                "The number of classes has the smallest sum of the sites' BIC. Beside it: votes by "
+                f"BIC are {votes or 'none'}, the spectrum suggests "
+                f"{self.n_clusters_by_eigenvalues}."
+            )
+        trust = ""
+        if len(set(cast.values())) > 1:
+            trust = (
+                f" The votes by BIC disagree ({votes}) and should not be trusted: the spectrum of "
+                f"the ensemble distance suggests {self.n_clusters_by_eigenvalues}; compare the "
+                "stability of other numbers with their nulls."
+            )
+        rule = "the sites' vote" if self.chosen_by == "vote" else "the spectrum of the distance"
+        return f"The number of classes was chosen by {rule}.{trust}"
+
+    def _held_out_sentence(self, votes: str) -> str:
+        """What held-out entries say of the number, and the other criteria beside it."""
+        largest = int(self.cv_candidates[-1])
+        if self.cv_at_edge:
+            said = (
+                f"Held-out entries choose no number of classes: their error still falls at "
+                f"{largest}, the largest that was tried. Raise max_clusters."
+            )
+        else:
+            sparing = int(self.cv_candidates[self.cv_one_standard_error])
+            said = "The number of classes was chosen by the error of held-out entries."
+            if sparing != self.n_clusters:
+                said += f" Within one standard error of the smallest error are {sparing} already."
+        beside = f"the spectrum suggests {self.n_clusters_by_eigenvalues}"
+        return f"{said} Beside it: votes by BIC are {votes or 'none'}, {beside}."
+
+    def stability_sentence(self) -> str:
+        """Stability beside the same figure with columns permuted."""
+        s = self.stability
+        if not s:
+            return ""
+        beyond = s["null_reached"] <= 0.05 * s["null_pairs"]
+        verdict = (
+            "more than with columns permuted"
+            if beyond
+            else "which alone is no clear evidence of classes, since with columns permuted "
+            f"{s['null_reached']} of {s['null_pairs']} pairs agree as well"
+        )
+        asked = "" if s["n_clusters"] == self.n_clusters else f" with {s['n_clusters']} classes"
+        found, chance = _range(s, ""), _range(s, "null_")
+        return (
+            f"Runs on disjoint halves of the rows{asked} agree by {_two(s['mean'])} (adjusted Rand "
+            f"index, {found} over {s['pairs']} pairs), {verdict} ({_two(s['null_mean'])}, "
+            f"{chance}).{_single_sites(s)}"
+        )
+
+    def state_distribution(self) -> FloatArray:
+        """Shares of the states by time in each class, (K, n_times, S).
+
+        They follow from `class_initial` and `class_transition`; what sites saw by time is not told.
+        """
+        if not self.class_initial.size:
+            return np.empty((0, self.n_times, 0))
+        shares = [self.class_initial]
+        for _ in range(self.n_times - 1):
+            shares.append((shares[-1][:, None, :] @ self.class_transition)[:, 0, :])
+        return np.stack(shares, axis=1)
+
+    def target_shares_at(self, site: str) -> FloatArray:
+        """Shares of the target's levels at a site, (K, L); NaN where few rows have the level."""
+        shares, kinds = self.target_shares_by_site[site], self.target_kinds_by_site[site]
+        return np.asarray(np.where(kinds == HIDDEN, np.nan, shares), dtype=np.float64)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line per class: size, share, means of the columns, and the target.
+
+        Of a target with declared levels these are shares of the levels; a level that few rows of a
+        class have is empty at a site.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(self.class_means, columns=list(self.feature_names))
+        frame.insert(0, "share", self.class_sizes / max(self.n_records, 1))
+        frame.insert(0, "size", self.class_sizes)
+        if self.target_levels:
+            for j, level in enumerate(self.target_levels):
+                frame[f"share {self.target}={level}"] = self.target_shares[:, j]
+            if self.model:
+                for site in self.target_shares_by_site:
+                    for j, level in enumerate(self.target_levels):
+                        shares = self.target_shares_at(site)[:, j]
+                        frame[f"share {self.target}={level} at {site}"] = shares
+        elif self.target:
+            frame[f"mean {self.target}"] = self.target_means
+            if self.model:
+                for site, means in self.target_means_by_site.items():
+                    frame[f"mean {self.target} at {site}"] = means
+        frame.index = pd.Index(class_names(self.n_clusters), name="class")
+        return frame
+
+
+def _two(value: float) -> str:
+    """Two decimals, without a minus sign before zero."""
+    return f"{round(value, 2) + 0.0:.2f}"
+
+
+def _range(stability: dict[str, Any], kind: str) -> str:
+    return f"{_two(stability[f'{kind}low'])} to {_two(stability[f'{kind}high'])}"
+
+
+def _single_sites(stability: dict[str, Any]) -> str:
+    """What sites reach without the others, as far as they sent it."""
+    alone, ported = stability["alone_mean"], stability["ported_mean"]
+    said = []
+    if not np.isnan(alone):
+        said.append(f" Sites that label their own rows alone agree by {_two(alone)}.")
+    if not np.isnan(ported):
+        said.append(f" One site's model on all rows agrees by {_two(ported)}.")
+    return "".join(said)
+
+
+def class_names(n: int) -> tuple[str, ...]:
+    """Names of the classes as people see them: 0, 1, ... as in the labels."""
+    return tuple(f"class {k}" for k in range(n))
+
+
+def _classes(n: int) -> str:
+    return "One class only" if n == 1 else f"{n} classes"

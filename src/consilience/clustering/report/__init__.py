@@ -1,0 +1,1 @@
+"""Pages of this wing's methods, and their figures."""

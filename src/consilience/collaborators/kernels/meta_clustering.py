@@ -1,0 +1,552 @@
+"""Groups of sites from pairwise tests, and the spectral step of the source.
+
+The default rule is average linkage on the signed z of `site_comparison.pairwise_tests`: two
+clusters A and B are merged while their mean z is at most ``.5 + 1.35 / sqrt(min(|A|, |B|))``, so
+that a mean over many pairs must come closer to the margin than a single z (see
+docs/proofs/pairwise-test.md). The number of clusters is where merging stops.
+
+The spectral rule is that of Ye, Ghanadan and Ding, *Meta Clustering for Collaborative Learning*
+(JCGS 2022), section 2: normalised Laplacian, top K eigenvectors, rows of unit length, K-means (Ng,
+Jordan and Weiss, NIPS 2002), with the scale of Zelnik-Manor and Perona (NIPS 2004) by default. The
+source's criterion (3) for K is not used: at K = 1 the rows of unit length are all equal, its first
+term is 0, and K = 1 always wins. K is where the eigenvalues have their largest gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.collaborators.kernels.site_comparison import LONE_THRESHOLD
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.pattern_kmeans import weighted_kmeans
+
+__all__ = [
+    "Clustering",
+    "Merges",
+    "Scale",
+    "Spectral",
+    "cluster",
+    "cut",
+    "join",
+    "join_similar",
+    "linkage",
+    "merge_threshold",
+    "relocate",
+    "similarity",
+    "spectral",
+]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+Scale = Literal["self-tuning"] | float
+
+_N_INIT = 20
+_MOVES_PER_SITE = 3
+_GAIN = 1e-9  # smaller falls of a mean z are rounding
+
+
+@dataclass(frozen=True)
+class Merges:
+    """All L - 1 merges, from single sites to one cluster.
+
+    Attributes
+    ----------
+    ids : array of int64, shape (L - 1, 2)
+        Clusters merged, numbered as scipy does: 0 to L - 1 are the sites, L + s is the result of
+        merge s. The cluster with the first member comes first.
+    heights : array, shape (L - 1,)
+        Mean z over comparable pairs; +inf where no pair is comparable. Not always ascending.
+    thresholds : array, shape (L - 1,)
+        Largest mean z at which the rule would have merged these two.
+    sizes : array of int64, shape (L - 1,)
+        Sites in the new cluster.
+    stop : int
+        Number of merges that the rule makes; the others only complete the tree.
+    """
+
+    ids: IntArray
+    heights: FloatArray
+    thresholds: FloatArray
+    sizes: IntArray
+    stop: int
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """Clusters of sites by the default rule.
+
+    Attributes
+    ----------
+    labels : array of int64, shape (L,)
+        0 is the largest cluster; clusters of one size in the order of their first member.
+    merges : Merges
+        How they came about.
+    relocated : array of bool, shape (L,)
+        Sites that left the cluster in which the merges had put them.
+    """
+
+    labels: IntArray
+    merges: Merges
+    relocated: BoolArray
+
+    @property
+    def n_clusters(self) -> int:
+        """K."""
+        return int(self.labels.max()) + 1
+
+
+@dataclass(frozen=True)
+class Spectral:
+    """Clusters of sites by the spectral rule of the source.
+
+    Attributes
+    ----------
+    labels : array of int64, shape (L,)
+        Numbered as in `Clustering`.
+    eigenvalues : array, shape (L,)
+        Of the normalised similarity matrix, in descending order; the first is 1.
+    similarity : array, shape (L, L)
+        Between 0 and 1; diagonal 1, 0 where the dissimilarity is not known.
+    """
+
+    labels: IntArray
+    eigenvalues: FloatArray
+    similarity: FloatArray
+
+    @property
+    def n_clusters(self) -> int:
+        """K."""
+        return int(self.labels.max()) + 1
+
+
+def merge_threshold(size: ArrayLike) -> FloatArray:
+    """Largest mean z at which two clusters merge, by the size of the smaller one."""
+    return np.asarray(0.5 + (LONE_THRESHOLD - 0.5) / np.sqrt(np.asarray(size, dtype=np.float64)))
+
+
+def linkage(z: FloatArray) -> Merges:
+    """Average linkage over comparable pairs, with a threshold that depends on the sizes.
+
+    Among pairs of clusters with mean z at most their threshold the smallest mean is merged; ties
+    go to the pair with the first member in site order. When no pair is left (``stop``), merging
+    goes on by the smallest mean until one cluster remains, clusters without a comparable pair
+    between them last.
+
+    Parameters
+    ----------
+    z : array, shape (L, L)
+        Symmetric; NaN where not comparable; the diagonal is not read.
+
+    Returns
+    -------
+    Merges
+
+    Raises
+    ------
+    DataError
+        If ``z`` is not square and symmetric, or holds an infinite value.
+    """
+    total, pairs = _sums_and_counts(z)
+    n_sites = len(total)
+    n_merges = max(n_sites - 1, 0)
+    ids = np.zeros((n_merges, 2), dtype=np.int64)
+    heights, thresholds = np.zeros(n_merges), np.zeros(n_merges)
+    merged = np.zeros(n_merges, dtype=np.int64)
+    tree = _Tree(total, pairs)
+    stop = n_merges
+    for step in range(n_merges):
+        a, b = tree.closest()
+        if tree.by_rule and a < 0:
+            stop = step
+            tree.leave_rule()
+            a, b = tree.closest()
+        if a < 0:
+            a, b = (int(slot) for slot in np.flatnonzero(tree.alive)[:2])
+        ids[step] = tree.number[a], tree.number[b]
+        heights[step] = tree.mean(a, b)
+        thresholds[step] = merge_threshold(min(tree.size[a], tree.size[b]))
+        tree.merge(a, b, n_sites + step)
+        merged[step] = tree.size[a]
+    return Merges(ids, heights, thresholds, merged, stop)
+
+
+def cut(merges: Merges, n_merges: int) -> IntArray:
+    """Labels after the first merges.
+
+    Parameters
+    ----------
+    merges : Merges
+        From `linkage`.
+    n_merges : int
+        From 0 (every site alone) to L - 1.
+
+    Returns
+    -------
+    array of int64, shape (L,)
+        Numbered as in `Clustering`.
+    """
+    n_sites = len(merges.ids) + 1
+    members = [[site] for site in range(n_sites)]
+    labels = np.arange(n_sites)
+    for a, b in merges.ids[:n_merges]:
+        members.append(members[a] + members[b])
+        labels[members[-1]] = n_sites + len(members)
+    return _numbered(labels)
+
+
+def cluster(
+    z: FloatArray, n_clusters: int | None = None, max_clusters: int | None = None
+) -> Clustering:
+    """Merge, cut and relocate.
+
+    Parameters
+    ----------
+    z : array, shape (L, L)
+        As in `linkage`.
+    n_clusters : int, optional
+        K, where it is given; otherwise merging stops by the rule.
+    max_clusters : int, optional
+        Upper bound for the K of the rule.
+
+    Returns
+    -------
+    Clustering
+
+    Raises
+    ------
+    DataError
+        As `linkage`.
+    ParameterError
+        If ``n_clusters`` is not between 1 and L, or ``max_clusters`` is below 1.
+    """
+    n_sites = len(z)
+    if n_sites == 0:
+        raise DataError("there is no site to cluster")
+    if max_clusters is not None and max_clusters < 1:
+        raise ParameterError.of("max_clusters", "at least 1", max_clusters)
+    merges = linkage(z)
+    wanted = n_sites - merges.stop
+    if n_clusters is not None:
+        wanted = _check_n_clusters(n_clusters, n_sites)
+    elif max_clusters is not None:
+        wanted = min(wanted, max_clusters)
+    before = cut(merges, n_sites - wanted)
+    after, moved = _relocate(z, before)
+    return Clustering(_numbered(after), merges, moved)
+
+
+def relocate(z: FloatArray, labels: ArrayLike) -> IntArray:
+    """Move sites to the cluster of smallest mean z, one at a time, the largest gain first.
+
+    Only members of a cluster of two or more move, so K stays. A site without a comparable pair in
+    its own cluster goes to any cluster where it has one.
+
+    Parameters
+    ----------
+    z : array, shape (L, L)
+        As in `linkage`.
+    labels : array of int, shape (L,)
+        Clusters 0 to K - 1.
+
+    Returns
+    -------
+    array of int64, shape (L,)
+        Numbered as in `Clustering`.
+
+    Raises
+    ------
+    DataError
+        As `linkage`, or if there is not one label per site.
+    """
+    return _numbered(_relocate(z, np.asarray(labels, dtype=np.int64))[0])
+
+
+def join(z_new: FloatArray, labels: ArrayLike, threshold: float = LONE_THRESHOLD) -> IntArray:
+    """Clusters of newcomers: that of smallest mean z, if it is small enough.
+
+    Parameters
+    ----------
+    z_new : array, shape (m, L)
+        Tests of each newcomer against the L sites that have a cluster; NaN where not comparable.
+    labels : array of int, shape (L,)
+        Clusters 0 to K - 1.
+    threshold : float
+        Largest mean z at which a newcomer joins.
+
+    Returns
+    -------
+    array of int64, shape (m,)
+        -1 for a newcomer that joins none.
+    """
+    mean = _mean_by_cluster(np.atleast_2d(z_new), np.asarray(labels, dtype=np.int64))
+    best = mean.argmin(axis=1)
+    return np.where(mean[np.arange(len(mean)), best] <= threshold, best, -1)
+
+
+def similarity(v: FloatArray, scale: Scale = "self-tuning") -> FloatArray:
+    """``exp(-v_ij / scale)``, or with the self-tuning scale sqrt(v_i(k) v_j(k)).
+
+    Parameters
+    ----------
+    v : array, shape (L, L)
+        Dissimilarities, symmetric and nonnegative; NaN where not known.
+    scale : "self-tuning" or float
+        v_i(k) is the dissimilarity of site i to its k-th neighbour, k = L // 3 within 2 and 7.
+
+    Returns
+    -------
+    array, shape (L, L)
+        Diagonal 1; 0 where v is not known.
+
+    Raises
+    ------
+    DataError
+        If ``v`` is not square, symmetric and nonnegative.
+    ParameterError
+        If the scale is neither "self-tuning" nor a positive number.
+    """
+    v = np.array(v, dtype=np.float64)
+    if v.ndim != 2 or v.shape[0] != v.shape[1] or (v < 0.0).any():
+        raise DataError("dissimilarities need a square matrix without negative values")
+    if not np.allclose(v, v.T, rtol=1e-8, atol=0.0, equal_nan=True):
+        raise DataError("dissimilarities need a symmetric matrix")
+    v[np.isnan(v)] = np.inf
+    np.fill_diagonal(v, 0.0)
+    n_sites = len(v)
+    if scale == "self-tuning":
+        neighbour = min(int(np.clip(n_sites // 3, 2, 7)), n_sites - 1)
+        known = np.isfinite(v).sum(axis=1) - 1  # position 0 of a sorted row is the site itself
+        own = np.sort(v, axis=1)[np.arange(n_sites), np.minimum(neighbour, known)]
+        widths = np.sqrt(own)[:, None] * np.sqrt(own)[None, :]
+    elif isinstance(scale, int | float) and 0.0 < scale < np.inf:
+        widths = np.full_like(v, scale)
+    else:
+        raise ParameterError.of("scale", '"self-tuning" or a positive number', scale)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.asarray(np.exp(-np.where(v == 0.0, 0.0, v / widths)))
+
+
+def spectral(
+    v: FloatArray,
+    *,
+    rng: np.random.Generator,
+    scale: Scale = "self-tuning",
+    n_clusters: int | None = None,
+    max_clusters: int = 10,
+) -> Spectral:
+    """Spectral clustering of the sites, as in the source.
+
+    Parameters
+    ----------
+    v : array, shape (L, L)
+        Dissimilarities, as in `similarity`.
+    rng : numpy.random.Generator
+        Source of the 20 starts of K-means.
+    scale : "self-tuning" or float
+        As in `similarity`.
+    n_clusters : int, optional
+        K; by default where the eigenvalues have their largest gap, from 1 to
+        min(``max_clusters``, L - 1). Two sites are therefore always one cluster.
+    max_clusters : int
+        Upper bound for the K of the gap.
+
+    Returns
+    -------
+    Spectral
+
+    Raises
+    ------
+    DataError, ParameterError
+        As `similarity` and `cluster`.
+    """
+    if len(v) == 0:
+        raise DataError("there is no site to cluster")
+    if max_clusters < 1:
+        raise ParameterError.of("max_clusters", "at least 1", max_clusters)
+    s = similarity(v, scale)
+    n_sites = len(s)
+    root = np.sqrt(s.sum(axis=1))
+    values, vectors = np.linalg.eigh(s / root[:, None] / root[None, :])
+    values, vectors = values[::-1].copy(), vectors[:, ::-1]
+    if n_clusters is None:
+        bound = max(min(max_clusters, n_sites - 1), 1)
+        n_clusters = (
+            1 if n_sites == 1 else int(np.argmax(values[:bound] - values[1 : bound + 1])) + 1
+        )
+    _check_n_clusters(n_clusters, n_sites)
+    if n_clusters in (1, n_sites):
+        labels = np.arange(n_sites) if n_clusters > 1 else np.zeros(n_sites, dtype=np.int64)
+        return Spectral(labels, values, s)
+    top = vectors[:, :n_clusters]
+    lengths = np.linalg.norm(top, axis=1, keepdims=True)
+    points = top / np.where(lengths > 0.0, lengths, 1.0)
+    found = weighted_kmeans(points, np.ones(n_sites), n_clusters, rng=rng, n_init=_N_INIT)
+    return Spectral(_numbered(found.labels), values, s)
+
+
+def join_similar(similarity_new: FloatArray, labels: ArrayLike) -> IntArray:
+    """Clusters of newcomers by the largest mean similarity (a sum would favour large clusters).
+
+    Parameters
+    ----------
+    similarity_new : array, shape (m, L)
+        Similarity of each newcomer to the L sites that have a cluster.
+    labels : array of int, shape (L,)
+        Clusters 0 to K - 1.
+
+    Returns
+    -------
+    array of int64, shape (m,)
+    """
+    mean = _mean_by_cluster(-np.atleast_2d(similarity_new), np.asarray(labels, dtype=np.int64))
+    return np.asarray(mean.argmin(axis=1))
+
+
+class _Tree:
+    """Sums of z and numbers of comparable pairs between clusters, with the best partner of each.
+
+    A cluster lives in the slot of its first member. Sums are updated, not computed anew, and only
+    clusters whose best partner was merged look for another: a merge costs about O(L).
+    """
+
+    def __init__(self, total: FloatArray, pairs: FloatArray) -> None:
+        n = len(total)
+        self.total, self.pairs = total, pairs
+        self.alive = np.ones(n, dtype=bool)
+        self.size = np.ones(n, dtype=np.int64)
+        self.number = np.arange(n)
+        self.by_rule = True
+        self._partner = np.zeros(n, dtype=np.int64)
+        self._best = np.full(n, np.inf)
+        for slot in range(n):
+            self._search(slot)
+
+    def mean(self, a: int, b: int) -> float:
+        count = self.pairs[a, b]
+        return float(self.total[a, b] / count) if count > 0 else np.inf
+
+    def closest(self) -> tuple[int, int]:
+        """Slots (a < b) of the next merge; (-1, -1) if no pair may merge."""
+        a = int(self._best.argmin())
+        if not np.isfinite(self._best[a]):
+            return -1, -1
+        return a, int(self._partner[a])
+
+    def leave_rule(self) -> None:
+        """Go on without thresholds."""
+        self.by_rule = False
+        for slot in np.flatnonzero(self.alive):
+            self._search(int(slot))
+
+    def merge(self, a: int, b: int, number: int) -> None:
+        for matrix in (self.total, self.pairs):
+            matrix[a] += matrix[b]
+            matrix[:, a] = matrix[a]
+        self.alive[b] = False
+        self.size[a] += self.size[b]
+        self.number[a] = number
+        self._best[b] = np.inf
+        self._search(a)
+        # merging changes what a is to the clusters before it
+        before = np.flatnonzero(self.alive[:a])
+        value = self._allowed(a, before)
+        stale = (self._partner[before] == a) | (self._partner[before] == b)
+        better = ~stale & (
+            (value < self._best[before])
+            | ((value == self._best[before]) & (a < self._partner[before]) & np.isfinite(value))
+        )
+        self._best[before[better]] = value[better]
+        self._partner[before[better]] = a
+        between = np.flatnonzero(self.alive[a + 1 : b]) + a + 1
+        lost = between[self._partner[between] == b]
+        for slot in (*before[stale], *lost):
+            self._search(int(slot))
+
+    def _search(self, slot: int) -> None:
+        others = np.flatnonzero(self.alive[slot + 1 :]) + slot + 1
+        self._best[slot] = np.inf
+        if others.size:
+            value = self._allowed(slot, others)
+            first = int(value.argmin())
+            self._best[slot], self._partner[slot] = value[first], others[first]
+
+    def _allowed(self, slot: int, others: IntArray) -> FloatArray:
+        count = self.pairs[slot, others]
+        value = np.where(count > 0, self.total[slot, others] / np.maximum(count, 1.0), np.inf)
+        if not self.by_rule:
+            return value
+        limit = merge_threshold(np.minimum(self.size[slot], self.size[others]))
+        return np.where(value <= limit, value, np.inf)
+
+
+def _sums_and_counts(z: FloatArray) -> tuple[FloatArray, FloatArray]:
+    z = np.array(z, dtype=np.float64)
+    if z.ndim != 2 or z.shape[0] != z.shape[1]:
+        raise DataError("z needs a square matrix with one row per site")
+    np.fill_diagonal(z, np.nan)
+    if np.isinf(z).any():
+        raise DataError("z needs finite values, or NaN where two sites are not comparable")
+    if not np.allclose(z, z.T, rtol=1e-8, atol=1e-12, equal_nan=True):
+        raise DataError("z needs a symmetric matrix")
+    known = ~np.isnan(z)
+    return np.where(known, z, 0.0), known.astype(np.float64)
+
+
+def _mean_by_cluster(z: FloatArray, labels: IntArray) -> FloatArray:
+    """Mean over the comparable members of each cluster, (m, K); +inf where there is none."""
+    if labels.shape != z.shape[1:] or labels.size == 0 or labels.min() < 0:
+        raise DataError("every site needs a cluster, numbered from 0")
+    member = (labels[:, None] == np.arange(labels.max() + 1)).astype(np.float64)
+    known = ~np.isnan(z)
+    count = known.astype(np.float64) @ member
+    total = np.where(known, z, 0.0) @ member
+    return np.where(count > 0, total / np.maximum(count, 1.0), np.inf)
+
+
+def _relocate(z: FloatArray, labels: IntArray) -> tuple[IntArray, BoolArray]:
+    total, pairs = _sums_and_counts(z)
+    n_sites = len(total)
+    if labels.shape != (n_sites,) or labels.size == 0 or labels.min() < 0:
+        raise DataError("every site needs a cluster, numbered from 0")
+    now = labels.copy()
+    sites = np.arange(n_sites)
+    member = (now[:, None] == np.arange(now.max() + 1)).astype(np.float64)
+    sums, counts = total @ member, pairs @ member
+    for _ in range(_MOVES_PER_SITE * n_sites):  # means need not fall with every move
+        mean = np.where(counts > 0, sums / np.maximum(counts, 1.0), np.inf)
+        target = mean.argmin(axis=1)
+        own, other = mean[sites, now], mean[sites, target]
+        known = np.isfinite(other)
+        gain = np.zeros(n_sites)
+        gain[known] = own[known] - other[known]
+        gain[np.bincount(now, minlength=mean.shape[1])[now] == 1] = 0.0
+        site = int(gain.argmax())
+        if not gain[site] > _GAIN * max(1.0, abs(other[site])):
+            break
+        left, entered = now[site], target[site]
+        for matrix, values in ((sums, total), (counts, pairs)):
+            matrix[:, left] -= values[:, site]
+            matrix[:, entered] += values[:, site]
+        now[site] = entered
+    return now, now != labels
+
+
+def _numbered(labels: IntArray) -> IntArray:
+    """Number clusters by size, largest first, then by first member."""
+    _, first, inverse, counts = np.unique(
+        labels, return_index=True, return_inverse=True, return_counts=True
+    )
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.lexsort((first, -counts))] = np.arange(len(first))
+    return rank[inverse]
+
+
+def _check_n_clusters(n_clusters: int, n_sites: int) -> int:
+    if not 1 <= n_clusters <= n_sites:
+        raise ParameterError.of("n_clusters", f"between 1 and {n_sites}", n_clusters)
+    return n_clusters

@@ -1,0 +1,520 @@
+"""Whom should I collaborate with? Groups of sites with one relationship of x and y.
+
+==================================  ====================================================
+coordinator                         site
+==================================  ====================================================
+(phase site_moments: n, means, products of every site, to weigh rows where x differs)
+select: SelectRequest           ->  compares candidates on halves, fits the best on all
+  candidates, reference points      rows, cross-fits it; in every view of the rows
+                                <-  Selected: n, losses, variance       AGGREGATE
+                                    model (all), or predictions         MODEL
+exchange: Models                ->  tries all models, each once in a view
+  models, n, means of all (all)
+                                <-  Losses: excess D, its variance Q, effective rows,
+                                    raw losses, shifts                  AGGREGATE
+score: Cuts                     ->  only with n_clusters = "cv"
+  groups by their number
+                                <-  CutLosses: held-out losses          AGGREGATE
+pool-moments, pool-rows         ->  only with prediction = "pooled"
+                                <-  cross-products                      AGGREGATE
+                                    or rows                             PER_RECORD
+use: Groups                     ->  keeps its group's predictor
+  groups, models of the group
+                                <-  Gains: held-out losses              AGGREGATE
+==================================  ====================================================
+
+Views: all rows; all rows but one fold (the gain is measured on that fold); resamples of 80 %.
+
+Phases: site_moments (and opening, agree_levels, standardise before all methods).
+
+Source: Ye, Ghanadan and Ding, *Meta Clustering for Collaborative Learning* (Journal of
+Computational and Graphical Statistics, 2022): select, exchange, cluster. Departures:
+
+* The default rule compares *cross-fitted* losses without absolute values, so that two sites with
+  one function differ by 0 on average whatever their methods, noise and sizes; each pair becomes a
+  test with an equivalence margin, and the number of groups follows from average linkage with a
+  threshold (``collaborators.kernels.site_comparison``, ``collaborators.kernels.meta_clustering``).
+  ``rule="spectral"`` is the source's, with a scale that does not depend on the units of y.
+* The source's criterion (3) for K is not used: at K = 1 its first term is 0, so K = 1 always wins.
+* Rows are weighted where the predictors of two sites are distributed differently.
+* Linear and tree models travel as arrays, others through skops under a list of trusted types;
+  models that carry training rows do not travel. ``exchange="reference"`` sends predictions on
+  points drawn from the pooled moments instead, for the spectral rule only, since they have no
+  standard errors.
+* Classification by the Brier or log loss; gain, power, stability and "no signal" are ours.
+* At sites that protect records, halves, folds, resamples and the draws of forests follow from the
+  rows, which nobody else has; folds and resamples are the same for all runs (``phases/holdout``).
+
+Absence: a site that does not answer at first, or whose model cannot be used, is left out and named,
+down to the quorum; one that is missing later is not placed, or has no predictor and no gain.
+
+Leakage: all sites know each site's models in every view, its number of rows and the means of its
+columns; the coordinator knows also their spreads and cross-products, which candidates it chose, and
+losses on its rows, rounded to about the influence of one record, with standard errors: of its
+candidates, of a constant, of all models and of groups of them; and mean residuals. With `exchange =
+"reference"` models do not travel, and it knows their predictions on drawn points instead. With
+`prediction = "pooled"` it knows cross-products of columns and response too, or the rows themselves
+where a policy allows values for each record. But for these an honest exchange tells no value and no
+prediction of any row. A coordinator that makes up models, means or weights asks statistical
+questions of its own choice: a site bounds their number (20 for each row in a run, ``trial``) and
+rounds the answers, but nothing proves to it that a model is a partner's. Against such a coordinator
+only the limits on runs and studies help (docs/proofs/foreign-models.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.collaborators.kernels.meta_clustering import cluster
+from consilience.collaborators.protocol import joining, pooling
+from consilience.collaborators.protocol import site as at_site
+from consilience.collaborators.protocol.decide import (
+    Decision,
+    Seen,
+    decide,
+    pooled_covariance,
+    spectral_decision,
+)
+from consilience.collaborators.protocol.faults import (
+    by_reason,
+    has_none,
+    has_nothing,
+    serves_itself,
+    spoken,
+)
+from consilience.collaborators.protocol.messages import (
+    GAINS,
+    Cuts,
+    Groups,
+    Losses,
+    Models,
+    Selected,
+    SelectRequest,
+    Settings,
+)
+from consilience.collaborators.protocol.outcome import (
+    build_result,
+    given_number,
+    group_by_reference,
+)
+from consilience.collaborators.protocol.parameters import check_parameters
+from consilience.collaborators.protocol.partners import (
+    Partners,
+    by_held_out_loss,
+    intercepts,
+    members_of,
+    placeable,
+    reference_points,
+    seen_by,
+)
+from consilience.collaborators.protocol.result import MetaClusteringResult
+from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.learners.candidates import as_text, build
+from consilience.learners.collaborative_predictor import CollaborativePredictor
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.protocol.phases import site_moments
+from consilience.protocol.phases.site_moments import SiteMoments
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MetaClustering(Method):
+    """Group sites by the relationship between predictors and response.
+
+    Parameters
+    ----------
+    candidates : sequence of str, mapping or estimator
+        Methods that every site chooses from: names (``"linear"``, ``"ridge"``, ``"lasso"``,
+        ``"elastic-net"``, ``"decision-tree"``, ``"random-forest"``, ``"extra-trees"``,
+        ``"gradient-boosting"``, ``"hist-gradient-boosting"``, ``"bagging"``, ``"ada-boost"``,
+        ``"mlp"``, and with ``exchange="reference"`` also ``"knn"``, ``"svr"``,
+        ``"gaussian-process"``, ``"kernel-ridge"``), names with settings such as
+        ``"random-forest(max_depth=3)"``, or scikit-learn estimators.
+    rule : {"pairwise", "spectral"}
+        Tests of pairs with an equivalence margin and average linkage, or the source's spectral
+        clustering.
+    n_clusters : "auto", "cv" or int
+        By the rule; by the loss of the groups' averaged models on rows that took no part; or given.
+    max_clusters : int, optional
+        Most groups that "auto" and "cv" may find.
+    margin : float
+        Equivalence margin tau: differences in predictive value below this share of the response
+        variance are tolerated.
+    scale : "self-tuning" or float
+        Of the spectral rule; a number is in units of the loss.
+    exchange : {"models", "reference"}
+        What travels: models, or predictions on points drawn from the pooled moments.
+    loss : {"auto", "squared", "brier", "log"}
+        "auto" is squared error, and Brier's where the target has declared levels.
+    standardize : bool
+        Put columns and response of every site on its own scale first. Removes differences in level
+        and scale, which can be what sets sites apart.
+    prediction : {"unpooled", "pooled"}
+        Average of the group's models, or one refit for the group: from cross-products for
+        ``"linear"``, else from rows, which only policies for signed partners send.
+    gain_folds : int
+        Folds for the gain of collaborating, 0 for none; 2 at least with ``n_clusters="cv"``.
+        Protected sites have three, each a third of their rows, and show two or all of them.
+    stability_runs : int
+        Resamples of 80 % of the rows of every site.
+
+    Examples
+    --------
+    >>> run = MetaClustering(candidates=("linear",)).run(federation, seed=0)  # doctest: +SKIP
+    >>> run.result.groups  # doctest: +SKIP
+    """
+
+    candidates: tuple[Any, ...] = ("linear", "random-forest")
+    rule: str = "pairwise"
+    n_clusters: int | str = "auto"
+    max_clusters: int | None = None
+    margin: float = 0.03
+    scale: float | str = "self-tuning"
+    exchange: str = "models"
+    loss: str = "auto"
+    standardize: bool = False
+    prediction: str = "unpooled"
+    gain_folds: int = 3
+    stability_runs: int = 10
+
+    name: ClassVar[str] = "meta-clustering"
+    version: ClassVar[int] = 4
+    title: ClassVar[str] = "Whom should I collaborate with?"
+    steps: ClassVar = (
+        *site_moments.STEPS,
+        at_site.select_step,
+        at_site.exchange,
+        at_site.score,
+        at_site.pool_moments,
+        at_site.pool_rows,
+        at_site.use,
+    )
+    absence: ClassVar[str] = (
+        "A site that misses the moments or the selection is left out, down to the quorum; one that "
+        "misses the exchange is not placed; one that misses the end has no predictor and no gain."
+    )
+    tolerates: ClassVar = {
+        "site-moments.within": "quorum",
+        "select": "quorum",
+        "exchange": "quorum",
+        "score": "any",
+        "pool-moments": "any",
+        "pool-rows": "any",
+        "use": "any",
+    }
+    leakage: ClassVar[str] = (
+        "All sites know each site's models, number of rows and column means. The coordinator also "
+        "knows the spreads and cross-products of its columns, which candidates it chose, and "
+        "rounded losses on its rows, with standard errors: of its candidates, of a constant, of "
+        "all models and of groups of them; and mean residuals. Where models do not travel, it "
+        'knows their predictions on drawn points instead. With prediction = "pooled" it knows '
+        "cross-products with the response too, or the rows themselves where a policy allows "
+        "values for each record. A coordinator that makes up models can ask a bounded number of "
+        "questions about the rows."
+    )
+    Result: ClassVar = MetaClusteringResult
+    predictor: ClassVar = CollaborativePredictor
+    roles: ClassVar[tuple[str, ...]] = ("target",)
+    foreign_models: ClassVar = True
+
+    def __post_init__(self) -> None:
+        given: Any = self.candidates
+        single = isinstance(given, str) or not hasattr(given, "__iter__") or hasattr(given, "fit")
+        texts = tuple(
+            as_text(c) for c in ((given,) if single or isinstance(given, dict) else given)
+        )
+        object.__setattr__(self, "candidates", texts)
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        check_parameters(self)
+
+    # ------------------------------------------------------------------ the exchange
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Select, exchange, cluster, use; or place newcomers in a run that follows another."""
+        s = self._settings(ctx)
+        if isinstance(ctx.follows, MetaClusteringResult):
+            return (yield from joining.follow(self, ctx, s, ctx.follows))
+        moments = yield from site_moments.site_moments(ctx)
+        reference = reference_points(ctx.rng, moments) if self.exchange == "reference" else None
+        partners, left_out, refused = yield from self.select(ctx, s, moments, reference)
+        if self.exchange == "reference":
+            return group_by_reference(self, ctx, s, partners, left_out, refused)
+        replies = yield from self.try_models(ctx, s, partners, left_out)
+        main_seen = seen_by(replies, partners.sites, 0)
+        kept = placeable(partners.sites, replies, main_seen, left_out, self.rule)
+        seen = [seen_by(replies, partners.sites, v).only(kept) for v in range(s.n_views)]
+        partners = partners.only(kept)
+        groupings = [
+            self._decide(ctx, view, partners, given_number(self, ctx, partners)) for view in seen
+        ]
+        cv_losses = np.empty(0)
+        if self.n_clusters == "cv":
+            folds = groupings[1 : 1 + s.gain_folds]
+            chosen, cv_losses = yield from self._score(ctx, partners, folds)
+            groupings = [self._decide(ctx, view, partners, chosen) for view in seen]
+        labels = groupings[0].labels
+        shifts, spread = intercepts(replies, partners.sites, s.gain_folds)
+        all_placed = len(partners.sites) == partners.n_owners
+        if not all_placed:
+            # Intercepts are residuals under all models, and some of these are left out by now.
+            shifts, spread = np.zeros_like(shifts), float("nan")
+        members = members_of(partners, labels)
+        if self.prediction == "pooled":
+            members = yield from pooling.refit(ctx, s, partners, labels, members)
+        held = [g.labels for g in groupings[1 : 1 + s.gain_folds]]
+        gain = yield from self._use(ctx, s, partners, labels, held, shifts, members)
+        if not all_placed:
+            gain = {k: v * np.nan if "shifted" in k else v for k, v in gain.items()}
+        return build_result(
+            self,
+            ctx,
+            s,
+            partners,
+            groupings[0],
+            seen[0],
+            left_out=left_out,
+            refused=refused,
+            cv_losses=cv_losses,
+            together=[g.labels for g in groupings[1 + s.gain_folds :]],
+            gain=gain,
+            shift_spread=spread,
+        )
+
+    def select(
+        self,
+        ctx: CoordinatorContext,
+        s: Settings,
+        moments: SiteMoments,
+        reference: FloatArray | None,
+    ) -> Generator[Ask, Replies, tuple[Partners, dict[str, str], dict[str, str]]]:
+        """Ask for models; returns the sites in play, those left out, and refused candidates."""
+        p = len(ctx.feature_names)
+        points = np.empty((0, p)) if reference is None else reference
+        request = SelectRequest(
+            settings=s.to_json(), reference=relayed(points, Disclosure.AGGREGATE)
+        )
+        rows = {site: {"n": n} for site, n in moments.n.items()}
+        asked = yield Ask("select", request, to=tuple(moments.n), known=rows)
+        replies = ctx.require(asked)
+        left_out = {site: f"it did not answer ({r.reason})" for site, r in asked.missing.items()}
+        left_out |= {
+            site: "it did not answer at the beginning"
+            for site in ctx.sites
+            if site not in moments.n
+        }
+        refused: dict[str, str] = {}
+        usable: dict[str, Selected] = {}
+        for site, reply in replies.items():
+            said = "; ".join(f"{name}: {reason}" for name, reason in spoken(reply.refused))
+            if said:
+                refused[site] = said
+            why = has_none(reply)
+            if why is None:
+                usable[site] = reply
+            else:
+                because = f" ({said})" if reply.status == "no-candidate" and said else ""
+                left_out[site] = why + because
+        if not usable:
+            raise QuorumError(
+                f"{len(usable)} sites have a model that can be used, and the study needs "
+                f"{max(1, ctx.quorum)}. " + by_reason(left_out)
+            )
+        if refused:
+            ctx.note(f"Candidates that were left out, by site: {by_reason(refused)}.")
+        return self.partners(usable, moments), left_out, refused
+
+    def partners(self, usable: dict[str, Selected], moments: SiteMoments) -> Partners:
+        """Put together what is known of the sites in play."""
+        sites = tuple(sorted(usable))
+        means, pooled = pooled_covariance(moments, sites)
+        if self.standardize:
+            # Every site has its own scale: means are 0 and rows are not weighted.
+            means = np.zeros_like(means)
+        return Partners(
+            sites=sites,
+            replies=usable,
+            sizes=np.array([int(usable[x].n.value) for x in sites], dtype=np.int64),
+            variance=np.array([float(usable[x].variance.value[0]) for x in sites]),
+            own=np.array([float(usable[x].own.value[0]) for x in sites]),
+            means=means,
+            pooled=pooled,
+            models=tuple(tuple(usable[x].models.value) for x in sites),
+            position=np.arange(len(sites)),
+            n_owners=len(sites),
+        )
+
+    def try_models(
+        self,
+        ctx: CoordinatorContext,
+        s: Settings,
+        partners: Partners,
+        left_out: dict[str, str],
+        *,
+        to: tuple[str, ...] | None = None,
+    ) -> Generator[Ask, Replies, dict[str, Losses]]:
+        """Send all models to all sites in play; drop models that fail at most of them."""
+        request = Models(
+            settings=s.to_json(),
+            owners=partners.sites,
+            models=relayed(
+                tuple(tuple(own[v] for own in partners.models) for v in range(s.n_views)),
+                Disclosure.MODEL,
+            ),
+            sizes=relayed(partners.sizes, Disclosure.AGGREGATE),
+            means=relayed(partners.means, Disclosure.AGGREGATE),
+            inverse=relayed(partners.pooled.inverse, Disclosure.AGGREGATE),
+            trace=relayed(float(partners.pooled.trace), Disclosure.AGGREGATE),
+        )
+        asked = yield Ask("exchange", request, to=partners.sites if to is None else to)
+        # Sites that said that they have nothing to compare do not count against the quorum.
+        needed = max(1, ctx.quorum - sum(has_nothing(why) for why in left_out.values()))
+        replies = ctx.require(asked, at_least=needed)
+        for site, missing in asked.missing.items():
+            left_out[site] = f"it did not answer ({missing.reason})"
+        complaints: dict[str, list[str]] = {}
+        for site, reply in list(replies.items()):
+            place = partners.sites.index(site)
+            if not serves_itself(reply, place, float(partners.variance[place])):
+                left_out[site] = "its model is far off on the rows that it was fitted on"
+                del replies[site]
+                continue
+            for owner, reason in dict(spoken(reply.failed)).items():
+                complaints.setdefault(owner, []).append(reason)
+        for owner, reasons in complaints.items():
+            # One site's word is not enough to shut another out; its pair is not compared, though.
+            if owner in partners.sites and len(reasons) >= max(2, len(replies) / 2):
+                left_out[owner] = f"its model could not be used: {reasons[0]}"
+                replies.pop(owner, None)
+        if len(replies) < needed:
+            raise QuorumError(
+                f"{len(replies)} sites are left and the study needs {needed}. "
+                + by_reason(left_out)
+            )
+        return dict(replies)
+
+    def _score(
+        self, ctx: CoordinatorContext, partners: Partners, folds: Sequence[Decision]
+    ) -> Generator[Ask, Replies, tuple[int, FloatArray]]:
+        """Number of groups by held-out loss, and that loss for 1, 2, ... groups."""
+        most = min(len(partners.sites), self.max_clusters or 10, at_site.MAX_CUTS)
+        cuts = np.zeros((len(folds), most, len(partners.sites)), dtype=np.int64)
+        for w, fold in enumerate(folds):
+            for k in range(1, most + 1):
+                if self.rule == "spectral":
+                    v, tests = fold.dissimilarity, fold.tests
+                    found = spectral_decision(v, tests, self.scale, k, None, ctx.rng).labels
+                else:
+                    found = cluster(fold.tests.z, n_clusters=k).labels
+                cuts[w, k - 1] = found
+        message = Cuts(labels=relayed(partners.spread(cuts), Disclosure.AGGREGATE))
+        replies = ctx.require((yield Ask("score", message, to=partners.sites)), at_least=1)
+        found_losses = by_held_out_loss(replies, partners, most)
+        if np.isnan(found_losses[1]).all():
+            raise QuorumError("no site could tell its held-out losses: choose n_clusters = 'auto'")
+        return found_losses
+
+    def _use(
+        self,
+        ctx: CoordinatorContext,
+        s: Settings,
+        partners: Partners,
+        labels: IntArray,
+        held: Sequence[IntArray],
+        shifts: FloatArray,
+        members: dict[str, tuple[tuple[Any, ...], IntArray]],
+    ) -> Generator[Ask, Replies, dict[str, FloatArray]]:
+        """Tell every site its group; returns the gains by site."""
+        wide = partners.spread(labels)
+        stacked = np.stack(held) if held else np.empty((0, len(labels)), dtype=np.int64)
+        held_wide = partners.spread(stacked)
+        messages = {
+            site: Groups(
+                labels=relayed(wide, Disclosure.AGGREGATE),
+                held_labels=relayed(held_wide, Disclosure.AGGREGATE),
+                shifts=relayed(shifts[:, i], Disclosure.AGGREGATE),
+                members=relayed(members[site][0], Disclosure.MODEL),
+                member_sizes=relayed(members[site][1], Disclosure.AGGREGATE),
+            )
+            for i, site in enumerate(partners.sites)
+        }
+        asked = yield Ask("use", messages, to=partners.sites)
+        said = ctx.require(asked, at_least=0)
+        if not s.gain_folds:
+            return {}
+        gain: dict[str, FloatArray] = {}
+        for g, name in enumerate(GAINS):
+            for key, part in ((name, "means"), (f"{name}_error", "errors")):
+                values = np.full(len(partners.sites), np.nan)
+                for i, site in enumerate(partners.sites):
+                    if site in said:
+                        values[i] = getattr(said[site], part).value[g]
+                gain[key] = np.sqrt(values) if part == "errors" else values
+        return gain
+
+    # ------------------------------------------------------------------ inside
+
+    def _settings(self, ctx: CoordinatorContext) -> Settings:
+        if ctx.columns.target is None:
+            raise StudyError("meta clustering compares predictions of a target: name it in [data]")
+        if not ctx.columns.features:
+            raise StudyError("meta clustering predicts from features: name them in [data]")
+        levels = tuple(ctx.columns.levels.get(ctx.columns.target, ()))
+        loss = self.loss
+        if loss == "auto":
+            loss = "brier" if levels else "squared"
+        if (loss == "squared") == bool(levels):
+            has = (
+                "declared levels: use brier or log" if levels else "no declared levels: use squared"
+            )
+            raise ParameterError(f"loss {self.loss!r} does not fit the target, which has {has}")
+        for candidate in self.candidates:
+            # Here rather than at every site, of which none could say more than that it refuses.
+            build(
+                candidate,
+                "classification" if levels else "regression",
+                min_records=1,
+                seed=0,
+            )
+        reference = self.exchange == "reference"
+        return Settings(
+            candidates=self.candidates,
+            loss=loss,
+            levels=levels,
+            standardize=self.standardize,
+            gain_folds=0 if reference else self.gain_folds,
+            stability_runs=self.stability_runs,
+            exchange=self.exchange,
+            prediction=self.prediction,
+        )
+
+    def _decide(
+        self,
+        ctx: CoordinatorContext,
+        view: Seen,
+        partners: Partners,
+        n_clusters: int | None,
+    ) -> Decision:
+        return decide(
+            view,
+            partners.sizes,
+            partners.variance,
+            partners.own,
+            rule=self.rule,
+            margin=self.margin,
+            scale=self.scale,
+            n_clusters=n_clusters,
+            max_clusters=self.max_clusters,
+            rng=ctx.rng,
+        )

@@ -1,0 +1,347 @@
+"""Newcomers: sites that join an earlier study and are placed into its groups.
+
+Members that take part again try the newcomers' models; of the others only the models are known, and
+the test is one-sided then: ``z = (D - tau Var y) / sqrt(Q (1 + n_i/(n_i+n_j)))``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.collaborators.kernels.meta_clustering import (
+    cluster,
+    join,
+    join_similar,
+    similarity,
+)
+from consilience.collaborators.kernels.site_comparison import (
+    PairwiseTests,
+    Pooled,
+    source_dissimilarity,
+)
+from consilience.collaborators.protocol.decide import Seen, detection, status_of, tests_of
+from consilience.collaborators.protocol.messages import Settings
+from consilience.collaborators.protocol.partners import NOT_COMPARABLE, Partners, seen_by
+from consilience.collaborators.protocol.result import (
+    THRESHOLD,
+    MetaClusteringResult,
+    plain,
+    travelling,
+)
+from consilience.exceptions import StudyError
+from consilience.learners.candidates import label
+from consilience.protocol.method import Ask, CoordinatorContext, Replies
+from consilience.protocol.phases import site_moments
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+if TYPE_CHECKING:
+    from consilience.collaborators.protocol import MetaClustering
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def follow(
+    method: MetaClustering, ctx: CoordinatorContext, s: Settings, earlier: MetaClusteringResult
+) -> Generator[Ask, Replies, MetaClusteringResult]:
+    """Place the sites of this run that the earlier one does not know."""
+    _check(s, earlier, ctx)
+    s = dataclasses.replace(s, gain_folds=0, stability_runs=0)
+    moments = yield from site_moments.site_moments(ctx)
+    partners, left_out, refused = yield from method.select(ctx, s, moments, None)
+    new = tuple(x for x in partners.sites if x not in earlier.sites)
+    if not new and not any(x not in earlier.sites for x in left_out):
+        raise StudyError(
+            "all sites of this run took part in the run that it follows: name a new one"
+        )
+    if not new:
+        return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
+    wide = _all_partners(earlier, partners, new)
+    replies = yield from method.try_models(ctx, s, wide, left_out, to=partners.sites)
+    new = tuple(x for x in new if x in replies)
+    seen = seen_by(replies, wide.sites, 0)
+    z, tests = _tests(seen, wide, method.margin)
+    if earlier.rule == "pairwise":
+        new = _comparable(new, wide.sites, z, left_out)
+        new = _tellable(new, wide, seen, tests, earlier, method.margin, left_out)
+    if not new:
+        return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
+    kept = [i for i, x in enumerate(wide.sites) if x in earlier.sites or x in new]
+    z = z[np.ix_(kept, kept)]
+    n_old = len(earlier.sites)
+    labels = _labels(method, earlier, z, seen.only(kept), n_old)
+    wide = wide.only(kept)
+    messages = _messages(wide, labels)
+    to = tuple(x for x in partners.sites if x in messages and x in replies)
+    ctx.require((yield Ask("use", {x: messages[x] for x in to}, to=to)), at_least=0)
+    absent = [x for x in earlier.sites if x not in replies]
+    if absent:
+        ctx.note(
+            f"{', '.join(absent)} did not take part: the models of newcomers were not tried there, "
+            "and their pairs rest on one direction only, which is provisional."
+        )
+    return _extended(
+        earlier, method, partners, wide, labels, z, seen, tests, kept, left_out, refused
+    )
+
+
+def _check(s: Settings, earlier: MetaClusteringResult, ctx: CoordinatorContext) -> None:
+    """The earlier groups must mean the same in this run."""
+    if not earlier.models:
+        raise StudyError("the run that this one follows exchanged no models: nobody can join it")
+    if ctx.feature_names != earlier.feature_names or s.levels != earlier.levels:
+        raise StudyError(
+            "the run that this one follows had other columns or levels: use the same [data]"
+        )
+    if s.loss != earlier.loss or s.standardize != earlier.standardize:
+        raise StudyError(
+            "the run that this one follows had another loss or standardisation: use the same"
+        )
+
+
+def _all_partners(
+    earlier: MetaClusteringResult, partners: Partners, new: tuple[str, ...]
+) -> Partners:
+    """Earlier sites with the models that they had, then the newcomers."""
+    rows = [partners.sites.index(x) for x in new]
+    centre = np.average(earlier.means, axis=0, weights=earlier.n_records)
+    used = np.abs(earlier.inverse).sum(axis=0) > 0
+    fresh = np.where(used & np.isfinite(partners.means[rows]), partners.means[rows], centre)
+    return dataclasses.replace(
+        partners,
+        sites=(*earlier.sites, *new),
+        sizes=np.concatenate([earlier.n_records, partners.sizes[rows]]),
+        variance=np.concatenate([earlier.target_variance, partners.variance[rows]]),
+        own=np.concatenate([earlier.own_loss, partners.own[rows]]),
+        means=np.vstack([earlier.means, fresh]),
+        pooled=Pooled(earlier.inverse, earlier.trace, 0.0),
+        position=np.arange(len(earlier.sites) + len(new)),
+        n_owners=len(earlier.sites) + len(new),
+        models=tuple(
+            [
+                *((travelling(m),) for m in earlier.models),
+                *((partners.replies[x].models.value[0],) for x in new),
+            ]
+        ),
+    )
+
+
+def _tests(seen: Seen, wide: Partners, margin: float) -> tuple[FloatArray, PairwiseTests]:
+    """All pairs: in both directions where they are known, else in one."""
+    tests = tests_of(seen, wide.sizes, wide.variance, wide.own, margin)
+    n = wide.sizes.astype(float)
+    share = n[:, None] / (n[:, None] + n[None, :])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.sqrt(seen.variance * (1 + share))
+        one = (seen.excess - margin * wide.variance[None, :]) / error
+        one = np.where((seen.effective >= 20) & np.isfinite(one), one, np.nan)
+    one_way = np.where(np.isnan(one), one.T, one)
+    z = np.where(tests.comparable, tests.z, one_way)
+    np.fill_diagonal(z, 0.0)
+    return z, tests
+
+
+def _comparable(
+    new: tuple[str, ...], sites: tuple[str, ...], z: FloatArray, left_out: dict[str, str]
+) -> tuple[str, ...]:
+    """Newcomers that can be compared with anybody; the others are left out."""
+    alone = {x for i, x in enumerate(sites) if np.isfinite(z[i]).sum() < 2}
+    left_out |= {x: NOT_COMPARABLE for x in new if x in alone}
+    return tuple(x for x in new if x not in alone)
+
+
+def _not_placed(
+    earlier: MetaClusteringResult, left_out: dict[str, str], new: tuple[str, ...]
+) -> dict[str, str]:
+    """Sites without a group: an earlier one keeps its own, whatever happened in this run."""
+    placed = {*earlier.sites, *new}
+    return {x: why for x, why in {**earlier.left_out, **left_out}.items() if x not in placed}
+
+
+def _tellable(
+    new: tuple[str, ...],
+    wide: Partners,
+    seen: Seen,
+    tests: PairwiseTests,
+    earlier: MetaClusteringResult,
+    margin: float,
+    left_out: dict[str, str],
+) -> tuple[str, ...]:
+    """Newcomers that can be placed.
+
+    In one direction alone the errors of two fits do not cancel: a model of few rows does worse
+    than one of many though both have one function. So a newcomer that no earlier site has tried
+    is said to differ from all of them only if their models lose half of what its own is good for.
+    """
+    kept = []
+    n_old = len(earlier.sites)
+    plain, _ = _tests(seen, wide, margin)
+    useful = np.maximum(wide.variance - wide.own, 0.0) / np.where(
+        wide.variance > 0, wide.variance, 1.0
+    )
+    for site in new:
+        i = wide.sites.index(site)
+        clear, _ = _tests(seen, wide, margin + 0.5 * float(useful[i]))
+        tried = tests.comparable[i, :n_old].any()
+        rows = slice(i, i + 1)
+        joins = join(plain[rows, :n_old], earlier.labels, THRESHOLD)[0] >= 0
+        differs = join(clear[rows, :n_old], earlier.labels, THRESHOLD)[0] < 0
+        if tried or joins or differs:
+            kept.append(site)
+        else:
+            left_out[site] = (
+                "it fits no group by its own rows alone, which cannot tell: let sites of the "
+                "earlier run take part and try its model"
+            )
+    return tuple(kept)
+
+
+def _labels(
+    method: MetaClustering, earlier: MetaClusteringResult, z: FloatArray, seen: Seen, n_old: int
+) -> IntArray:
+    """Groups of earlier sites as they were; of newcomers by their nearest group."""
+    if earlier.rule == "spectral":
+        raw = seen.raw
+        own = np.diagonal(raw).copy()
+        own[:n_old] = np.where(np.isnan(own[:n_old]), earlier.own_loss, own[:n_old])
+        v = source_dissimilarity(raw, own)
+        # Where an earlier site did not take part, one direction stands for both.
+        apart = np.abs(raw - own[None, :])
+        v = np.where(np.isnan(v), 2 * np.where(np.isnan(apart), apart.T, apart), v)
+        v[:n_old, :n_old] = earlier.dissimilarity
+        # The source's rule has no threshold: whoever comes joins the most similar group.
+        found = join_similar(similarity(v, method.scale)[n_old:, :n_old], earlier.labels)  # type: ignore[arg-type]
+        return np.concatenate([earlier.labels, found])
+    found = join(z[n_old:, :n_old], earlier.labels, THRESHOLD)
+    alone = np.flatnonzero(found < 0)
+    if len(alone):
+        rows = alone + n_old
+        found[alone] = earlier.n_clusters + cluster(z[np.ix_(rows, rows)]).labels
+    return np.concatenate([earlier.labels, found])
+
+
+def _messages(wide: Partners, labels: IntArray) -> dict[str, Any]:
+    from consilience.collaborators.protocol.messages import Groups
+
+    full = wide.spread(labels)
+    found = {}
+    for i, site in enumerate(wide.sites):
+        group = np.flatnonzero(labels == labels[i])
+        found[site] = Groups(
+            labels=relayed(full, Disclosure.AGGREGATE),
+            held_labels=relayed(np.empty((0, len(full)), dtype=np.int64), Disclosure.AGGREGATE),
+            shifts=relayed(np.empty(0), Disclosure.AGGREGATE),
+            members=relayed(tuple(wide.models[g][0] for g in group), Disclosure.MODEL),
+            member_sizes=relayed(wide.sizes[group], Disclosure.AGGREGATE),
+        )
+    return found
+
+
+def _extended(
+    earlier: MetaClusteringResult,
+    method: MetaClustering,
+    partners: Partners,
+    wide: Partners,
+    labels: IntArray,
+    z: FloatArray,
+    seen: Seen,
+    tests: PairwiseTests,
+    kept: list[int],
+    left_out: dict[str, str],
+    refused: dict[str, str],
+) -> MetaClusteringResult:
+    """The earlier result with the newcomers in it."""
+    n_old = len(earlier.sites)
+    new = wide.sites[n_old:]
+    seen = seen.only(kept)
+    cells = np.ix_(kept, kept)
+
+    def grown(old: FloatArray, now: FloatArray | None = None) -> FloatArray:
+        """What is known now, and what was known of the earlier pairs."""
+        full = np.full((len(kept), len(kept)), np.nan) if now is None else now.copy()
+        full[:n_old, :n_old] = old
+        return full
+
+    replies = [partners.replies[x] for x in new]
+    own = wide.own
+    error = np.sqrt([float(r.own_error.value[0]) for r in replies])
+    useful = np.sqrt([float(r.useful_error.value[0]) for r in replies])
+    names = [label(c) for c in method.candidates]
+    variance = wide.variance
+    strength, least = detection(_restricted(tests, cells), variance, own)
+    z = grown(earlier.z, z)
+    strength = grown(earlier.power, strength)
+    explained_error = np.concatenate([earlier.explained_error, useful / variance[n_old:]])
+    ways = [(variance - own, explained_error * variance)]
+    return dataclasses.replace(
+        earlier,
+        sites=wide.sites,
+        labels=labels,
+        left_out=_not_placed(earlier, left_out, new),
+        n_clusters=int(labels.max()) + 1,
+        status=_status(earlier, labels, strength, ways, wide.sizes, z),
+        n_records=wide.sizes,
+        candidates=tuple(names) if earlier.candidates != tuple(names) else earlier.candidates,
+        chosen=(*earlier.chosen, *(names[int(r.chosen.value[0])] for r in replies)),
+        candidate_losses=_losses(earlier, replies, names),
+        refused_candidates={**earlier.refused_candidates, **refused},
+        target_variance=variance,
+        own_loss=own,
+        own_loss_error=np.concatenate([earlier.own_loss_error, error]),
+        explained_error=explained_error,
+        excess=grown(earlier.excess, seen.excess),
+        excess_variance=grown(earlier.excess_variance, seen.variance),
+        effective=grown(earlier.effective, seen.effective),
+        difference=grown(earlier.difference, tests.difference[cells]),
+        standard_error=grown(earlier.standard_error, tests.standard_error[cells]),
+        z=z,
+        power=strength,
+        detectable=grown(earlier.detectable, least),
+        merges={},
+        dissimilarity=np.empty((0, 0)),
+        eigenvalues=np.empty(0),
+        cv_losses=np.empty(0),
+        together=np.full(z.shape, np.nan),
+        stability_runs=0,
+        gain={},
+        gain_folds=0,
+        means=wide.means,
+        models=(*earlier.models, *(plain(own_models[0]) for own_models in wide.models[n_old:])),
+    )
+
+
+def _status(
+    earlier: MetaClusteringResult,
+    labels: IntArray,
+    strength: FloatArray,
+    ways: list[tuple[FloatArray, FloatArray]],
+    sizes: IntArray,
+    z: FloatArray,
+) -> str:
+    """As it was, unless there are groups now, or more than one site."""
+    if labels.max() == 0 and earlier.status != "one-site":
+        return earlier.status
+    n_clusters, known = int(labels.max()) + 1, np.isfinite(z)
+    return status_of(
+        n_clusters, strength, ways, sizes, rule=earlier.rule, given=False, comparable=known
+    )
+
+
+def _losses(earlier: MetaClusteringResult, replies: list[Any], names: list[str]) -> FloatArray:
+    """Held-out losses of the candidates of this run; unknown for earlier sites with others."""
+    known = earlier.candidate_losses
+    if earlier.candidates != tuple(names):
+        known = np.full((len(earlier.sites), len(names)), np.nan)
+    return np.vstack([known, *(np.asarray(r.losses.value)[None] for r in replies)])
+
+
+def _restricted(tests: PairwiseTests, cells: Any) -> PairwiseTests:
+    """Tests of some of the sites."""
+    parts = {f.name: getattr(tests, f.name)[cells] for f in dataclasses.fields(tests)}
+    return PairwiseTests(**parts)

@@ -1,0 +1,403 @@
+"""Messages of meta clustering. Nested fields go by view of the rows, then by site."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from consilience.exceptions import DisclosureError
+from consilience.wire import estimators
+from consilience.wire.codec import LARGEST
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, message, sends
+
+MAX_RUNS = 99
+MAX_CANDIDATES = 20
+"""Each view of the rows and each candidate tells a little more of them, whoever asks and why."""
+NOTHING = ("too-few-rows", "constant-response", "rare-level", "no-candidate")
+"""Why a site has no model."""
+GAINS = (
+    "own",
+    "group",
+    "all",
+    "shifted",
+    "own_minus_group",
+    "own_minus_all",
+    "group_minus_all",
+    "all_minus_shifted",
+    "constant",
+    "constant_minus_all",
+)
+"""What is told of ways of predicting."""
+_MOST_ROWS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a site needs to know.
+
+    Attributes
+    ----------
+    candidates : tuple of str
+        Text forms (see ``learners.candidates``).
+    loss : str
+        "squared", "brier" or "log".
+    levels : tuple of str
+        Declared levels of the response; empty in regression.
+    standardize : bool
+        Columns and response on each site's own scale.
+    gain_folds, stability_runs : int
+        Views of the rows beside the main one.
+    exchange : str
+        "models" or "reference".
+    prediction : str
+        "unpooled" or "pooled".
+    """
+
+    candidates: tuple[str, ...]
+    loss: str
+    levels: tuple[str, ...]
+    standardize: bool
+    gain_folds: int
+    stability_runs: int
+    exchange: str
+    prediction: str
+
+    @property
+    def n_outputs(self) -> int:
+        """Columns of a prediction: probabilities of the levels, or one number."""
+        return max(1, len(self.levels))
+
+    @property
+    def n_views(self) -> int:
+        """Main view, folds, resamples."""
+        return 1 + self.gain_folds + self.stability_runs
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site.
+
+        Raises
+        ------
+        DisclosureError
+            More views of the rows, or more candidates, than a site answers for. The coordinator
+            checks its parameters too, but a site does not rely on that.
+        """
+        raw = json.loads(text)
+        for name in ("candidates", "levels"):
+            raw[name] = tuple(raw[name])
+        settings = cls(**raw)
+        folds, runs = settings.gain_folds, settings.stability_runs
+        fine = _whole(folds, 10) and folds != 1 and _whole(runs, MAX_RUNS)
+        fine &= 1 <= len(settings.candidates) <= MAX_CANDIDATES
+        fine &= settings.exchange in ("models", "reference")
+        if not fine:
+            sentence = "more views of the rows, or more candidates, than a site answers for"
+            raise DisclosureError(sentence, public=sentence)
+        return settings
+
+
+def _whole(value: Any, most: int) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+@message("meta-clustering/select-request", version=1)
+class SelectRequest:
+    """Choose and fit your own model."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+    reference: Released = sends(
+        Disclosure.AGGREGATE,
+        ("a", "p"),
+        audience="all",
+        doc="points drawn from the pooled moments, on which to predict; none if models travel",
+    )
+
+    def lengths(self) -> dict[str, int]:
+        """Candidates, views of the rows, columns of a prediction."""
+        s = Settings.from_json(self.settings)
+        return {"c": len(s.candidates), "v": s.n_views, "outputs": s.n_outputs}
+
+
+@message("meta-clustering/selected", version=1)
+class Selected:
+    """A site's models, or why it has none."""
+
+    status: str = sends(
+        Disclosure.PUBLIC, kind="str", choices=("ok", *NOTHING), doc="ok, or why there is no model"
+    )
+    refused: tuple[Any, ...] = sends(
+        Disclosure.PUBLIC,
+        "by candidate: name, reason",
+        doc="candidates that the site left out",
+    )
+    n: Released = sends(Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="rows")
+    chosen: Released = sends(
+        Disclosure.MODEL, kind="int", many=True, low=0, doc="by view: number of a candidate"
+    )
+    models: Released = sends(
+        Disclosure.MODEL,
+        "by view: a model",
+        audience="all",
+        doc="chosen methods, fitted on all rows",
+    )
+    predictions: Released = sends(
+        Disclosure.MODEL,
+        ("a", "outputs"),
+        many=True,
+        doc="by view: predictions on the reference points, where models do not travel",
+    )
+    variance: Released = sends(
+        Disclosure.AGGREGATE,
+        (1,),
+        gaps=True,
+        low=0,
+        doc="mean loss of the best constant prediction",
+    )
+    losses: Released = sends(
+        Disclosure.AGGREGATE,
+        ("c",),
+        gaps=True,
+        low=0,
+        doc="mean loss of each candidate on the other half",
+    )
+    own: Released = sends(
+        Disclosure.AGGREGATE,
+        ("v",),
+        gaps=True,
+        low=0,
+        doc="cross-fitted loss of the chosen, by view",
+    )
+    own_error: Released = sends(
+        Disclosure.AGGREGATE, ("v",), gaps=True, low=0, doc="squared standard errors of these"
+    )
+    useful: Released = sends(
+        Disclosure.AGGREGATE, (1,), gaps=True, doc="loss of the best constant minus the own loss"
+    )
+    useful_error: Released = sends(
+        Disclosure.AGGREGATE,
+        (1,),
+        gaps=True,
+        low=0,
+        doc="its squared standard error, paired by record",
+    )
+
+    def check(self, request: SelectRequest, known: Mapping[str, Any]) -> str | None:
+        """By view a choice among the candidates, and a model of the study's columns."""
+        if not _are_reasons(self.refused):
+            return "candidates that were left out, without a reason"
+        if self.status != "ok":
+            return None
+        s = Settings.from_json(request.settings)
+        if self.n.value != known.get("n", self.n.value) or self.n.value < 1:
+            return "another number of rows than that of its moments"
+        if len(self.chosen.value) != s.n_views or max(self.chosen.value) >= len(s.candidates):
+            return "no candidate of the study"
+        if self.variance.value[0] < 1 / LARGEST:
+            return "a response that does not vary"
+        made = self.models.value if s.exchange == "models" else self.predictions.value
+        if len(made) != s.n_views:
+            return "models of other views than were asked for"
+        if s.exchange == "models":
+            for model in made:
+                wrong = estimators.check(model, n_features=known["p"], n_outputs=s.n_outputs)
+                if wrong is not None:
+                    return f"a model that cannot be used: {wrong}"
+        return None
+
+
+def _are_reasons(pairs: Any) -> bool:
+    """Whether pairs are names with reasons."""
+    return isinstance(pairs, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(t, str) for t in pair)
+        for pair in pairs
+    )
+
+
+@message("meta-clustering/models", version=1)
+class Models:
+    """Everybody's models: try them on your rows."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+    owners: tuple[str, ...] = sends(
+        Disclosure.PUBLIC, ("l",), kind="str", audience="all", doc="whose model each one is"
+    )
+    models: Released = sends(
+        Disclosure.MODEL, "by view, by owner: a model", audience="all", doc="models of all sites"
+    )
+    sizes: Released = sends(
+        Disclosure.AGGREGATE, ("l",), kind="int", audience="all", doc="rows of each owner"
+    )
+    means: Released = sends(
+        Disclosure.AGGREGATE, ("l", "p"), gaps=True, audience="all", doc="means of each owner"
+    )
+    inverse: Released = sends(
+        Disclosure.AGGREGATE, ("p", "p"), audience="all", doc="inverse of the pooled covariance"
+    )
+    trace: Released = sends(Disclosure.AGGREGATE, audience="all", doc="trace behind the shrinkage")
+
+    def lengths(self) -> dict[str, int]:
+        """Views of the rows, and those with held-out rows."""
+        s = Settings.from_json(self.settings)
+        return {"v": s.n_views, "w": s.gain_folds}
+
+
+@message("meta-clustering/losses", version=1)
+class Losses:
+    """How the models do on a site's rows, against the site's own cross-fitted method."""
+
+    failed: tuple[Any, ...] = sends(
+        Disclosure.PUBLIC, "by failed model: owner, reason", doc="models that could not be used"
+    )
+    excess: Released = sends(
+        Disclosure.AGGREGATE, ("v", "l"), gaps=True, doc="D: weighted mean excess loss"
+    )
+    variance: Released = sends(
+        Disclosure.AGGREGATE, ("v", "l"), gaps=True, low=0, doc="Q: its squared standard error"
+    )
+    effective: Released = sends(
+        Disclosure.AGGREGATE, ("v", "l"), gaps=True, low=0, doc="effective number of rows"
+    )
+    raw: Released = sends(
+        Disclosure.AGGREGATE,
+        ("v", "l"),
+        gaps=True,
+        low=0,
+        doc="unweighted mean loss, the own model's training loss on the diagonal",
+    )
+    shift: Released = sends(
+        Disclosure.AGGREGATE,
+        ("w", 1),
+        gaps=True,
+        doc="mean residual under the average of all models, by view with held-out rows",
+    )
+    shift_error: Released = sends(
+        Disclosure.AGGREGATE, ("w", 1), gaps=True, low=0, doc="squared standard errors of these"
+    )
+
+    def check(self, request: Models, known: Mapping[str, Any]) -> str | None:
+        """Models that could not be used have a reason."""
+        return None if _are_reasons(self.failed) else "models that failed, without a reason"
+
+
+@message("meta-clustering/cuts", version=1)
+class Cuts:
+    """Groupings to be compared by the loss of their averaged models on held-out rows."""
+
+    labels: Released = sends(
+        Disclosure.AGGREGATE,
+        ("w", "k", "l"),
+        kind="int",
+        audience="all",
+        doc="groups by view with held-out rows and number of groups",
+    )
+
+
+@message("meta-clustering/cut-losses", version=1)
+class CutLosses:
+    """Held-out losses of the groupings."""
+
+    losses: Released = sends(
+        Disclosure.AGGREGATE, ("k",), gaps=True, low=0, doc="mean loss by number of groups"
+    )
+    against_one: Released = sends(
+        Disclosure.AGGREGATE, ("k",), gaps=True, doc="loss of one group minus these"
+    )
+    against_one_error: Released = sends(
+        Disclosure.AGGREGATE, ("k",), gaps=True, low=0, doc="squared standard errors of these"
+    )
+
+
+@message("meta-clustering/groups", version=1)
+class Groups:
+    """The outcome, for one site."""
+
+    labels: Released = sends(
+        Disclosure.AGGREGATE, ("l",), kind="int", audience="all", doc="group of each owner"
+    )
+    held_labels: Released = sends(
+        Disclosure.AGGREGATE,
+        ("w", "l"),
+        kind="int",
+        audience="all",
+        doc="groups found without the held-out rows",
+    )
+    shifts: Released = sends(
+        Disclosure.AGGREGATE, ("w",), audience="site", doc="shrunken intercepts of this site"
+    )
+    members: Released = sends(
+        Disclosure.MODEL, "by member: a model", audience="all", doc="models of the site's group"
+    )
+    member_sizes: Released = sends(
+        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="rows behind these models"
+    )
+
+
+@message("meta-clustering/gains", version=1)
+class Gains:
+    """Mean losses on held-out rows and their differences."""
+
+    means: Released = sends(
+        Disclosure.AGGREGATE, (len(GAINS),), gaps=True, doc="losses and differences of losses"
+    )
+    errors: Released = sends(
+        Disclosure.AGGREGATE,
+        (len(GAINS),),
+        gaps=True,
+        low=0,
+        doc="squared standard errors of these",
+    )
+
+
+@message("meta-clustering/pool-request", version=1)
+class PoolRequest:
+    """Send what one refit of the group needs."""
+
+    what: str = sends(
+        Disclosure.PUBLIC, kind="str", audience="site", doc="moments (linear) or rows (any method)"
+    )
+    levels: tuple[str, ...] = sends(
+        Disclosure.PUBLIC, ("k",), kind="str", audience="site", doc="levels of the response"
+    )
+
+
+@message("meta-clustering/pool-moments", version=1)
+class PoolMoments:
+    """Cross-products of columns, response and a constant."""
+
+    products: Released = sends(
+        Disclosure.AGGREGATE,
+        ("r", "r"),
+        empty=True,
+        gram=True,
+        doc="sums of products; empty where it is not asked for",
+    )
+
+    def check(self, request: PoolRequest, known: Mapping[str, Any]) -> str | None:
+        """Products of the study's columns over the rows that the site has."""
+        found = self.products.value
+        n = known.get("n")
+        fine = not found.size or (len(found) == known["p"] + 2 and n in (None, found[0, 0]))
+        return None if fine else "products of other columns or rows"
+
+
+@message("meta-clustering/pool-rows", version=1)
+class PoolRows:
+    """Rows for a refit; only where the site's policy allows values for each record."""
+
+    rows: Released = sends(Disclosure.PER_RECORD, ("n", "q"), doc="columns and response")
+
+    def check(self, request: PoolRequest, known: Mapping[str, Any]) -> str | None:
+        """The study's columns; a response that has levels is told by their numbers."""
+        rows, k = self.rows.value, len(request.levels)
+        codes = k == 0 or np.isin(rows[:, -1], np.arange(k)).all()
+        fine = rows.shape[1] == known["p"] + 1 and codes
+        return None if fine else "rows of other columns or levels"

@@ -1,0 +1,371 @@
+"""Result of meta clustering: who belongs together, and the evidence for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ParameterError
+from consilience.protocol.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from consilience.learners.collaborative_predictor import CollaborativePredictor
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+THRESHOLD = 1.85
+"""Largest z at which two single sites count as the same (.5 + 1.35)."""
+ENOUGH_POWER = 0.8
+
+
+@dataclass(frozen=True, eq=False)
+class MetaClusteringResult(Result):
+    """Groups of sites with the same relationship between predictors and response.
+
+    Matrices are (L, L) over `sites`; in those that are not symmetric entry (i, j) is the model of
+    site i on the rows of site j. L counts the sites that could be compared.
+
+    Attributes
+    ----------
+    sites : tuple of str
+        The L sites.
+    labels : (L,) int array
+        Group of each site; groups are numbered by size, the largest first.
+    left_out : dict of str to str
+        Sites without a group, each with the reason.
+    n_clusters : int
+        K.
+    status : str
+        "groups", "no-groups", "too-few-rows", "no-signal" or "one-site".
+    chosen_by : str
+        How K came about: "rule", "cv" or "given".
+    rule, exchange, loss : str
+    margin : float
+        Equivalence margin tau, in shares of the response variance.
+    feature_names : tuple of str
+    target : str
+    levels : tuple of str
+        Declared levels of the response; empty in regression.
+    n_records : (L,) int array
+    candidates : tuple of str
+        The C candidate methods.
+    chosen : tuple of str
+        Candidate that each site chose.
+    candidate_losses : (L, C) array
+        Mean loss on the half that did not train; NaN where a candidate was not tried.
+    refused_candidates : dict of str to str
+        Candidates that a site left out, and why.
+    target_variance : (L,) array
+        Mean loss of the best constant prediction (in regression: variance of the response).
+    own_loss, own_loss_error : (L,) arrays
+        Cross-fitted mean loss of a site's own method, and its standard error.
+    excess, excess_variance, effective : (L, L) arrays
+        D, Q and the effective number of rows.
+    difference, standard_error, z : (L, L) arrays
+        w, its standard error and the test statistic; NaN where a pair cannot be compared.
+    power : (L, L) array
+        Chance that a pair would have been told apart if each one's model were of no use at all to
+        the other.
+    detectable : (L, L) array
+        Excess loss, in shares of the response variance, that a pair would show with 80 % power.
+    merges : dict
+        ``ids`` (L - 1, 2) in the numbering of scipy's linkage, ``heights`` and ``thresholds``.
+    dissimilarity : (L, L) array
+        v of the source; empty unless ``rule="spectral"``.
+    eigenvalues : array
+        Of the normalised similarity; empty unless ``rule="spectral"``.
+    cv_losses : array
+        Held-out loss of 1, 2, ... groups; empty unless ``n_clusters="cv"``.
+    together : (L, L) array
+        Share of resamples in which two sites fell into one group; NaN where never compared.
+    stability_runs : int
+    gain : dict of str to (L,) array
+        Mean losses on rows that took no part in the grouping: ``own``, ``group``, ``all`` and
+        ``shifted`` (all sites' average with a shrunken intercept of the site), ``constant`` (the
+        site's mean), and differences ``own_minus_group``, ``own_minus_all``, ``group_minus_all``,
+        ``all_minus_shifted``, ``constant_minus_all`` with standard errors (``..._error``). Empty
+        where it was not asked for.
+    shift_spread : float
+        Standard deviation of the sites' intercepts around the average of all models.
+    explained_error : (L,) array
+        Standard error of `explained`, by the paired losses.
+    gain_folds : int
+        Folds of the gain: its models saw all rows but one fold.
+    means, inverse, trace, standardize, models
+        What a later run needs: means of each site (L, p), S*^{-1}, tr(S*^{-1} S), and the models.
+    """
+
+    sites: tuple[str, ...]
+    labels: IntArray
+    left_out: dict[str, str]
+    n_clusters: int
+    status: str
+    chosen_by: str
+    rule: str
+    exchange: str
+    loss: str
+    margin: float
+    feature_names: tuple[str, ...]
+    target: str
+    levels: tuple[str, ...]
+    n_records: IntArray
+    candidates: tuple[str, ...]
+    chosen: tuple[str, ...]
+    candidate_losses: FloatArray
+    refused_candidates: dict[str, str]
+    target_variance: FloatArray
+    own_loss: FloatArray
+    own_loss_error: FloatArray
+    excess: FloatArray
+    excess_variance: FloatArray
+    effective: FloatArray
+    difference: FloatArray
+    standard_error: FloatArray
+    z: FloatArray
+    power: FloatArray
+    detectable: FloatArray
+    merges: dict[str, Any]
+    dissimilarity: FloatArray
+    eigenvalues: FloatArray
+    cv_losses: FloatArray
+    together: FloatArray
+    stability_runs: int
+    gain: dict[str, FloatArray]
+    shift_spread: float
+    means: FloatArray
+    inverse: FloatArray
+    trace: float
+    standardize: bool
+    models: tuple[dict[str, Any], ...]
+    explained_error: FloatArray = field(default_factory=lambda: np.empty(0))
+    gain_folds: int = 0
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """Sites of each group."""
+        return tuple(
+            tuple(s for s, k in zip(self.sites, self.labels, strict=True) if k == g)
+            for g in range(self.n_clusters)
+        )
+
+    @property
+    def explained(self) -> FloatArray:
+        """Share of the response variance that each site's own method explains, cross-fitted."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(1 - self.own_loss / self.target_variance)
+
+    @property
+    def comparable(self) -> NDArray[np.bool_]:
+        """Pairs that could be compared, (L, L)."""
+        return np.isfinite(self.z)
+
+    @property
+    def nobody_comparable(self) -> bool:
+        """Whether there are pairs of sites, and none of them could be compared."""
+        above = np.triu_indices(len(self.sites), 1)
+        tested = self.rule == "pairwise" and len(above[0]) > 0
+        return bool(tested and not self.comparable[above].any())
+
+    def summary(self) -> str:
+        """Answer in a few sentences."""
+        said = [
+            self.answer(),
+            self.power_sentence(),
+            self.stability_sentence(),
+            self.gain_sentence(),
+        ]
+        if self.left_out:
+            reasons = "; ".join(f"{site}: {why}" for site, why in self.left_out.items())
+            said.append(f"Not placed: {reasons}.")
+        return " ".join(s for s in said if s)
+
+    def answer(self) -> str:
+        """Answer in one sentence."""
+        n = len(self.sites)
+        if self.status == "one-site":
+            return f"Only {self.sites[0]} could be used: there is nobody to compare it with."
+        if self.status == "no-signal":
+            return (
+                f"No signal: over the {n} sites, no model predicts "
+                f"{self.target or 'the response'} better than a constant, so there is nothing to "
+                "compare."
+            )
+        if self.status == "too-few-rows" and self.nobody_comparable:
+            return (
+                f"No two of the {n} sites can be compared: too few of their rows lie where their "
+                "predictors overlap, or one row dominates the losses."
+            )
+        if self.status == "too-few-rows":
+            return (
+                f"Too few rows to tell: the {n} sites were not told apart, but most pairs would "
+                "not have been even if their models were of no use to each other."
+            )
+        if self.status == "no-groups":
+            return (
+                f"No evidence of groups: the {n} sites are compatible with one relationship "
+                f"between predictors and {self.target or 'the response'}."
+            )
+        listed = "; ".join(
+            f"group {g}: {', '.join(members)}" for g, members in enumerate(self.groups)
+        )
+        how = {"given": " (as many as were asked for)", "cv": " (chosen by held-out loss)"}
+        return (
+            f"{n} sites fall into {self.n_clusters} groups{how.get(self.chosen_by, '')}: {listed}."
+        )
+
+    def power_sentence(self) -> str:
+        """What could have been detected."""
+        above = np.triu(np.ones_like(self.z, dtype=bool), 1)
+        pairs = int(above.sum())
+        if self.rule != "pairwise" or not pairs or self.status in ("one-site", "no-signal"):
+            return ""
+        unknown = int((above & ~self.comparable).sum())
+        text = f"{unknown} of {pairs} pairs of sites could not be compared. " if unknown else ""
+        usable = above & self.comparable & np.isfinite(self.detectable)
+        if self.n_clusters == 1 and usable.any():
+            strong = int((usable & (self.power >= ENOUGH_POWER)).sum())
+            middle = float(np.median(self.detectable[usable]))
+            text += (
+                f"{strong} of {pairs} pairs would have been told apart with a chance of at least "
+                f"80% if each one's model were of no use to the other; the median pair could show "
+                f"an excess loss of {middle:.2f} of the response variance."
+            )
+        return text.strip()
+
+    def stability_sentence(self) -> str:
+        """How often resamples put sites together and apart as here."""
+        pairs = np.triu(np.isfinite(self.together), 1)
+        if not self.stability_runs or not pairs.any():
+            return ""
+        same = (self.labels[:, None] == self.labels[None, :]) & pairs
+        other = pairs & ~same
+        parts = []
+        if same.any():
+            parts.append(f"sites of one group fall together in {self.together[same].mean():.0%}")
+        if other.any():
+            parts.append(f"sites of different groups in {self.together[other].mean():.0%}")
+        return f"Over {self.stability_runs} resamples of 80% of the rows, {' and '.join(parts)}."
+
+    def gain_sentence(self) -> str:
+        """What working together gains, on rows that took no part in the grouping."""
+        if not self.gain or self.status == "one-site" or self.nobody_comparable:
+            return ""
+        parts = []
+        against = "group_minus_all" if self.n_clusters > 1 else ""
+        for key, better, worse in (
+            ("own_minus_group", "the group's model", "the site's own model"),
+            (against, "the model of all sites", "the group's model"),
+            (
+                "all_minus_shifted",
+                "a shrunken intercept of the site",
+                "the model of all sites alone",
+            ),
+        ):
+            if not key or key not in self.gain:
+                continue
+            mean, error = self.overall_gain(key)
+            if np.isnan(mean):
+                continue
+            low, high = mean - 1.96 * error, mean + 1.96 * error
+            verdict = "gains" if low > 0 else ("loses" if high < 0 else "makes no clear difference")
+            if key == "all_minus_shifted" and self.n_clusters > 1 and low <= 0:
+                continue
+            parts.append(
+                f"{better} against {worse} {verdict} ({mean:+.1%} of the response variance, 95% "
+                f"interval {low:+.1%} to {high:+.1%})"
+            )
+        saw = (
+            f" (with models of {1 - 1 / self.gain_folds:.0%} of the rows)"
+            if self.gain_folds
+            else ""
+        )
+        return f"On held-out rows{saw}, {'; '.join(parts)}." if parts else ""
+
+    def overall_gain(self, key: str) -> tuple[float, float]:
+        """Difference of losses over all sites and its standard error.
+
+        Parameters
+        ----------
+        key : str
+            One of the differences in `gain`.
+
+        Returns
+        -------
+        mean, error : float
+            Mean over rows, in shares of the mean response variance of these rows.
+        """
+        value, error = self.gain[key], self.gain[f"{key}_error"]
+        known = np.isfinite(value) & np.isfinite(error)
+        n = self.n_records[known].astype(float)
+        unit = float((n * self.target_variance[known]).sum())
+        if not known.any() or unit <= 0:
+            return float("nan"), float("nan")
+        return (
+            float((n * value[known]).sum() / unit),
+            float(np.sqrt((n**2 * error[known] ** 2).sum()) / unit),
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line per site: group, rows, chosen method, explained share, gain."""
+        import pandas as pd
+
+        frame = pd.DataFrame(
+            {
+                "group": self.labels,
+                "rows": self.n_records,
+                "method": list(self.chosen),
+                "explained": self.explained,
+            },
+            index=pd.Index(self.sites, name="site"),
+        )
+        for key in ("own_minus_group", "own_minus_group_error"):
+            if key in self.gain:
+                frame[key] = self.gain[key]
+        return frame
+
+    def to_estimator(self, group: int = 0) -> CollaborativePredictor:
+        """Average of the models of a group, weighted by their rows.
+
+        It expects columns as the models saw them: scaled by ``run.scaling`` where the preparation
+        scaled by pooled moments. With ``standardize=True`` every model has its own site's units,
+        and only the predictors that sites keep know them.
+
+        Raises
+        ------
+        ParameterError
+            No such group, or the models did not travel.
+        """
+        from consilience.learners.collaborative_predictor import CollaborativePredictor
+
+        members = np.flatnonzero(self.labels == group)
+        if not len(members) or not self.models:
+            raise ParameterError.of("group", "a group of sites that exchanged models", group)
+        return CollaborativePredictor(
+            [travelling(self.models[i]) for i in members],
+            self.n_records[members],
+            feature_names=self.feature_names,
+            levels=self.levels,
+        )
+
+
+def plain(model: dict[str, Any]) -> dict[str, Any]:
+    """A model as results can keep it: bytes as an array."""
+    return {
+        key: np.frombuffer(value, dtype=np.uint8) if isinstance(value, bytes) else value
+        for key, value in model.items()
+    }
+
+
+def travelling(model: dict[str, Any]) -> dict[str, Any]:
+    """A model as it travels: the bytes of an estimator as bytes."""
+    if model.get("form") == "skops":
+        return {**model, "data": np.asarray(model["data"], dtype=np.uint8).tobytes()}
+    return dict(model)

@@ -1,0 +1,326 @@
+"""Models of complete tables for tables with missing entries."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from consilience.completion.estimators.em_fillers import Reconstruct, check_signs, filler_of
+from consilience.completion.estimators.entry_input import observed_entries
+from consilience.completion.estimators.row_completion import RowCompletion
+from consilience.completion.estimators.setting_types import check_settings
+from consilience.completion.kernels.fixed_point import AndersonMixing
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.entries import Entries
+from consilience.numerics.observed_kmeans import column_means
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+def _has(method: str) -> Callable[[EMLift], bool]:
+    def found(lift: EMLift) -> bool:
+        return hasattr(getattr(lift, "estimator_", lift.estimator), method)
+
+    return found
+
+
+class EMLift(  # type: ignore[call-arg]
+    RowCompletion, TransformerMixin, BaseEstimator, auto_wrap_output_keys=None
+):
+    """Fit a model of complete tables to a table with missing entries.
+
+    Missing entries start at the means of their columns; then the model is fitted to the filled
+    table and says what they should be, again and again until they stay.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Anything with ``transform`` and ``inverse_transform`` (`PCA`, `TruncatedSVD`, pipelines of
+        such), and `NMF` (non-negative entries only), `FactorAnalysis`, `GaussianMixture` and
+        `KMeans`. The two with normal densities fill by means given the observed entries of a row.
+    reconstruct_with : callable, optional
+        For other estimators: ``reconstruct_with(fitted, filled)`` gives the (n, p) matrix that the
+        fitted model makes of the rows of a filled table.
+    max_iter : int
+        Fits at most.
+    accelerate : bool
+        Look back to the last few fills for the next one (Anderson mixing), which takes a fraction
+        of the fits; without it every fill is what the model says.
+    tol : float
+        Fills have settled when their root mean square change is no more than this share of the
+        standard deviation of the observed entries about the means of their columns.
+
+    Attributes
+    ----------
+    estimator_ : estimator
+        Fitted to the filled table.
+    n_iter_ : int
+        Fits; 1 for a complete table.
+    converged_ : bool
+    change_ : float
+        The last change of the fills, in the units of `tol`.
+    column_means_ : (p,) array
+    n_features_in_ : int
+    feature_names_in_ : (p,) array of str
+        Only if X has names.
+
+    Notes
+    -----
+    Source: Ya Le's Stanford thesis, chapter 3, where any method for complete tables is lifted in
+    this way. Fills carry no noise: a model of variances finds them too small, in proportion to the
+    share of missing entries. A model with more factors than a row has entries may have no best fill
+    for that row: fills then grow until `max_iter`. An estimator that draws and has no
+    `random_state` gets one, since its fills would never settle.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.decomposition import PCA
+    >>> from consilience import EMLift
+    >>> x = np.outer([1.0, 2.0, 3.0, 4.0], [1.0, -1.0, 2.0])
+    >>> x[3, 1] = np.nan
+    >>> EMLift(PCA(n_components=1), tol=1e-9).fit(x).complete()[3].round(3)
+    array([ 4., -4.,  8.])
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        reconstruct_with: Reconstruct | None = None,
+        accelerate: bool = True,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+    ) -> None:
+        self.estimator = estimator
+        self.reconstruct_with = reconstruct_with
+        self.accelerate = accelerate
+        self.max_iter = max_iter
+        self.tol = tol
+
+    # ------------------------------------------------------------------ fit
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fill, fit and fill again.
+
+        Parameters
+        ----------
+        X : (n, p) array, data frame, scipy sparse matrix or Entries
+            NaN is missing; of a sparse matrix the stored entries are observed, stored zeros too.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A setting is out of its range, or it is not known how the estimator fills.
+        DataError
+            Nothing is observed, a place of a sparse matrix is stored twice, negative entries for a
+            model of non-negative ones, or a model's matrix that is not finite or of another shape.
+
+        Warns
+        -----
+        ConvergenceWarning
+            The fills had not settled after `max_iter` fits, or the last fit itself says so (not of
+            `NMF` after its first, since its steps go on from fill to fill).
+        """
+        check_settings(self)
+        if not isinstance(self.max_iter, int) or self.max_iter < 1:
+            raise ParameterError.of("max_iter", "a whole number from 1 on", self.max_iter)
+        if not 0 <= self.tol < np.inf:
+            raise ParameterError.of("tol", "a number from 0 on", self.tol)
+        filler = filler_of(self.estimator, self.reconstruct_with)
+        entries = observed_entries(self, X, reset=True)
+        check_signs(self.estimator, float(entries.values.min()))
+        self.column_means_ = column_means(entries)
+        self._scale = _deviation(entries, self.column_means_)
+        self._filler, self._entries = filler, entries
+        seen = entries.mask()
+        filled = self._begin(entries)
+        following = self._following(seen)
+        self.n_iter_, self.converged_ = 0, False
+        while self.n_iter_ < self.max_iter and not self.converged_:
+            with warnings.catch_warnings(record=True) as last:
+                warnings.simplefilter("always")
+                filler.fit(filled)
+            self.n_iter_ += 1
+            self._matrix = self._checked(filler.own_matrix(filled, seen), filled.shape)
+            filled, self.change_ = following(filled, self._matrix)
+            self.converged_ = self.change_ <= self.tol
+        self.estimator_ = filler.finish()
+        for warning in [] if filler.partial else last:
+            warnings.warn(str(warning.message), warning.category, stacklevel=2)
+        if not self.converged_:
+            sentence = (
+                f"the fills still change by {self.change_:.1e} of a standard deviation after "
+                f"max_iter = {self.max_iter} fits: raise it, or tol"
+            )
+            warnings.warn(sentence, ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _begin(self, entries: Entries) -> FloatArray:
+        """Rows with the means of the columns where nothing is observed."""
+        filled = np.tile(self.column_means_, (entries.shape[0], 1))
+        filled[entries.rows, entries.columns] = entries.values
+        return filled
+
+    def _checked(self, matrix: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+        """A model's matrix, if it is one."""
+        if matrix.shape != shape or not np.isfinite(matrix).all():
+            raise DataError(
+                f"{type(self.estimator).__name__} must give a finite matrix of the shape of the "
+                f"filled table, {shape}, but the shape is {matrix.shape}"
+                + ("" if matrix.shape != shape else " and not all entries are finite")
+            )
+        return matrix
+
+    def _following(
+        self, seen: BoolArray
+    ) -> Callable[[FloatArray, FloatArray], tuple[FloatArray, float]]:
+        """How the next filled table and the change of the fills follow from the model's matrix."""
+        gaps, mixing = ~seen, AndersonMixing()
+        floor = 0.0 if _non_negative(self.estimator) else -np.inf
+
+        def following(filled: FloatArray, matrix: FloatArray) -> tuple[FloatArray, float]:
+            before, image = filled[gaps], matrix[gaps]
+            if not len(image):
+                return filled, 0.0
+            change = float(np.sqrt(np.mean((image - before) ** 2)) / self._scale)
+            after = filled.copy()
+            if self.accelerate:
+                image = np.maximum(mixing.next(before, image), floor)
+            after[gaps] = image
+            return after, change
+
+        return following
+
+    # ------------------------------------------------------------------ rows
+
+    def reconstruct(self, X: Any = None) -> FloatArray:
+        """The model's matrix.
+
+        Parameters
+        ----------
+        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
+            Other rows, filled by the model as it is; by default those that were fitted.
+
+        Returns
+        -------
+        matrix : (m, p) array
+            Of a mixture the observed entries themselves, and means of the others given these.
+        """
+        check_is_fitted(self)
+        return self._matrix.copy() if X is None else self._rows(X)[1]
+
+    def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        return np.asarray(self._matrix[rows, columns])
+
+    @available_if(_has("transform"))
+    def transform(self, X: Any) -> Any:
+        """The estimator's ``transform`` of rows that are filled by the model.
+
+        Parameters
+        ----------
+        X : (m, p) array, data frame, scipy sparse matrix or Entries
+        """
+        check_is_fitted(self)
+        return self.estimator_.transform(self._rows(X)[0])
+
+    @available_if(_has("transform"))
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Fit, and transform the same rows.
+
+        Parameters
+        ----------
+        X : (n, p) array, data frame, scipy sparse matrix or Entries
+        y : None
+            Ignored.
+        """
+        return self.fit(X, y).transform(X)
+
+    @available_if(_has("inverse_transform"))
+    def inverse_transform(self, X: Any) -> FloatArray:
+        """The estimator's ``inverse_transform``, (m, p).
+
+        Parameters
+        ----------
+        X : array
+            What `transform` gives.
+        """
+        check_is_fitted(self)
+        return np.asarray(self.estimator_.inverse_transform(X))
+
+    @available_if(_has("predict"))
+    def predict(self, X: Any) -> Any:
+        """The estimator's classes of rows that are filled by the model.
+
+        Of a mixture the most probable class given the observed entries.
+
+        Parameters
+        ----------
+        X : (m, p) array, data frame, scipy sparse matrix or Entries
+        """
+        check_is_fitted(self)
+        filled, _, seen = self._rows(X)
+        return self._filler.labels(filled, seen)
+
+    @available_if(_has("get_feature_names_out"))
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Names of the columns of `transform`.
+
+        Parameters
+        ----------
+        input_features : None
+            Ignored.
+        """
+        check_is_fitted(self)
+        return np.asarray(self.estimator_.get_feature_names_out())
+
+    def _rows(self, X: Any) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """Rows filled by the model as it is, the model's matrix, and what is observed."""
+        entries = observed_entries(self, X, reset=False)
+        if entries.n_observed:
+            check_signs(self.estimator, float(entries.values.min()))
+        seen, filled = entries.mask(), self._begin(entries)
+        following = self._following(seen)
+        for _ in range(self.max_iter):
+            matrix = self._checked(self._filler.matrix(filled, seen), filled.shape)
+            filled, change = following(filled, matrix)
+            if change <= self.tol or self._filler.by_observed:
+                break
+        return np.where(seen, filled, matrix), matrix, seen
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        if not hasattr(self.estimator, "transform"):
+            tags.transformer_tags = None
+        tags.input_tags.positive_only = _non_negative(self.estimator)
+        return tags
+
+
+def _non_negative(estimator: Any) -> bool:
+    known = hasattr(estimator, "__sklearn_tags__")
+    return known and bool(get_tags(estimator).input_tags.positive_only)
+
+
+def _deviation(entries: Entries, means: FloatArray) -> float:
+    """Standard deviation of the observed entries about the means of their columns."""
+    found = float(np.sqrt(np.mean((entries.values - means[entries.columns]) ** 2)))
+    return found if found > 0 else 1.0

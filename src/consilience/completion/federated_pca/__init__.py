@@ -1,0 +1,181 @@
+"""Principal components over sites, and how many, from moments of secret groups of rows.
+
+==================================  ====================================================
+coordinator                         site
+==================================  ====================================================
+moments: Moments                ->  draws groups of its rows, the same in every run
+  settings                      <-  Told: rows (g), means (g, p), sums of products
+                                    (g, t) of up to 10 groups               AGGREGATE
+conclude: Conclude              ->  keeps the model, scores of its rows, the completed
+  the model                         table
+                                <-  Concluded                                  PUBLIC
+==================================  ====================================================
+
+Groups of different sites make up folds. The sums over all groups but those of a fold are the exact
+moments of these rows (Chan, Golub and LeVeque 1983), and so are their principal directions. They
+predict every entry of the fold's rows from the other entries of its row by least squares; what that
+misses is a function of the group's moments (`completion/kernels/rest_of_row.py`). So every rank is
+judged at entries that no fit has seen, and nothing more is asked. The model of the chosen rank is
+that of `ProbabilisticPCA` on the pooled rows.
+
+Phases: opening, agree_levels, standardise (before all methods).
+
+Source: Tipping and Bishop, JRSS B 61 (1999), section 3; Ya Le's Stanford thesis, chapter 3, for
+choosing ranks by held-out entries. Departures:
+
+* Whole groups of rows are left out, and in them one entry after the other; the source leaves out
+  scattered entries of one table, whose errors do not follow from moments.
+* With missing cells (`missing = "keep"`) a group tells the moments of the normal density of largest
+  likelihood, which are those of the rows where no cell is missing. Cells must be missing at random:
+  whether one is may hang on what is observed in its row. Moments of pairs of columns would need
+  cells missing completely at random, and tell how many are missing in every pair.
+
+Absence: a site that misses the moments is not in the model, down to the quorum. One that misses the
+end keeps neither model nor scores.
+
+Leakage: the coordinator knows, of up to 10 groups of rows at each site, numbers of rows, means and
+all cross-products of the columns; a group has at least `min_records` rows and twice as many as
+there are columns, and no cell is of few records or mostly of one. Where cells are missing,
+expectations stand in for them. Which rows are in a group, only the site knows. With pooled scaling
+the coordinator also knows how many values each column has. All sites know the model. No made-up
+question tells more: nothing that the coordinator sends changes what a site tells, but for columns,
+preparation and the number of groups (docs/proofs/fold-moments.md says what several runs tell).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.completion.estimators.components_predictor import ComponentsPredictor
+from consilience.completion.federated_pca import site
+from consilience.completion.federated_pca.messages import LEVELS, Conclude, Moments, Settings
+from consilience.completion.federated_pca.model import arrays_of
+from consilience.completion.federated_pca.outcome import build_result, check_spread
+from consilience.completion.federated_pca.pooling import Errors, Pool, errors_of, folds_of, pool_of
+from consilience.completion.federated_pca.result import FederatedPCAResult
+from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.parameters import LEFT_OUT, allows, just, one_of, whole
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, register
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+FloatArray = NDArray[np.float64]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FederatedPCA(Method):
+    """Find the components that the columns of all sites share, and how many there are.
+
+    Parameters
+    ----------
+    rank : int, optional
+        Components; chosen by entries of rows that were left out unless given.
+    max_rank : int, optional
+        Largest rank that is tried; all below the number of columns unless given.
+    n_splits : {2, 5, 10}
+        Groups of rows of each site that are left out in turn. A site with too few rows for them
+        has fewer groups, of 5, 2 and 1.
+    rule : {"minimum", "one-standard-error"}
+        The rank of the smallest error, or the smallest rank within one standard error of it.
+
+    Notes
+    -----
+    Columns should be on one scale: set ``standardize = "pooled"``. A column of a larger scale than
+    the others is a component by itself, of which the others say nothing.
+    """
+
+    rank: int | None = allows(whole(0) | LEFT_OUT, default=None)
+    max_rank: int | None = allows(whole(1) | LEFT_OUT, default=None)
+    n_splits: int = allows(just(*LEVELS[-2::-1]), default=5)
+    rule: str = allows(one_of("minimum", "one-standard-error"), default="minimum")
+
+    name: ClassVar[str] = "federated-pca"
+    version: ClassVar[int] = 2
+    title: ClassVar[str] = "How many components do the columns of all sites share?"
+    steps = site.STEPS
+    tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {"conclude": "any"}
+    absence: ClassVar[str] = (
+        "A site that misses the moments is not in the model, down to the quorum. One that misses "
+        "the end keeps neither model nor scores."
+    )
+    leakage: ClassVar[str] = (
+        "The coordinator knows numbers of rows, means and cross-products of all columns of up to "
+        "10 groups of rows at each site, each of at least twice as many rows as columns; not "
+        "which rows are in them. With pooled scaling it also knows how many values each column "
+        "has. All sites know the model."
+    )
+    Result = FederatedPCAResult
+    predictor: ClassVar[Any] = ComponentsPredictor
+    accepts_missing: ClassVar[bool] = True
+    tells: ClassVar = "moments"
+    roles: ClassVar[tuple[str, ...]] = ("entity",)
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that there are columns on one scale."""
+        columns = ctx.columns
+        if not columns.features:
+            raise StudyError("federated-pca needs two columns or more: name features in [data]")
+        if columns.weight is not None:
+            raise StudyError("federated-pca knows no weights: leave out [data] weight")
+        if ctx.preparation.standardize == "site":
+            raise StudyError(
+                "columns mean the same at all sites only on one scale: set [preparation] "
+                'standardize to "pooled" or "none"'
+            )
+
+    # ------------------------------------------------------------------ the exchange
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Moments, choice, end."""
+        p = len(ctx.feature_names)
+        if p < 2:
+            raise StudyError("federated-pca needs two columns or more: name features in [data]")
+        if self.rank is not None and self.rank >= p:
+            raise ParameterError.of("rank", f"below the number of columns, {p}", self.rank)
+        settings = Settings(self.n_splits)
+        told = ctx.require((yield Ask("moments", Moments(settings=settings))))
+        pool = pool_of(told)
+        if len(pool.sites) < ctx.quorum:
+            raise QuorumError(
+                f"{len(pool.sites)} sites tell the same columns and the study needs {ctx.quorum}: "
+                "take fewer columns"
+            )
+        check_spread(pool)
+        errors = errors_of(pool, folds_of(pool, self.n_splits), self.max_rank)
+        rank = self._rank(pool, errors)
+        result, model = build_result(ctx, self, pool, errors, rank)
+        message = Conclude(
+            settings=settings, model=relayed(arrays_of(model, pool.columns), Disclosure.MODEL)
+        )
+        ask = Ask("conclude", message, to=tuple(sorted(told)))
+        ctx.require((yield ask), at_least=0)
+        return result
+
+    def _rank(self, pool: Pool, errors: Errors) -> int:
+        """The rank that was given, or the one that the errors choose."""
+        from consilience.numerics.held_out_entries import EntryCurve
+
+        if self.rank is not None:
+            if self.rank >= len(pool.columns):
+                raise QuorumError(
+                    f"{len(pool.columns)} columns are left, as many as the rank or fewer: lower "
+                    "rank, or leave out the sites that withhold columns"
+                )
+            return self.rank
+        if not len(errors.candidates):
+            raise QuorumError(
+                "a rank is chosen by groups of rows that are left out in turn, and only one group "
+                "can be told (of two there must be twice as many rows as columns in each): give "
+                "rank, take fewer columns, or let sites with more rows take part"
+            )
+        sums, entries = errors.sums.sum(axis=0), errors.entries.sum(axis=0)
+        curve = EntryCurve.of_sums(
+            "rank", errors.candidates, sums, entries, natural=(True, errors.natural)
+        )
+        return int(errors.candidates[curve.place(self.rule)])

@@ -1,0 +1,113 @@
+"""Messages of components over sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.completion.federated_pca.model import SPREADS
+from consilience.parameters import allows, just
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, is_gram, message, sends, states
+
+_MOST_ROWS = 1 << 40
+LEVELS = (10, 5, 2, 1)
+"""Numbers of groups that a site tells moments of: groups of one are unions of those before it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What travels with each message.
+
+    Attributes
+    ----------
+    n_splits : int
+        Groups of rows that a site tells moments of, at most.
+    """
+
+    n_splits: int = allows(just(*LEVELS))
+
+
+@message("federated-pca/moments", version=2)
+class Moments:
+    """Ask for the moments of groups of rows."""
+
+    settings: Settings = states(Settings)
+
+
+@message("federated-pca/told", version=1)
+class Told:
+    """Rows, means and sums of products of the site's groups."""
+
+    counts: Released = sends(
+        Disclosure.AGGREGATE,
+        ("g",),
+        kind="int",
+        low=1,
+        high=_MOST_ROWS,
+        doc="rows of each group",
+    )
+    means: Released = sends(
+        Disclosure.AGGREGATE,
+        ("g", "p"),
+        gaps=True,
+        doc="column means of each group; a gap in a column that the site withholds",
+    )
+    products: Released = sends(
+        Disclosure.AGGREGATE,
+        ("g", "t"),
+        gaps=True,
+        low=-1e200,
+        high=1e200,
+        doc="by group: sums of products of deviations from its means, upper triangle over the "
+        "columns without gaps; where cells are missing, their expectation",
+    )
+
+    def check(self, request: Moments, known: Mapping[str, Any]) -> str | None:
+        """Groups of the same two columns or more, and products that rows have."""
+        counts, means, products = self.counts.value, self.means.value, self.products.value
+        told = ~np.isnan(means)
+        m = int(told[:1].sum())
+        if len(counts) not in LEVELS or len(counts) > request.settings.n_splits:
+            return "another number of groups than is told"
+        if m < 2 or (told != told[0]).any() or products.shape[1] != m * (m + 1) // 2:
+            return "groups of other columns"
+        squares = [square_of(line, m) for line in products]
+        if np.isnan(products).any() or not all(is_gram(square) for square in squares):
+            return "products that no rows have"
+        spreads = np.array([np.diag(square) for square in squares]) / counts[:, None]
+        if max(np.abs(means[told]).max(), np.sqrt(spreads.max())) > SPREADS[1]:
+            return (
+                "columns that are too large for a model: take other units, or set [preparation] "
+                'standardize to "pooled"'
+            )
+        return None
+
+
+def square_of(line: NDArray[np.float64], m: int) -> NDArray[np.float64]:
+    """Symmetric matrix of m rows from its upper triangle."""
+    square = np.zeros((m, m))
+    square[np.triu_indices(m)] = line
+    return np.asarray(square + np.triu(square, 1).T)
+
+
+@message("federated-pca/conclude", version=2)
+class Conclude:
+    """The components that the sites share."""
+
+    settings: Settings = states(Settings)
+    model: Released = sends(
+        Disclosure.MODEL,
+        "mean, directions, variances, noise, columns",
+        audience="all",
+        doc="the model of the pooled rows",
+    )
+
+
+@message("federated-pca/concluded", version=1)
+class Concluded:
+    """The site keeps the model and what it says of its rows; nothing of that leaves."""

@@ -1,0 +1,313 @@
+"""How many classes do the rows of one table fall into? A choice by held-out entries.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+search: Search              ->  holds entries out by folds that it alone knows,
+  parameters                      predicts them with 1, 2, ... classes of k-means
+                                  on observed coordinates, keeps labels
+                            <-  Searched: rows, cells, squared errors by
+                                  fold and number, rows by class      AGGREGATE
+                                  means of the classes, numbers that
+                                  other criteria choose               MODEL
+==============================  ==================================================
+
+Source: Ya Le's Stanford thesis, chapter 3. Departures: folds leave an entry in every row and
+column; errors are means per entry; a smallest error at an artificial end of the grid is no choice;
+other criteria begin at two classes.
+
+Absence: there is one site, without which the run stops.
+
+Leakage: the coordinator knows how many rows, columns and cells there are; numbers and squared
+errors of held-out cells, which it cannot name, by fold and number of classes, with standard errors;
+the size and the mean of every class of `min_records` rows or more; how many classes other criteria
+choose, and the values of these criteria for each number of classes, if no row makes most of the
+squared errors. Labels, the classes' other figures and the predictor stay at the site.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.completion.estimators.class_predictor import ClassPredictor
+from consilience.completion.estimators.entry_plans import CLUSTER_MODELS, plan_clusters
+from consilience.completion.estimators.gap_rows import GapRows
+from consilience.completion.kernels.cluster_criteria import all_criteria
+from consilience.completion.one_table.entry_messages import CHOICE, Searched
+from consilience.completion.one_table.entry_result import EntryStudyResult
+from consilience.completion.one_table.entry_study import EntryStudy, LocalSearch, search_step
+from consilience.completion.one_table.matrix import Matrix
+from consilience.exceptions import ParameterError
+from consilience.numerics.entries import Entries
+from consilience.numerics.observed_kmeans import ClusterFit, kpod, observed_kmeans
+from consilience.numerics.random import stream
+from consilience.protocol.method import SiteContext, register
+from consilience.protocol.one_table.words import counted, whole_number
+
+FloatArray = NDArray[np.float64]
+
+NAME = "cluster-count"
+MOST_CLUSTERS = 100
+_MOST_CANDIDATES = 50
+_CRITERIA_ROWS = 3000
+_CRITERIA_STARTS = 3
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClusterCountResult(EntryStudyResult):
+    """Number of classes, and what they look like.
+
+    Attributes
+    ----------
+    n_clusters : int
+        Of the classes that were kept: the choice, or the end of the grid where nothing was chosen.
+    sizes : (k,) array
+        Rows of each class, the largest first; NaN where withheld.
+    centers : (k, p) array
+        Means of the classes in the units of the table, of the rows that have the value; NaN where
+        these are too few.
+    criteria : dict of str to int
+        Number of classes that other criteria choose on the complete rows; 0: they choose none.
+        Empty where too few rows are complete, or too many rows.
+    criteria_curves : dict of str to (A,) array
+        Their values by candidate, NaN where they have none.
+    """
+
+    n_clusters: int
+    sizes: FloatArray
+    centers: FloatArray
+    criteria: dict[str, int]
+    criteria_curves: dict[str, FloatArray]
+
+    def summary(self) -> str:
+        """Say how many classes there are, by what, and what other criteria say."""
+        return " ".join([self.choice_sentence(), self.criteria_sentence()]).strip()
+
+    def choice_sentence(self) -> str:
+        """The number of classes and the error behind it."""
+        tried = f" (up to {self.candidates[-1]:.0f} were tried)" if len(self.candidates) else ""
+        where = f"{self.shape[0]:,} rows of {counted(self.shape[1], 'column')}"
+        if self.at_edge:
+            return (
+                f"Held-out entries choose no number of classes in {where}: the error is smallest "
+                f"at {self.n_clusters}, where the numbers that were tried end."
+            )
+        text = f"{counted(self.n_clusters, 'class', 'classes')} in {where}".capitalize()
+        found = self.curve()
+        if found is None or np.isnan(found.mean[self.chosen]):
+            return f"{text}, by the error of held-out entries{tried}."
+        mean = found.mean
+        one = f"{mean[0]:.4g} with {int(self.candidates[0])}"
+        best = f"{mean[self.chosen]:.4g} with {self.n_clusters}"
+        told = one if self.chosen == 0 else f"{best}, {one}"
+        rule = self._rule_sentence()
+        return f"{text}: mean squared error per held-out entry {told}{tried}.{rule}"
+
+    def _rule_sentence(self) -> str:
+        other = self.one_standard_error if self.rule == "minimum" else self.minimiser
+        if other in (-1, self.chosen):
+            return ""
+        number = int(self.candidates[other])
+        if self.rule == "minimum":
+            return f" Within one standard error of it is {number} already."
+        return f" The smallest error itself is at {number}."
+
+    def criteria_sentence(self) -> str:
+        """What other criteria choose."""
+        if not self.criteria:
+            return ""
+        said = ", ".join(f"{name} {k or 'none'}" for name, k in self.criteria.items())
+        return f"Other criteria: {said}."
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class ClusterCountStudy(EntryStudy):
+    """Choose the number of classes of rows by held-out entries, and keep the classes.
+
+    Parameters
+    ----------
+    n_clusters : "auto" or sequence of int
+        Candidates. "auto" starts with 1 to 10 and goes on until the smallest error lies inside.
+    model : {"observed-kmeans", "kpod"}
+        K-means over the values that each row has, or by filling gaps with the row's own centre.
+    n_init : int
+        Starts of each fit.
+    n_splits : int
+        Folds of scattered entries.
+    rule : {"minimum", "one-standard-error"}
+        The number with the smallest error, or the smallest within one standard error of it.
+    """
+
+    n_clusters: str | tuple[int, ...] = "auto"
+    model: str = "observed-kmeans"
+    n_init: int = 10
+    n_splits: int = 10
+
+    name: ClassVar[str] = NAME
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "How many classes do the rows of one table fall into?"
+    steps = (search_step(NAME),)
+    leakage: ClassVar[str] = (
+        "The coordinator knows how many rows, columns and cells there are; numbers and squared "
+        "errors of held-out cells, which it cannot name, by fold and number of classes, with "
+        "standard errors; sizes and means of classes of enough rows; how many classes other "
+        "criteria choose, and the values of these criteria for each number of classes. Labels and "
+        "the predictor stay at the site."
+    )
+    Result = ClusterCountResult
+    predictor: ClassVar[Any] = ClassPredictor
+    several: ClassVar[str] = "ensemble-clustering"
+    roles: ClassVar[tuple[str, ...]] = ()
+    takes_triplets: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n_clusters, list | range | np.ndarray):
+            object.__setattr__(self, "n_clusters", tuple(self.n_clusters))
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        super().validate()
+        if not isinstance(self.model, str) or self.model not in CLUSTER_MODELS:
+            raise ParameterError.of("model", f"one of {', '.join(CLUSTER_MODELS)}", self.model)
+        whole_number("n_init", self.n_init, 1, 10_000)
+        given = self.n_clusters
+        if given == "auto":
+            return
+        fine = isinstance(given, tuple) and 0 < len(given) <= _MOST_CANDIDATES
+        if not fine or not all(
+            isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MOST_CLUSTERS
+            for k in given
+        ):
+            allowed = f'"auto" or up to {_MOST_CANDIDATES} whole numbers from 1 to {MOST_CLUSTERS}'
+            raise ParameterError.of("n_clusters", allowed, given)
+
+    @property
+    def largest_asked(self) -> int:
+        """Largest number of classes of a grid that was given."""
+        return 0 if isinstance(self.n_clusters, str) else max(self.n_clusters)
+
+    # ------------------------------------------------------------------ at the site
+
+    def most_allowed(self, entries: Entries) -> int | None:
+        """As many classes as rows with a value."""
+        return int((entries.row_counts > 0).sum())
+
+    def search_matrix(self, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
+        """Choose the number of classes, fit all entries."""
+        entries = matrix.entries
+        folds = self.folds_of(entries, seed)
+        given: Any = self.n_clusters
+        plan = plan_clusters(
+            entries, model=self.model, n_clusters=given, seed=seed, n_init=self.n_init
+        )
+        if plan.grow is not None:
+            plan = dataclasses.replace(plan, grow=_bounded(plan.grow))
+        curve, predictions = plan.predictions(entries, folds)
+        chosen = curve.place(self.rule)
+        fit = self._fit(entries, int(curve.parameters[chosen]), seed)
+        others, remarks = criteria_of(matrix, curve.parameters, seed)
+        named = GapRows(matrix.column_names, matrix.units)
+        return LocalSearch(
+            entries=entries,
+            folds=folds,
+            curve=curve,
+            predictions=predictions,
+            chosen=chosen,
+            found={"n_clusters": fit.n_clusters},
+            figures=others,
+            of_sizes=frozenset(name for name, value in others.items() if np.ndim(value)),
+            predictor=ClassPredictor(fit.centres, fit.column_means, named),
+            labels=fit.labels,
+            outputs={"labels": fit.labels},
+            tables={"classes": _classes(fit, matrix)},
+            remarks=remarks,
+        )
+
+    def _fit(self, entries: Entries, k: int, seed: int) -> ClusterFit:
+        solve = observed_kmeans if self.model == "observed-kmeans" else kpod
+        return solve(entries, k, rng=stream(seed, "fit"), n_init=self.n_init)
+
+    # ------------------------------------------------------------------ at the coordinator
+
+    def conclude(self, common: Mapping[str, Any], reply: Searched) -> ClusterCountResult:
+        """Make the result."""
+        figures = reply.figures.value
+        sizes = np.asarray(reply.sizes.value, dtype=float)
+        chosen = {k.removeprefix(CHOICE): v for k, v in figures.items() if k.startswith(CHOICE)}
+        curves = {name: figures[name] for name in chosen if name in figures}
+        return ClusterCountResult(
+            **{**common, "model": self.model, "parameter": "n_clusters"},
+            n_clusters=int(figures.get("n_clusters", len(sizes))),
+            sizes=sizes,
+            centers=np.asarray(reply.centres.value, dtype=float),
+            criteria={name: int(value) for name, value in chosen.items()},
+            criteria_curves={name: np.asarray(value) for name, value in curves.items()},
+        )
+
+
+def _bounded(grow: Any) -> Any:
+    """A grid that ends at what a study asks for at most."""
+
+    def further(curve: Any) -> list[int]:
+        return [k for k in grow(curve) if k <= MOST_CLUSTERS]
+
+    return further
+
+
+def _classes(fit: ClusterFit, matrix: Matrix) -> dict[str, Any]:
+    """Classes for the site's own people: rows and means."""
+    p = matrix.entries.shape[1]
+    columns = np.arange(p)
+    means = np.stack([matrix.in_units(centre, columns) for centre in fit.centres])
+    return {
+        "class": list(range(fit.n_clusters)),
+        "rows": np.bincount(fit.labels, minlength=fit.n_clusters),
+        **{str(name): means[:, j] for j, name in enumerate(matrix.column_names)},
+    }
+
+
+def criteria_of(
+    matrix: Matrix, candidates: NDArray[Any], seed: int
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What other criteria choose from the complete rows, and their values by candidate.
+
+    Parameters
+    ----------
+    matrix : Matrix
+    candidates : (A,) array of int
+    seed : int
+
+    Returns
+    -------
+    figures : dict
+        `CHOICE` and a name (0: none) for each criterion, then the values by name.
+    remarks : tuple of str
+    """
+    entries, largest = matrix.entries, int(candidates[-1])
+    whole = np.flatnonzero(entries.row_counts == entries.shape[1])
+    n = entries.shape[0]
+    if len(whole) > _CRITERIA_ROWS or len(whole) < max(n / 2, 2 * largest) or largest < 2:
+        said = (
+            f"Other criteria look at complete rows: with {len(whole)} of {n} rows complete they "
+            f"were not asked (half of the rows, two for each class and at most {_CRITERIA_ROWS})."
+        )
+        return {}, (said,)
+    x = entries.dense()[whole]
+    found = all_criteria(x, largest, rng=stream(seed, "criteria"), n_init=_CRITERIA_STARTS)
+    choices = {CHOICE + name: one.choice or 0 for name, one in found.items()}
+    places = np.asarray(candidates, dtype=np.int64) - 1
+    values = {name: _four_digits(one.values[places]) for name, one in found.items()}
+    said = f"Other criteria looked at {len(whole)} complete rows of {n}."
+    return {**choices, **values}, (said,) if len(whole) < n else ()
+
+
+def _four_digits(values: FloatArray) -> FloatArray:
+    """More would tell of single rows, and nobody compares them."""
+    return np.array([float(f"{value:.3e}") for value in values])

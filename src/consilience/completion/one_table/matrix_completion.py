@@ -1,0 +1,433 @@
+"""What is in the missing cells of one table? A matrix of low rank, chosen by held-out entries.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+search: Search              ->  sets a last part aside; holds entries out by folds
+  parameters                      that it alone knows, predicts them at every
+                                  rank or penalty; judges the choice by the last
+                                  part; fits all cells, keeps the completed table
+                            <-  Searched: rows, cells, squared errors by
+                                  fold and candidate, of the last part  AGGREGATE
+                                  figures of the fits, singular values  MODEL
+==============================  ==================================================
+
+Sources: Ya Le's Stanford thesis, chapter 3; Mazumder, Hastie and Tibshirani, JMLR 11 (2010);
+Hastie, Mazumder, Lee and Zadeh, JMLR 16 (2015); Keshavan, Montanari and Oh, JMLR 11 (2010);
+Tipping and Bishop, JRSS B 61 (1999). Departures: folds leave an entry in every row and column;
+errors are means per entry; a smallest error at an artificial end of the grid is no choice. The
+model that stays at the site is fitted to all cells, the last part with them; that part judged the
+same model fitted without it.
+
+Absence: there is one site, without which the run stops.
+
+Leakage: the coordinator knows how many rows, columns and cells there are; numbers and squared
+errors of held-out cells, which it cannot name, by fold and candidate and of a last part, with
+standard errors; the candidates, the chosen rank or penalty, how exact the fit is, and the singular
+values. Candidates and penalties that the table decides, and singular values, are told only if no
+row makes most of them. Scores, loadings, the completed table and the predictor stay at the site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.completion.estimators.completion_predictor import CompletionPredictor
+from consilience.completion.estimators.entry_plans import RANK_MODELS, Plan, plan_alphas, plan_ranks
+from consilience.completion.estimators.gap_rows import GapRows
+from consilience.completion.estimators.low_rank_base import Factors
+from consilience.completion.estimators.low_rank_models import fitted_model
+from consilience.completion.one_table.completed_tables import completed, factor_tables
+from consilience.completion.one_table.entry_messages import Searched
+from consilience.completion.one_table.entry_result import EntryStudyResult
+from consilience.completion.one_table.entry_study import EntryStudy, LocalSearch, search_step
+from consilience.completion.one_table.matrix import TRIPLETS, Matrix, matrix_of
+from consilience.exceptions import ParameterError
+from consilience.numerics.centring import CENTRES, centre_of
+from consilience.numerics.entries import Entries
+from consilience.numerics.entry_folds import held_out_part
+from consilience.numerics.random import stream
+from consilience.protocol.method import (
+    CoordinatorContext,
+    Exchange,
+    SiteContext,
+    SiteData,
+    register,
+)
+from consilience.protocol.one_table.words import counted, whole_number
+from consilience.wire.disclosure import Limits, aggregate
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+NAME = "matrix-completion"
+MODELS = ("soft", *RANK_MODELS)
+_PENALISED = ("soft", "soft-unshrunk")
+RULES = ("model", "row + column means", "column means")
+"""What the last part judges, in the order of the errors."""
+_MOST_CANDIDATES = 100
+_MOST_HELD = 0.5
+_LARGEST = 1e100  # penalty, as of values
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MatrixCompletionResult(EntryStudyResult):
+    """Penalty or rank of a low-rank matrix, and how well it predicts.
+
+    Attributes
+    ----------
+    rank : int
+        Of the fit to all cells; -1 where there are more figures than rows.
+    alpha : float
+        Its penalty; NaN for models without one, and where it would tell of a single row.
+    singular_values : (rank,) array
+        Decreasing; only those before one that is mostly of a single row, and none where there are
+        more figures than rows.
+    center : {"none", "columns", "rows-and-columns"}
+    grid : {"auto", "given"}
+    holdout : float
+    n_final : int
+        Cells that took no part in the choice: 0 where none were set aside.
+    final_errors : (3,) array
+        Their mean squared errors: of the model, of row + column means, of column means.
+    final_se, final_gain_se : (3,) arrays
+        Standard errors of these, and of their differences from the model's, over rows.
+    gap : float
+        Relative duality gap of the fit; NaN for models without one.
+    capped : bool
+        Whether the limit on the rank bound the fit, which is no minimum then.
+    """
+
+    rank: int
+    alpha: float
+    singular_values: FloatArray
+    center: str
+    grid: str
+    holdout: float
+    n_final: int
+    final_errors: FloatArray
+    final_se: FloatArray
+    final_gain_se: FloatArray
+    gap: float
+    capped: bool
+
+    @property
+    def final_error(self) -> float:
+        """Mean squared error of the model on cells that took no part; NaN where not told."""
+        return float(self.final_errors[0])
+
+    @property
+    def baseline_error(self) -> float:
+        """Mean squared error of row + column means on the same cells."""
+        return float(self.final_errors[1])
+
+    def summary(self) -> str:
+        """Say what was chosen and how well it predicts."""
+        return " ".join([self.choice_sentence(), self.final_sentence()]).strip()
+
+    def choice_sentence(self) -> str:
+        """The rank or penalty, and where the choice comes from."""
+        share = 1 - self.n_observed / (self.shape[0] * self.shape[1])
+        lacks = f"{share:.1%} of the cells missing" if share else "every cell there, or nearly so"
+        where = f"a matrix of {self.shape[0]:,} x {self.shape[1]:,}, {lacks}"
+        kept = f"rank {self.rank}" if self.rank >= 0 else "a rank that stays at the site"
+        name = "penalty" if self.parameter == "alpha" else self.parameter
+        if self.parameter == "alpha" and not np.isnan(self.alpha):
+            kept = f"penalty {self.alpha:.4g} ({kept})"
+        if self.at_edge:
+            return (
+                f"Held-out entries choose no {name} for {where}: the error is smallest at {kept}, "
+                "where the grid ends."
+            )
+        text = f"Held-out entries choose {kept} for {where}."
+        other = self.one_standard_error if self.rule == "minimum" else self.minimiser
+        if other in (-1, self.chosen) or other >= len(self.candidates):
+            return text
+        value = f"{name} {self.candidates[other]:.4g}"
+        if self.rule == "minimum":
+            return f"{text} Within one standard error of the smallest error is {value} already."
+        return f"{text} The smallest error itself is at {value}."
+
+    def final_sentence(self) -> str:
+        """How well it predicts cells that took no part, beside means of rows and columns."""
+        if not self.n_final:
+            return "No cells were set aside, so nothing judges the choice anew."
+        if np.isnan(self.final_error):
+            return "The errors of the cells that were set aside stay at the site."
+        text = (
+            f"On {counted(self.n_final, 'cell')} that took no part the root mean squared error is "
+            f"{np.sqrt(self.final_error):.4g}"
+        )
+        if np.isnan(self.baseline_error):
+            return f"{text}."
+        worse = "" if self.final_error < self.baseline_error else ", which is no better"
+        return f"{text}, of row + column means {np.sqrt(self.baseline_error):.4g}{worse}."
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MatrixCompletionStudy(EntryStudy):
+    """Complete a table by a matrix of low rank that held-out entries choose.
+
+    Parameters
+    ----------
+    model : {"soft", "soft-unshrunk", "hard", "optspace", "ppca"}
+        Penalised by the nuclear norm; the same by ranks, with refitted singular values; truncated
+        singular value decompositions; OptSpace; probabilistic principal components.
+    grid : "auto" or sequence of float
+        Penalties for "soft", ranks for the others. "auto" goes on until the smallest error lies
+        inside, or the problem ends.
+    center : {"none", "columns", "rows-and-columns"}
+        What is taken off first. "ppca" has a mean of its own.
+    holdout : float
+        Share of the cells that take no part in the choice and judge it, in [0, .5].
+    duplicates : {"refuse", "mean"}
+        What to do with triplets that repeat a row and column.
+    max_rank : int or None
+        Limit on the rank, for "soft".
+    n_splits : int
+        Folds of scattered entries.
+    rule : {"minimum", "one-standard-error"}
+        The candidate with the smallest error, or the simplest within one standard error of it.
+    """
+
+    model: str = "soft"
+    grid: str | tuple[float, ...] = "auto"
+    center: str = "columns"
+    holdout: float = 0.1
+    duplicates: str = "refuse"
+    max_rank: int | None = None
+
+    name: ClassVar[str] = NAME
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "What is in the missing cells of one table?"
+    steps = (search_step(NAME),)
+    leakage: ClassVar[str] = (
+        "The coordinator knows how many rows, columns and cells there are; numbers and squared "
+        "errors of held-out cells, which it cannot name, by fold and candidate and of a last "
+        "part, with standard errors; the candidates, the chosen rank or penalty, how exact the "
+        "fit is, and the singular values. The completed table, scores, loadings and the predictor "
+        "stay at the site."
+    )
+    Result = MatrixCompletionResult
+    predictor: ClassVar[Any] = CompletionPredictor
+    several: ClassVar[str] = "federated-pca"
+    roles: ClassVar[tuple[str, ...]] = ("target", "agent", "entity")  # of triplets
+
+    def __post_init__(self) -> None:
+        if isinstance(self.grid, list | range | np.ndarray):
+            object.__setattr__(self, "grid", tuple(self.grid))
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        super().validate()
+        for name, choices in (
+            ("model", MODELS),
+            ("center", CENTRES),
+            ("duplicates", ("refuse", "mean")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ParameterError.of(name, f"one of {', '.join(choices)}", getattr(self, name))
+        share = self.holdout
+        real = isinstance(share, int | float) and not isinstance(share, bool)
+        if not real or not 0 <= share <= _MOST_HELD:
+            raise ParameterError.of("holdout", "a number in [0, .5]", share)
+        if self.max_rank is not None:
+            whole_number("max_rank", self.max_rank, 1)
+            if self.model != "soft":
+                raise ParameterError("max_rank is for the model 'soft': give ranks as the grid")
+        self._check_grid()
+
+    def _check_grid(self) -> None:
+        given = self.grid
+        if given == "auto":
+            return
+        soft = self.model == "soft"
+        kind: Any = int | float if soft else int
+        fine = isinstance(given, tuple) and 0 < len(given) <= _MOST_CANDIDATES
+        if not fine or not all(
+            isinstance(x, kind)
+            and not isinstance(x, bool)
+            and 0 <= x <= _LARGEST
+            and not (soft and x == 0)
+            for x in given
+        ):
+            what = "penalties above 0" if soft else "whole numbers, 0 or more"
+            allowed = f'"auto" or up to {_MOST_CANDIDATES} {what}'
+            raise ParameterError.of("grid", allowed, given)
+
+    @property
+    def largest_asked(self) -> int:
+        """Largest rank of a grid that was given."""
+        if self.model == "soft" or isinstance(self.grid, str):
+            return 0
+        return int(max(self.grid))
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Ask once, for ranks that the columns allow."""
+        p = len(ctx.feature_names) if ctx.columns.features else self.largest_asked
+        if 1 < p < self.largest_asked:
+            allowed = f"of ranks up to the number of columns, {p}"
+            raise ParameterError.of("grid", allowed, self.largest_asked)
+        return super().coordinate(ctx)
+
+    # ------------------------------------------------------------------ at the site
+
+    def most_allowed(self, entries: Entries) -> int | None:
+        """Rank of the smaller side."""
+        return None if self.model == "soft" else min(entries.shape)
+
+    def matrix(self, data: SiteData, site: SiteContext) -> Matrix:
+        """Read the matrix of a site."""
+        return matrix_of(data, site, duplicates=self.duplicates)
+
+    def search_matrix(self, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
+        """Choose without the last part, judge by it, fit all cells."""
+        entries = matrix.entries
+        held = self._held(entries, seed, site.limits.min_records)
+        train, last = entries.take(~held), entries.take(held)
+        folds = self.folds_of(train, seed)
+        curve, predictions = self._plan(train, folds).predictions(train, folds)
+        chosen = curve.place(self.rule)
+        value = curve.parameters[chosen].item()
+        fit = fitted_model(self.model, value, entries, center=self.center, max_rank=self.max_rank)
+        final, counts = self._final(train, last, value)
+        named = GapRows(matrix.column_names, matrix.units)
+        outputs: dict[str, Any] = {}
+        if matrix.form == TRIPLETS:
+            outputs = _by_line(matrix, fit.factors.at(entries.rows, entries.columns), held)
+        tables, remarks = completed(matrix, fit.factors)
+        of_sizes, of_one_row = {"singular_values"}, False
+        if self.model != "soft" or self.grid == "auto":  # penalties that the table decides
+            of_sizes |= {"alpha"}
+        if self.model == "soft" and self.grid == "auto":
+            of_sizes |= {"candidates"}
+            of_one_row = self._begins_at_one_row(train, float(curve.parameters[0]), site.limits)
+        found: dict[str, float] = {"rank": fit.rank}
+        figures: dict[str, Any] = {}
+        if self.model in _PENALISED:
+            found["alpha"] = fit.alpha
+            figures = {"gap": fit.gap, "capped": int(fit.capped)}
+        figures["singular_values"] = _told_values(fit.factors, site.limits)
+        return LocalSearch(
+            entries=train,
+            folds=folds,
+            curve=curve,
+            predictions=predictions,
+            chosen=chosen,
+            found=found,
+            figures=figures,
+            of_sizes=frozenset(of_sizes),
+            of_one_row=of_one_row,
+            predictor=CompletionPredictor(fit.factors, named, matrix.row_names),
+            final=final,
+            final_counts=counts,
+            outputs=outputs,
+            tables={**tables, **factor_tables(matrix, fit.factors)},
+            remarks=(*_remarks(matrix), *remarks),
+        )
+
+    def _begins_at_one_row(self, train: Entries, first: float, limits: Limits) -> bool:
+        """Whether one row may make most of the largest singular value, at which a grid begins.
+
+        Its square is a sum over rows, none of which adds more than its own sum of squares.
+        """
+        rest = centre_of(train, self.center).removed(train)
+        squares = np.bincount(rest.rows, weights=rest.values**2, minlength=rest.shape[0])
+        return limits.min_records > 1 and bool(squares.max() > limits.max_share * first**2)
+
+    def _plan(self, train: Entries, folds: IntArray) -> Plan:
+        given: Any = self.grid
+        if self.model == "soft":
+            return plan_alphas(train, alphas=given, center=self.center, max_rank=self.max_rank)
+        return plan_ranks(train, folds, model=self.model, ranks=given, center=self.center)
+
+    def _held(self, entries: Entries, seed: int, least: int) -> NDArray[np.bool_]:
+        """Cells of the last part: none where they would be fewer than anything may rest on."""
+        none = np.zeros(entries.n_observed, dtype=np.bool_)
+        wanted = round(self.holdout * entries.n_observed)
+        if wanted < max(least, 1):
+            return none
+        # Parts of two sizes are not nested: the errors of two runs would differ by single cells.
+        drawn = "last part" if least <= 1 else f"last part of {wanted}"
+        held = held_out_part(entries, self.holdout, stream(seed, drawn))
+        rows = len(np.unique(entries.rows[held]))
+        return held if min(held.sum(), rows) >= least else none
+
+    def _final(self, train: Entries, last: Entries, value: float) -> tuple[FloatArray, IntArray]:
+        """Squared errors of the last part by row and rule, (n, 3), and how many there are."""
+        if not last.n_observed:
+            return np.zeros((0, len(RULES))), np.zeros(0, dtype=np.int64)
+        fit = fitted_model(self.model, value, train, center=self.center, max_rank=self.max_rank)
+        guesses = [fit.factors.at(last.rows, last.columns)]
+        for kind in ("rows-and-columns", "columns"):
+            guesses.append(centre_of(train, kind).at(last.rows, last.columns))
+        n = last.shape[0]
+        sums = np.full((n, len(RULES)), np.nan)
+        told = last.row_counts > 0
+        for j, guess in enumerate(guesses):
+            squares = np.bincount(last.rows, weights=(guess - last.values) ** 2, minlength=n)
+            sums[told, j] = squares[told]
+        return sums, last.row_counts
+
+    # ------------------------------------------------------------------ at the coordinator
+
+    def conclude(self, common: Mapping[str, Any], reply: Searched) -> MatrixCompletionResult:
+        """Make the result."""
+        figures, n_final = reply.figures.value, int(reply.final_entries.value)
+        sums = np.asarray(reply.final.value, dtype=float)
+        unknown = np.full(len(RULES), np.nan)
+        return MatrixCompletionResult(
+            **{
+                **common,
+                "model": self.model,
+                "parameter": "alpha" if self.model == "soft" else "rank",
+            },
+            rank=int(figures.get("rank", -1)),
+            alpha=float(figures.get("alpha", np.nan)),
+            singular_values=np.asarray(figures.get("singular_values", np.empty(0)), dtype=float),
+            center="columns" if self.model == "ppca" else self.center,
+            grid="auto" if self.grid == "auto" else "given",
+            holdout=float(self.holdout),
+            n_final=n_final,
+            final_errors=sums / n_final if n_final else unknown,
+            final_se=np.asarray(figures.get("final_se", unknown), dtype=float),
+            final_gain_se=np.asarray(figures.get("final_gain_se", unknown), dtype=float),
+            gap=float(figures.get("gap", np.nan)),
+            capped=bool(figures.get("capped", 0)),
+        )
+
+
+def _told_values(factors: Factors, limits: Limits) -> FloatArray:
+    """Singular values up to the first whose square, a sum over rows, is mostly of one row."""
+    sums = aggregate(factors.scores**2).withhold_unsafe(limits).value
+    first, *_ = [*np.flatnonzero(np.isnan(sums)), len(sums)]
+    return factors.singular_values[:first]
+
+
+def _by_line(
+    matrix: Matrix, fitted: FloatArray, held: NDArray[np.bool_]
+) -> dict[str, NDArray[Any]]:
+    """Fitted value of each line of triplets, and whether it was of the last part."""
+    entries = matrix.entries
+    p = entries.shape[1]
+    at = np.searchsorted(entries.rows * p + entries.columns, matrix.lines @ np.array([p, 1]))
+    values = matrix.in_units(fitted, entries.columns)
+    return {"fitted": values[at], "set_aside": held[at].astype(np.int64)}
+
+
+def _remarks(matrix: Matrix) -> tuple[str, ...]:
+    entries, said = matrix.entries, []
+    if matrix.n_repeated:
+        said.append(f"{matrix.n_repeated} triplets repeat the place of another one: averaged.")
+    for counts, what in ((entries.row_counts, "rows"), (entries.column_counts, "columns")):
+        if (counts == 0).any():
+            said.append(
+                f"{int((counts == 0).sum())} {what} have no value: they are filled by the centre."
+            )
+    return tuple(said)

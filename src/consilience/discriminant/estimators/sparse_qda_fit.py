@@ -1,0 +1,628 @@
+"""Sparse quadratic discriminant analysis: the path of penalties and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+from consilience.discriminant.estimators.sparse_qda_results import SparseQDAPath
+from consilience.discriminant.estimators.sparse_qda_screening import LinkForest, ScreenedMoments
+from consilience.discriminant.estimators.sparse_qda_units import ROUNDING, QDAUnits, units_of
+from consilience.exceptions import DataError, ParameterError
+
+if TYPE_CHECKING:
+    from consilience.discriminant.kernels.joint_precision import ClassMoments, JointPrecision
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Fold = tuple[IntArray, IntArray]
+
+TIES = ("sparsest", "densest", "middle")
+
+
+@dataclass(frozen=True)
+class QDASettings:
+    """Settings of a fit; see `SparseQDA` for their meaning.
+
+    Raises
+    ------
+    ParameterError
+        A setting is out of its range.
+    """
+
+    alpha: Any = "cv"
+    n_alphas: Any = 20
+    smallest: Any = "auto"
+    alphas: Any = None
+    ties: Any = "sparsest"
+    standardize: bool = True
+    max_block: Any = 2000
+    tol: Any = 1e-8
+    max_iter: Any = None
+    n_jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.alpha, str):
+            if self.alpha != "cv":
+                raise ParameterError.of("alpha", "'cv' or a number of at least 0", self.alpha)
+        elif not _number(self.alpha) or self.alpha < 0:
+            raise ParameterError.of("alpha", "'cv' or a number of at least 0", self.alpha)
+        if not _whole(self.n_alphas) or self.n_alphas < 2:
+            raise ParameterError.of("n_alphas", "a whole number of at least 2", self.n_alphas)
+        automatic = isinstance(self.smallest, str) and self.smallest == "auto"
+        if not automatic and not (_number(self.smallest) and 0 < self.smallest < 1):
+            raise ParameterError.of("smallest", "'auto' or between 0 and 1", self.smallest)
+        if self.ties not in TIES:
+            raise ParameterError.of("ties", f"one of {', '.join(TIES)}", self.ties)
+        if self.max_block is not None and (not _whole(self.max_block) or self.max_block < 2):
+            allowed = "None or a whole number of at least 2"
+            raise ParameterError.of("max_block", allowed, self.max_block)
+        if not _number(self.tol) or self.tol <= 0:
+            raise ParameterError.of("tol", "above 0", self.tol)
+        if self.max_iter is not None and (not _whole(self.max_iter) or self.max_iter < 1):
+            allowed = "None or a whole number of at least 1"
+            raise ParameterError.of("max_iter", allowed, self.max_iter)
+        if self.alphas is not None:
+            object.__setattr__(self, "alphas", _falling(self.alphas))
+
+
+def _number(value: Any) -> bool:
+    return (
+        isinstance(value, int | float | np.integer | np.floating)
+        and not isinstance(value, bool)
+        and bool(np.isfinite(value))
+    )
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _falling(alphas: Any) -> FloatArray:
+    """A grid of penalties, the largest first."""
+    try:
+        grid = np.unique(np.asarray(alphas, dtype=np.float64))[::-1]
+    except (TypeError, ValueError):
+        raise ParameterError.of("alphas", "numbers of at least 0", alphas) from None
+    if not len(grid) or np.ndim(alphas) != 1 or not np.isfinite(grid).all() or grid[-1] < 0:
+        raise ParameterError.of("alphas", "a list of numbers of at least 0", alphas)
+    return np.ascontiguousarray(grid)
+
+
+# ------------------------------------------------------------------ moments in their units
+
+
+@dataclass(frozen=True, eq=False)
+class FlooredMoments:
+    """Moments whose variances are raised by a floor, where a column is constant within a class."""
+
+    inner: ClassMoments
+    floor: FloatArray
+
+    @property
+    def n(self) -> FloatArray:
+        """Rows by class, (K,)."""
+        return self.inner.n
+
+    @property
+    def n_features(self) -> int:
+        """Features m."""
+        return self.inner.n_features
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """Variances, (K, m)."""
+        return self.inner.diagonal + self.floor
+
+    def block(self, features: Any) -> FloatArray:
+        """Covariances among some features, (K, q, q)."""
+        found = np.array(self.inner.block(features))
+        at = np.arange(found.shape[1])
+        found[:, at, at] += self.floor[:, features]
+        return found
+
+    def norms(self, rows: slice, columns: slice) -> FloatArray:
+        """Tile of the norms of pairs of features; on the diagonal without the floor."""
+        return self.inner.norms(rows, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedMoments:
+    """Moments of the classes in units of their own.
+
+    Attributes
+    ----------
+    n : (K,) array
+        Rows by class.
+    means : (K, p) array
+        Of all columns, in the units of the table.
+    units : QDAUnits
+    moments : ClassMoments
+        Of the columns that take part, in their units.
+    """
+
+    n: FloatArray
+    means: FloatArray
+    units: QDAUnits
+    moments: ClassMoments
+
+    @property
+    def total(self) -> float:
+        """Rows of all classes: what a penalty for a row is multiplied by."""
+        return float(self.n.sum())
+
+    @property
+    def full_rank(self) -> bool:
+        """Whether every class has more rows than there are features."""
+        return bool(self.n.min() > self.moments.n_features)
+
+    def predictor(
+        self,
+        precision: JointPrecision,
+        classes: NDArray[Any],
+        priors: FloatArray | None = None,
+        feature_names: Sequence[str] | None = None,
+        scaling: FloatArray | None = None,
+    ) -> SparseQDAPredictor:
+        """Predictor with the classes' shares of the rows as priors, unless others are given."""
+        shares = self.n / self.total if priors is None else priors
+        return SparseQDAPredictor.of(
+            precision,
+            self.means,
+            np.log(shares),
+            self.units,
+            classes,
+            feature_names=feature_names,
+            scaling=scaling,
+        )
+
+
+def prepare_rows(
+    x: FloatArray, codes: IntArray, n_classes: int, *, standardize: bool = True
+) -> PreparedMoments:
+    """Moments of rows.
+
+    Parameters
+    ----------
+    x : (n, p) array
+    codes : (n,) array of int
+        Class of each row; of every class 2 rows or more.
+    n_classes : int
+        K.
+    standardize : bool
+        Divide columns by their pooled standard deviation within the classes.
+
+    Raises
+    ------
+    DataError
+        All columns are constant.
+    """
+    from consilience.discriminant.kernels.joint_precision import RowMoments
+
+    raw = RowMoments.of(x, codes, n_classes)
+    units = units_of(raw.n, raw.means, raw.diagonal, standardize=standardize)
+    if standardize or len(units.kept) < units.n_features:
+        moments = RowMoments(
+            raw.n,
+            raw.means[:, units.kept] / units.scale,
+            tuple(part[:, units.kept] / units.scale for part in raw.centred),
+            raw.diagonal[:, units.kept] / units.scale**2,
+        )
+    else:
+        moments = raw
+    return PreparedMoments(raw.n, raw.means, units, floored(moments, units))
+
+
+def prepare_moments(
+    n: FloatArray, means: FloatArray, covariances: FloatArray, *, standardize: bool = True
+) -> PreparedMoments:
+    """Moments that are there, as from several sites.
+
+    Parameters
+    ----------
+    n : (K,) array
+    means : (K, p) array
+    covariances : (K, p, p) array
+        Divisor n_k.
+    standardize : bool
+        Divide columns by their pooled standard deviation within the classes.
+
+    Raises
+    ------
+    DataError
+        All columns are constant.
+    """
+    from consilience.discriminant.kernels.joint_precision import MatrixMoments
+
+    n, means = np.asarray(n, dtype=np.float64), np.asarray(means, dtype=np.float64)
+    variances = np.diagonal(covariances, axis1=1, axis2=2)
+    units = units_of(n, means, variances, standardize=standardize)
+    kept, scale = units.kept, units.scale
+    part = covariances[:, kept[:, None], kept[None, :]] / (scale[:, None] * scale[None, :])
+    moments = MatrixMoments(n, means[:, kept] / scale, part)
+    return PreparedMoments(n, means, units, floored(moments, units))
+
+
+def floored(moments: ClassMoments, units: QDAUnits) -> ClassMoments:
+    """Moments in the units' scale, with the floors of their variances where there are any."""
+    return FlooredMoments(moments, units.floor) if units.floor.any() else moments
+
+
+# ------------------------------------------------------------------ paths
+
+
+def grid_of(prepared: PreparedMoments, settings: QDASettings) -> FloatArray:
+    """Penalties for a row, falling: those of the settings, or from the first without any link.
+
+    An automatic grid ends where more than `max_block` features would be linked.
+    """
+    from consilience.discriminant.kernels.joint_precision import largest_penalty
+
+    if not isinstance(settings.alpha, str):
+        return np.array([float(settings.alpha)])
+    if settings.alphas is not None:
+        return np.asarray(settings.alphas)
+    largest = largest_penalty(prepared.moments) / prepared.total
+    sizes = np.sqrt(((prepared.n[:, None] * prepared.moments.diagonal) ** 2).sum(axis=0))
+    if largest * prepared.total <= ROUNDING * sizes.max():  # no two features are correlated
+        return np.array([largest])
+    # One rounding error more, so that the first penalty has no link.
+    first = largest * (1 + 1e-15)
+    last = first * smallest_share(prepared, settings)
+    if settings.max_block is not None and prepared.moments.n_features > settings.max_block:
+        forest = LinkForest.of(prepared.moments, last * prepared.total)
+        last = max(last, forest.critical(settings.max_block) * (1 + 1e-12) / prepared.total)
+    return np.geomspace(first, min(last, first), settings.n_alphas)
+
+
+def smallest_share(prepared: PreparedMoments, settings: QDASettings) -> float:
+    """Last penalty of an automatic grid over its first."""
+    if isinstance(settings.smallest, str):
+        # With fewer rows the dense end is slow, and rarely the best.
+        return 0.001 if prepared.full_rank else 0.01
+    return float(settings.smallest)
+
+
+def precision_path(
+    prepared: PreparedMoments,
+    alphas: FloatArray,
+    settings: QDASettings,
+    *,
+    n_jobs: int = 1,
+    stop: bool = False,
+) -> Iterator[JointPrecision]:
+    """Fit penalty after penalty, each from the one before.
+
+    Parameters
+    ----------
+    prepared : PreparedMoments
+    alphas : (A,) array
+        Penalties for a row, falling.
+    settings : QDASettings
+    n_jobs : int
+        Blocks at a time.
+    stop : bool
+        End before the first penalty whose largest block is too large, in place of an error.
+    """
+    from consilience.discriminant.kernels.joint_precision import fit_precisions
+
+    options: dict[str, Any] = {"tol": settings.tol, "n_jobs": n_jobs}
+    if settings.max_iter is not None:
+        options["max_iter"] = settings.max_iter
+    lams = alphas * prepared.total
+    moments = prepared.moments
+    if len(lams) > 1:  # one pass over the rows tells the blocks of all penalties
+        moments, lams = _screened(moments, lams, settings.max_block if stop else None)
+    start: JointPrecision | None = None
+    for lam in lams:
+        try:
+            start = fit_precisions(
+                moments, float(lam), start=start, max_block=settings.max_block, **options
+            )
+        except DataError:
+            if lam > 0:
+                raise
+            raise DataError(
+                "without a penalty (alpha = 0) the covariance matrix of every class must have an "
+                "inverse, and one has none: give a positive alpha, or drop columns that others add "
+                "up to"
+            ) from None
+        yield start
+
+
+def _screened(
+    moments: ClassMoments, lams: FloatArray, max_block: int | None
+) -> tuple[ClassMoments, FloatArray]:
+    """Moments that know the blocks of falling penalties, and the penalties before a large block."""
+    forest = LinkForest.of(moments, float(lams[-1]))
+    if max_block is not None:
+        large = [forest.largest(float(lam)) > max_block for lam in lams]
+        lams = lams[: large.index(True)] if True in large else lams
+    smallest = float(lams[-1]) if len(lams) else float("inf")
+    return ScreenedMoments(moments, forest, smallest), lams
+
+
+@dataclass(frozen=True, eq=False)
+class FoldAnswer:
+    """What one fold says.
+
+    Attributes
+    ----------
+    wrong : (A,) array of int
+        Misclassified rows by penalty, as far as the path went.
+    n_rows : int
+        Rows that were judged.
+    missing : (m,) array of int
+        Classes without two rows to learn from: their rows are wrong at every penalty.
+    gap : float
+        Largest relative gap.
+    singular : bool
+        Whether the path ended before a penalty of 0, because a class has no inverse here.
+    """
+
+    wrong: IntArray
+    n_rows: int
+    missing: IntArray
+    gap: float
+    singular: bool = False
+
+
+def judge_fold(
+    fold: Fold,
+    x: FloatArray,
+    codes: IntArray,
+    n_classes: int,
+    alphas: FloatArray,
+    priors: FloatArray | None,
+    settings: QDASettings,
+) -> FoldAnswer:
+    """Fit the path to the rows of one part and count the errors among those of the other.
+
+    Parameters
+    ----------
+    fold : pair of arrays of int
+        Rows to learn from, rows to judge.
+    x : (n, p) array
+    codes : (n,) array of int
+    n_classes : int
+    alphas : (A,) array
+    priors : (K,) array, optional
+    settings : QDASettings
+    """
+    from consilience.numerics.parallel import one_thread
+
+    train, test = fold
+    counts = np.bincount(codes[train], minlength=n_classes)
+    there = np.flatnonzero(counts >= 2)
+    missing = np.flatnonzero(counts < 2)
+    if len(there) < 2:
+        wrong = np.full(len(alphas), len(test))
+        return FoldAnswer(wrong, len(test), missing, 0.0)
+    train = train[counts[codes[train]] >= 2]
+    places = np.searchsorted(there, codes[train])
+    try:
+        prepared = prepare_rows(x[train], places, len(there), standardize=settings.standardize)
+    except DataError:  # every column is constant in this part
+        wrong = np.full(len(alphas), int((codes[test] != there[counts[there].argmax()]).sum()))
+        return FoldAnswer(wrong, len(test), missing, 0.0)
+    shares = None if priors is None else priors[there]
+    errors: list[int] = []
+    gap, rows, singular = 0.0, x[test], False
+    with one_thread():
+        try:
+            for precision in precision_path(prepared, alphas, settings, stop=True):
+                labels = prepared.predictor(precision, there, shares).predict(rows)
+                errors.append(int((labels != codes[test]).sum()))
+                gap = max(gap, precision.relative_gap)
+        except DataError:
+            if len(errors) == len(alphas) or alphas[len(errors)] > 0:
+                raise
+            singular = True  # too few rows in this part only; of the whole table `follow` asks
+    return FoldAnswer(np.array(errors, dtype=np.int64), len(test), missing, gap, singular)
+
+
+def choose(wrong: IntArray, ties: str) -> int:
+    """Place of the penalty with the fewest errors, among equal ones as `ties` says."""
+    best = np.flatnonzero(wrong == wrong.min())
+    return int(best[{"sparsest": 0, "densest": -1, "middle": (len(best) - 1) // 2}[ties]])
+
+
+# ------------------------------------------------------------------ the fit
+
+
+@dataclass(frozen=True, eq=False)
+class SparseQDAFit:
+    """A fit to rows.
+
+    Attributes
+    ----------
+    prepared : PreparedMoments
+    precision : JointPrecision
+        At the chosen penalty.
+    path : SparseQDAPath
+    chosen : int
+        Place of the chosen penalty on the path.
+    relative_to : float
+        Penalty whose P(T) is 1: 0 where that fit exists, or the smallest of the path.
+    cut : float or None
+        Last penalty of the path, where it ended because of `max_block`.
+    missing : (m,) array of int
+        Classes that some fold had no two rows of.
+    fold_gap : float
+        Largest relative gap in the folds.
+    singular : bool
+        Whether the path leaves out a penalty of 0, which the whole table allows, because of a fold.
+    """
+
+    prepared: PreparedMoments
+    precision: JointPrecision
+    path: SparseQDAPath
+    chosen: int
+    relative_to: float
+    cut: float | None
+    missing: IntArray
+    fold_gap: float
+    singular: bool = False
+
+
+def fit_sparse_qda(
+    x: FloatArray,
+    codes: IntArray,
+    n_classes: int,
+    settings: QDASettings,
+    *,
+    folds: Sequence[Fold] = (),
+    priors: FloatArray | None = None,
+) -> SparseQDAFit:
+    """Fit precision matrices with a common pattern, with the penalty chosen over folds.
+
+    Parameters
+    ----------
+    x : (n, p) array
+        Finite numbers.
+    codes : (n,) array of int
+        Class of each row, of every class 2 rows or more.
+    n_classes : int
+        K.
+    settings : QDASettings
+    folds : sequence of pairs of arrays of int
+        Rows to learn from and rows to judge; used where `settings.alpha` is ``"cv"``.
+    priors : (K,) array, optional
+        By default the shares of the rows, in folds those of their rows.
+
+    Returns
+    -------
+    SparseQDAFit
+
+    Raises
+    ------
+    DataError
+        Every column is constant, or a covariance matrix of the whole table is singular where the
+        penalty is 0.
+    ParameterError
+        A single penalty, or every one of a given grid, links more than `settings.max_block`
+        features.
+    """
+    from consilience.numerics.parallel import one_thread, ordered_map
+
+    with one_thread():
+        prepared = prepare_rows(x, codes, n_classes, standardize=settings.standardize)
+        alphas = grid_of(prepared, settings)
+        answers: list[FoldAnswer] = []
+        if isinstance(settings.alpha, str) and len(alphas) > 1:
+            judge = partial(
+                judge_fold,
+                x=x,
+                codes=codes,
+                n_classes=n_classes,
+                alphas=alphas,
+                priors=priors,
+                settings=settings,
+            )
+            answers = ordered_map(judge, folds, n_jobs=settings.n_jobs)
+        automatic = settings.alphas is None and len(alphas) > 1
+        if automatic and not all(len(answer.wrong) for answer in answers):
+            # Noise of a fold's fewer rows links too many: nothing is judged, so nothing linked.
+            return replace(follow(prepared, alphas[:1], [], settings), cut=float(alphas[0]))
+        found = follow(prepared, alphas, answers, settings)
+        if automatic and alphas[-1] > 1.001 * alphas[0] * smallest_share(prepared, settings):
+            return replace(found, cut=float(found.path.alphas[-1]))
+        return found
+
+
+def follow(
+    prepared: PreparedMoments,
+    alphas: FloatArray,
+    answers: list[FoldAnswer],
+    settings: QDASettings,
+) -> SparseQDAFit:
+    """Follow the path on all rows, and keep the fit at the penalty that the folds chose.
+
+    Parameters
+    ----------
+    prepared : PreparedMoments
+    alphas : (A,) array
+        Penalties for a row, falling; several of them end before the first whose largest block is
+        too large.
+    answers : list of FoldAnswer
+        None of them where there is nothing to choose.
+    settings : QDASettings
+
+    Returns
+    -------
+    SparseQDAFit
+
+    Raises
+    ------
+    DataError, ParameterError
+        As `fit_sparse_qda`.
+    """
+    jobs = 1 if settings.n_jobs is None else settings.n_jobs
+    reach = min([len(alphas), *(len(answer.wrong) for answer in answers)])
+    grid = alphas[:reach]
+    wrong = np.array([answer.wrong[:reach] for answer in answers], dtype=np.int64)
+    wrong = wrong.reshape(len(answers), reach)
+    best = choose(wrong.sum(axis=0), settings.ties) if reach else 0
+    kept: JointPrecision | None = None
+    rows: list[tuple[int, int, float, float]] = []
+    for precision in precision_path(prepared, grid, settings, n_jobs=jobs, stop=len(alphas) > 1):
+        if len(rows) == best:
+            kept = precision
+        size = max((len(block) for block in precision.blocks), default=1)
+        rows.append((precision.n_links, size, precision.penalty_norm, precision.relative_gap))
+    if not rows:
+        raise ParameterError(
+            f"more than max_block = {settings.max_block} features are linked at every penalty of "
+            "the grid: raise max_block or the penalties"
+        )
+    if kept is None:  # the whole table has larger blocks than the folds
+        best = choose(wrong[:, : len(rows)].sum(axis=0), settings.ties)
+        kept = next(precision_path(prepared, alphas[best : best + 1], settings, n_jobs=jobs))
+    without = len(rows) == len(alphas) - 1 and any(answer.singular for answer in answers)
+    if without:  # an error where the whole table has no such fit either
+        next(precision_path(prepared, alphas[-1:], settings, n_jobs=jobs))
+    found = np.array(rows, dtype=np.float64)
+    norm = full_norm(prepared, settings)
+    relative_to = float(alphas[len(found) - 1]) if norm is None else 0.0
+    norm = float(found[-1, 2]) if norm is None else norm
+    path = SparseQDAPath(
+        alphas=alphas[: len(found)],
+        n_links=found[:, 0].astype(np.int64),
+        largest_block=found[:, 1].astype(np.int64),
+        penalty_norms=found[:, 2],
+        relative_penalties=found[:, 2] / norm if norm > 0 else np.ones(len(found)),
+        gaps=found[:, 3],
+        cv_wrong=wrong[:, : len(found)],
+        cv_rows=np.array([answer.n_rows for answer in answers], dtype=np.int64),
+    )
+    missing = [answer.missing for answer in answers]
+    return SparseQDAFit(
+        prepared=prepared,
+        precision=kept,
+        path=path,
+        chosen=best,
+        relative_to=relative_to,
+        cut=float(alphas[len(found) - 1]) if len(found) < len(alphas) and not without else None,
+        missing=np.unique(np.concatenate([*missing, np.zeros(0, dtype=np.int64)])),
+        fold_gap=max((answer.gap for answer in answers), default=0.0),
+        singular=without,
+    )
+
+
+def full_norm(prepared: PreparedMoments, settings: QDASettings) -> float | None:
+    """P(T) without a penalty; None where that fit does not exist or is too large."""
+    from consilience.discriminant.kernels.joint_precision import fit_precisions
+
+    size = prepared.moments.n_features
+    if not prepared.full_rank or size > (settings.max_block or size):
+        return None
+    try:
+        return fit_precisions(prepared.moments, 0.0).penalty_norm
+    except DataError:  # a covariance matrix is singular all the same
+        return None

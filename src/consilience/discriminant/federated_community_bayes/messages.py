@@ -1,0 +1,321 @@
+"""Messages of community Bayes over sites. Fits are packed: see :func:`packed`.
+
+Coefficients are those of ``discriminant.kernels.multinomial``: contrasts of the classes that have
+rows, with the intercept in the first column.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DisclosureError
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, is_gram, message, sends
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MAX_ROUNDS = 100
+"""Newton rounds that a site answers in a run, where records are protected."""
+MAX_CANDIDATES = 20
+"""Numbers of communities that are judged in a run: each tells a figure of the choosing rows."""
+SMALLEST_C, LARGEST_C = 1e-6, 1e6
+_MOST_ROWS = 1 << 40
+_ROUNDING = 1e-6
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
+"""Shares of rows that may be held out: with any, two runs could differ by a single training row."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a site needs to know in every step.
+
+    Attributes
+    ----------
+    levels : tuple of str
+        Declared levels of the response.
+    c : float
+        C of the logistic regressions: ``C sum loss + |coefficients|^2 / 2`` over all sites' rows.
+    choosing, holdout : float
+        Shares of each class's rows that choose the number of communities, and that judge the end.
+    """
+
+    levels: tuple[str, ...]
+    c: float
+    choosing: float
+    holdout: float
+
+    @property
+    def ridge(self) -> float:
+        """Penalty of half the squared coefficients, per sum of losses."""
+        return 1.0 / self.c
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site.
+
+        Raises
+        ------
+        DisclosureError
+            Shares or a penalty that a site does not answer for.
+        """
+        raw = json.loads(text)
+        raw["levels"] = tuple(raw["levels"])
+        s = cls(**raw)
+        if (
+            not {s.choosing, s.holdout} <= set(SHARES)
+            or not SMALLEST_C <= s.c <= LARGEST_C
+            or len(s.levels) < 2
+        ):
+            sentence = "a penalty, or shares of held-out rows, that a site does not answer for"
+            raise DisclosureError(sentence, public=sentence)
+        return s
+
+
+@message("federated-community-bayes/offer", version=1)
+class Offer:
+    """Ask what the sites bring."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+
+
+@message("federated-community-bayes/offered", version=1)
+class Offered:
+    """How many rows take part."""
+
+    training: Released = sends(
+        Disclosure.AGGREGATE,
+        ("K",),
+        kind="int",
+        low=0,
+        high=_MOST_ROWS,
+        doc="training rows by class; 0 where a class has too few rows to take part",
+    )
+    choosing: Released = sends(
+        Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="choosing rows"
+    )
+    test: Released = sends(
+        Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="test rows"
+    )
+
+
+@message("federated-community-bayes/rank", version=1)
+class Rank:
+    """Ask for the rank correlations."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+
+
+@message("federated-community-bayes/ranks", version=1)
+class Ranks:
+    """Rank correlations of a site's training rows within each class."""
+
+    tables: Released = sends(
+        Disclosure.AGGREGATE,
+        ("p", "p"),
+        many="K",
+        gaps=True,
+        low=-1.0 - _ROUNDING,
+        high=1.0 + _ROUNDING,
+        empty=True,
+        gram=True,
+        doc="Spearman correlations by class; empty where a class has fewer rows than 2 columns",
+    )
+
+
+@message("federated-community-bayes/fit", version=1)
+class Fit:
+    """Ask for fits of the site's own rows."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    communities: Released = sends(
+        Disclosure.AGGREGATE,
+        ("q",),
+        kind="int",
+        many="c",
+        audience="all",
+        doc="columns of each community",
+    )
+
+
+@message("federated-community-bayes/fitted", version=1)
+class Fitted:
+    """Fits of the site's own rows."""
+
+    fits: Released = sends(
+        Disclosure.MODEL,
+        ("d",),
+        many="c",
+        doc="by community: coefficients and curvature, packed; empty where withheld",
+    )
+
+    def check(self, request: Fit, known: Mapping[str, Any]) -> str | None:
+        """By community nothing, or coefficients of the site's classes and a curvature."""
+        rows, classes = known["rows"], known["classes"]
+        pairs = zip(self.fits.value, request.communities.value, strict=True)
+        fine = all(not fit.size or is_packed(fit, len(q), classes, rows) for fit, q in pairs)
+        return None if fine else "a fit that no rows of the site's classes have"
+
+
+@message("federated-community-bayes/slope", version=1)
+class Slope:
+    """Ask for sums at some coefficients."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    round: int = sends(Disclosure.PUBLIC, kind="int", audience="all", doc="1 is the first")
+    classes: Released = sends(
+        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="levels that have rows"
+    )
+    communities: Released = sends(
+        Disclosure.AGGREGATE,
+        ("q",),
+        kind="int",
+        many="c",
+        audience="all",
+        doc="columns of each community",
+    )
+    coefficients: Released = sends(
+        Disclosure.MODEL, ("m", "q"), many="c", audience="all", doc="by community"
+    )
+
+
+@message("federated-community-bayes/slopes", version=1)
+class Slopes:
+    """Sums over the training rows at these coefficients."""
+
+    sums: Released = sends(
+        Disclosure.AGGREGATE,
+        ("d",),
+        many="c",
+        doc="by community: loss, gradient and curvature, packed",
+    )
+
+    def check(self, request: Slope, known: Mapping[str, Any]) -> str | None:
+        """By community a loss, as many slopes as it has coefficients, and a curvature."""
+        m, pairs = (
+            len(request.classes.value),
+            zip(self.sums.value, request.communities.value, strict=True),
+        )
+        fine = all(v[0] >= 0 and is_packed(v[1:], len(q), m, known["rows"]) for v, q in pairs)
+        return None if fine else "sums that no rows have"
+
+
+@message("federated-community-bayes/judge", version=1)
+class Judge:
+    """Have the numbers of communities judged."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    classes: Released = sends(
+        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="levels that have rows"
+    )
+    models: Released = sends(
+        Disclosure.MODEL, ("a", "f", "w"), audience="all", doc="by number of communities"
+    )
+
+
+@message("federated-community-bayes/judged", version=1)
+class Judged:
+    """What they are worth on rows that no fit has seen."""
+
+    losses: Released = sends(
+        Disclosure.AGGREGATE,
+        ("a",),
+        gaps=True,
+        doc="mean log loss of the first; by how much each other one's is lower; rounded",
+    )
+    errors: Released = sends(
+        Disclosure.AGGREGATE, ("a",), gaps=True, low=0, doc="their squared standard errors"
+    )
+    wrong: Released = sends(
+        Disclosure.AGGREGATE,
+        many="a",
+        gaps=True,
+        # Rounding goes beyond the shares that there can be.
+        low=-1.0,
+        high=2.0,
+        doc="by model: share of wrong predictions, rounded to min_records rows; none from "
+        "protected sites while a number is chosen",
+    )
+
+
+@message("federated-community-bayes/conclude", version=1)
+class Conclude:
+    """The classifier that is kept, and what it is compared with."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    classes: Released = sends(
+        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="levels that have rows"
+    )
+    priors: Released = sends(
+        Disclosure.AGGREGATE, ("m",), audience="all", doc="class frequencies in training rows"
+    )
+    communities: Released = sends(
+        Disclosure.AGGREGATE,
+        ("q",),
+        kind="int",
+        many="c",
+        audience="all",
+        doc="columns of each community",
+    )
+    coefficients: Released = sends(
+        Disclosure.MODEL, ("m", "q"), many="c", audience="all", doc="by community"
+    )
+    models: Released = sends(
+        Disclosure.MODEL,
+        ("a", "f", "w"),
+        audience="all",
+        doc="what is judged: the classifier, the base without communities, class frequencies",
+    )
+
+
+def n_parameters(q: int, m: int) -> int:
+    """Free coefficients of a community of q columns and m classes."""
+    return (m - 1) * (q + 1)
+
+
+def n_numbers(q: int, m: int) -> int:
+    """Numbers of a packed fit."""
+    size = n_parameters(q, m)
+    return size + size * (size + 1) // 2
+
+
+def packed(*heads: FloatArray, curvature: FloatArray) -> FloatArray:
+    """Some vectors, and the upper triangle of a symmetric matrix."""
+    upper = np.triu_indices(len(curvature))
+    return np.concatenate([*(np.ravel(h) for h in heads), curvature[upper]])
+
+
+def is_packed(values: FloatArray, q: int, m: int, n: int) -> bool:
+    """Whether numbers are coefficients, or slopes, and the curvature of a sum over n rows.
+
+    Parameters
+    ----------
+    values : array
+    q, m, n : int
+        Columns, classes, rows.
+    """
+    size = n_parameters(q, m)
+    if m < 2 or values.shape != (n_numbers(q, m),):
+        return False
+    curvature = unpacked(values, size, size)[1]
+    # No row adds more than 1 to the curvature in an intercept.
+    least = np.diag(curvature)[:: q + 1].max() <= n * (1 + _ROUNDING)
+    return bool(least) and is_gram(curvature)
+
+
+def unpacked(values: FloatArray, size: int, heads: int) -> tuple[FloatArray, FloatArray]:
+    """Take them apart: the first `heads` numbers, and the matrix of so many rows."""
+    upper = np.triu_indices(size)
+    matrix = np.zeros((size, size))
+    matrix[upper] = values[heads:]
+    return values[:heads], matrix + np.triu(matrix, 1).T

@@ -1,0 +1,270 @@
+"""What the coordinator makes of the sites' ranks and fits. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.discriminant.federated_community_bayes.messages import n_parameters, unpacked
+from consilience.discriminant.kernels import multinomial
+from consilience.discriminant.kernels.rank_correlation import skeptic
+from consilience.exceptions import ProtocolError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_SINGULAR = 1e-12
+
+
+# --------------------------------------------------------------------------- ranks
+
+
+@dataclass(frozen=True, eq=False)
+class PooledRanks:
+    """Rank correlations over the sites.
+
+    Attributes
+    ----------
+    correlations : (K, p, p) array
+        ``2 sin(pi/6 rho)`` by class; zeros where no site told.
+    told : (B, K) bool array
+        Which site told which class, in the order of the counts.
+    gaps : (p, p) bool array
+        Pairs of columns that some site withheld and no other told, in some class that was told.
+    """
+
+    correlations: FloatArray
+    told: NDArray[np.bool_]
+    gaps: NDArray[np.bool_]
+
+
+def pool_ranks(tables: Sequence[tuple[FloatArray, ...]], counts: IntArray, p: int) -> PooledRanks:
+    """Average Spearman correlations by rows, cell by cell.
+
+    Parameters
+    ----------
+    tables : sequence of B tuples of K arrays, (p, p) or empty
+    counts : (B, K) int array
+        Training rows by site and class.
+    p : int
+    """
+    n_classes = counts.shape[1]
+    total, weight = np.zeros((n_classes, p, p)), np.zeros((n_classes, p, p))
+    told = np.zeros(counts.shape, dtype=bool)
+    for b, mine in enumerate(tables):
+        for k, table in enumerate(mine):
+            if not table.size:
+                continue
+            known = ~np.isnan(table)
+            told[b, k] = bool(known.any())
+            total[k] += np.where(known, counts[b, k] * np.nan_to_num(table), 0.0)
+            weight[k] += counts[b, k] * known
+    rho = np.divide(total, weight, out=np.zeros_like(total), where=weight > 0)
+    found = np.stack([skeptic(np.clip(r, -1.0, 1.0)) for r in rho])
+    spoken = np.asarray(told.any(axis=0))
+    found[~spoken] = 0.0
+    gaps = np.any((weight == 0) & spoken[:, None, None], axis=0)
+    return PooledRanks(found, told, np.asarray(gaps))
+
+
+# --------------------------------------------------------------------------- one-shot fits
+
+
+@dataclass(frozen=True, eq=False)
+class Combined:
+    """Fit of one community over the sites.
+
+    Attributes
+    ----------
+    phi : (m - 1, q + 1) array or None
+        None where the sites' fits do not determine it.
+    rows : (m,) array
+        Training rows by class of the sites whose fits are in it.
+    sites : tuple of int
+        Places of these sites.
+    """
+
+    phi: FloatArray | None
+    rows: FloatArray
+    sites: tuple[int, ...]
+
+
+def combine(fits: Sequence[FloatArray], counts: IntArray, q: int, ridge: float) -> Combined:
+    """Minimise the sum of the sites' losses, each replaced by its parabola at the site's own fit.
+
+    Parameters
+    ----------
+    fits : sequence of B packed fits, empty where withheld
+    counts : (B, m) int array
+        Training rows by site, of the classes that have rows.
+    q : int
+        Columns of the community.
+    ridge : float
+        Penalty of the common fit, and of each site's own.
+
+    Notes
+    -----
+    At its own minimum a site's loss has the gradient ``-ridge`` times its coefficients, so
+    coefficients and curvature tell the parabola. Sites take the whole penalty: small ones overfit
+    otherwise, and a parabola far from the common minimum says little there. A site with some of the
+    classes only speaks of the odds between these: its contrasts are ``J Phi`` of the common ones.
+    """
+    m = counts.shape[1]
+    common = multinomial.contrasts(m)
+    size = n_parameters(q, m)
+    left, right = np.zeros((size, size)), np.zeros(size)
+    used, joined = [], np.eye(m, dtype=bool)
+    for b, values in enumerate(fits):
+        if not values.size:
+            continue
+        present = np.flatnonzero(counts[b] > 0)
+        own = n_parameters(q, len(present))
+        flat, curvature = unpacked(values, own, own)
+        phi = flat.reshape(len(present) - 1, q + 1)
+        pull = ridge * phi
+        pull[:, 0] = 0.0
+        back = np.linalg.pinv(multinomial.contrasts(len(present))) @ common[present]
+        jacobian = np.kron(back, np.eye(q + 1))
+        left += jacobian.T @ curvature @ jacobian
+        right += jacobian.T @ (curvature @ flat + pull.ravel())
+        joined[np.ix_(present, present)] = True
+        used.append(b)
+    rows = counts[used].sum(axis=0).astype(float)
+    reached = np.linalg.matrix_power(joined.astype(float), m) > 0
+    if not used or not reached.all():
+        return Combined(None, rows, tuple(used))
+    free = np.zeros((m - 1, q + 1))
+    free[:, 1:] = ridge
+    left += np.diag(free.ravel())
+    scale = np.sqrt(np.maximum(np.diag(left), 0.0))
+    scale = np.where(scale > 0, scale, 1.0)
+    scaled = left / scale[:, None] / scale
+    if np.linalg.eigvalsh(scaled)[0] < _SINGULAR:
+        return Combined(None, rows, tuple(used))
+    phi = (np.linalg.solve(scaled, right / scale) / scale).reshape(m - 1, q + 1)
+    return Combined(np.asarray(phi), rows, tuple(used))
+
+
+def towards_priors(found: Combined, priors: FloatArray) -> FloatArray:
+    """Intercepts of a fit whose sites have other class frequencies than all sites together.
+
+    A community's evidence is its log odds less those of the class frequencies behind its fit.
+    """
+    if found.phi is None:
+        raise ProtocolError("a community without a fit has no evidence")
+    own = found.rows / found.rows.sum()
+    phi = found.phi.copy()
+    phi[:, 0] += contrast_of(np.log(priors)) - contrast_of(np.log(own))
+    return phi
+
+
+def contrast_of(log_odds: FloatArray) -> FloatArray:
+    """Free coordinates of m scores, constants aside."""
+    return np.asarray(np.linalg.pinv(multinomial.contrasts(len(log_odds))) @ log_odds)
+
+
+# --------------------------------------------------------------------------- Newton rounds
+
+
+class Descent:
+    """Newton's method for many communities at once, over sums that sites tell.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Columns of each community.
+    m : int
+        Classes.
+    ridge : float
+    """
+
+    def __init__(self, sizes: Sequence[int], m: int, ridge: float) -> None:
+        self.m, self.ridge = m, ridge
+        self.phi = [np.zeros((m - 1, q + 1)) for q in sizes]
+        self.asked = list(self.phi)
+        self.step: list[FloatArray | None] = [None] * len(sizes)
+        self.loss = [np.inf] * len(sizes)
+        self.gain = [np.inf] * len(sizes)
+        self.halved = [0] * len(sizes)
+        self.done = [False] * len(sizes)
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """Communities that are not at their minimum yet."""
+        return tuple(c for c, done in enumerate(self.done) if not done)
+
+    def restart(self) -> None:
+        """Forget losses: the sums are over other sites from here on."""
+        self.loss = [np.inf] * len(self.phi)
+
+    def hear(self, c: int, sums: Sequence[FloatArray], n: int) -> None:
+        """Take the sums of the sites at the coefficients that were asked for."""
+        size = self.phi[c].size
+        heads, matrices = zip(*(unpacked(v, size, 1 + size) for v in sums), strict=True)
+        head = np.sum(heads, axis=0)
+        plain = multinomial.Pieces(float(head[0]), head[1:], np.sum(matrices, axis=0))
+        at = self.asked[c]
+        found = multinomial.penalised(plain, at, self.ridge)
+        step = self.step[c]
+        enough = self.loss[c] - 1e-4 * self.gain[c] * 0.5 ** self.halved[c]
+        if step is not None and found.loss > enough + 1e-12 * abs(found.loss):
+            if self.halved[c] >= 40:
+                self.done[c] = True
+                return
+            self.halved[c] += 1
+            self.asked[c] = self.phi[c] + 0.5 ** self.halved[c] * step
+            return
+        self.phi[c], self.loss[c], self.halved[c] = at, found.loss, 0
+        new = multinomial.newton_step(found)
+        self.gain[c] = multinomial.decrement(found, new)
+        forward = np.asarray(new.reshape(at.shape))
+        self.step[c] = forward
+        # The error that is left is of the order of the last step's square.
+        if not self.gain[c] > 1e-18 * n:
+            self.done[c] = True
+            return
+        self.asked[c] = at + forward
+
+
+# --------------------------------------------------------------------------- one model
+
+
+def joint_model(
+    communities: Sequence[IntArray], phis: Sequence[FloatArray], priors: FloatArray, p: int
+) -> FloatArray:
+    """``sum_l log p(k | x_l) + (1 - L) log pi_k`` as one linear model: contrasts (m - 1, p + 1)."""
+    found = np.zeros((len(priors) - 1, p + 1))
+    for columns, phi in zip(communities, phis, strict=True):
+        found[:, 0] += phi[:, 0]
+        found[:, 1 + columns] += phi[:, 1:]
+    found[:, 0] += (1 - len(communities)) * contrast_of(np.log(priors))
+    return found
+
+
+# --------------------------------------------------------------------------- figures
+
+
+def pooled_figures(
+    by_site: Mapping[str, tuple[FloatArray, FloatArray]], weights: Mapping[str, int], n: int
+) -> tuple[FloatArray, FloatArray]:
+    """Means of figures over sites by rows, and their standard errors; NaN where nobody tells.
+
+    Parameters
+    ----------
+    by_site : mapping of str to (figures, squared standard errors), (n,) each
+    weights : mapping of str to int
+    n : int
+    """
+    total, square, weight = np.zeros(n), np.zeros(n), np.zeros(n)
+    for site in sorted(by_site):
+        figures, errors = by_site[site]
+        w = np.where(np.isfinite(figures), float(weights[site]), 0.0)
+        total += w * np.nan_to_num(figures)
+        square += w**2 * np.nan_to_num(errors)
+        weight += w
+    safe = np.where(weight > 0, weight, 1.0)
+    gap = np.where(weight > 0, 0.0, np.nan)
+    return total / safe + gap, np.sqrt(np.maximum(square, 0.0)) / safe + gap

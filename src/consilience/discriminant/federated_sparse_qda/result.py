@@ -1,0 +1,274 @@
+"""Result of sparse quadratic discriminant analysis over sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.protocol.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from consilience.discriminant.estimators.sparse_qda import SparseQDA
+    from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FederatedSparseQDAResult(Result):
+    """Classes with sparse precision matrices that share their zeros, over the rows of all sites.
+
+    Attributes
+    ----------
+    target_name : str
+    levels : tuple of str
+        The K classes.
+    feature_names : tuple of str
+        All p columns.
+    sites : tuple of str
+        B sites whose moments are in the model.
+    n_by_site, held_by_site : (B, K) arrays
+        Rows of the moments and rows that were held out; 0 in classes that a site does not tell.
+    used : (B, K) bool array
+        Whose rows are in the moments.
+    n_by_class : (K,) array
+        Rows of the moments.
+    means : (K, p) array
+        In the units of the (prepared) columns; 0 for columns that take no part.
+    columns : (m,) array of int
+        Columns that take part.
+    scale : (m,) array
+        Their pooled standard deviations within the classes.
+    floor : (K, m) array
+        What was added to variances of 0, in these units.
+    priors : (K,) array
+    screened : bool
+        Whether sites said which columns are linked before they told moments.
+    screened_blocks : tuple of arrays of int
+        Blocks of columns whose moments were told.
+    n_questions : int
+        Questions for links.
+    alpha, lam : float
+        Penalty for a row, and in all.
+    candidates : (A,) array
+        Penalties of the path, falling.
+    chosen : int
+        Which of them is alpha.
+    fixed : bool
+        Whether alpha was given.
+    choice : {"likelihood", "sites", "holdout", "given"}
+    judges : tuple of str
+        Sites whose moments, or errors, chose.
+    candidate_loss : (A,) array
+        Mean negative log density of a row, given its class, under models of the other sites, where
+        these chose; NaN otherwise.
+    cv_wrong : (F, A) array of int
+        Rows that they got wrong (rounded where records are protected).
+    cv_rows : (F,) array of int
+        Rows that they judged.
+    cv_errors : (A,) array
+        Rows wrong over all judges.
+    n_links, largest_block : (A,) arrays of int
+    penalty_norms, relative_penalties, gaps : (A,) arrays
+    relative_to : float
+        Penalty whose sum of norms is 1: 0, or the smallest of the path.
+    gap : float
+        Relative duality gap at alpha.
+    blocks : tuple of arrays of int
+        Blocks of columns that are linked at alpha, by their numbers among all p.
+    precisions : tuple of (K, q, q) arrays
+        In units of `scale`.
+    diagonal : (K, m) array
+        Of columns outside of blocks; NaN inside.
+    log_det : (K,) array
+    objective, dual, penalty_norm : float
+    pairs : (L, 2) array of int
+        Pairs of columns that interact, the strongest first.
+    strength : (L,) array
+    precision, partial : (L, K) arrays
+        Entries of the precision matrices and partial correlations.
+    judged : tuple of str
+        Rules that held-out rows judge: "sparse-qda" and "naive Bayes".
+    errors : (2,) array
+        Held-out rows in a wrong class (rounded where records are protected); NaN if none can tell.
+    n_held : int
+        Rows that told `errors`.
+    site_held : (B,) array
+    site_errors : (B, 2) array
+        Share of each site's held-out rows in a wrong class.
+    log_loss, log_loss_se, log_loss_gain, log_loss_gain_se : (2,) arrays
+        Means over held-out rows of sites that protect no records, and how much more the second
+        rule loses.
+    scaling : (3, p) array
+        Fill values, centres and scales of the preparation; empty where nothing was done.
+    remarks : tuple of str
+    """
+
+    target_name: str
+    levels: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    sites: tuple[str, ...]
+    n_by_site: FloatArray
+    held_by_site: FloatArray
+    used: NDArray[np.bool_]
+    n_by_class: FloatArray
+    means: FloatArray
+    columns: IntArray
+    scale: FloatArray
+    floor: FloatArray
+    priors: FloatArray
+    screened: bool
+    screened_blocks: tuple[Any, ...]
+    n_questions: int
+    alpha: float
+    lam: float
+    candidates: FloatArray
+    chosen: int
+    fixed: bool
+    choice: str
+    judges: tuple[str, ...]
+    candidate_loss: FloatArray
+    cv_wrong: IntArray
+    cv_rows: IntArray
+    cv_errors: FloatArray
+    n_links: IntArray
+    largest_block: IntArray
+    penalty_norms: FloatArray
+    relative_penalties: FloatArray
+    gaps: FloatArray
+    relative_to: float
+    gap: float
+    blocks: tuple[Any, ...]
+    precisions: tuple[Any, ...]
+    diagonal: FloatArray
+    log_det: FloatArray
+    objective: float
+    dual: float
+    penalty_norm: float
+    pairs: IntArray
+    strength: FloatArray
+    precision: FloatArray
+    partial: FloatArray
+    judged: tuple[str, ...]
+    errors: FloatArray
+    n_held: int
+    site_held: FloatArray
+    site_errors: FloatArray
+    log_loss: FloatArray
+    log_loss_se: FloatArray
+    log_loss_gain: FloatArray
+    log_loss_gain_se: FloatArray
+    scaling: FloatArray
+    remarks: tuple[str, ...]
+
+    @property
+    def n_fitted(self) -> int:
+        """Rows of the moments."""
+        return int(self.n_by_class.sum())
+
+    def predictor(self) -> SparseQDAPredictor:
+        """Return what the sites keep: it takes rows in their own units."""
+        from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+
+        places = {int(j): i for i, j in enumerate(self.columns)}
+        return SparseQDAPredictor(
+            self.means[:, self.columns],
+            log_priors=np.log(self.priors),
+            scale=self.scale,
+            kept=self.columns,
+            diagonal=np.nan_to_num(self.diagonal),
+            blocks=[np.array([places[int(j)] for j in block]) for block in self.blocks],
+            precisions=self.precisions,
+            classes=np.array(self.levels),
+            n_features=len(self.feature_names),
+            feature_names=self.feature_names,
+            scaling=self.scaling if self.scaling.size else None,
+        )
+
+    def to_estimator(self) -> SparseQDA:
+        """Return a fitted `SparseQDA`, for rows on the scale of the preparation."""
+        from consilience.discriminant.federated_sparse_qda.outcome import estimator_of
+
+        return estimator_of(self)
+
+    def summary(self) -> str:
+        """Return a few plain sentences that answer the study's question."""
+        k, m = len(self.levels), len(self.columns)
+        n_links = int(self.n_links[self.chosen])
+        sentences = [
+            f"{k} classes are told apart by {m} columns in {self.n_fitted} rows at "
+            f"{len(self.sites)} sites; at alpha = {self.alpha:.3g}, {n_links} of "
+            f"{m * (m - 1) // 2} pairs of columns interact.",
+            self._choice_sentence(),
+            self._held_sentence(),
+        ]
+        if len(self.pairs):
+            first, second = (self.feature_names[int(j)] for j in self.pairs[0])
+            sentences.append(f"The strongest interaction is that of {first} and {second}.")
+        if self.screened:
+            sizes = [len(block) for block in self.screened_blocks]
+            sentences.append(
+                f"Sites first told which columns are linked ({self.n_questions} "
+                f"question{'s' if self.n_questions > 1 else ''}), then moments of {len(sizes)} "
+                f"blocks of at most {max(sizes, default=1)} columns."
+            )
+        return " ".join([s for s in sentences if s] + list(self.remarks))
+
+    def _choice_sentence(self) -> str:
+        if self.fixed:
+            return "Alpha was given."
+        if self.choice == "likelihood":
+            loss = self.candidate_loss
+            return (
+                f"Alpha is the best of {len(self.candidates)} by the density of each site's rows "
+                f"under models of the others: {loss[0] - loss[self.chosen]:.3g} nats a row better "
+                "than without links."
+            )
+        rows = int(self.cv_rows.sum())
+        wrong, dense = int(self.cv_errors[self.chosen]), int(self.cv_errors[-1])
+        sparse = int(self.cv_errors[0])
+        how = (
+            "each site judged models of the others"
+            if self.choice == "sites"
+            else "sites judged models on rows that were held out"
+        )
+        return (
+            f"Alpha is the best of {len(self.candidates)} where {how}: {wrong} of {rows} rows "
+            f"wrong ({wrong / rows:.1%}), without links {sparse}, at the smallest alpha {dense}."
+        )
+
+    def _held_sentence(self) -> str:
+        if not self.n_held or np.isnan(self.errors).any():
+            return ""
+        own, beside = (f"{e / self.n_held:.1%}" for e in self.errors)
+        also = " (the rows that chose alpha)" if self.choice == "holdout" else ""
+        return (
+            f"Of {self.n_held} rows that were held out{also} it gets {own} wrong, naive Bayes "
+            f"{beside}."
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line for each penalty of the path."""
+        import pandas as pd
+
+        rows = self.cv_rows.sum()
+        error = self.cv_errors / rows if rows else np.full(len(self.candidates), np.nan)
+        return pd.DataFrame(
+            {
+                "alpha": self.candidates,
+                "n_links": self.n_links,
+                "largest_block": self.largest_block,
+                "penalty_norm": self.penalty_norms,
+                "relative_penalty": self.relative_penalties,
+                "gap": self.gaps,
+                "cv_error": error,
+                "loss": self.candidate_loss,
+                "chosen": np.arange(len(self.candidates)) == self.chosen,
+            }
+        )

@@ -1,0 +1,373 @@
+"""What a site does: tell moments of its classes, say which columns are linked, judge models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+from consilience.discriminant.federated_sparse_qda.messages import (
+    MAX_ALPHAS,
+    MAX_LINKS,
+    Conclude,
+    Concluded,
+    Judge,
+    Judged,
+    Linked,
+    Links,
+    Moments,
+    Offer,
+    Offered,
+    Products,
+    Settings,
+    blocks_of,
+)
+from consilience.discriminant.federated_sparse_qda.rows import Rows, by_class
+from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError
+from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.wire.disclosure import (
+    Limits,
+    Released,
+    aggregate,
+    bundle,
+    cell_counts,
+    class_moments,
+    linked,
+    rounded,
+    weighted_means,
+)
+from consilience.wire.moment_facts import coded_within, unsafe_columns
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+TOO_MANY = "more questions on the same rows than a site answers"
+_MOST = 1e30
+
+
+# --------------------------------------------------------------------------- offer
+
+
+@step("offer", once=True)
+def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tuple[Offered, State]:
+    """Tell rows, means and spreads by class."""
+    s = Settings.from_json(message.settings)
+    rows = by_class(data, s, site)
+    n_classes = len(s.levels)
+    means, spreads = _means_and_spreads(rows, n_classes, data, site.limits)
+    reply = Offered(
+        protected=site.limits.min_records > 1,
+        judges=_judges(site),
+        counts=cell_counts(rows.cells, n_classes),
+        held=cell_counts(rows.codes[rows.held], n_classes),
+        means=means,
+        spreads=spreads,
+    )
+    return reply, {
+        "settings": message.settings,
+        "seed": rows.seed,
+        "withheld": np.isnan(means.value),
+    }
+
+
+def _means_and_spreads(
+    rows: Rows, n_classes: int, data: SiteData, limits: Limits
+) -> tuple[Released, Released]:
+    """Means and mean squared deviations by class; both or neither of a class and column."""
+    given: dict[str, Any] = {
+        "cells": rows.cells,
+        "n_cells": n_classes,
+        "entities": data.entity,
+        "mean": True,
+    }
+    centred = np.array(rows.x)
+    unsafe = np.zeros((n_classes, rows.x.shape[1]), dtype=bool)
+    for k in range(n_classes):
+        members = np.flatnonzero(rows.cells == k)
+        if len(members):
+            centred[members] -= rows.x[members].mean(axis=0)
+            unsafe[k] = unsafe_columns(rows.x[members], limits=limits, coded=data.coded)
+    means = aggregate(rows.x, **given)
+    spreads = aggregate(centred**2, **given)
+    for released in (means, spreads):
+        unsafe |= np.isnan(released.withhold_unsafe(limits).value)
+    return means.withhold(unsafe), spreads.withhold(unsafe)
+
+
+# --------------------------------------------------------------------------- links
+
+
+def _tally(message: Links, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
+    """How often links are asked for in a run."""
+    return {} if limits.min_records <= 1 else {"questions for links": (1, MAX_LINKS)}
+
+
+@step("links", tally=_tally)
+def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tuple[Linked, State]:
+    """Say which columns are linked, if every component could leave as moments."""
+    from consilience.discriminant.kernels.joint_precision import RowMoments, components
+
+    s = _settings(message.settings, state)
+    rows = by_class(data, s, site, state)
+    columns, cells = _asked(message, rows, state)
+    scale = np.asarray(message.scale.value, dtype=float)
+    if scale.shape != (len(columns),) or not ((scale >= 1 / _MOST) & (scale <= _MOST)).all():
+        raise ProtocolError("links need one scale for each column that takes part")
+    if not message.threshold >= 0:
+        raise ProtocolError("the threshold of links is not negative")
+    members = np.flatnonzero(cells >= 0)
+    labels = np.zeros(len(columns), dtype=np.int64)
+    if len(members):
+        there, codes = np.unique(cells[members], return_inverse=True)
+        part = rows.x[np.ix_(members, columns)] / scale
+        moments = RowMoments.of(part, codes.ravel(), len(there))
+        labels = component_labels(components(moments, message.threshold))
+    largest = int(np.bincount(labels[labels > 0]).max(initial=0))
+    counts = np.bincount(cells[members])
+    fits = largest == 0 or bool((2 * largest <= counts[counts > 0]).all())
+    fits |= site.limits.min_records <= 1
+    if not fits:
+        labels, cells = np.zeros_like(labels), np.full(len(cells), -1)
+    return Linked(fits=fits, labels=linked(labels, cells=cells, n_cells=len(s.levels))), state
+
+
+def _asked(message: Links | Moments, rows: Rows, state: State) -> tuple[IntArray, IntArray]:
+    """Columns that are asked about, and the class of each row that counts.
+
+    Raises
+    ------
+    ProtocolError
+        The question is about what the site withheld.
+    """
+    withheld = np.asarray(state["withheld"])
+    features, classes = np.asarray(message.features), np.asarray(message.classes)
+    if features.shape != withheld.shape[1:] or classes.shape != withheld.shape[:1]:
+        raise ProtocolError("a question needs the study's columns and classes")
+    there = np.bincount(rows.cells[rows.cells >= 0], minlength=len(classes)) > 0
+    counts = classes & there
+    if (withheld & counts[:, None] & features[None, :]).any():
+        raise ProtocolError("the question is about a class and column that the site withheld")
+    used = np.append(counts, False)[rows.cells]
+    return np.flatnonzero(features), np.where(used, rows.cells, -1)
+
+
+def _settings(text: str, state: State) -> Settings:
+    if text != state.get("settings"):
+        raise ProtocolError("a question goes on with the settings of the offer")
+    return Settings.from_json(text)
+
+
+# --------------------------------------------------------------------------- moments
+
+
+@step("moments", once=True)
+def moments(
+    message: Moments, data: SiteData, state: State, site: SiteContext
+) -> tuple[Products, State]:
+    """Tell sums of products within blocks, by class."""
+    s = _settings(message.settings, state)
+    rows = by_class(data, s, site, state)
+    columns, cells = _asked(message, rows, state)
+    labels = np.asarray(message.labels.value)
+    if labels.shape != (len(columns),):
+        raise ProtocolError("moments need one block for each column that takes part")
+    products = class_moments(
+        rows.x[:, columns],
+        cells=cells,
+        n_cells=len(s.levels),
+        blocks=blocks_of(labels),
+        limits=site.limits,
+        entities=data.entity,
+        coded=coded_within(data.coded, columns),
+    )
+    return Products(products=products), state
+
+
+def component_labels(components: NDArray[np.integer]) -> IntArray:
+    """Number components of two or more columns from 1, in order of first columns; others are 0."""
+    _, first, of, size = np.unique(
+        components, return_index=True, return_inverse=True, return_counts=True
+    )
+    several = np.flatnonzero(size > 1)
+    number = np.zeros(len(first), dtype=np.int64)
+    number[several[np.argsort(first[several])]] = np.arange(1, len(several) + 1)
+    return np.asarray(number[of.ravel()])
+
+
+# --------------------------------------------------------------------------- judge
+
+
+def _judges(site: SiteContext) -> bool:
+    """Whether the site says how many rows the models of a path get wrong.
+
+    Fifty models that somebody made up tell the class of a person whose columns he knows, however
+    the answers are rounded: some model lies where one row makes the difference. That is a value of
+    a record, and needs the consent to tell such.
+    """
+    return site.limits.min_records <= 1 or site.per_record
+
+
+@step("judge", once=True)
+def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
+    """Say how many rows each model gets wrong, rounded."""
+    s = _settings(message.settings, state)
+    if not _judges(site):
+        sentence = "this site does not say how many of its rows models get wrong"
+        raise DisclosureError(sentence, public=sentence)
+    rows = by_class(data, s, site, state)
+    judged = rows.held if message.held else rows.kept
+    models = message.models.value
+    if not isinstance(models, tuple) or len(models) > MAX_ALPHAS:
+        raise DisclosureError("more models than a site judges", public=TOO_MANY)
+    x, y = rows.x[judged], rows.codes[judged]
+    answers = Answers(len(y), None if data.entity is None else data.entity[judged], site.limits)
+    rates = [answers.rate(_classes(_model(m, s), x) != y) for m in models]
+    kept = {**state, **answers.to_state()} if message.held else state
+    return Judged(rates=bundle(rates)), kept
+
+
+class Answers:
+    """Shares of wrong rows, as they are told.
+
+    The number of wrong rows is a count, which a site would not tell where it is small, and two of
+    them could differ by one row. So a share is rounded to several rows, and one that rests on a set
+    of wrong rows which differs in fewer than `min_records` rows (or `min_entities`) from an earlier
+    one repeats what was told of that.
+
+    Parameters
+    ----------
+    n : int
+        Rows that are judged.
+    entities : (n,) array or None
+    limits : Limits
+    """
+
+    def __init__(self, n: int, entities: NDArray[Any] | None, limits: Limits) -> None:
+        self._n, self._entities, self._limits = n, entities, limits
+        self._wrong: list[NDArray[np.bool_]] = []
+        self._told: list[float] = []
+
+    def rate(self, wrong: NDArray[np.bool_]) -> Released:
+        """What is told of a set of wrong rows."""
+        least = self._limits.min_records
+        if self._n < max(least, 1):
+            return rounded(np.nan, n_records=0, step=1.0)
+        step_ = rate_step(self._n, least)
+        share = float(np.mean(wrong))
+        if least > 1:
+            near = [i for i, other in enumerate(self._wrong) if not self._apart(wrong, other)]
+            if near:
+                share = self._told[near[0]]
+            else:
+                self._wrong.append(np.array(wrong))
+                self._told.append(share)
+        return rounded(share, n_records=self._n, step=step_)
+
+    def _apart(self, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
+        moved = first != second
+        if moved.sum() < self._limits.min_records:
+            return False
+        entities = self._entities
+        return entities is None or len(np.unique(entities[moved])) >= self._limits.min_entities
+
+    def to_state(self) -> State:
+        """What a later step of the run needs to repeat answers."""
+        wrong = np.array(self._wrong, dtype=bool).reshape(len(self._wrong), self._n)
+        return {"wrong": wrong, "told": np.array(self._told, dtype=float)}
+
+    def follow(self, state: State) -> None:
+        """Go on from `to_state` of an earlier step on the same rows."""
+        self._wrong = list(np.asarray(state.get("wrong", np.empty((0, self._n), dtype=bool))))
+        self._told = [float(share) for share in np.asarray(state.get("told", np.empty(0)))]
+
+
+def _model(arrays: Any, s: Settings) -> SparseQDAPredictor:
+    """A model that came, whose classes are the study's.
+
+    Raises
+    ------
+    ProtocolError
+        It is none: said without a word of the site's rows.
+    """
+    try:
+        model = SparseQDAPredictor.from_arrays(arrays)
+    except (ConsilienceError, ArithmeticError, LookupError, TypeError, ValueError):
+        raise ProtocolError("a model cannot be used", public="a model cannot be used") from None
+    if tuple(str(c) for c in model.classes_) != s.levels:
+        raise ProtocolError("a model has other classes", public="a model has other classes")
+    return model
+
+
+def _classes(model: SparseQDAPredictor, x: FloatArray) -> IntArray:
+    """Position of the class that a model predicts."""
+    if model.n_features_in_ != x.shape[1]:
+        raise ProtocolError("a model has other columns than the study")
+    # A score that is no number, under a made-up model, is no class: the row is wrong.
+    scores = model.scores(x)
+    return np.asarray(np.where(np.isnan(scores).any(axis=1), -2, scores.argmax(axis=1)))
+
+
+def rate_step(n: int, min_records: int) -> float:
+    """To what a share of wrong rows is rounded: half of `min_records`, or a fifth of its error.
+
+    So it says neither whether any row is wrong nor whether one more is.
+    """
+    if min_records <= 1:
+        return 1.0 / n
+    return float(max(min_records / 2, np.sqrt(n) / 10)) / n
+
+
+# --------------------------------------------------------------------------- conclude
+
+
+@step("conclude", once=True)
+def conclude(
+    message: Conclude, data: SiteData, state: State, site: SiteContext
+) -> tuple[Concluded, State]:
+    """Keep the model, and judge it on rows that were held out."""
+    s = _settings(message.settings, state)
+    rows = by_class(data, s, site, state)
+    models = message.models.value
+    if not isinstance(models, tuple) or len(models) != 2:
+        raise ProtocolError("the end takes the model and the one without links")
+    made = [_model(m, s) for m in models]
+    if any(model.n_features_in_ != rows.x.shape[1] for model in made):
+        raise ProtocolError("a model has other columns than the study")
+    site.output("predictor", _of_own_rows(made[0], data))
+    x, y = rows.x[rows.held], rows.codes[rows.held]
+    of = None if data.entity is None else data.entity[rows.held]
+    answers = Answers(len(y), of, site.limits)
+    answers.follow(state)
+    rates = bundle([answers.rate(_classes(model, x) != y) for model in made])
+    losses, errors = _log_losses(made, x, y, site.limits)
+    return Concluded(rates=rates, losses=losses, errors=errors), {}
+
+
+def _log_losses(
+    models: Sequence[SparseQDAPredictor], x: FloatArray, y: IntArray, limits: Limits
+) -> tuple[Released, Released]:
+    """Log losses of two models and their difference; not told where records are protected.
+
+    Under a made-up model a single row may be all of a loss. It would be withheld, which says that
+    there is such a row.
+    """
+    if not len(x) or limits.min_records > 1:
+        gaps = aggregate(np.full((0, 3), np.nan)).withhold(np.ones(3, dtype=bool))
+        return gaps, gaps
+    first, second = (-m.predict_log_proba(x)[np.arange(len(y)), y] for m in models)
+    found = weighted_means(np.stack([first, second, second - first], axis=1), limits=limits)
+    return found.mean, found.variance
+
+
+def _of_own_rows(model: SparseQDAPredictor, data: SiteData) -> SparseQDAPredictor:
+    """The model for tables in the site's own units."""
+    arrays = model.to_arrays()
+    if data.scaling is not None:
+        arrays["scaling"] = np.asarray(data.scaling)
+    return SparseQDAPredictor.from_arrays(arrays)
+
+
+STEPS: Sequence[Any] = (offer, links, moments, judge, conclude)

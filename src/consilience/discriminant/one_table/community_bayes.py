@@ -1,0 +1,389 @@
+"""Community Bayes of one table: logistic regressions by communities of features.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+fit: Fit                    ->  holds rows out; chooses the number of
+  parameters, levels              communities by cross-validation among the
+                                  others, fits them
+                            <-  Fitted: rows, rows by class (K), errors
+                                  of each rule (m), confusion (K^2),
+                                  scores, evidence by community (l),
+                                  errors by candidate (a)             AGGREGATE
+                                  candidates and their log losses;
+                                  communities, tree                   MODEL
+==============================  ==================================================
+
+The site keeps predictor, predictions by row, candidates and communities as tables. Beside the rule
+stand the same regression on all features at once (one community), one regression for each feature
+(naive Bayes), and the class frequencies: what communities gain over each. Much of what they gain
+over a regression without a penalty, a penalty gains too, so the first comparison is with the same
+penalty.
+
+Source: Le and Hastie, *Sparse quadratic discriminant analysis and community Bayes*, arXiv
+1407.4543, the section on community Bayes; see ``discriminant.estimators.community_bayes``.
+Departures: a base with a ridge; rows of one entity are judged together in cross-validation where
+the study names one.
+
+Absence: without the site the run stops, and goes on when it is asked again.
+
+Leakage: the coordinator knows how many rows of each class there are and how many are held out, how
+many held-out rows each rule gets wrong, how many of each class the first rule takes for which
+other, and how many are wrong in cross-validation at each number of communities, with standard
+errors, where these numbers and their complements are 0 or large enough (and those of held-out rows
+are of enough entities, where the study names them); mean scores of held-out rows, by how much rules
+differ and the mean evidence of each community, rounded to what one row moves them by, with standard
+errors; log losses of cross-validation, to two digits; the penalty; in how many communities the
+classes can be told apart without error. Where every class has twice as many rows as there are
+features it also knows the communities and the heights of the tree that joins them, which tell
+average rank correlations. No coefficient and no value of any row leaves. Runs with other parameters
+give other counts on the same rows: the policy bounds the number of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.discriminant.estimators.community_bayes_predictor import CommunityBayesPredictor
+from consilience.discriminant.one_table.messages import Fitted
+from consilience.discriminant.one_table.result import OneTableResult
+from consilience.discriminant.one_table.study import (
+    FREQUENCIES,
+    LocalFit,
+    LogProba,
+    OneTableStudy,
+    fit_step,
+)
+from consilience.exceptions import ParameterError, StudyError
+from consilience.protocol.method import CoordinatorContext, register
+from consilience.protocol.one_table.rows import Rows
+from consilience.protocol.one_table.words import counted, whole_number
+
+if TYPE_CHECKING:
+    from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+NAME = "community-bayes"
+LINKAGES = ("average", "complete", "single")
+SCORINGS = ("error", "log_loss")
+MOST_CANDIDATES = 100
+_MOST_SINGLE = 200
+_SHOWN = 4
+_C = "logisticregression__C"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CommunityBayesStudyResult(OneTableResult):
+    """Classes told apart by communities of features.
+
+    Attributes
+    ----------
+    n_communities : int
+    fixed : bool
+        It was given, not chosen by cross-validation.
+    C : float
+        Inverse strength of the ridge.
+    cv_log_loss : (a,) array
+        Mean log loss of cross-validation at each candidate.
+    communities : tuple of arrays of int
+        Features of each; empty where the model stays at the site.
+    tree : (p - 1, 4) array
+        Clustering of the features, as in scipy.
+    evidence, evidence_se : (L,) arrays
+        Mean over held-out rows of what a community says for the right class (log-posterior less log
+        prior), with standard errors; NaN where withheld.
+    n_separable : int
+        Communities in which the classes can be told apart without error: there the penalty alone
+        decides the size of the coefficients; -1 where it is not told.
+    """
+
+    n_communities: int
+    fixed: bool
+    C: float
+    cv_log_loss: FloatArray
+    communities: tuple[IntArray, ...]
+    tree: FloatArray
+    evidence: FloatArray
+    evidence_se: FloatArray
+    n_separable: int
+
+    def summary(self) -> str:
+        """Return errors, number of communities and the largest of them in a few sentences."""
+        said = [self.judged_sentence()]
+        p = len(self.feature_names)
+        if self.n_communities > 0:
+            how = "as was given" if self.fixed else "as cross-validation chose"
+            count = counted(self.n_communities, "community", "communities")
+            said.append(f"{p} features are taken as {count}, {how}.")
+        if self.n_separable > 0:
+            said.append(
+                f"In {counted(self.n_separable, 'community', 'communities')} the classes can be "
+                "told apart without error: there the penalty decides the coefficients."
+            )
+        if self.model_stays:
+            said.append(f"Which features belong together stays at the site: {self.model_stays}.")
+        elif len(self.communities) > 1:
+            order = sorted(range(len(self.communities)), key=lambda c: -len(self.communities[c]))
+            names = (self._named(self.communities[c]) for c in order[:_SHOWN])
+            rest = "; and others" if len(order) > _SHOWN else ""
+            said.append(f"They are: {'; '.join(names)}{rest}.")
+        return " ".join(said)
+
+    def _named(self, community: IntArray) -> str:
+        names = [self.feature_names[j] for j in community[:_SHOWN]]
+        more = len(community) - len(names)
+        return ", ".join(names) + (f" and {more} more" if more else "")
+
+    @property
+    def communities_names(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the features of each community."""
+        return tuple(tuple(self.feature_names[j] for j in part) for part in self.communities)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class CommunityBayesStudy(OneTableStudy):
+    """Tell classes apart by logistic regressions on communities of features.
+
+    Parameters
+    ----------
+    n_communities : int or "cv"
+        Number of communities, or chosen by cross-validation.
+    candidates : sequence of int
+        Numbers to choose from; 1 to 20, or to the number of features, unless given.
+    linkage : {"average", "complete", "single"}
+        How features are joined, by their rank correlations within the classes.
+    C : float
+        Inverse strength of the ridge of the regressions, on standardised features.
+    penalties : sequence of float
+        Grid of C to choose from together with the number of communities, in place of C.
+    cv : int
+        Folds: stratified, in the order of the rows; whole entities, where the study names an entity
+        (a speaker, a patient).
+    one_standard_error : bool
+        Take the fewest communities whose loss is within a standard error of the smallest.
+    scoring : {"error", "log_loss"}
+        What cross-validation makes small.
+    holdout : float
+        Share of the rows that judge the fit and take no part in it, in [0, .5]; a protected site
+        holds out one or two fifths, or nothing.
+    """
+
+    n_communities: int | str = "cv"
+    candidates: tuple[int, ...] = ()
+    linkage: str = "average"
+    C: float = 1.0
+    penalties: tuple[float, ...] = ()
+    cv: int = 5
+    one_standard_error: bool = False
+    scoring: str = "error"
+
+    name: ClassVar[str] = NAME
+    version: ClassVar[int] = 2
+    title: ClassVar[str] = "Which groups of features tell the classes of one table apart?"
+    steps = (fit_step(NAME),)
+    leakage: ClassVar[str] = (
+        "The coordinator knows rows by class and rows held out; how many held-out rows each rule "
+        "gets wrong, and which classes are mistaken for which; mean scores of held-out rows, by "
+        "how much rules differ and the mean evidence of each community, rounded, with standard "
+        "errors; errors and log losses in cross-validation by number of communities; the penalty, "
+        "and in how many communities the classes can be told apart without error. Where the rows "
+        "bear it, it also knows which features belong together and the heights of the tree that "
+        "joins them. The coefficients stay at the site."
+    )
+    Result = CommunityBayesStudyResult
+    predictor: ClassVar[Any] = CommunityBayesPredictor
+    several: ClassVar[str] = "federated-community-bayes"
+
+    def __post_init__(self) -> None:
+        for field in ("candidates", "penalties"):
+            given = getattr(self, field)
+            if not isinstance(given, list | tuple | np.ndarray):
+                raise ParameterError.of(field, "a list of numbers", given)
+            object.__setattr__(self, field, tuple(given))
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        super().validate()
+        if isinstance(self.n_communities, str):
+            if self.n_communities != "cv":
+                allowed = '"cv" or a whole number of at least 1'
+                raise ParameterError.of("n_communities", allowed, self.n_communities)
+        else:
+            whole_number("n_communities", self.n_communities, 1)
+        whole_number("cv", self.cv, 2)
+        for number in self.candidates:
+            whole_number("candidates", number, 1)
+        if self.linkage not in LINKAGES:
+            raise ParameterError.of("linkage", f"one of {', '.join(LINKAGES)}", self.linkage)
+        if self.scoring not in SCORINGS:
+            raise ParameterError.of("scoring", f"one of {', '.join(SCORINGS)}", self.scoring)
+        if not isinstance(self.one_standard_error, bool):
+            allowed = "true or false"
+            raise ParameterError.of("one_standard_error", allowed, self.one_standard_error)
+        for name, value in (("C", self.C), *(("penalties", c) for c in self.penalties)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise ParameterError.of(name, "above 0", value)
+        for field, size in (("candidates", self.candidates), ("penalties", self.penalties)):
+            if len(size) > MOST_CANDIDATES:
+                raise ParameterError(f"{field} has {len(size)} numbers: {MOST_CANDIDATES} at most")
+
+    def admit_features(self, ctx: CoordinatorContext) -> None:
+        """Check that there are not more communities than features."""
+        wanted = [*self.candidates]
+        if not isinstance(self.n_communities, str):
+            wanted = [self.n_communities]
+        p = len(ctx.feature_names)
+        if max(wanted, default=1) > p:
+            raise StudyError(
+                f"{max(wanted)} communities of {p} features cannot be: ask for at most {p}"
+            )
+
+    # ------------------------------------------------------------------ at the site
+
+    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> LocalFit:
+        """Fit, and fit what it is compared with."""
+        import warnings
+
+        x, y, groups = rows.table
+        with warnings.catch_warnings():  # what the estimator says of separation is told below
+            warnings.simplefilter("ignore")
+            fitted = self._estimator(self.n_communities).fit(x, y, groups=groups)
+            rules = {NAME: fitted.predict_log_proba, **self._others(rows, fitted)}
+        judged = _candidates(fitted, self.C)
+        found = len(fitted.separable_)
+        remark = (
+            f"in {counted(found, 'community', 'communities')} the classes can be told apart "
+            "without error: there the penalty alone decides the size of the coefficients"
+        )
+        return LocalFit(
+            classes=tuple(str(name) for name in fitted.classes_),
+            rules=rules,
+            parts=fitted.contributions,
+            predictor=fitted.to_predictor().with_names(rows.names, scaling),
+            wrong=judged["wrong"],
+            cv_se=judged["error_se"],
+            cv_log_loss=judged["log_loss"],
+            figures={
+                "chosen": int(np.flatnonzero(judged["n_communities"] == fitted.n_communities_)[0]),
+                "C": float(fitted.best_params_.get(_C, self.C)),
+                "n_separable": found,
+                "candidates": judged["n_communities"],
+            },
+            model={"communities": fitted.communities_, "tree": fitted.tree_},
+            n_rows=int(np.unique(y, return_counts=True)[1].min()),
+            n_parameters=x.shape[1],
+            tables=_tables(fitted, rows, self.C),
+            remarks=(remark,) if found else (),
+        )
+
+    def _estimator(self, n_communities: int | str) -> CommunityBayesClassifier:
+        from consilience.discriminant.estimators.community_bayes import (
+            CommunityBayesClassifier,
+            default_base,
+        )
+
+        grid: Any = {_C: list(self.penalties)} if self.penalties else None
+        linkage: Any = self.linkage
+        scoring: Any = self.scoring
+        return CommunityBayesClassifier(
+            default_base().set_params(**{_C: self.C}),
+            n_communities=n_communities,
+            candidates=self.candidates or None,
+            linkage=linkage,
+            cv=self.cv,
+            one_standard_error=self.one_standard_error,
+            scoring=scoring,
+            param_grid=grid,
+        )
+
+    def _others(self, rows: Rows, fitted: CommunityBayesClassifier) -> dict[str, LogProba]:
+        """Rules that stand beside: all features at once, each by itself, none."""
+        x, y, groups = rows.table
+        one = self._estimator(1).fit(x, y, groups=groups)
+        found: dict[str, LogProba] = {"one community": one.predict_log_proba}
+        if x.shape[1] <= _MOST_SINGLE:
+            each = self._estimator(x.shape[1]).fit(x, y, groups=groups)
+            found["naive Bayes"] = each.predict_log_proba
+        shares = np.log(fitted.priors_)
+        found[FREQUENCIES] = lambda x: np.tile(shares, (len(x), 1))
+        return found
+
+    # ------------------------------------------------------------------ at the coordinator
+
+    def conclude(self, common: Mapping[str, Any], reply: Fitted) -> CommunityBayesStudyResult:
+        """Make the result."""
+        figures, told = reply.figures.value, reply.model.value
+        chosen, numbers = common["chosen"], common["candidates"]
+        fixed = not isinstance(self.n_communities, str)
+        number = int(numbers[chosen]) if len(numbers) else -1
+        return CommunityBayesStudyResult(
+            **common,
+            n_communities=int(self.n_communities) if fixed else number,
+            fixed=fixed,
+            C=float(figures.get("C", np.nan)),
+            cv_log_loss=np.asarray(figures.get("cv_log_loss", np.empty(0))),
+            communities=tuple(np.asarray(part) for part in told.get("communities", ())),
+            tree=np.asarray(told.get("tree", np.empty((0, 4)))),
+            evidence=np.asarray(reply.evidence.value),
+            evidence_se=np.sqrt(reply.evidence_errors.value),
+            n_separable=int(figures.get("n_separable", -1)),
+        )
+
+
+def _community_columns(
+    communities: tuple[IntArray, ...], names: tuple[str, ...]
+) -> dict[str, list[Any]]:
+    """Columns of a table of features with their communities, numbered from 1."""
+    pairs = [(int(j), c + 1) for c, part in enumerate(communities) for j in part]
+    return {
+        "feature": [names[j] for j, _ in pairs],
+        "community": [c for _, c in pairs],
+    }
+
+
+def _candidates(fitted: CommunityBayesClassifier, c: float) -> dict[str, Any]:
+    """What cross-validation says of each number of communities, at the chosen penalty."""
+    if not hasattr(fitted, "cv_results_"):
+        nothing = np.empty(0)
+        return {
+            "n_communities": np.array([fitted.n_communities_]),
+            "wrong": np.empty(0, dtype=np.int64),
+            "error_se": nothing,
+            "log_loss": nothing,
+        }
+    table = fitted.cv_results_
+    best = fitted.best_params_.get(_C, c)
+    at = np.array([one.get(_C, c) == best for one in table["params"]])
+    wrong = table["fold_wrong"].sum(axis=1)
+    found = {name: np.asarray(table[name])[at] for name in ("n_communities", "error_se")}
+    return {**found, "log_loss": np.asarray(table["log_loss"])[at], "wrong": wrong[at]}
+
+
+def _tables(fitted: CommunityBayesClassifier, rows: Rows, c: float) -> dict[str, dict[str, Any]]:
+    """Communities, tree and candidates, for the site's own people."""
+    tree = fitted.tree_
+    tables: dict[str, dict[str, Any]] = {
+        "communities": _community_columns(fitted.communities_, rows.names),
+        "tree": {
+            "first": tree[:, 0].astype(np.int64),
+            "second": tree[:, 1].astype(np.int64),
+            "height": tree[:, 2],
+            "features": tree[:, 3].astype(np.int64),
+        },
+    }
+    if hasattr(fitted, "cv_results_"):
+        found = fitted.cv_results_
+        tables["candidates"] = {
+            "n_communities": found["n_communities"],
+            "C": [one.get(_C, c) for one in found["params"]],
+            **{name: found[name] for name in ("error", "error_se", "log_loss", "log_loss_se")},
+        }
+    return tables

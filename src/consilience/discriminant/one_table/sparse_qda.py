@@ -1,0 +1,426 @@
+"""Sparse quadratic discriminant analysis of one table: classes told apart by pairs of features.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+fit: Fit                    ->  holds rows out; chooses the penalty by
+  parameters, levels              cross-validation among the others, fits them
+                            <-  Fitted: rows, rows by class (K), errors
+                                  of each rule (m), confusion (K^2),
+                                  scores, errors by penalty (a)       AGGREGATE
+                                  penalties, links, largest blocks,
+                                  gap; pairs that interact            MODEL
+==============================  ==================================================
+
+The site keeps predictor, predictions by row, the path and the interactions as tables. Beside the
+rule stand naive Bayes with normal densities (the penalty that leaves no pair), quadratic
+discriminant analysis where every class has more rows than columns (no penalty), and linear
+discriminant analysis with shrinkage: what the sparse precision matrices gain over each.
+
+Source: Le and Hastie, *Sparse quadratic discriminant analysis and community Bayes*, arXiv
+1407.4543, section 2; see ``discriminant.estimators.sparse_qda``. Departures: rows of one entity are
+judged together in cross-validation where the study names an entity.
+
+Absence: without the site the run stops, and goes on when it is asked again.
+
+Leakage: the coordinator knows how many rows of each class there are and how many are held out, how
+many held-out rows each rule gets wrong, how many of each class the first rule takes for which
+other, and how many are wrong in cross-validation at each penalty, with standard errors, where these
+numbers and their complements are 0 or large enough (and those of held-out rows are of enough
+entities, where the study names them); mean scores of held-out rows and by how much rules differ,
+rounded to what one row moves them by, with standard errors; the penalties, which tell the largest
+correlation within the classes, and at each how many pairs are linked and how large the largest
+block is; how exact the fit is. Where every class has twice as many rows as the largest block has
+parameters it also knows which pairs are linked and how strongly, with precisions and partial
+correlations by class. No value of any row leaves. Runs with other parameters give other counts on
+the same rows: the policy bounds the number of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.discriminant.estimators.sparse_qda_fit import QDASettings
+from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+from consilience.discriminant.estimators.sparse_qda_results import SparseQDAInteractions
+from consilience.discriminant.one_table.messages import Fitted
+from consilience.discriminant.one_table.result import OneTableResult
+from consilience.discriminant.one_table.study import LocalFit, LogProba, OneTableStudy, fit_step
+from consilience.exceptions import DataError, ParameterError, StudyError
+from consilience.protocol.method import CoordinatorContext, register
+from consilience.protocol.one_table.rows import Rows
+from consilience.protocol.one_table.words import counted, whole_number
+
+if TYPE_CHECKING:
+    from consilience.discriminant.estimators.sparse_qda import SparseQDA
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+NAME = "sparse-qda"
+MOST_ALPHAS = 100
+_NO_PAIR = 1e100
+_MOST_FOR_LDA = 1000
+_SHOWN = 3
+_NAMED = 5
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SparseQDAStudyResult(OneTableResult):
+    """Classes told apart by pairs of features.
+
+    Attributes
+    ----------
+    alpha : float
+        Penalty for a row of the fit; NaN where it is not told.
+    fixed : bool
+        It was given, not chosen by cross-validation.
+    gap : float
+        Relative duality gap of the fit.
+    n_links, largest_block : (a,) arrays of int
+        Pairs of features that interact at each penalty, and features of the largest block.
+    pairs : (m, 2) array of int
+        Columns that interact in the fit, the strongest pair first; empty where the model stays.
+    strength : (m,) array
+        Norm of the pair's entries over the classes, of standardised columns.
+    precision, partial : (m, K) arrays
+        Entries of the precision matrices and partial correlations by class; NaN for classes without
+        rows.
+    blocks : tuple of (q,) arrays of int
+        Columns that are linked with one another.
+    """
+
+    alpha: float
+    fixed: bool
+    gap: float
+    n_links: IntArray
+    largest_block: IntArray
+    pairs: IntArray
+    strength: FloatArray
+    precision: FloatArray
+    partial: FloatArray
+    blocks: tuple[IntArray, ...]
+
+    def summary(self) -> str:
+        """Return errors, penalty and strongest pairs in a few sentences."""
+        said = [self.judged_sentence()]
+        if self.chosen >= 0 and len(self.n_links):
+            n_links = int(self.n_links[self.chosen])
+            how = "given" if self.fixed else "chosen"
+            said.append(
+                f"At the penalty that was {how}, alpha = {self.alpha:.3g}, "
+                f"{counted(n_links, 'pair')} among the {len(self.feature_names)} features "
+                f"interact{'s' if n_links == 1 else ''} within the classes."
+            )
+        if self.model_stays:
+            said.append(f"Which pairs these are stays at the site: {self.model_stays}.")
+        elif len(self.pairs):
+            names = (
+                f"{self.feature_names[i]} with {self.feature_names[j]}"
+                for i, j in self.pairs[:_SHOWN]
+            )
+            said.append(f"The strongest: {', '.join(names)}.")
+        return " ".join(said)
+
+    @property
+    def interactions(self) -> SparseQDAInteractions:
+        """The pairs with their names."""
+        names = np.array(self.feature_names, dtype=object)
+        return SparseQDAInteractions(
+            feature_1=names[self.pairs[:, 0]],
+            feature_2=names[self.pairs[:, 1]],
+            pairs=self.pairs,
+            strength=self.strength,
+            precision=self.precision,
+            partial_correlation=self.partial,
+            classes=np.array(self.levels, dtype=object),
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class SparseQDAStudy(OneTableStudy):
+    """Tell classes apart by normal densities whose precision matrices share their zeros.
+
+    Parameters
+    ----------
+    alpha : float or "cv"
+        Penalty for a row, or chosen by cross-validated errors.
+    n_alphas : int
+        Penalties of the grid, geometric from the smallest one without any pair downwards.
+    smallest : float or "auto"
+        Last penalty of the grid over the first; "auto" is 0.001 where every class has more rows
+        than columns, else 0.01.
+    alphas : sequence of float
+        Grid to choose from, in place of the former two; 0 is quadratic discriminant analysis.
+    cv : int
+        Folds: stratified, in the order of the rows; whole entities, where the study names an entity
+        (a speaker, a patient).
+    ties : {"sparsest", "densest", "middle"}
+        Which penalty among those with the same number of errors, which is common.
+    priors : sequence of float
+        Probabilities of the declared levels; by default their shares of the rows.
+    standardize : bool
+        Divide columns by their pooled standard deviation within the classes.
+    max_block : int
+        Features that may be linked together at most.
+    tol : float
+        Relative duality gap at which a fit ends.
+    holdout : float
+        Share of the rows that judge the fit and take no part in it, in [0, .5]; a protected site
+        holds out one or two fifths, or nothing.
+    """
+
+    alpha: float | str = "cv"
+    n_alphas: int = 20
+    smallest: float | str = "auto"
+    alphas: tuple[float, ...] = ()
+    cv: int = 5
+    ties: str = "sparsest"
+    priors: tuple[float, ...] = ()
+    standardize: bool = True
+    max_block: int = 2000
+    tol: float = 1e-8
+
+    name: ClassVar[str] = NAME
+    version: ClassVar[int] = 2
+    title: ClassVar[str] = "Which pairs of features tell the classes of one table apart?"
+    steps = (fit_step(NAME),)
+    leakage: ClassVar[str] = (
+        "The coordinator knows rows by class and rows held out; how many held-out rows each rule "
+        "gets wrong, and which classes are mistaken for which; mean scores of held-out rows and "
+        "by how much rules differ, rounded, with standard errors; errors in cross-validation by "
+        "penalty; the penalties, and at each how many pairs are linked and how large the largest "
+        "block is; how exact the fit is. Where the rows bear it, it also knows which pairs are "
+        "linked and how strongly, with precisions and partial correlations by class. The "
+        "predictor stays at the site."
+    )
+    Result = SparseQDAStudyResult
+    predictor: ClassVar[Any] = SparseQDAPredictor
+    several: ClassVar[str] = "federated-sparse-qda"
+
+    def __post_init__(self) -> None:
+        for field in ("alphas", "priors"):
+            given = getattr(self, field)
+            if not isinstance(given, list | tuple | np.ndarray):
+                raise ParameterError.of(field, "a list of numbers", given)
+            object.__setattr__(self, field, tuple(given))
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        super().validate()
+        self._settings()
+        whole_number("cv", self.cv, 2)
+        whole_number("n_alphas", self.n_alphas, 2, MOST_ALPHAS)
+        if len(self.alphas) > MOST_ALPHAS:
+            raise ParameterError(f"alphas has {len(self.alphas)} numbers: {MOST_ALPHAS} at most")
+        if not isinstance(self.standardize, bool):
+            raise ParameterError.of("standardize", "true or false", self.standardize)
+        numbers = [isinstance(v, int | float) and not isinstance(v, bool) for v in self.priors]
+        if not all(numbers) or not all(0 < v < 1 for v in self.priors):
+            raise ParameterError.of("priors", "numbers between 0 and 1", self.priors)
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that classes, features and priors go together."""
+        super().admit(ctx)
+        k = len(ctx.columns.levels[str(ctx.columns.target)])
+        if self.priors and len(self.priors) != k:
+            raise StudyError(
+                f"priors has {len(self.priors)} numbers and the target {k} levels: give one for "
+                "each, in the order of [data.levels]"
+            )
+
+    def _settings(self) -> QDASettings:
+        return QDASettings(
+            alpha=self.alpha,
+            n_alphas=self.n_alphas,
+            smallest=self.smallest,
+            alphas=self.alphas or None,
+            ties=self.ties,
+            standardize=self.standardize,
+            max_block=self.max_block,
+            tol=self.tol,
+        )
+
+    # ------------------------------------------------------------------ at the site
+
+    def fit_table(self, rows: Rows, scaling: FloatArray | None) -> LocalFit:
+        """Fit, and fit what it is compared with."""
+        import warnings
+
+        x, y, groups = rows.table
+        with warnings.catch_warnings():  # the estimator's remarks are kept, for the site's own log
+            warnings.simplefilter("ignore")
+            fitted = self._estimator(rows, alpha=self.alpha, cv=self.cv).fit(x, y, groups=groups)
+            rules = {NAME: fitted.predict_log_proba, **self._others(rows)}
+        path = fitted.path_
+        return LocalFit(
+            classes=tuple(str(name) for name in fitted.classes_),
+            rules=rules,
+            predictor=fitted.predictor_.with_names(rows.names, scaling),
+            wrong=path.cv_wrong.sum(axis=0) if len(path.cv_rows) else np.empty(0, dtype=np.int64),
+            cv_se=path.cv_se,
+            figures={
+                "chosen": int(np.flatnonzero(path.alphas == fitted.alpha_)[0]),
+                "gap": fitted.gap_,
+                "candidates": path.alphas,
+                "n_links": path.n_links,
+                "largest_block": path.largest_block,
+            },
+            model=_model(fitted, rows.levels),
+            n_rows=int(np.unique(y, return_counts=True)[1].min()),
+            n_parameters=_parameters(fitted),
+            tables=_tables(fitted, rows),
+            remarks=_remarks(fitted, rows.names),
+        )
+
+    def _estimator(self, rows: Rows, **more: Any) -> SparseQDA:
+        from consilience.discriminant.estimators.sparse_qda import SparseQDA
+
+        settings = {
+            "n_alphas": self.n_alphas,
+            "smallest": self.smallest,
+            "alphas": self.alphas or None,
+            "ties": self.ties,
+            "priors": self._priors_of(rows),
+            "standardize": self.standardize,
+            "max_block": self.max_block,
+            "tol": self.tol,
+        }
+        return SparseQDA(**{**settings, **more})
+
+    def _priors_of(self, rows: Rows) -> FloatArray | None:
+        """Priors in the order of sorted classes, of those that occur."""
+        if not self.priors:
+            return None
+        known = sorted({rows.levels[k] for k in rows.y[rows.fitted]})
+        given = np.array([self.priors[rows.levels.index(name)] for name in known])
+        return np.asarray(given / given.sum())
+
+    def _others(self, rows: Rows) -> dict[str, LogProba]:
+        """Rules that stand beside: no pair, all pairs, one matrix for all classes."""
+        from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+        x, y, _ = rows.table
+        naive = self._estimator(rows, alpha=_NO_PAIR).fit(x, y)
+        found: dict[str, LogProba] = {"naive Bayes": naive.predict_log_proba}
+        if x.shape[1] < np.unique(y, return_counts=True)[1].min() and x.shape[1] <= self.max_block:
+            try:
+                full = self._estimator(rows, alpha=0.0).fit(x, y)
+                found["QDA"] = full.predict_log_proba
+            except DataError:  # columns that follow from one another: there is no such fit
+                pass
+        if x.shape[1] <= _MOST_FOR_LDA:
+            linear = LinearDiscriminantAnalysis(
+                solver="lsqr", shrinkage="auto", priors=self._priors_of(rows)
+            )
+            found["LDA with shrinkage"] = linear.fit(x, y).predict_log_proba
+        return found
+
+    # ------------------------------------------------------------------ at the coordinator
+
+    def conclude(self, common: Mapping[str, Any], reply: Fitted) -> SparseQDAStudyResult:
+        """Make the result."""
+        figures, told, k = reply.figures.value, reply.model.value, len(common["levels"])
+        chosen, alphas = common["chosen"], common["candidates"]
+        fixed = not isinstance(self.alpha, str)
+        alpha = float(alphas[chosen]) if len(alphas) else np.nan
+        whole = np.empty(0, dtype=np.int64)
+        return SparseQDAStudyResult(
+            **common,
+            alpha=float(self.alpha) if fixed else alpha,
+            fixed=fixed,
+            gap=float(figures.get("gap", np.nan)),
+            n_links=np.asarray(figures.get("n_links", whole)),
+            largest_block=np.asarray(figures.get("largest_block", whole)),
+            pairs=np.asarray(told.get("pairs", whole.reshape(0, 2))),
+            strength=np.asarray(told.get("strength", np.empty(0))),
+            precision=np.asarray(told.get("precision", np.empty((0, k)))),
+            partial=np.asarray(told.get("partial", np.empty((0, k)))),
+            blocks=tuple(np.asarray(block) for block in told.get("blocks", ())),
+        )
+
+
+def _interaction_columns(
+    pairs: IntArray,
+    strength: FloatArray,
+    precision: FloatArray,
+    partial: FloatArray,
+    names: tuple[str, ...],
+    levels: tuple[str, ...],
+) -> dict[str, Any]:
+    """Columns of a table of interactions."""
+    return {
+        "feature_1": [names[i] for i in pairs[:, 0]],
+        "feature_2": [names[j] for j in pairs[:, 1]],
+        "strength": strength,
+        **{f"precision_{level}": precision[:, k] for k, level in enumerate(levels)},
+        **{f"partial_correlation_{level}": partial[:, k] for k, level in enumerate(levels)},
+    }
+
+
+def _model(fitted: SparseQDA, levels: tuple[str, ...]) -> dict[str, Any]:
+    """What the fit tells of pairs, the classes in the order of the declared levels."""
+    found = fitted.interactions_
+    places = [levels.index(str(name)) for name in fitted.classes_]
+    by_class = {}
+    for name, values in (("precision", found.precision), ("partial", found.partial_correlation)):
+        by_class[name] = np.full((len(found), len(levels)), np.nan)
+        by_class[name][:, places] = values
+    blocks = tuple(np.asarray(block, dtype=np.int64) for block in fitted.blocks_)
+    return {"pairs": found.pairs, "strength": found.strength, **by_class, "blocks": blocks}
+
+
+def _parameters(fitted: SparseQDA) -> int:
+    """Parameters of a class in the block that has most: variances and entries that are not 0."""
+    found = fitted.interactions_
+    most = 1
+    for block in fitted.blocks_:
+        inside = int(np.isin(found.pairs[:, 0], block).sum())
+        most = max(most, len(block) + inside)
+    return most
+
+
+def _remarks(fitted: SparseQDA, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What was noticed, with the study's names of columns; constant ones are told on reading."""
+    others = (text for text in fitted.remarks_ if not text.startswith("columns are constant"))
+    floored = [names[j] for j in np.unique(fitted.floored_[:, 1])]
+    if not floored:
+        return tuple(others)
+    sentence = (
+        "within a class these columns are constant, and their pooled variance over its rows stands "
+        f"in: {', '.join(floored[:_NAMED])}{' and others' if floored[_NAMED:] else ''}"
+    )
+    return (sentence, *others)
+
+
+def _tables(fitted: SparseQDA, rows: Rows) -> dict[str, dict[str, Any]]:
+    """Interactions and path, for the site's own people."""
+    told: Any = _model(fitted, rows.levels)
+    path = fitted.path_
+    judged = len(path.cv_rows) > 0
+    wrong = path.cv_wrong.sum(axis=0) if judged else np.full(len(path), np.nan)
+    return {
+        "interactions": _interaction_columns(
+            told["pairs"],
+            told["strength"],
+            told["precision"],
+            told["partial"],
+            rows.names,
+            rows.levels,
+        ),
+        "path": {
+            "alpha": path.alphas,
+            "n_links": path.n_links,
+            "largest_block": path.largest_block,
+            "relative_penalty": path.relative_penalties,
+            "gap": path.gaps,
+            "cv_wrong": wrong,
+            "cv_se": path.cv_se,
+        },
+    }

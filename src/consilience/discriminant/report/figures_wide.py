@@ -1,0 +1,313 @@
+"""Figures of wide classification: the network of linked features, the tree of communities.
+
+Each `plot_*` takes a fitted estimator or the result of a run and returns a Matplotlib figure, as in
+`figures`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from consilience.discriminant.report.network_layout import lay_out
+from consilience.report import drawing
+from consilience.report.wide_reading import Network, Tree, network_of, tree_of
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MOST_LINKS = 80
+"""Links that are drawn; of more, the strongest."""
+MOST_LEAVES = 70
+"""Leaves of a tree that is drawn; of more features, the last merges."""
+_INCHES = 0.66  # of a link; up to _ROOMY where few are to be drawn
+_ROOMY = 1.0
+_HIGHEST = 6.5
+_CUT = 1.4
+
+
+# --------------------------------------------------------------------------- network
+
+
+def plot_interactions(fitted: Any, most: int = MOST_LINKS) -> Figure:
+    """Draw which features go together within the classes, as a network.
+
+    Parameters
+    ----------
+    fitted : SparseQDA, FederatedSparseQDA's or SparseQDAStudy's result, or Network
+    most : int, default 80
+        Links that are drawn, the strongest first.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A line for each pair of features whose precisions are not zero: the broader, the
+        stronger. Its colour is that of the class in which the partial correlation is largest; it is
+        dashed where that is negative.
+    """
+    network = network_of(fitted)
+    pairs = network.pairs[:most]
+    with drawing.style():
+        if not len(pairs):
+            return _nothing("no two features are linked")
+        nodes, ends = np.unique(pairs, return_inverse=True)
+        ends = ends.reshape(-1, 2)
+        layout = lay_out(len(nodes), ends)
+        most_room = _INCHES if len(nodes) < 5 else _ROOMY
+        unit = min(most_room, drawing.WIDTH / layout.width, _HIGHEST / layout.height)
+        fig, ax = drawing.sheet(unit * layout.height + 0.45)
+        _links(ax, network, layout.places[ends], unit)
+        _nodes(ax, [network.names[j] for j in nodes], layout.places, unit)
+        _legend(fig, network, len(pairs))
+        ax.set_xlim(0, max(layout.width, drawing.WIDTH / unit))
+        ax.set_ylim(0, layout.height)
+        ax.set_aspect("equal", anchor="NW")
+        ax.set_axis_off()
+    return fig
+
+
+def _nothing(words: str) -> Figure:
+    fig, ax = drawing.sheet(1.0)
+    ax.text(0.5, 0.5, words, ha="center", va="center", color=drawing.MUTED)
+    ax.set_axis_off()
+    return fig
+
+
+def strongest(network: Network) -> tuple[IntArray, FloatArray]:
+    """Class in which each link's partial correlation is largest, and that value; -1 and NaN."""
+    known = np.isfinite(network.partial)
+    size = np.where(known, np.abs(network.partial), -1.0)
+    if not size.size:
+        return np.full(len(network.pairs), -1), np.full(len(network.pairs), np.nan)
+    where = size.argmax(axis=1)
+    value = network.partial[np.arange(len(where)), where]
+    return np.where(np.isfinite(value), where, -1), value
+
+
+def _coloured(network: Network) -> bool:
+    return len(network.levels) <= len(drawing.CLASS_COLOURS)
+
+
+def _links(ax: Axes, network: Network, lines: FloatArray, unit: float) -> None:
+    m = len(lines)
+    which, value = (found[:m] for found in strongest(network))
+    size = np.sqrt(network.strength[:m] / max(float(network.strength[0]), np.finfo(float).tiny))
+    colours = [
+        drawing.CLASS_COLOURS[k] if _coloured(network) and k >= 0 else drawing.BLUE for k in which
+    ]
+    styles = ["--" if v < 0 else "-" for v in value]
+    widths = (0.5 + 3.2 * size) * min(1.0, 0.4 + unit / _INCHES)
+    # The strongest are drawn last, above the others.
+    back = slice(None, None, -1)
+    ax.add_collection(
+        LineCollection(
+            list(lines[back]),
+            colors=colours[back],
+            linewidths=widths[back],
+            linestyles=styles[back],
+            alpha=0.8,
+        )
+    )
+
+
+def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
+    room = unit / _INCHES
+    ax.plot(
+        *places.T,
+        "o",
+        markersize=3.0 + 2.5 * min(room, 1.0),
+        markerfacecolor=drawing.PAPER,
+        markeredgecolor=drawing.INK,
+        markeredgewidth=0.9,
+    )
+    letters = 8.5 if room > 0.8 else 7.5 if room > 0.5 else 6.5
+    for name, place in zip(names, places, strict=True):
+        ax.annotate(
+            drawing.label(name, 18),
+            place,
+            xytext=(0, 3.5 + 1.2 * min(room, 1.0)),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=letters,
+            bbox={"facecolor": drawing.PAPER, "edgecolor": "none", "pad": 0.4, "alpha": 0.75},
+        )
+
+
+def _legend(fig: Figure, network: Network, m: int) -> None:
+    which, value = (found[:m] for found in strongest(network))
+    handles = []
+    if _coloured(network):
+        handles = [
+            Line2D(
+                [], [], color=drawing.CLASS_COLOURS[k], linewidth=2.5, label=_class(network, int(k))
+            )
+            for k in np.unique(which[which >= 0])
+        ]
+    if (value < 0).any():
+        handles.append(
+            Line2D([], [], color=drawing.MUTED, linestyle="--", linewidth=1.5, label="negative")
+        )
+    if handles:
+        fig.legend(
+            handles=handles,
+            loc="outside upper left",
+            ncols=min(len(handles), 6),
+            handlelength=1.8,
+            columnspacing=1.4,
+            title="partial correlation largest in" if _coloured(network) else None,
+            title_fontsize=9,
+            alignment="left",
+        )
+
+
+def _class(network: Network, k: int) -> str:
+    return drawing.label(network.levels[k], 20)
+
+
+# --------------------------------------------------------------------------- tree
+
+
+def plot_dendrogram(fitted: Any) -> Figure:
+    """Draw how features are merged into communities, and where the tree is cut.
+
+    Parameters
+    ----------
+    fitted : CommunityBayesClassifier, FederatedCommunityBayes' or CommunityBayesStudy's result, \
+or Tree
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    tree = tree_of(fitted)
+    with drawing.style():
+        if not len(tree.merges):
+            return _nothing("one feature alone makes no tree")
+        leaves = min(len(tree.names), max(MOST_LEAVES, min(tree.n_communities, 2 * MOST_LEAVES)))
+        drawn = drawn_tree(tree, leaves)
+        n = len(drawn.names)
+        fig, ax = drawing.sheet(0.145 * n + 0.9)
+        _branches(ax, drawn)
+        if drawn.cut is not None:
+            words = "cut: 1 community" if tree.n_communities == 1 else ""
+            words = words or f"cut: {tree.n_communities:,} communities"
+            ax.axvline(drawn.cut, color=drawing.ORANGE, linewidth=_CUT, linestyle="--", label=words)
+        ax.set_yticks(
+            range(n), [drawing.label(name, 34) for name in drawn.names], fontsize=8 if n > 30 else 9
+        )
+        ax.set_ylim(n - 0.4, -0.6)
+        ax.set_xlim(left=0)
+        ax.margins(x=0.02)
+        ax.set_xlabel("distance (largest similarity less that of the two)")
+        ax.xaxis.set_major_locator(MaxNLocator(6))
+        drawing.bare(ax)
+        if drawn.cut is not None:
+            fig.legend(loc="outside upper right")
+    return fig
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnTree:
+    """A tree as it is drawn, from top to bottom.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the leaves; a leaf of several features has the first of them and their number.
+    lines : list of (4, 2) arrays
+        One bracket for each merge: distance and place of its ends.
+    groups : list of int
+        Community of each merge, numbered from the top; -1 beyond the cut.
+    cut : float or None
+        Distance of the cut; None where there is none to draw.
+    """
+
+    names: list[str]
+    lines: list[FloatArray]
+    groups: list[int]
+    cut: float | None
+
+
+def drawn_tree(tree: Tree, most: int = MOST_LEAVES) -> DrawnTree:
+    """Return places of leaves and merges; of many features only the last merges.
+
+    Parameters
+    ----------
+    tree : Tree
+    most : int
+        Leaves.
+    """
+    p, ids = len(tree.names), tree.merges[:, :2].astype(np.int64)
+    hidden = max(p - most, 0)
+    inside = p - tree.n_communities  # merges within communities
+    leaves = np.setdiff1d(np.arange(p + hidden), ids[:hidden]).tolist()
+    order: dict[int, list[int]] = {node: [node] for node in leaves}
+    for step in range(hidden, p - 1):
+        a, b = sorted(ids[step], key=lambda node: (-len(order[node]), order[node][0]))
+        order[p + step] = order.pop(a) + order.pop(b)
+    (lined,) = order.values()
+    place = {node: float(i) for i, node in enumerate(lined)}
+    height = {node: tree.merges[node - p, 2] if node >= p else 0.0 for node in lined}
+    lines = []
+    for step in range(hidden, p - 1):
+        a, b = sorted(ids[step].tolist(), key=place.__getitem__)
+        far = float(tree.merges[step, 2])
+        ends = [(height[a], place[a]), (far, place[a]), (far, place[b]), (height[b], place[b])]
+        lines.append(np.array(ends))
+        place[p + step], height[p + step] = 0.5 * (place[a] + place[b]), far
+    return DrawnTree(
+        [_leaf(tree, node) for node in lined],
+        lines,
+        _groups(ids, p, hidden, inside),
+        _cut_at(tree.merges[:, 2], inside),
+    )
+
+
+def _leaf(tree: Tree, node: int) -> str:
+    p = len(tree.names)
+    if node < p:
+        return tree.names[node]
+    first, n = node, int(tree.merges[node - p, 3])
+    while first >= p:
+        first = int(tree.merges[first - p, :2].min())
+    return f"{drawing.short(tree.names[first], 20)} and {n - 1:,} more"
+
+
+def _groups(ids: IntArray, p: int, hidden: int, inside: int) -> list[int]:
+    """Community of each drawn merge; -1 beyond the cut."""
+    parent = np.full(2 * p - 1, -1)
+    for step in range(inside):
+        parent[ids[step]] = p + step
+    found: list[int] = []
+    numbers: dict[int, int] = {}
+    for step in range(hidden, p - 1):
+        node = p + step
+        while parent[node] >= 0:
+            node = int(parent[node])
+        found.append(numbers.setdefault(node, len(numbers)) if step < inside else -1)
+    return found
+
+
+def _cut_at(heights: FloatArray, inside: int) -> float | None:
+    """Half way between the last merge within communities and the next."""
+    if inside >= len(heights):
+        return float(heights[-1]) * 1.03 if len(heights) else None
+    low = float(heights[inside - 1]) if inside else 0.0
+    return 0.5 * (low + float(heights[inside]))
+
+
+def _branches(ax: Axes, drawn: DrawnTree) -> None:
+    shades = drawing.CLASS_COLOURS
+    colours = [drawing.MUTED if g < 0 else shades[g % len(shades)] for g in drawn.groups]
+    widths = [1.0 if g < 0 else 1.7 for g in drawn.groups]
+    ax.add_collection(LineCollection(drawn.lines, colors=colours, linewidths=widths))
+    ax.autoscale_view()

@@ -1,1 +1,0 @@
-"""Estimators and models on arrays: no federation, no engine."""

@@ -1,0 +1,479 @@
+"""Latent classes as a predictor: for known entities, new entities and new agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.exceptions import DataError, ParameterError
+from consilience.latent_regression.estimators.latent_class_units import Units
+from consilience.numerics.ids import (
+    as_ids,
+    ids_from_arrays,
+    ids_to_arrays,
+    pair_codes,
+    places,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_FLAT = ("sigma2", "beta", "target_centre", "target_scale", "intercept")
+
+
+class LatentClassPredictor:
+    """Predict events from classes of regressions, by what is known of their entity.
+
+    An entity of the fit is predicted by the average over its label's posterior, a new entity of a
+    known agent by the agent's shares of the classes, a new entity of a new agent by the common
+    shares; events of new entities whose outcome is known update their entity's shares.
+
+    Parameters
+    ----------
+    mean : (K, F) array
+        Means of the classes' coefficients, in the units of `units`.
+    covariance : (K, F, F) array
+    sigma2, beta : float
+        Variance of the noise in the units of `units`; concentration of agents' shares.
+    base : (K,) array
+        psi: shares of the classes over agents.
+    units : Units
+    agents : (A,) array of ids, sorted
+    agent_counts : (A, K) array
+        Entities by agent and class.
+    entities : (E,) array of ids
+    entity_agents : (E,) array of int
+        Place of each entity's agent.
+    probabilities : (E, K) array
+        Posterior of each entity's label.
+    feature_names : sequence of str, optional
+
+    Attributes
+    ----------
+    n_features_in_ : int
+    n_classes_ : int
+    feature_names_in_ : (p,) array of str
+        Only if names were given.
+
+    Raises
+    ------
+    DataError
+        The parts do not fit together.
+
+    Notes
+    -----
+    Source: arXiv 2206.10783, section 3, with the predictive variance
+    ``sigma^2 + x' D^-1 x`` (the printed equation 4 divides by sigma^2). Departures: the label's
+    posterior in place of one drawn label, and whole mixtures in place of one class's normal.
+    """
+
+    def __init__(
+        self,
+        mean: ArrayLike,
+        covariance: ArrayLike,
+        *,
+        sigma2: float,
+        base: ArrayLike,
+        beta: float,
+        units: Units,
+        agents: NDArray[Any],
+        agent_counts: ArrayLike,
+        entities: NDArray[Any],
+        entity_agents: ArrayLike,
+        probabilities: ArrayLike,
+        feature_names: Sequence[str] | None = None,
+    ) -> None:
+        self.mean = np.asarray(mean, dtype=np.float64)
+        self.covariance = np.asarray(covariance, dtype=np.float64)
+        self.sigma2 = float(sigma2)
+        self.base = np.asarray(base, dtype=np.float64)
+        self.beta = float(beta)
+        self.units = units
+        self.agents = np.asarray(agents)
+        self.agent_counts = np.asarray(agent_counts, dtype=np.float64)
+        self.entities = np.asarray(entities)
+        self.entity_agents = np.asarray(entity_agents, dtype=np.int64)
+        self.probabilities = np.asarray(probabilities, dtype=np.float64)
+        self._check()
+        self.n_classes_ = len(self.mean)
+        self.n_features_in_ = len(units.centre)
+        if feature_names is not None:
+            if len(feature_names) != self.n_features_in_:
+                raise DataError("a predictor needs one name for each of its columns")
+            self.feature_names_in_ = np.array([str(name) for name in feature_names])
+        self._index()
+
+    def _check(self) -> None:
+        k, f = self.mean.shape if self.mean.ndim == 2 else (0, 0)
+        a, e = len(self.agents), len(self.entities)
+        shapes = (
+            (self.covariance, (k, f, f)),
+            (self.base, (k,)),
+            (self.agent_counts, (a, k)),
+            (self.entity_agents, (e,)),
+            (self.probabilities, (e, k)),
+            (self.units.scale, self.units.centre.shape),
+        )
+        fits = k > 0 and f == self.units.n_columns
+        fits &= all(value.shape == shape for value, shape in shapes)
+        fits &= self.sigma2 > 0 and self.beta > 0 and np.isfinite(self.sigma2 + self.beta)
+        fits &= all(
+            bool(np.isfinite(value).all())
+            for value in (self.mean, self.covariance, self.base, self.agent_counts)
+        )
+        if not fits or not np.isfinite(self.probabilities).all():
+            raise DataError("the parts of a predictor do not fit together")
+        places_fit = not e or (0 <= self.entity_agents.min() <= self.entity_agents.max() < a)
+        if not places_fit or (self.base < 0).any() or not (self.units.scale > 0).all():
+            raise DataError("the parts of a predictor do not fit together")
+
+    def _index(self) -> None:
+        """Pairs of agent and entity, sorted."""
+        self._names, inner = np.unique(self.entities, return_inverse=True)
+        pairs = self.entity_agents * max(len(self._names), 1) + inner
+        self._order = np.argsort(pairs, kind="stable")
+        self._pairs = pairs[self._order]
+        if (np.diff(self._pairs) == 0).any() or (self.agents[1:] <= self.agents[:-1]).any():
+            raise DataError("a predictor needs sorted agents, each entity of an agent once")
+
+    # -------------------------------------------------------------- predictions
+
+    def predict(
+        self,
+        X: ArrayLike,
+        *,
+        entity: ArrayLike | None = None,
+        agent: ArrayLike | None = None,
+        observed: ArrayLike | None = None,
+    ) -> FloatArray:
+        """Expected outcome of each row.
+
+        Parameters
+        ----------
+        X : (n, p) array or data frame
+        entity, agent : (n,) arrays of ids, optional
+            Without `entity` every row is an entity that is not known. Without `agent` the rows are
+            of the one agent of the fit, or of unknown agents where there were several.
+        observed : (n,) array, optional
+            Outcomes where they are known, NaN elsewhere: they tell the class of entities that were
+            not in the fit. Entities of the fit keep their posterior.
+
+        Returns
+        -------
+        (n,) array
+
+        Raises
+        ------
+        DataError
+            Columns, ids or values that cannot be used.
+        """
+        x = self._rows(X)
+        weights = self._weights(x, entity, agent, observed)
+        means, _ = self._by_class(x)
+        return self.units.outcome((weights * means).sum(axis=1))
+
+    def predict_interval(
+        self,
+        X: ArrayLike,
+        *,
+        level: float = 0.9,
+        entity: ArrayLike | None = None,
+        agent: ArrayLike | None = None,
+        observed: ArrayLike | None = None,
+    ) -> FloatArray:
+        """Central interval for the outcome of each row.
+
+        Parameters
+        ----------
+        X, entity, agent, observed
+            As in `predict`.
+        level : float
+            In (0, 1).
+
+        Returns
+        -------
+        (n, 2) array
+            Quantiles of the mixture of the classes' predictive distributions.
+
+        Raises
+        ------
+        ParameterError
+            A level outside its range.
+        DataError
+            As `predict`.
+        """
+        from consilience.latent_regression.kernels.latent_class_prediction import mixture_interval
+
+        if not 0 < level < 1:
+            raise ParameterError.of("level", "between 0 and 1", level)
+        x = self._rows(X)
+        weights = self._weights(x, entity, agent, observed)
+        means, variances = self._by_class(x)
+        lower, upper = mixture_interval(weights, means, variances, level)
+        return self.units.outcome(np.column_stack([lower, upper]))
+
+    def predict_proba(
+        self,
+        X: ArrayLike,
+        observed: ArrayLike | None = None,
+        *,
+        entity: ArrayLike | None = None,
+        agent: ArrayLike | None = None,
+    ) -> FloatArray:
+        """Probability of each class for each row's entity, (n, K); parameters as in `predict`."""
+        return self._weights(self._rows(X), entity, agent, observed)
+
+    def sample(
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        *,
+        rng: np.random.Generator,
+        entity: ArrayLike | None = None,
+        agent: ArrayLike | None = None,
+        observed: ArrayLike | None = None,
+    ) -> FloatArray:
+        """Draw outcomes from their joint predictive distribution.
+
+        In each sample the coefficients of the classes are drawn once, and the rows of an entity
+        share its class.
+
+        Parameters
+        ----------
+        X, entity, agent, observed
+            As in `predict`.
+        n_samples : int
+            S.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        (S, n) array
+        """
+        if not isinstance(n_samples, int | np.integer) or n_samples < 1:
+            raise ParameterError.of("n_samples", "a whole number of at least 1", n_samples)
+        x = self._rows(X)
+        known, group = self._groups(len(x), entity, agent)
+        weights = self._weights(x, entity, agent, observed)
+        first, code = pair_codes(known, group)[::-1]
+        ends = weights[first].cumsum(axis=1)
+        ends /= ends[:, -1:]
+        roots = np.linalg.cholesky(_covered(self.covariance))
+        design = self.units.design(x)
+        drawn = np.empty((n_samples, len(x)))
+        for s in range(n_samples):
+            label = (rng.random((len(first), 1)) >= ends[:, :-1]).sum(axis=1)[code]
+            noise = rng.standard_normal(self.mean.shape)
+            coefficients = self.mean + np.einsum("kfg,kg->kf", roots, noise)
+            values = np.einsum("nf,nf->n", design, coefficients[label])
+            drawn[s] = values + np.sqrt(self.sigma2) * rng.standard_normal(len(x))
+        return self.units.outcome(drawn)
+
+    # -------------------------------------------------------------- what it rests on
+
+    def _by_class(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        from consilience.latent_regression.kernels.latent_class_prediction import class_predictions
+
+        return class_predictions(self.units.design(x), self._classes())
+
+    def _classes(self) -> Any:
+        """The classes with the covariance of their coefficients in the place of 1/D."""
+        from consilience.latent_regression.kernels.latent_class import Classes
+
+        covariance = _covered(self.covariance)
+        precision = np.linalg.inv(covariance)
+        precision = (precision + precision.swapaxes(1, 2)) / 2
+        cholesky = np.asarray(np.linalg.cholesky(precision), dtype=np.float64)
+        return Classes(
+            precision=precision,
+            mean=self.mean,
+            cholesky=cholesky,
+            log_det=2.0 * np.log(np.diagonal(cholesky, axis1=1, axis2=2)).sum(axis=1),
+            sigma2=self.sigma2,
+            # No direction of a class is less precise than the inverse of this.
+            delta2=float(np.trace(covariance, axis1=1, axis2=2).max()),
+            linear=np.einsum("kfg,kg->kf", precision, self.mean),
+        )
+
+    def _places(
+        self, n: int, entity: ArrayLike | None, agent: ArrayLike | None
+    ) -> tuple[IntArray, IntArray]:
+        """Place of each row's agent and of its entity, -1 where they are not known."""
+        nobody = np.full(n, -1, dtype=np.int64)
+        if agent is not None:
+            agents = places(self.agents, as_ids(agent, n, "agent"), "agent")
+        elif len(self.agents) == 1:
+            agents = np.zeros(n, dtype=np.int64)
+        elif entity is not None and len(self.agents) > 1:
+            raise DataError("entities are known by agent and entity: give agent too")
+        else:
+            agents = nobody
+        if entity is None:
+            return agents, nobody
+        inner = places(self._names, as_ids(entity, n, "entity"), "entity")
+        pairs = np.where((agents < 0) | (inner < 0), -1, agents * len(self._names) + inner)
+        at = places(self._pairs, pairs, "entity")
+        return agents, np.where(at < 0, -1, self._order[at]) if len(self._order) else nobody
+
+    def _groups(
+        self, n: int, entity: ArrayLike | None, agent: ArrayLike | None
+    ) -> tuple[IntArray, NDArray[Any]]:
+        """What two rows of one entity have in common: agent and entity."""
+        if entity is None:
+            return np.zeros(n, dtype=np.int64), np.arange(n)
+        owner = np.zeros(n, dtype=np.int64)
+        if agent is not None:
+            owner = np.unique(as_ids(agent, n, "agent"), return_inverse=True)[1].astype(np.int64)
+        return owner, as_ids(entity, n, "entity")
+
+    def _weights(
+        self,
+        x: FloatArray,
+        entity: ArrayLike | None,
+        agent: ArrayLike | None,
+        observed: ArrayLike | None,
+    ) -> FloatArray:
+        from consilience.latent_regression.kernels.latent_class_prediction import unseen_weights
+
+        agents, entities = self._places(len(x), entity, agent)
+        counts = np.vstack([self.agent_counts, np.zeros(self.n_classes_)])
+        weights = np.asarray(unseen_weights(counts, self.base, self.beta))[agents]
+        seen = entities >= 0
+        weights[seen] = self.probabilities[entities[seen]]
+        if observed is not None:
+            self._update(weights, ~seen, x, self._groups(len(x), entity, agent), observed)
+        return weights
+
+    def _update(
+        self,
+        weights: FloatArray,
+        new: NDArray[np.bool_],
+        x: FloatArray,
+        groups: tuple[IntArray, NDArray[Any]],
+        observed: ArrayLike,
+    ) -> None:
+        """Weigh the classes of new entities by the likelihood of their observed events."""
+        from consilience.latent_regression.kernels.latent_class import (
+            block_log_likelihood,
+            blocks_of,
+        )
+        from consilience.latent_regression.kernels.latent_class_prediction import posterior_weights
+
+        y = _numbers(observed, "observed")
+        if y.shape != (len(x),) or np.isinf(y).any():
+            raise DataError("observed must hold a number or NaN for each row of X")
+        if not (new & ~np.isnan(y)).any():
+            return
+        rows = np.flatnonzero(new)
+        codes, first = pair_codes(groups[0][rows], groups[1][rows])
+        design, target = self.units.design(x[rows]), self.units.target(y[rows])
+        blocks = blocks_of(design, target, codes, np.zeros(len(rows), dtype=np.int64))
+        fit = block_log_likelihood(blocks, self._classes())[blocks.entity]
+        with np.errstate(divide="ignore"):
+            prior = np.log(weights[rows])
+        updated = posterior_weights(prior[first], fit[first])
+        weights[rows] = updated[codes]
+
+    def _rows(self, X: ArrayLike) -> FloatArray:
+        names = getattr(X, "columns", None)
+        if names is not None and hasattr(self, "feature_names_in_"):
+            given, wanted = [str(name) for name in names], self.feature_names_in_.tolist()
+            if given != wanted:
+                raise DataError(
+                    f"the columns must be {', '.join(wanted)}, in this order: "
+                    "rename or reorder the table"
+                )
+        rows = _numbers(X, "the table")
+        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
+            raise DataError(f"the table must have {self.n_features_in_} columns")
+        if not np.isfinite(rows).all():
+            raise DataError("the table has missing or infinite values: fill or drop these rows")
+        return rows
+
+    # -------------------------------------------------------------- keeping
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
+        units = self.units
+        flat = (
+            self.sigma2,
+            self.beta,
+            units.target_centre,
+            units.target_scale,
+            float(units.intercept),
+        )
+        arrays: dict[str, NDArray[Any]] = {
+            "mean": self.mean,
+            "covariance": self.covariance,
+            "base": self.base,
+            "flat": np.array(flat),
+            "centre": units.centre,
+            "scale": units.scale,
+            "agent_counts": self.agent_counts,
+            "entity_agents": self.entity_agents,
+            "probabilities": self.probabilities,
+            **ids_to_arrays("agents", self.agents),
+            **ids_to_arrays("entities", self.entities),
+        }
+        if hasattr(self, "feature_names_in_"):
+            arrays.update(ids_to_arrays("features", self.feature_names_in_))
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> LatentClassPredictor:
+        """Rebuild a predictor from `to_arrays` of it.
+
+        Raises
+        ------
+        DataError
+            The arrays are not those of a predictor.
+        """
+        named = "features_text" in arrays
+        try:
+            flat = dict(zip(_FLAT, np.asarray(arrays["flat"], dtype=float).tolist(), strict=True))
+            units = Units(
+                np.asarray(arrays["centre"], dtype=np.float64),
+                np.asarray(arrays["scale"], dtype=np.float64),
+                flat["target_centre"],
+                flat["target_scale"],
+                bool(flat["intercept"]),
+            )
+            parts = {
+                name: arrays[name]
+                for name in (
+                    "mean",
+                    "covariance",
+                    "base",
+                    "agent_counts",
+                    "entity_agents",
+                    "probabilities",
+                )
+            }
+        except (KeyError, ValueError, TypeError):
+            raise DataError("these arrays do not hold a predictor") from None
+        return cls(
+            **parts,
+            sigma2=flat["sigma2"],
+            beta=flat["beta"],
+            units=units,
+            agents=ids_from_arrays("agents", arrays),
+            entities=ids_from_arrays("entities", arrays),
+            feature_names=ids_from_arrays("features", arrays).tolist() if named else None,
+        )
+
+
+def _numbers(values: Any, name: str) -> FloatArray:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):  # their own words would show a value
+        raise DataError(f"{name} must hold numbers") from None
+
+
+def _covered(covariance: FloatArray) -> FloatArray:
+    """The covariance with a diagonal that keeps it positive definite where rounding would not."""
+    f = covariance.shape[1]
+    size = np.trace(covariance, axis1=1, axis2=2) / f
+    return np.asarray(covariance + (1e-12 * size + 1e-300)[:, None, None] * np.eye(f))

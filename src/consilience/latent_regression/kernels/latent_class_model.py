@@ -1,0 +1,394 @@
+"""Marginal likelihood of latent classes, and draws of what they share.
+
+Given its entities, a class is a Bayesian linear regression with known noise: coefficients
+``w_k ~ N(0, delta2 I)``, events ``y ~ N(w_k'x, sigma2)``. All that is needed here are the totals of
+each class (sums of ``xx'``, ``xy``, ``yy``, events, entities), never an event.
+
+Source: arXiv 2206.10783, section 3 (model); marginal likelihood, merging and the draws of sigma2,
+delta2 and psi are not in it. Derivation: ``docs/proofs/latent-classes.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.exceptions import DataError, ParameterError
+
+if TYPE_CHECKING:
+    from consilience.latent_regression.kernels.latent_class import Classes, Totals
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+SIGMA2_PRIOR = (0.5, 0.5e-3)
+"""Shape and rate of sigma2's inverse gamma: one event of squared residual 0.001 (var y = 1)."""
+DELTA2_PRIOR = (0.5, 0.05)
+"""Shape and rate of delta2's inverse gamma: one coefficient with a square of 0.1."""
+BETAS: FloatArray = 2.0 ** np.arange(-3.0, 8.5, 0.5)
+"""Grid of the concentration beta of an agent's shares of the classes."""
+
+_TINY = np.finfo(np.float64).tiny
+_SHARE_OF_VARIANCE = 1e-6  # least start of sigma2, relative to the mean square of y
+
+
+# --------------------------------------------------------------------------- marginal likelihood
+
+
+def log_marginal(totals: Totals, sigma2: float, delta2: float) -> FloatArray:
+    """Log density of the events of each class, its coefficients integrated out.
+
+    Parameters
+    ----------
+    totals : Totals
+        K classes.
+    sigma2, delta2 : float
+        Variance of the noise and of a coefficient.
+
+    Returns
+    -------
+    (K,) array
+        ``log N(y; 0, sigma2 I + delta2 X X')`` with all its constants, so that sums over classes
+        compare across K; 0 for a class without events. With frequency weights a row counts as
+        often as its weight says.
+
+    Raises
+    ------
+    ParameterError
+        A variance that is not positive.
+    DataError
+        Totals that are no sums of outer products.
+    """
+    _, mean, log_det = coefficient_posterior(totals.products, totals.cross, sigma2, delta2)
+    away = np.einsum("kfg,kg->kf", totals.products, mean) - 2.0 * totals.cross
+    squares = np.maximum(totals.squares + np.einsum("kf,kf->k", mean, away), 0.0)
+    exponent = squares / sigma2 + np.einsum("kf,kf->k", mean, mean) / delta2
+    return np.asarray(
+        -0.5 * (totals.n * math.log(2.0 * math.pi * sigma2) + log_det + exponent), dtype=np.float64
+    )
+
+
+def log_partition(counts: ArrayLike, alpha: float) -> float:
+    """Log probability of a partition of the entities into classes of these sizes.
+
+    Parameters
+    ----------
+    counts : (K,) array
+        Entities of each class.
+    alpha : float
+        ``psi ~ Dir(alpha/K, .., alpha/K)``.
+
+    Returns
+    -------
+    float
+        The Dirichlet-multinomial probability of one labelling, times the ``K! / (K - k)!``
+        labellings that are this partition into k classes with entities.
+
+    Raises
+    ------
+    ParameterError
+        alpha that is not positive.
+    """
+    from scipy.special import gammaln
+
+    sizes = np.asarray(counts, dtype=np.float64)
+    each = each_share(alpha, len(sizes))
+    k, used = len(sizes), int(np.count_nonzero(sizes))
+    labelling = gammaln(alpha) - gammaln(alpha + sizes.sum())
+    labelling += float(np.sum(gammaln(each + sizes) - gammaln(each)))
+    return float(labelling + gammaln(k + 1.0) - gammaln(k - used + 1.0))
+
+
+def coefficient_posterior(
+    products: FloatArray, cross: FloatArray, sigma2: float, delta2: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """``A = delta2 D = I + (delta2/sigma2) S`` of each class, its mean, and ``log|A|``."""
+    for name, value in (("sigma2", sigma2), ("delta2", delta2)):
+        if not (math.isfinite(value) and value > 0):
+            raise ParameterError.of(name, "a positive number", value)
+    ratio = delta2 / sigma2
+    with np.errstate(over="ignore", invalid="ignore"):  # refused in the next line
+        scaled = np.eye(cross.shape[1]) + ratio * products
+        linear = ratio * cross
+    if not (np.isfinite(scaled).all() and np.isfinite(linear).all()):
+        raise DataError("the sums of a class are not finite: bring the columns to a common scale")
+    try:
+        root = np.linalg.cholesky(scaled)
+    except np.linalg.LinAlgError as error:
+        raise DataError(
+            "the sums of a class are no sums of squares, or so large that they round to none: "
+            "bring the columns to a common scale"
+        ) from error
+    mean = np.linalg.solve(scaled, linear[..., None])[..., 0]
+    log_det = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+    return scaled, np.asarray(mean), np.asarray(log_det)
+
+
+def each_share(alpha: float, n_classes: int) -> float:
+    """alpha/K; `ParameterError` unless alpha is a positive number."""
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise ParameterError.of("alpha", "a positive number", alpha)
+    return alpha / max(n_classes, 1)
+
+
+# --------------------------------------------------------------------------- draws
+
+
+def draw_weights(classes: Classes, rng: np.random.Generator) -> FloatArray:
+    """Draw ``w_k ~ N(m_k, D_k^-1)`` for every class, shape (K, F)."""
+    noise = rng.standard_normal(classes.mean.shape)
+    root = np.swapaxes(np.asarray(classes.cholesky), 1, 2)
+    return np.asarray(classes.mean + np.linalg.solve(root, noise[..., None])[..., 0])
+
+
+def draw_sigma2(
+    totals: Totals,
+    classes: Classes,
+    rng: np.random.Generator,
+    *,
+    weights: FloatArray | None = None,
+    shape: float = SIGMA2_PRIOR[0],
+    rate: float = SIGMA2_PRIOR[1],
+) -> float:
+    """Draw the variance of the noise, given labels and coefficients.
+
+    With the coefficients integrated out sigma2 has no known distribution. So they are drawn first,
+    given the last sigma2 and delta2 (`draw_weights`), and then
+    ``sigma2 | w ~ InvGamma(shape + n/2, rate + sum_k |y_k - X_k w_k|^2 / 2)``. The coefficients may
+    then be forgotten: labels, sigma2 and delta2 keep their joint posterior.
+
+    Parameters
+    ----------
+    totals : Totals
+        K classes.
+    classes : Classes
+        Under the last sigma2 and delta2.
+    rng : numpy.random.Generator
+    weights : (K, F) array, optional
+        Drawn coefficients, where delta2 is to be drawn with the same ones.
+    shape, rate : float
+        Of the inverse gamma prior.
+
+    Returns
+    -------
+    float
+    """
+    w = draw_weights(classes, rng) if weights is None else np.asarray(weights, dtype=np.float64)
+    return _inverse_gamma(shape, rate, float(np.sum(totals.n)), _residual(totals, w), rng)
+
+
+def draw_delta2(
+    weights: FloatArray,
+    rng: np.random.Generator,
+    *,
+    shape: float = DELTA2_PRIOR[0],
+    rate: float = DELTA2_PRIOR[1],
+) -> float:
+    """Draw the variance of a coefficient, ``InvGamma(shape + K F/2, rate + sum w^2 / 2)``.
+
+    Parameters
+    ----------
+    weights : (K, F) array
+        Drawn coefficients (`draw_weights`) of the classes that have events: an empty class knows
+        no more than the last delta2, and would hold it back. Posterior means are too small.
+    rng : numpy.random.Generator
+    shape, rate : float
+        Of the inverse gamma prior.
+
+    Returns
+    -------
+    float
+    """
+    w = np.asarray(weights, dtype=np.float64)
+    return _inverse_gamma(shape, rate, w.size, float(np.sum(w * w)), rng)
+
+
+def draw_psi(tables: ArrayLike, alpha: float, rng: np.random.Generator) -> FloatArray:
+    """Draw the shares of the classes, ``psi ~ Dir(alpha/K + tables)``.
+
+    Parameters
+    ----------
+    tables : (K,) array
+        Table counts of each class, summed over agents.
+    alpha : float
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    (K,) array
+        Positive, with sum 1: drawn as logarithms, so that a small alpha makes no exact zeros.
+
+    Raises
+    ------
+    ParameterError
+        alpha that is not positive.
+    """
+    counts = np.asarray(tables, dtype=np.float64)
+    a = counts + each_share(alpha, len(counts))
+    # Gamma(a) is Gamma(a + 1) U^(1/a), and its logarithm does not underflow
+    logs = np.log(rng.standard_gamma(a + 1.0)) + np.log1p(-rng.random(len(a))) / a
+    shares = np.maximum(np.exp(logs - logs.max()), _TINY)
+    return np.asarray(shares / shares.sum())
+
+
+def start_sigma2(
+    products: FloatArray, cross: FloatArray, squares: ArrayLike, n: ArrayLike
+) -> float:
+    """Variance of the residuals of one ridge regression for all events.
+
+    It contains what the classes differ by, and is a start from above.
+
+    Parameters
+    ----------
+    products, cross, squares, n : arrays, (.., F, F), (.., F), (..,), (..,)
+        Sums by entity, by class or of everything.
+
+    Returns
+    -------
+    float
+        Residual sum of squares over the degrees of freedom that are left, between a millionth of
+        the mean square of y and the mean square itself; positive also where y is 0 throughout.
+    """
+    f = np.asarray(cross).shape[-1]
+    s = np.asarray(products, dtype=np.float64).reshape(-1, f, f).sum(axis=0)
+    r = np.asarray(cross, dtype=np.float64).reshape(-1, f).sum(axis=0)
+    q, events = float(np.sum(squares)), float(np.sum(n))
+    if not (events > 0 and q > 0):
+        return _SHARE_OF_VARIANCE
+    penalised = s + np.eye(f)
+    w = np.linalg.solve(penalised, r)
+    left = events - float(np.trace(np.linalg.solve(penalised, s)))
+    residual = max(q - 2.0 * float(w @ r) + float(w @ s @ w), 0.0) / max(left, 1.0)
+    return min(max(residual, _SHARE_OF_VARIANCE * q / events), q / events)
+
+
+def _residual(totals: Totals, w: FloatArray) -> float:
+    away = np.einsum("kfg,kg->kf", totals.products, w) - 2.0 * totals.cross
+    each = totals.squares + np.einsum("kf,kf->k", w, away)
+    return float(np.sum(np.maximum(each, 0.0)))
+
+
+def _inverse_gamma(
+    shape: float, rate: float, n: float, squares: float, rng: np.random.Generator
+) -> float:
+    """Draw a variance, given n normal deviations from their known means and a proper prior."""
+    if not (shape > 0 and rate > 0):
+        raise ParameterError("shape and rate of an inverse gamma prior must be positive")
+    return (rate + 0.5 * squares) / max(float(rng.standard_gamma(shape + 0.5 * n)), _TINY)
+
+
+# --------------------------------------------------------------------------- agents
+
+
+def concentration_log_likelihood(
+    agent_counts: ArrayLike, base: ArrayLike, betas: ArrayLike
+) -> FloatArray:
+    """Log likelihood of beta from the classes of the entities of each agent.
+
+    Parameters
+    ----------
+    agent_counts : (A, K) array of int
+        Entities of each agent in each class.
+    base : (K,) array
+        psi; sum 1.
+    betas : (G,) array
+        Values of beta, for instance `BETAS`.
+
+    Returns
+    -------
+    (G,) array
+        Sum over agents of the Dirichlet-multinomial log probabilities of their labels under
+        ``theta_i ~ Dir(beta psi)``; ``-inf`` where a class has entities and no share. Sums over
+        sites of agents add up.
+
+    Raises
+    ------
+    ParameterError
+        A beta that is not positive.
+    """
+    from scipy.special import gammaln
+
+    grid = np.asarray(betas, dtype=np.float64)
+    if not (np.isfinite(grid).all() and (grid > 0).all()):
+        raise ParameterError.of("beta", "positive", betas)
+    counts = np.asarray(agent_counts, dtype=np.int64)
+    psi = np.asarray(base, dtype=np.float64)
+    sizes, often = np.unique(counts.sum(axis=1), return_counts=True)
+    found = (gammaln(grid)[:, None] - gammaln(grid[:, None] + sizes)) @ often
+    for k in range(counts.shape[1]):
+        values, often = np.unique(counts[:, k], return_counts=True)
+        often = often[values > 0]
+        values = values[values > 0]
+        if psi[k] > 0:
+            a = grid[:, None] * psi[k]
+            found = found + (gammaln(a + values) - gammaln(a)) @ often
+        elif len(values):
+            found = found - np.inf
+    return np.asarray(found, dtype=np.float64)
+
+
+def align_classes(probabilities: FloatArray, reference: FloatArray, sizes: FloatArray) -> IntArray:
+    """Find the order of classes in which labels agree best with others.
+
+    Parameters
+    ----------
+    probabilities, reference : (E, K) arrays
+        Of each entity's label; rows of `reference` need not sum to 1.
+    sizes : (E,) array
+        Weight of each entity: its events.
+
+    Returns
+    -------
+    (K,) array of int64
+        ``probabilities[:, order]`` is nearest to `reference`: no other order has a larger
+        ``sum_e sizes_e sum_k p_ek r_ek``.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    overlap = (np.asarray(reference) * np.asarray(sizes)[:, None]).T @ np.asarray(probabilities)
+    return np.asarray(linear_sum_assignment(overlap, maximize=True)[1], dtype=np.int64)
+
+
+def coefficient_moments(
+    kept: Sequence[Classes], weights: ArrayLike | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Mean and covariance of the coefficients of each class over kept rounds.
+
+    Parameters
+    ----------
+    kept : sequence of R Classes
+        Of rounds in which class k is the same class.
+    weights : (R, K) array, optional
+        How much each round says of each class: its expected events. A class that stood empty in a
+        round says what the prior says, and not what its coefficients were. By default, and for a
+        class that was empty throughout, all rounds count alike.
+
+    Returns
+    -------
+    mean : (K, F) array
+    covariance : (K, F, F) array
+        Law of total variance: mean of the posterior covariances plus covariance of the means, of
+        the mixture of the R posteriors.
+
+    Raises
+    ------
+    DataError
+        No round.
+    """
+    if not len(kept):
+        raise DataError("moments of coefficients need at least one round")
+    means = np.stack([classes.mean for classes in kept])
+    share = np.ones(means.shape[:2]) if weights is None else np.array(weights, dtype=np.float64)
+    share[:, ~(share.sum(axis=0) > 0)] = 1.0
+    share /= share.sum(axis=0)
+    mean = np.einsum("rk,rkf->kf", share, means)
+    covariance = np.zeros(mean.shape + mean.shape[1:])
+    for classes, part in zip(kept, share, strict=True):  # one round at a time: little memory
+        away = classes.mean - mean
+        spread = np.linalg.inv(classes.precision) + away[:, :, None] * away[:, None, :]
+        covariance += part[:, None, None] * spread
+    return mean, (covariance + np.swapaxes(covariance, 1, 2)) / 2

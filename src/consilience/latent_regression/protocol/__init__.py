@@ -1,0 +1,354 @@
+"""Regression in latent classes for agents, entities and events, from rounds of class sums.
+
+==================================  ====================================================
+coordinator                         site
+==================================  ====================================================
+offer: Offer                    ->  sorts events into agents and entities, holds some out
+                                <-  Offered: cross-products of 1, features, response;
+                                    entities, agents                        AGGREGATE
+begin: Begin                    ->  puts every entity into a class: by a fit of its own
+  centre, scale (p + 1), sigma2     events (local), or by chance (random)
+                                <-  Sums, as below
+round: Round, 1 .. R            ->  takes each entity's own part out of the classes, draws
+  smoothed sums (k, d), psi (k),    its label from their block likelihoods and its agent's
+  sigma2, delta2, alpha, beta       counts
+  own: used, decay, weight,     <-  Sums: (k, d) of the released classes    AGGREGATE
+    mapping (k)                     status (k)                              PUBLIC
+                                    labels moved, fit of beta, rounded      AGGREGATE
+conclude: Conclude              ->  keeps labels, probabilities and a predictor; judges
+  mean (K, F), covariance           its held-out events
+  (K, F, F), psi, sigma2, beta  <-  Concluded: 9 means with errors, rounded  AGGREGATE
+==================================  ====================================================
+
+``Sums`` hold, by class, the upper triangle of the cross-products of (1, features, response) over
+the class's events, the number of its entities, and of tables of agents. The coordinator smooths
+them, ``totals <- (1 - gamma) totals + gamma sum_b sums_b``, draws what the classes share (sigma2,
+delta2, psi, beta), starts with 2K classes, merges to K by the exact gain in marginal likelihood,
+and averages classes and label probabilities over the last rounds.
+
+Phases: opening, agree_levels, standardise (before all methods).
+
+Source: Yang, Carette, Jimbo, Maruyama, *Federated Latent Class Regression for Hierarchical Data*
+(arXiv 2206.10783), algorithms 1 to 3. Departures:
+
+* The likelihood of an entity's events is one closed form, centred at the class mean (there: a
+  product over events, with a predictive variance divided by sigma^2 and matrices that are advanced
+  before they are used; proof in docs/proofs/latent-classes.md).
+* Entities of each class are counted and sent (N^k is needed for the prior; algorithm 3 leaves it
+  out), and an entity's own part is taken out of the classes exactly: sites know its weight.
+* psi is drawn from table counts of all agents ("exact"); the source's shortcut favours large
+  agents, and stays as an option.
+* Sites start from a fit of their own (local): fewer rounds, and sums that tell of fewer changes.
+  The answer then depends on which agents share a site, as a Gibbs sampler does on its start. After
+  a random start it does not, where no sums are withheld: one site with all events is the central
+  run.
+* A learning rate that makes labels jump to and fro is seen and lowered.
+* Predictions average over an entity's classes; intervals are those of the mixture.
+
+Absence: a site that misses the offer or the beginning is left out, down to the quorum. One that
+misses a round is in the sums by what it sent before, fading (or for good, with `server_cache`), the
+others stand for it by their share of events; it is asked again in the next round it is drawn for.
+One that misses the end keeps no outputs and is not in the held-out figures.
+
+Leakage: the coordinator knows sums of squares and products of features and response, numbers of
+entities, and how these are spread over agents: of all events once, and of every released class of
+every site in each round. It also knows the share of labels that moved, how well a few values of
+beta fit, and mean errors, log scores and intervals on held-out events, all rounded. All sites know
+the smoothed sums of all, and the model. Under a policy that protects records, entities move between
+released classes only in groups whose own class sums could leave (`min_records` events, twice the
+columns, `min_entities` entities, no cell of few events or of one), so that no sums and differences
+of the releases of a run, the sum of all events included, tell of fewer (docs/proofs/class-sums.md).
+Labels never leave; how many moved, and which classes are withheld, is told of whole groups.
+
+What this does not prevent: a coordinator may make classes up. In a run it learns where enough
+events lie beyond a line, bounded by 1,000 rounds and by groups that stay whole; from the figures of
+the end, answered once and rounded to what one entity does to them, the mean response of an entity
+that it has set apart, to an eighth of the responses' spread at best. Histories are those of a run:
+runs with other columns, classes or seeds release sums over other groups, whose differences may be
+of single entities. Their number is bounded by the policy only (`max_runs`, approved studies).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import QuorumError, StudyError
+from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
+from consilience.latent_regression.kernels.latent_class_rounds import JUMPING, JUMPING_BY_ALL
+from consilience.latent_regression.protocol import site as at_site
+from consilience.latent_regression.protocol.messages import Begin, Offer, Settings
+from consilience.latent_regression.protocol.outcome import build_result, conclude_messages
+from consilience.latent_regression.protocol.parameters import (
+    AUTO_START,
+    MOST_ROUNDS,
+    check_parameters,
+    default_rate,
+)
+from consilience.latent_regression.protocol.result import LatentClassRegressionResult
+from consilience.latent_regression.protocol.rounds import BETAS, Rounds, Shared
+from consilience.latent_regression.protocol.survey import Survey, survey_of
+from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
+from consilience.protocol.phases.holdout import say_share
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+FloatArray = NDArray[np.float64]
+Answers = Generator[Ask, Replies, Any]
+Told = Mapping[str, Mapping[str, float]]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class LatentClassRegression(Method):
+    """Find classes of entities with a regression each, over the events of all sites.
+
+    Parameters
+    ----------
+    n_classes : int or "auto"
+        Number of classes K; "auto" starts with many and merges while the marginal likelihood rises.
+    n_start : int, optional
+        Classes at the beginning: 2K unless given, 18 for "auto".
+    start : {"local", "random"}
+        Classes at the beginning: from a fit of every site's own, or by chance. Sites that are a
+        single agent with few entities have nothing to fit: use "random". By chance, and where no
+        sums are withheld, the answer does not depend on which agents share a site.
+    rounds : int or "auto"
+        Rounds before classes are merged: 25 after a random start; after a local one as many as the
+        noise falls in, from 6 to 25.
+    settle_rounds : int
+        Rounds after merging.
+    average_rounds : int
+        Rounds after these, over which classes and probabilities are averaged.
+    learning_rate : float or "auto"
+        gamma in (0, 1]; .5 with everyone present, .2 where a quarter or less reports. It is lowered
+        where labels jump to and fro.
+    adapt_rate : bool
+        Whether it is lowered.
+    participation : float
+        Share of the sites that is asked in each round, drawn anew.
+    server_cache : bool
+        Add up the last sums of all sites instead of scaling up those of the round.
+    concentration : {"exact", "shortcut"}
+        How psi is drawn: from table counts, or the source's shortcut.
+    noise : float or "draw"
+        Standard deviation of the noise in the units of the target.
+    prior_scale : float or "draw"
+        Prior standard deviation of coefficients of standardised columns, per standard deviation of
+        the target.
+    alpha : float, optional
+        Concentration of the shares; the number of classes unless given.
+    beta : float or "grid"
+        Concentration of agents' shares.
+    fit_intercept : bool
+        Whether each class has an intercept.
+    holdout : float
+        Share of the events of each site that measures the classes, in [0, .5]; every entity keeps
+        an event, protected sites hold out one or two fifths, or nothing.
+    level : float
+        Of intervals.
+
+    Notes
+    -----
+    The study names the columns ``entity`` and ``target``, and ``agent`` where sites hold more than
+    one agent; without it each site is one. A target of 0 and 1 is regressed as it is: predictions
+    are then estimates of chances that may lie outside [0, 1].
+    """
+
+    n_classes: int | str = 4
+    n_start: int | None = None
+    start: str = "local"
+    rounds: int | str = "auto"
+    settle_rounds: int = 10
+    average_rounds: int = 10
+    learning_rate: float | str = "auto"
+    adapt_rate: bool = True
+    participation: float = 1.0
+    server_cache: bool = False
+    concentration: str = "exact"
+    noise: float | str = "draw"
+    prior_scale: float | str = "draw"
+    alpha: float | None = None
+    beta: float | str = "grid"
+    fit_intercept: bool = True
+    holdout: float = 0.1
+    level: float = 0.9
+
+    name: ClassVar[str] = "latent-class-regression"
+    version: ClassVar[int] = 2
+    title: ClassVar[str] = "Which classes of entities follow which regression?"
+    steps = (at_site.offer, at_site.begin, at_site.round_, at_site.conclude)
+    tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
+        "round": "any",
+        "conclude": "any",
+    }
+    absence: ClassVar[str] = (
+        "A site that misses the offer or the beginning is left out of it, down to the quorum. One "
+        "that misses a round is in the sums by what it sent before, and is asked again. One that "
+        "misses the end keeps no outputs and is not in the held-out figures."
+    )
+    leakage: ClassVar[str] = (
+        "The coordinator knows sums of squares and products of features and response, and numbers "
+        "of entities and how they are spread over agents: of all events once, of each released "
+        "class of each site in every round. It also knows the share of labels that moved, how "
+        "well a few values of beta fit, and mean errors, log scores and intervals on held-out "
+        "events, all rounded. Protected sites release classes that change by groups of "
+        "min_records events of min_entities entities only, within a run: several runs on the same "
+        "events are bounded by max_runs. All sites know the smoothed sums and the model. Labels "
+        "never leave."
+    )
+    Result = LatentClassRegressionResult
+    predictor: ClassVar[Any] = LatentClassPredictor
+    roles: ClassVar[tuple[str, ...]] = ("target", "agent", "entity", "weight")
+    foreign_models: ClassVar[bool] = True  # classes are models, by which rows are drawn
+
+    def validate(self) -> None:
+        """Check parameters; raise `ParameterError`."""
+        check_parameters(self)
+
+    def admit(self, ctx: CoordinatorContext) -> None:
+        """Check that there are entities, features and a numeric response."""
+        columns = ctx.columns
+        if columns.target is None or columns.entity is None:
+            raise StudyError(
+                "latent-class-regression needs a response and entities: name them as target and "
+                "entity in [data]"
+            )
+        if not columns.features and not self.fit_intercept:
+            raise StudyError("without features and intercept there is nothing to regress on")
+        if columns.levels.get(columns.target):
+            raise StudyError(
+                f"column {columns.target!r} has declared levels and latent-class-regression needs "
+                "numbers: give 0 and 1 for two levels, without declaring them"
+            )
+        if ctx.preparation.standardize == "site":
+            raise StudyError(
+                "coefficients mean the same at all sites only on one scale: set [preparation] "
+                'standardize to "pooled" or "none"'
+            )
+
+    # ------------------------------------------------------------------ the exchange
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Offer, begin, rounds, merging, rounds, conclude."""
+        s = self._settings()
+        text = s.to_json()
+        say_share(ctx, s.holdout)
+        offered = ctx.require((yield Ask("offer", Offer(settings=text))))
+        survey = survey_of(offered, s, len(ctx.feature_names))
+        if survey is None:
+            raise QuorumError(
+                "no site has enough events to tell the moments of its columns: let larger sites "
+                "take part, or drop columns that few events have"
+            )
+        rounds = self._rounds(ctx, s, survey)
+        message = Begin(
+            settings=text,
+            centre=relayed(survey.centre, Disclosure.AGGREGATE),
+            scale=relayed(survey.scale, Disclosure.AGGREGATE),
+            sigma2=relayed(survey.sigma2, Disclosure.AGGREGATE),
+        )
+        ask = Ask("begin", message, to=survey.sites, known=survey.told)
+        begun = ctx.require((yield ask))
+        rounds.begin(begun)
+        if not (rounds.sums.counts > 0).any():
+            raise QuorumError(
+                "no site has a class that is large enough to be sent: ask for fewer classes or "
+                "columns, or let sites with more events take part"
+            )
+        merged_at = yield from self._all_rounds(ctx, rounds, survey.told)
+        cells, mean, covariance = rounds.ending()
+        messages = conclude_messages(rounds, survey, cells, mean, covariance)
+        concluded = ctx.require((yield Ask("conclude", messages, to=tuple(messages))), at_least=0)
+        return build_result(
+            self, ctx, rounds, survey, (cells, mean, covariance), concluded, merged_at
+        )
+
+    def _settings(self) -> Settings:
+        wanted = AUTO_START if isinstance(self.n_classes, str) else 2 * self.n_classes
+        if self.n_classes == 1:
+            wanted = 1
+        return Settings(
+            n_cells=wanted if self.n_start is None else self.n_start,
+            start=self.start,
+            concentration=self.concentration,
+            fit_intercept=self.fit_intercept,
+            holdout=float(self.holdout),
+            level=float(self.level),
+        )
+
+    def _rounds(self, ctx: CoordinatorContext, s: Settings, survey: Survey) -> Rounds:
+        unit = float(survey.scale[-1])
+        draws = isinstance(self.noise, str)
+        shared = Shared(
+            sigma2=survey.sigma2 if isinstance(self.noise, str) else (self.noise / unit) ** 2,
+            delta2=1.0 if isinstance(self.prior_scale, str) else float(self.prior_scale) ** 2,
+            base=np.full(s.n_cells, 1.0 / s.n_cells),
+            alpha=self.alpha,
+            beta=4.0 if isinstance(self.beta, str) else float(self.beta),
+            draws_sigma=draws,
+            draws_delta=isinstance(self.prior_scale, str),
+        )
+        rate = self.learning_rate
+        # Sites that protect records do not tell how many labels move by chance.
+        telling = set(ctx.presets.values()) <= {"simulation"}
+        return Rounds(
+            s,
+            survey.sites,
+            len(ctx.feature_names),
+            survey.events,
+            shared,
+            default_rate(self.participation) if isinstance(rate, str) else float(rate),
+            self.adapt_rate,
+            JUMPING if telling else JUMPING_BY_ALL,
+            self.server_cache,
+            ctx.rng,
+        )
+
+    def _all_rounds(self, ctx: CoordinatorContext, rounds: Rounds, told: Told) -> Answers:
+        """Rounds before and after merging; returns the round after which classes were merged."""
+        given = None if isinstance(self.rounds, str) else self.rounds
+        for i in range(MOST_ROUNDS if given is None else given):
+            yield from self._round(ctx, rounds, told)
+            if given is None and self.start == "local" and rounds.settled(i + 1):
+                break
+        wanted = None if isinstance(self.n_classes, str) else self.n_classes
+        rounds.merge(wanted)
+        merged_at = rounds.round
+        grid = BETAS if isinstance(self.beta, str) else ()
+        for i in range(self.settle_rounds):
+            ask_beta = grid if i in (0, self.settle_rounds - 1) else ()
+            yield from self._round(ctx, rounds, told, betas=ask_beta)
+            if wanted is None and i == self.settle_rounds // 2:
+                merged = len(rounds.path)
+                rounds.merge(None)  # what merging left blurred may be clear by now
+                merged_at = rounds.round if len(rounds.path) > merged else merged_at
+        for _ in range(self.average_rounds):
+            yield from self._round(ctx, rounds, told, keep=True)
+        return merged_at
+
+    def _round(
+        self,
+        ctx: CoordinatorContext,
+        rounds: Rounds,
+        told: Told,
+        *,
+        keep: bool = False,
+        betas: tuple[float, ...] = (),
+    ) -> Answers:
+        """One round over the sites that are drawn for it."""
+        to = tuple(sorted(rounds.standing))  # those that have begun
+        asked = max(1, int(np.ceil(self.participation * len(to) - 1e-9)))
+        if asked < len(to):
+            to = tuple(to[i] for i in np.sort(ctx.rng.permutation(len(to))[:asked]))
+        messages = rounds.ask(to, keep=keep, betas=betas)
+        replies = yield Ask("round", messages, to=to, known=told)
+        # Of a few that were drawn all may be missing: the others stand for them once more.
+        present = ctx.require(replies, at_least=int(len(to) == len(rounds.standing)))
+        if betas:
+            rounds.set_beta(present, betas)
+        rounds.hear(present, keep=keep)

@@ -1,0 +1,332 @@
+"""Messages of latent class regression. Class sums are packed: see :func:`unpacked`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DisclosureError, ProtocolError
+from consilience.latent_regression.kernels.latent_class import Totals
+from consilience.wire.codec import LARGEST
+from consilience.wire.disclosure import Released
+from consilience.wire.message import Disclosure, is_gram, message, sends
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MAX_CLASSES = 200
+MAX_ROUNDS = 1000
+MAX_BETAS = 20
+N_FIGURES = 9
+_ROUNDING = 1e-9
+MARKS = 2
+"""Sums by entity beside the products: entities, and tables of agents (in the offer: agents)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a site needs to know in every step.
+
+    Attributes
+    ----------
+    n_cells : int
+        Classes with which the run starts: the leading axis of all sums.
+    start : str
+        "local" or "random".
+    concentration : str
+        "exact" or "shortcut".
+    fit_intercept : bool
+    holdout : float
+        Share of the events that measures the classes.
+    level : float
+        Of intervals.
+    """
+
+    n_cells: int
+    start: str
+    concentration: str
+    fit_intercept: bool
+    holdout: float
+    level: float
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site.
+
+        Raises
+        ------
+        DisclosureError
+            More classes, or a larger share of held-out events, than a site answers for.
+        """
+        settings = cls(**json.loads(text))
+        if not 1 <= settings.n_cells <= MAX_CLASSES or not 0 <= settings.holdout <= 0.5:
+            raise DisclosureError(
+                "more classes, or a larger share of held-out events, than a site answers for",
+                public="more classes than a site answers for",
+            )
+        return settings
+
+
+@message("latent-class-regression/offer", version=1)
+class Offer:
+    """Ask what the sites bring."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+
+    def lengths(self) -> dict[str, int]:
+        """Classes."""
+        return {"k": Settings.from_json(self.settings).n_cells}
+
+
+@message("latent-class-regression/offered", version=1)
+class Offered:
+    """Moments of all events that are not held out, and how much there is."""
+
+    sums: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "d"),
+        gaps=True,
+        doc="of all classes together, in the first row: cross-products of 1, features and "
+        "response; entities, agents",
+    )
+
+    def check(self, request: Offer, known: Mapping[str, Any]) -> str | None:
+        """Nothing, or what some events add up to; their mean squares are numbers."""
+        sums = self.sums.value[:1]
+        if not _are_sums(sums, known["p"]):
+            return "sums that no events have"
+        if np.isnan(sums).any():
+            return None
+        squares = np.diagonal(full_products(sums, known["p"] + 2)[0])
+        fine = squares[0] > 0 and bool((squares <= LARGEST * squares[0]).all())
+        return None if fine else "sums of no events, or of numbers that are too large"
+
+
+@message("latent-class-regression/begin", version=1)
+class Begin:
+    """Put every entity into a class: by a fit of the site's own, or by chance."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    centre: Released = sends(
+        Disclosure.AGGREGATE, ("v",), audience="all", doc="means of features and response"
+    )
+    scale: Released = sends(
+        Disclosure.AGGREGATE, ("v",), audience="all", doc="their standard deviations"
+    )
+    sigma2: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="residual variance of one class"
+    )
+
+    def lengths(self) -> dict[str, int]:
+        """Classes; nobody is asked for values of beta."""
+        return {"k": Settings.from_json(self.settings).n_cells, "betas": 0}
+
+
+@message("latent-class-regression/round", version=1)
+class Round:
+    """Draw labels with the classes of all sites."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    round: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="1 is the first")
+    totals: Released = sends(
+        Disclosure.AGGREGATE, ("k", "d"), audience="all", doc="smoothed sums of all sites, packed"
+    )
+    base: Released = sends(
+        Disclosure.AGGREGATE, ("k",), audience="all", doc="shares of the classes"
+    )
+    sigma2: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="residual variance"
+    )
+    delta2: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="prior variance of coefficients"
+    )
+    alpha: float = sends(
+        Disclosure.PUBLIC, kind="float", audience="all", doc="concentration of shares"
+    )
+    beta: float = sends(
+        Disclosure.PUBLIC, kind="float", audience="all", doc="concentration of agents"
+    )
+    used: int = sends(
+        Disclosure.PUBLIC, kind="int", audience="site", doc="round of the site's reply in use; -1"
+    )
+    decay: float = sends(
+        Disclosure.PUBLIC, kind="float", audience="site", doc="what is left of what was before it"
+    )
+    weight: float = sends(
+        Disclosure.PUBLIC, kind="float", audience="site", doc="weight of that reply in the totals"
+    )
+    mapping: NDArray[np.int64] = sends(
+        Disclosure.PUBLIC, ("k",), kind="int", audience="site", doc="new class of each since then"
+    )
+    keep: bool = sends(
+        Disclosure.PUBLIC, kind="bool", audience="all", doc="average probabilities from here on"
+    )
+    betas: tuple[float, ...] = sends(
+        Disclosure.PUBLIC, kind="float", many="betas", audience="all", doc="values to be compared"
+    )
+
+
+@message("latent-class-regression/sums", version=1)
+class Sums:
+    """What the events of each class add up to."""
+
+    sums: Released = sends(
+        Disclosure.AGGREGATE,
+        ("k", "d"),
+        gaps=True,
+        doc="by class: cross-products of 1, features and response; entities, tables of agents",
+    )
+    status: NDArray[np.int64] = sends(
+        Disclosure.PUBLIC,
+        ("k",),
+        kind="int",
+        low=0,
+        high=3,
+        doc="by class: 0 empty, 1 new, 2 as before, 3 withheld",
+    )
+    moved: Released = sends(
+        Disclosure.AGGREGATE,
+        kind="float",
+        gaps=True,
+        low=-2,
+        high=2,  # a difference of shares, rounded
+        doc="share of labels that moved beyond chance, or of those in the sums, rounded",
+    )
+    fit: Released = sends(
+        Disclosure.AGGREGATE,
+        many="betas",
+        gaps=True,
+        doc="by value of beta, where it was asked: mean log-likelihood of labels, rounded",
+    )
+
+    def check(self, request: Begin | Round, known: Mapping[str, Any]) -> str | None:
+        """By class nothing, or what some events add up to; no more of them than were offered."""
+        sums = self.sums.value
+        if not _are_sums(sums, known["p"]):
+            return "sums that no events have"
+        most = 1 + _ROUNDING
+        fine = np.nansum(sums[:, 0]) <= known.get("events", np.inf) * most
+        fine = fine and np.nansum(sums[:, -MARKS]) <= known.get("entities", np.inf) * most
+        return None if fine else "sums of more events than the site has"
+
+
+@message("latent-class-regression/conclude", version=1)
+class Conclude:
+    """The classes as they are in the end."""
+
+    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    mean: Released = sends(
+        Disclosure.MODEL, ("k", "f"), audience="all", doc="coefficients of the classes"
+    )
+    covariance: Released = sends(
+        Disclosure.MODEL, ("k", "f", "f"), audience="all", doc="their covariances"
+    )
+    ridge: Released = sends(
+        Disclosure.MODEL, ("f",), audience="all", doc="coefficients of one class for all"
+    )
+    ridge_variance: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="its residual variance"
+    )
+    base: Released = sends(
+        Disclosure.AGGREGATE, ("k",), audience="all", doc="shares of the classes"
+    )
+    sigma2: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="residual variance"
+    )
+    delta2: Released = sends(
+        Disclosure.AGGREGATE, kind="float", audience="all", doc="prior variance of coefficients"
+    )
+    beta: float = sends(
+        Disclosure.PUBLIC, kind="float", audience="all", doc="concentration of agents"
+    )
+    mapping: NDArray[np.int64] = sends(
+        Disclosure.PUBLIC, ("c",), kind="int", audience="site", doc="final class of each cell"
+    )
+
+
+@message("latent-class-regression/concluded", version=1)
+class Concluded:
+    """What the classes are worth on events that were held out."""
+
+    figures: Released = sends(
+        Disclosure.AGGREGATE,
+        (N_FIGURES,),
+        gaps=True,
+        doc="means over held-out events: squared errors of ridge, ridge by entity, classes, mean; "
+        "log scores of ridge and classes; events inside intervals, width of intervals; squared "
+        "error of ridge less that of classes",
+    )
+    variances: Released = sends(
+        Disclosure.AGGREGATE,
+        (N_FIGURES,),
+        gaps=True,
+        low=0,
+        doc="their squared standard errors",
+    )
+    effective: Released = sends(
+        Disclosure.AGGREGATE,
+        (N_FIGURES,),
+        gaps=True,
+        low=0,
+        doc="effective numbers of events, coarsely",
+    )
+
+
+def packed_size(columns: int, marks: int) -> int:
+    """Length of packed sums of so many columns."""
+    return columns * (columns + 1) // 2 + marks
+
+
+def _are_sums(sums: FloatArray, n_features: int) -> bool:
+    """Whether packed sums are of outer products and of marks; a class with gaps is withheld."""
+    columns = n_features + 2
+    if sums.shape[1] != packed_size(columns, MARKS):
+        return False
+    told = sums[~np.isnan(sums).any(axis=1)]
+    grams = full_products(told, columns)
+    marks = told[:, -MARKS:]
+    return bool((marks >= 0).all()) and all(is_gram(one, _ROUNDING) for one in grams)
+
+
+def full_products(packed: FloatArray, columns: int) -> FloatArray:
+    """Symmetric matrices (K, columns, columns) from packed upper triangles."""
+    upper = np.triu_indices(columns)
+    full = np.zeros((len(packed), columns, columns))
+    full[:, upper[0], upper[1]] = packed[:, : len(upper[0])]
+    full[:, upper[1], upper[0]] = packed[:, : len(upper[0])]
+    return full
+
+
+def unpacked(sums: FloatArray, n_features: int, fit_intercept: bool) -> Totals:
+    """Totals from packed sums of the products of 1, features and response, and of two marks.
+
+    Parameters
+    ----------
+    sums : (K, d) array
+        Withheld classes (NaN) count as empty.
+    n_features : int
+    fit_intercept : bool
+        Whether the column of ones belongs to the design.
+    """
+    p = n_features + 2
+    if sums.ndim != 2 or sums.shape[1] != packed_size(p, MARKS):
+        raise ProtocolError("class sums have another width than features and response give")
+    found = np.nan_to_num(sums)
+    full = full_products(found, p)
+    first = 0 if fit_intercept else 1
+    return Totals(
+        products=full[:, first:-1, first:-1].copy(),
+        cross=full[:, first:-1, -1].copy(),
+        squares=full[:, -1, -1].copy(),
+        n=full[:, 0, 0].copy(),
+        counts=found[:, -MARKS].copy(),
+    )

@@ -1,0 +1,254 @@
+"""Result of latent class regression: the classes, and what they are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.protocol.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
+
+FloatArray = NDArray[np.float64]
+MODELS = ("ridge", "ridge by entity", "classes", "mean")
+
+
+@dataclass(frozen=True, eq=False)
+class LatentClassRegressionResult(Result):
+    """Classes of regressions over the entities of all sites.
+
+    Arrays go by class (K of them, by falling number of entities), by site in the order of `sites`
+    (B), and by round 0 to R. Coefficients are in the units of the prepared columns.
+
+    Attributes
+    ----------
+    feature_names : tuple of str
+    target_name : str
+    n_classes : int
+    chosen : {"given", "auto"}
+        How the number of classes came about.
+    coefficients, coefficient_errors : (K, p) arrays
+    intercepts, intercept_errors : (K,) arrays
+        Posterior means and standard deviations, uncertain labels included.
+    class_sizes : (K,) array
+        Entities, as they were counted in the sums of the last rounds (averages).
+    class_events : (K,) array
+    class_shares : (K,) array
+        psi: shares of the classes over agents.
+    sigma, delta : float
+        Standard deviations of the noise (units of the target) and of the coefficients (of the
+        standardised columns, per standard deviation of the target).
+    alpha, beta : float
+        Concentrations of the shares, and of the agents' shares around them.
+    concentration, start : str
+    level : float
+        Of intervals.
+    learning_rates : (R,) array
+    participation : float
+    rounds_run : int
+    merged_at : int
+        Round after which classes were merged for good.
+    slowed : bool
+        Whether labels jumped to and fro, so that the learning rate was lowered.
+    trace_sigma, trace_moved, trace_log_marginal, trace_classes : (R + 1,) arrays
+        Noise (units of the target), share of labels that moved beyond chance
+        (at sites that protect records: of entities that moved in what was sent), log marginal
+        likelihood of the smoothed sums, classes with entities.
+    merge_path : (m, 2) array
+        Number of classes after each merging, and the log marginal likelihood it gained.
+    sites : tuple of str
+    n_agents, n_entities, n_events : (B,) arrays
+        NaN where a site withholds them. Events are sums of weights without those held out.
+    reported : (R + 1, B) bool array
+    released, repeated, withheld : (R + 1, B) int arrays
+        Classes with new sums, with the same members as before, and left out.
+    site_class_sizes : (B, K) array
+        Entities as counted in each site's last sums.
+    heldout_mse : (B, 4) array
+        Mean squared error on held-out events: ridge, ridge by entity, classes, mean.
+    heldout_log_score : (B, 2) array
+        Mean log density: ridge, classes.
+    heldout_weight : (B,) array
+        Events of the site, for averages over sites.
+    coverage, interval_width : (B,) arrays
+    heldout_gain, heldout_gain_error : (B,) arrays
+        Mean squared error of ridge less that of classes, and its standard error, in which the
+        events of an entity count together.
+    heldout_effective : (B,) array
+        Effective number of held-out events, coarsely where records are protected.
+    mean, covariance : arrays (K, F), (K, F, F)
+        Of the coefficients in the units of the fit.
+    centre, scale : (p + 1,) arrays
+        Centres and scales of features and target in the fit.
+    fit_intercept : bool
+    scaling : (3, p) array or empty
+        Fill values, centres and scales of the preparation.
+    remarks : tuple of str
+    """
+
+    feature_names: tuple[str, ...]
+    target_name: str
+    n_classes: int
+    chosen: str
+    coefficients: FloatArray
+    coefficient_errors: FloatArray
+    intercepts: FloatArray
+    intercept_errors: FloatArray
+    class_sizes: FloatArray
+    class_events: FloatArray
+    class_shares: FloatArray
+    sigma: float
+    delta: float
+    alpha: float
+    beta: float
+    concentration: str
+    start: str
+    level: float
+    learning_rates: FloatArray
+    participation: float
+    rounds_run: int
+    merged_at: int
+    slowed: bool
+    trace_sigma: FloatArray
+    trace_moved: FloatArray
+    trace_log_marginal: FloatArray
+    trace_classes: FloatArray
+    merge_path: FloatArray
+    sites: tuple[str, ...]
+    n_agents: FloatArray
+    n_entities: FloatArray
+    n_events: FloatArray
+    reported: NDArray[np.bool_]
+    released: NDArray[np.int64]
+    repeated: NDArray[np.int64]
+    withheld: NDArray[np.int64]
+    site_class_sizes: FloatArray
+    heldout_mse: FloatArray
+    heldout_log_score: FloatArray
+    heldout_weight: FloatArray
+    coverage: FloatArray
+    interval_width: FloatArray
+    heldout_gain: FloatArray
+    heldout_gain_error: FloatArray
+    heldout_effective: FloatArray
+    mean: FloatArray
+    covariance: FloatArray
+    centre: FloatArray
+    scale: FloatArray
+    fit_intercept: bool
+    scaling: FloatArray
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def pooled_mse(self) -> FloatArray:
+        """Mean squared errors over the sites that tell theirs: one for each of four models."""
+        return self._pooled(self.heldout_mse)
+
+    @property
+    def pooled_log_score(self) -> FloatArray:
+        """Mean log density over these sites: ridge, classes."""
+        return self._pooled(self.heldout_log_score)
+
+    @property
+    def pooled_coverage(self) -> float:
+        """Share of held-out events inside their intervals, over the sites that tell it."""
+        return float(self._pooled(self.coverage[:, None])[0])
+
+    def _pooled(self, values: FloatArray) -> FloatArray:
+        told = np.isfinite(values) & np.isfinite(self.heldout_weight)[:, None]
+        weight = np.where(told, np.nan_to_num(self.heldout_weight)[:, None], 0.0)
+        total = weight.sum(axis=0)
+        summed = (weight * np.where(told, values, 0.0)).sum(axis=0)
+        return np.asarray(np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan))
+
+    def to_estimator(self) -> LatentClassPredictor:
+        """Return a predictor for entities that no site knows, in the columns' own units."""
+        from consilience.latent_regression.estimators.latent_class_predictor import (
+            LatentClassPredictor,
+        )
+        from consilience.latent_regression.estimators.latent_class_units import Units
+
+        centre, scale = self.centre[:-1], self.scale[:-1]
+        if self.scaling.size:
+            centre = self.scaling[1] + centre * self.scaling[2]
+            scale = scale * self.scaling[2]
+        nobody = np.empty(0, dtype="<U1")
+        return LatentClassPredictor(
+            self.mean,
+            self.covariance,
+            sigma2=(self.sigma / self.scale[-1]) ** 2,
+            base=self.class_shares,
+            beta=self.beta,
+            units=Units(
+                centre, scale, float(self.centre[-1]), float(self.scale[-1]), self.fit_intercept
+            ),
+            agents=nobody,
+            agent_counts=np.zeros((0, self.n_classes)),
+            entities=nobody,
+            entity_agents=np.empty(0, dtype=np.int64),
+            probabilities=np.zeros((0, self.n_classes)),
+            feature_names=self.feature_names,
+        )
+
+    def summary(self) -> str:
+        """Return a few plain sentences that answer the study's question."""
+        n = self.n_classes
+        how = " were found and" if self.chosen == "auto" else ""
+        shares = ", ".join(f"{share:.0%}" for share in self.class_sizes / self.class_sizes.sum())
+        counted = np.where(self.reported[0], np.nan_to_num(self.n_entities), 0.0)
+        entities, telling = int(counted.sum()), int((counted > 0).sum())
+        who = f"{entities} entities of {telling} {'sites' if telling != 1 else 'site'}"
+        if n > 1:
+            found = f"{n} classes{how} describe {self.target_name} for {who}; they hold {shares}"
+            found += " of the entities that are counted."
+        else:
+            found = f"One class describes {self.target_name} for {who}."
+        sentences = [
+            found,
+            f"The noise within a class has a standard deviation of {self.sigma:.4g}.",
+        ]
+        mse, score = self.pooled_mse, self.pooled_log_score
+        if np.isfinite(mse[2]):
+            sentences.append(
+                f"On held-out events the mean squared error of the classes is {mse[2]:.4g}; one "
+                f"regression for all has {mse[0]:.4g}, one for each entity {mse[1]:.4g}, the mean "
+                f"{mse[3]:.4g} (log score {score[1]:.3f} against {score[0]:.3f} of one regression)."
+            )
+            if np.isfinite(self.pooled_coverage):
+                sentences.append(
+                    f"Intervals of {self.level:.0%} hold {self.pooled_coverage:.0%} of them."
+                )
+        else:
+            sentences.append("No events were held out, so nothing measures what the classes tell.")
+        return " ".join((*sentences, *self.remarks))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line for each class and coefficient."""
+        import pandas as pd
+        from scipy.stats import norm
+
+        z = float(norm.ppf(0.5 + self.level / 2))
+        lines = []
+        for k in range(self.n_classes):
+            values = [(self.intercepts[k], self.intercept_errors[k])] if self.fit_intercept else []
+            values += list(zip(self.coefficients[k], self.coefficient_errors[k], strict=True))
+            names = ["(intercept)"] if self.fit_intercept else []
+            for name, (value, error) in zip([*names, *self.feature_names], values, strict=True):
+                lines.append(
+                    {
+                        "class": k + 1,
+                        "share": self.class_sizes[k] / self.class_sizes.sum(),
+                        "term": name,
+                        "estimate": value,
+                        "error": error,
+                        "lower": value - z * error,
+                        "upper": value + z * error,
+                    }
+                )
+        return pd.DataFrame(lines)

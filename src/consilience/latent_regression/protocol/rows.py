@@ -1,0 +1,306 @@
+"""A site's events as agents, entities and design; which of them are held out."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import DataError
+from consilience.latent_regression.kernels.latent_class import Blocks, agent_key, blocks_of
+from consilience.latent_regression.protocol.messages import Settings
+from consilience.numerics.random import stream
+from consilience.protocol.method import SiteContext, SiteData
+from consilience.protocol.phases.holdout import held_out
+from consilience.protocol.phases.protected_rows import drawing_seed
+from consilience.wire.disclosure import Limits, may_leave
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_PURPOSE = "latent-class-regression"
+_HELD_OUT = "held out"
+_LARGEST = 1e140
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Events that take part, in the order of the site's table.
+
+    Attributes
+    ----------
+    z : (n, p) array
+        1, features, response; times the root of the weight, for sums.
+    root : (n,) array
+        Root of the weight of each event.
+    agent, entity : (n,) int array
+        Agents by name, entities by agent and first appearance.
+    agent_names : tuple of str
+    entity_names : tuple of str
+    agent_of : (E,) int array
+    held : (n,) bool array
+        Events that measure, and are in no sum.
+    keys : (A,) uint64 array
+        Keys of the agents' draws.
+    seeds : (A,) int array
+        Seeds of the agents in this run, from which keys follow; held-out events too, where no
+        record is protected.
+    """
+
+    z: FloatArray
+    root: FloatArray
+    agent: IntArray
+    entity: IntArray
+    agent_names: tuple[str, ...]
+    entity_names: tuple[str, ...]
+    agent_of: IntArray
+    held: NDArray[np.bool_]
+    keys: NDArray[np.uint64]
+    seeds: IntArray
+
+    @property
+    def n_features(self) -> int:
+        """Columns of features."""
+        return int(self.z.shape[1]) - 2
+
+    @property
+    def n_entities(self) -> int:
+        """Entities."""
+        return len(self.entity_names)
+
+    @property
+    def used(self) -> NDArray[np.bool_]:
+        """Events in the sums; those of weight 0 would only seem to stand behind them."""
+        return ~self.held & (self.root > 0)
+
+    @property
+    def counted(self) -> IntArray:
+        """Events of each entity that are in the sums."""
+        return np.bincount(self.entity[self.used], minlength=self.n_entities).astype(np.int64)
+
+    def plain(self) -> FloatArray:
+        """Rows of 1, features and response without weights."""
+        return np.asarray(self.z / np.where(self.root > 0, self.root, 1.0)[:, None])
+
+    def scaled(self, centre: FloatArray, scale: FloatArray) -> FloatArray:
+        """Rows of 1, features and response in the units of the classes, times the root."""
+        moved = (self.plain()[:, 1:] - centre) / scale
+        return np.asarray(np.column_stack([np.ones(len(self.z)), moved]) * self.root[:, None])
+
+    def centred(self, z: FloatArray) -> FloatArray:
+        """Rows from :meth:`scaled` around the site's own medians, times the root: to be judged.
+
+        Somebody else's centre could make a column of which few events have a value, or one event
+        has most, look like any other; sums around one centre tell those around all others.
+        """
+        rows = z / np.where(self.root > 0, self.root, 1.0)[:, None]
+        middle = np.sort(rows[:, 1:], axis=0)[(len(rows) - 1) // 2]
+        moved = np.column_stack([np.ones(len(rows)), rows[:, 1:] - middle])
+        return np.asarray(moved * self.root[:, None])
+
+    def can_hold_out(self, limits: Limits) -> bool:
+        """Whether sums over the held-out events could leave: two runs' sums differ by them."""
+        judged = self.centred(self.z)[self.held]
+        return may_leave(judged, self.entity[self.held], limits)
+
+    def enough(self, z: FloatArray, limits: Limits) -> Callable[[IntArray], bool]:
+        """Whether class sums of some entities could leave by themselves.
+
+        Parameters
+        ----------
+        z : (n, p) array
+            From :meth:`scaled`.
+        limits : Limits
+        """
+        judged, events = self.centred(z), self.counted
+        used = np.flatnonzero(self.used)
+        used = used[np.argsort(self.entity[used], kind="stable")]
+        start = np.concatenate([[0], np.cumsum(events)])
+
+        def check(members: IntArray) -> bool:
+            """Whether the class sums of these entities could leave by themselves."""
+            if events[members].sum() < limits.min_records:
+                return False
+            parts = [used[start[e] : start[e + 1]] for e in members.tolist()]
+            rows = np.concatenate(parts)
+            return may_leave(judged[rows], self.entity[rows], limits)
+
+        return check
+
+    def marks(self, tables: NDArray[np.bool_]) -> FloatArray:
+        """1 at the first event of each entity in the sums; 1 there where it opened a table."""
+        marks = np.zeros((len(self.z), 2))
+        kept = np.flatnonzero(self.used)
+        first = kept[np.unique(self.entity[kept], return_index=True)[1]]
+        marks[first, 0] = 1.0
+        marks[first, 1] = tables[self.entity[first]]
+        return marks
+
+    def design(self, z: FloatArray, fit_intercept: bool) -> FloatArray:
+        """Columns of the design of rows of 1, features and response."""
+        return z[:, (0 if fit_intercept else 1) : -1]
+
+    def blocks(self, z: FloatArray, settings: Settings, *, held: bool = False) -> Blocks:
+        """Statistics of each entity, of the events in the sums, or of all.
+
+        Parameters
+        ----------
+        z : (n, p) array
+            From :meth:`scaled`.
+        held : bool
+            With the held-out events too.
+        """
+        root = np.where(self.root > 0, self.root, 1.0)
+        rows = z / root[:, None]
+        outcome = rows[:, -1] if held else np.where(self.held, np.nan, rows[:, -1])
+        return blocks_of(
+            np.ascontiguousarray(self.design(rows, settings.fit_intercept)),
+            outcome,
+            self.entity,
+            self.agent,
+            self.root**2,
+        )
+
+
+def events_of(
+    data: SiteData, settings: Settings, site: SiteContext, seeds: IntArray | None = None
+) -> Events:
+    """Sort a site's rows into agents and entities and hold some events out.
+
+    Parameters
+    ----------
+    data, settings, site
+    seeds : (A,) int array, optional
+        Those of the agents, drawn in the first step: streams are other ones in each step, and the
+        same events are held out in all.
+
+    Raises
+    ------
+    DataError
+        No entity, an empty table, or numbers that are not finite.
+    """
+    if data.entity is None or data.target is None:
+        raise _cannot("latent classes need an entity and a response for every event")
+    if data.n_rows == 0:
+        raise _cannot("this site has no events: let it take part with rows, or leave it out")
+    names = np.asarray(data.entity).astype(str)
+    agents = (
+        np.full(len(names), site.site) if data.agent is None else np.asarray(data.agent).astype(str)
+    )
+    agent_names, agent = np.unique(agents, return_inverse=True)
+    agent = agent.ravel().astype(np.int64)
+    entity, agent_of, first = _entities(names, agent)
+    weight = np.ones(len(names)) if data.weight is None else np.asarray(data.weight, dtype=float)
+    if not (np.isfinite(weight) & (weight >= 0)).all():
+        raise _cannot("weights must be finite numbers of at least 0")
+    if not (weight > 0).any():
+        raise _cannot("all weights of this site are 0: let it take part with events that count")
+    root = np.sqrt(weight)
+    y = np.asarray(data.target, dtype=float)
+    z = np.column_stack([np.ones(len(y)), data.features, y])
+    if not np.isfinite(z).all():
+        raise _cannot("features and response must be finite numbers: see [preparation] missing")
+    if np.abs(z * root[:, None]).max() > _LARGEST:
+        raise _cannot("some values are too large to be squared: give the columns in other units")
+    if seeds is None:
+        seeds = _seeds(data, site, agent_names)
+    keys, held = _draws(site, settings, agent_names, agent, entity, seeds, root > 0, data)
+    made = Events(
+        z=z * root[:, None],
+        root=root,
+        agent=agent,
+        entity=entity,
+        agent_names=tuple(str(a) for a in agent_names),
+        entity_names=tuple(str(e) for e in names[first]),
+        agent_of=agent_of,
+        held=held,
+        keys=keys,
+        seeds=seeds,
+    )
+    if site.limits.min_records > 1 and not made.can_hold_out(site.limits):
+        return dataclasses.replace(made, held=np.zeros(len(held), dtype=bool))
+    return made
+
+
+def digest_of(data: SiteData) -> str:
+    """Digest of the rows: the same in every step of a run, so that releases are about the same."""
+    sealed = hashlib.sha256()
+    for part in (data.features, data.target, data.weight, data.agent, data.entity):
+        if part is not None:
+            sealed.update(f"{part.dtype} {part.shape}".encode())
+            sealed.update(np.ascontiguousarray(part).tobytes())
+    return sealed.hexdigest()
+
+
+def _cannot(sentence: str) -> DataError:
+    """An error whose sentence may leave the site: it holds no value."""
+    return DataError(sentence, public=sentence)
+
+
+def _entities(names: NDArray[np.str_], agent: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Number the pairs of agent and entity by agent, then by first appearance.
+
+    Returns
+    -------
+    entity : (n,) int array
+    agent_of : (E,) int array
+    first : (E,) int array
+        First row of each entity.
+    """
+    kinds = np.unique(names, return_inverse=True)[1].ravel().astype(np.int64)
+    code = agent * (int(kinds.max()) + 1) + kinds
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    order = np.lexsort((first, agent[first]))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return place[inverse.ravel()], agent[first[order]], first[order]
+
+
+def _seeds(data: SiteData, site: SiteContext, agent_names: NDArray[np.str_]) -> IntArray:
+    """Seeds of the agents.
+
+    They follow from the agent, not from the site that it belongs to; at protected sites from the
+    rows themselves, so that asking again tells nothing new.
+    """
+    if site.limits.min_records > 1:
+        # Of the response alone: features in other units or company would give other draws.
+        bare = data.with_features(np.empty((data.n_rows, 0)), ())
+        sealed = drawing_seed(bare, site, _PURPOSE)
+        streams = [stream(sealed, str(name)) for name in agent_names]
+    else:
+        streams = [site.stream(_PURPOSE, str(name)) for name in agent_names]
+    return np.array([int(rng.integers(2**63 - 1)) for rng in streams], dtype=np.int64)
+
+
+def _draws(
+    site: SiteContext,
+    settings: Settings,
+    agent_names: NDArray[np.str_],
+    agent: IntArray,
+    entity: IntArray,
+    seeds: IntArray,
+    weighs: NDArray[np.bool_],
+    data: SiteData,
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Keys of the agents' draws, and which of the events with a weight are held out."""
+    named = zip(seeds.tolist(), agent_names, strict=True)
+    keys = np.array([agent_key(seed, str(name)) for seed, name in named], dtype=np.uint64)
+    held = np.zeros(len(agent), dtype=bool)
+    if site.limits.min_records > 1:
+        cells = np.where(weighs, 0, -1)
+        (out,) = held_out(data, cells, [settings.holdout], site.limits, within=entity)
+        held[out] = True
+    elif settings.holdout > 0:
+        chance = np.ones(len(agent))
+        for a, seed in enumerate(seeds.tolist()):
+            rows = np.flatnonzero(agent == a)
+            chance[rows] = stream(seed, _HELD_OUT).random(len(rows))
+        held = (chance < settings.holdout) & weighs
+        # Every entity keeps an event.
+        lowest = np.lexsort((-chance, ~weighs, entity))
+        held[lowest[np.unique(entity[lowest], return_index=True)[1]]] = False
+    return keys, held

@@ -1,0 +1,1 @@
+"""Learners by name: what a site fits, keeps and lends."""

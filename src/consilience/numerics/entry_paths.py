@@ -1,0 +1,439 @@
+"""Paths of fits that a search over held-out entries can judge, one class for each kind of model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import ParameterError
+from consilience.numerics.centring import CENTRES, centre_of
+from consilience.numerics.entries import Entries
+from consilience.numerics.held_out_entries import EntryPath
+from consilience.numerics.random import stream
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_SPARSE = 0.1  # below this share of observed entries an estimator may be handed a sparse matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fits:
+    """A path whose fits can be asked for single entries; the centre is that of the training part.
+
+    Parameters
+    ----------
+    parameters : sequence
+        The simplest first.
+    center : {"none", "columns", "rows-and-columns"}
+        What is taken off before a fit, and added to its predictions.
+    natural : (bool, bool)
+        Whether the problem ends at the first, and at the last parameter.
+    """
+
+    parameters: Sequence[Any]
+    center: str = "none"
+    natural: tuple[bool, bool] = (False, False)
+    parameter: ClassVar[str] = "rank"
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits with a method ``at(rows, columns)``, to centred entries."""
+        raise NotImplementedError
+
+    def predictions(
+        self, train: Entries, rows: IntArray, columns: IntArray
+    ) -> Iterator[FloatArray]:
+        """Predict entries, once for each parameter."""
+        for predicted, _ in self.go_on(train, self.parameters, None, rows, columns):
+            yield predicted
+
+    def go_on(
+        self,
+        train: Entries,
+        parameters: Sequence[Any],
+        start: Any,
+        rows: IntArray,
+        columns: IntArray,
+    ) -> Iterator[tuple[FloatArray, Any]]:
+        """Predictions for further parameters, each with the fit that they come from."""
+        centre = centre_of(train, self.center)
+        base, rest = centre.at(rows, columns), centre.removed(train)
+        for value, fit in zip(parameters, self.fits(rest, parameters, start), strict=False):
+            _note(fit, value, self.parameter)
+            yield self.judged(rest, fit).at(rows, columns) + base, self.kept(fit)
+
+    def judged(self, train: Entries, fit: Any) -> Any:
+        """What predicts, made of a fit."""
+        return fit
+
+    def kept(self, fit: Any) -> Any:
+        """What the next fits start from."""
+        return fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftPath(_Fits):
+    """Nuclear-norm penalties, decreasing.
+
+    Parameters
+    ----------
+    unshrink : bool
+        Refit the singular values by least squares.
+    max_rank, solver, tol, max_iter
+        As of :class:`consilience.SoftImpute`; None for what the kernel takes.
+    """
+
+    unshrink: bool = False
+    max_rank: int | None = None
+    solver: str = "auto"
+    tol: float | None = None
+    max_iter: int | None = None
+    parameter: ClassVar[str] = "alpha"
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits along decreasing penalties."""
+        from consilience.numerics.soft_impute import soft_path
+
+        return soft_path(
+            train,
+            parameters,
+            max_rank=self.max_rank,
+            solver=self.solver,
+            start=start,
+            **_given(self),
+        )
+
+    def judged(self, train: Entries, fit: Any) -> Any:
+        """The fit, with singular values refitted where that is asked for."""
+        from consilience.numerics.soft_impute import unshrink
+
+        return unshrink(train, fit) if self.unshrink else fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnshrunkRankPath(_Fits):
+    """Ranks of SOFT-IMPUTE+: the smallest penalty of each rank, singular values refitted.
+
+    Parameters
+    ----------
+    tol, max_iter
+        As of :class:`consilience.SoftImpute`; None for what the kernel takes.
+    """
+
+    tol: float | None = None
+    max_iter: int | None = None
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Penalised fits of increasing rank."""
+        from consilience.numerics.soft_impute import rank_path
+
+        return rank_path(train, parameters, start=start, **_given(self))
+
+    def judged(self, train: Entries, fit: Any) -> Any:
+        """The fit with singular values refitted."""
+        from consilience.numerics.soft_impute import unshrink
+
+        return unshrink(train, fit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardPath(_Fits):
+    """Ranks of HARD-IMPUTE, each from zero.
+
+    Parameters
+    ----------
+    tol, max_iter
+        As of :class:`consilience.HardImpute`; None for what the kernel takes.
+    """
+
+    tol: float | None = None
+    max_iter: int | None = None
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits of increasing rank."""
+        from consilience.numerics.hard_impute import hard_path
+
+        return hard_path(train, parameters, **_given(self))
+
+    def kept(self, fit: Any) -> Any:
+        """Nothing: a fit starts from zero."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptSpacePath(_Fits):
+    """Ranks of OptSpace.
+
+    Parameters
+    ----------
+    tol, max_iter
+        As of :class:`consilience.OptSpace`; None for what the kernel takes.
+    """
+
+    tol: float | None = None
+    max_iter: int | None = None
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits of increasing rank."""
+        from consilience.numerics.optspace import optspace_path
+
+        return optspace_path(train, parameters, **_given(self))
+
+    def kept(self, fit: Any) -> Any:
+        """Nothing: a fit starts from the entries."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPCAPath(_Fits):
+    """Ranks of probabilistic principal components, which estimate their own mean.
+
+    Parameters
+    ----------
+    tol, max_iter
+        As of :class:`consilience.ProbabilisticPCA`; None for what the kernel takes.
+    """
+
+    tol: float | None = None
+    max_iter: int | None = None
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits of increasing rank."""
+        from consilience.numerics.ppca_em import ppca_path
+
+        return ppca_path(train, parameters, **_given(self))
+
+    def kept(self, fit: Any) -> Any:
+        """Nothing: further ranks start from the moments."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KMeansPath(_Fits):
+    """Numbers of classes of k-means on observed coordinates.
+
+    Parameters
+    ----------
+    seed : int
+        Of the starts.
+    n_init, max_iter, tol
+        As of :class:`consilience.ObservedKMeans`.
+    """
+
+    seed: int
+    n_init: int = 10
+    max_iter: int = 300
+    tol: float = 0.0
+    parameter: ClassVar[str] = "n_clusters"
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits of increasing numbers of classes, each also started from the one before."""
+        from consilience.numerics.observed_kmeans import observed_kmeans_path
+
+        return observed_kmeans_path(
+            train,
+            parameters,
+            rng=stream(self.seed, "starts"),
+            n_init=self.n_init,
+            max_iter=self.max_iter,
+            tol=self.tol,
+        )
+
+    def kept(self, fit: Any) -> Any:
+        """Nothing."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KPODPath(KMeansPath):
+    """Numbers of classes of k-POD."""
+
+    tol: float = 1e-6
+
+    def fits(self, train: Entries, parameters: Sequence[Any], start: Any) -> Iterator[Any]:
+        """Fits, each from starts of its own."""
+        from consilience.numerics.observed_kmeans import kpod
+
+        for k in parameters:
+            yield kpod(
+                train,
+                k,
+                rng=stream(self.seed, "starts", int(k)),
+                n_init=self.n_init,
+                max_iter=self.max_iter,
+                tol=self.tol,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatorPath:
+    """Any estimator, fitted anew for each value of one of its parameters.
+
+    Parameters
+    ----------
+    estimator : object
+        With ``fit(X)``, where NaN is missing, and ``reconstruct()``, which gives the fitted matrix;
+        ``predict_entries(rows, columns)`` is used instead where there is one. It is copied.
+    name : str
+        Parameter that is set, as by ``set_params``.
+    parameters : sequence
+        Its values, the simplest first.
+    parameter : str
+        What the curve calls it.
+    natural : (bool, bool)
+    """
+
+    estimator: Any
+    name: str
+    parameters: Sequence[Any]
+    parameter: str = "parameter"
+    natural: tuple[bool, bool] = (False, False)
+
+    def predictions(
+        self, train: Entries, rows: IntArray, columns: IntArray
+    ) -> Iterator[FloatArray]:
+        """Predict entries, once for each value."""
+        for predicted, _ in self.go_on(train, self.parameters, None, rows, columns):
+            yield predicted
+
+    def go_on(
+        self,
+        train: Entries,
+        parameters: Sequence[Any],
+        start: Any,
+        rows: IntArray,
+        columns: IntArray,
+    ) -> Iterator[tuple[FloatArray, Any]]:
+        """Predictions for further values."""
+        for value in parameters:
+            model = copied(self.estimator).set_params(**{self.name: value})
+            yield predicted_entries(model, train, rows, columns), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatorsPath:
+    """Several estimators, the simplest first.
+
+    Parameters
+    ----------
+    estimators : sequence of objects
+        As for :class:`EstimatorPath`.
+    parameters : sequence
+        What each is called; by default its place.
+    parameter : str
+    natural : (bool, bool)
+    """
+
+    estimators: Sequence[Any]
+    parameters: Sequence[Any]
+    parameter: str = "estimator"
+    natural: tuple[bool, bool] = (True, True)  # a list has no more than it has
+
+    def predictions(
+        self, train: Entries, rows: IntArray, columns: IntArray
+    ) -> Iterator[FloatArray]:
+        """Predict entries, once for each estimator."""
+        for estimator in self.estimators:
+            yield predicted_entries(copied(estimator), train, rows, columns)
+
+
+def path_of(path: Any) -> EntryPath:
+    """A path of what a caller may give.
+
+    Parameters
+    ----------
+    path : EntryPath, mapping of values to estimators, or sequence of estimators
+        The simplest first.
+
+    Raises
+    ------
+    ParameterError
+        Something else, or nothing.
+    """
+    if isinstance(path, EntryPath):
+        return path
+    if isinstance(path, Mapping):
+        names, estimators = list(path), list(path.values())
+    elif isinstance(path, Sequence) and not isinstance(path, str):
+        names, estimators = list(range(len(path))), list(path)
+    else:
+        names, estimators = [], []
+    fine = all(hasattr(one, "fit") and hasattr(one, "reconstruct") for one in estimators)
+    if not estimators or not fine:
+        raise ParameterError(
+            "path must be a path of fits, or estimators with fit and reconstruct in a list or "
+            f"mapping, but {type(path).__name__} was given"
+        )
+    return EstimatorsPath(estimators=estimators, parameters=names)
+
+
+def copied(estimator: Any) -> Any:
+    """An unfitted copy of an estimator.
+
+    Parameters
+    ----------
+    estimator : object
+    """
+    import copy
+
+    from sklearn.base import clone
+
+    return clone(estimator) if hasattr(estimator, "get_params") else copy.deepcopy(estimator)
+
+
+def predicted_entries(model: Any, train: Entries, rows: IntArray, columns: IntArray) -> FloatArray:
+    """Fit an estimator and read single entries of the matrix that it gives, (m,).
+
+    Parameters
+    ----------
+    model : object
+        Changed: it is fitted.
+    train : Entries
+    rows, columns : (m,) array of int
+    """
+    single = hasattr(model, "predict_entries")
+    fitted = model.fit(train.csr() if single and train.density < _SPARSE else train.dense())
+    if single:
+        return np.asarray(fitted.predict_entries(rows, columns), dtype=np.float64)
+    full = np.asarray(fitted.reconstruct(), dtype=np.float64)
+    if full.shape != train.shape:
+        raise ParameterError(
+            f"reconstruct() of {type(model).__name__} must give the matrix that was fitted, "
+            f"{train.shape[0]} x {train.shape[1]}, but it gave {' x '.join(map(str, full.shape))}"
+        )
+    return full[rows, columns]
+
+
+def check_center(center: str) -> None:
+    """Refuse what is no centre.
+
+    Parameters
+    ----------
+    center : {"none", "columns", "rows-and-columns"}
+
+    Raises
+    ------
+    ParameterError
+    """
+    if center not in CENTRES:
+        raise ParameterError.of("center", '"none", "columns" or "rows-and-columns"', center)
+
+
+def _note(fit: Any, value: Any, parameter: str) -> None:
+    """Warn of a fit that did not settle; the search makes one sentence of all of them."""
+    if not fit.converged:
+        from sklearn.exceptions import ConvergenceWarning
+
+        warnings.warn(f"{parameter} = {value:.6g}", ConvergenceWarning, stacklevel=3)
+
+
+def _given(path: Any) -> dict[str, Any]:
+    """Settings of the solver that were given."""
+    return {
+        name: value for name in ("tol", "max_iter") if (value := getattr(path, name)) is not None
+    }

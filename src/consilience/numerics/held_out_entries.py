@@ -1,0 +1,482 @@
+"""Errors at held-out entries: fit on the other folds, predict, average the squared errors.
+
+The search knows no model. A *path* gives predictions for each of its parameters, the simplest
+first; what it fits for that is its own affair (:mod:`consilience.numerics.entry_paths`). Source:
+Ya Le's Stanford thesis, chapter 3.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.entries import Entries
+from consilience.numerics.parallel import one_thread, ordered_map
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class GridEdgeWarning(UserWarning):
+    """The smallest error lies where the grid ends, though the problem goes on: no choice."""
+
+
+@runtime_checkable
+class EntryPath(Protocol):
+    """Fits of one kind, from the simplest parameter to the most complex.
+
+    May also have `parameter`, what the numbers are (``"rank"``), and `natural`, two booleans: does
+    the problem itself end at the first, and at the last of the parameters.
+    """
+
+    @property
+    def parameters(self) -> Sequence[Any]:
+        """Parameters, the simplest first."""
+
+    def predictions(
+        self, train: Entries, rows: IntArray, columns: IntArray
+    ) -> Iterator[FloatArray]:
+        """Predict entries, (m,), once for each of the parameters and in their order.
+
+        Parameters
+        ----------
+        train : Entries
+            What may be learned from.
+        rows, columns : (m,) array of int
+            Places of the held-out entries.
+        """
+
+
+@runtime_checkable
+class GrowingPath(EntryPath, Protocol):
+    """A path that can go on where it stopped, so that a grid may grow."""
+
+    def go_on(
+        self,
+        train: Entries,
+        parameters: Sequence[Any],
+        start: Any,
+        rows: IntArray,
+        columns: IntArray,
+    ) -> Iterator[tuple[FloatArray, Any]]:
+        """Predictions for further parameters, each with what the next one starts from.
+
+        Parameters
+        ----------
+        train : Entries
+        parameters : sequence
+            More complex than those before.
+        start : object or None
+            What came with the last prediction on the same entries.
+        rows, columns : (m,) array of int
+        """
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EntryCurve:
+    """Mean squared error per held-out entry, for each parameter.
+
+    Parameters
+    ----------
+    parameter : str
+        What the parameters are: "rank", "alpha", "n_clusters".
+    parameters : (q,) array
+        The simplest first.
+    errors : (f, q) array
+        Mean squared errors per entry of each fold; NaN where a fold withholds one.
+    n_held : (f,) array of int
+        Held-out entries of each fold.
+    natural : (bool, bool)
+        Whether the problem itself ends at the first, and at the last parameter.
+    given_se : (q,) array, optional
+        Standard errors from elsewhere, as where folds are single entries.
+    """
+
+    parameter: str
+    parameters: NDArray[Any]
+    errors: FloatArray
+    n_held: IntArray
+    natural: tuple[bool, bool] = (False, False)
+    given_se: FloatArray | None = None
+
+    def __repr__(self) -> str:
+        folds, q = self.errors.shape
+        return f"EntryCurve({self.parameter}, {q} values, {folds} folds)"
+
+    @classmethod
+    def of_sums(
+        cls,
+        parameter: str,
+        parameters: ArrayLike,
+        sums: ArrayLike,
+        n_held: ArrayLike,
+        *,
+        natural: tuple[bool, bool] = (False, False),
+        se: ArrayLike | None = None,
+    ) -> EntryCurve:
+        """Curve of sums of squared errors, as sites send them.
+
+        Parameters
+        ----------
+        parameter : str
+        parameters : (q,) array
+        sums : (f, q) array
+            NaN where a fold withholds one.
+        n_held : (f,) array of int
+            Entries that each sum is over.
+        natural : (bool, bool)
+        se : (q,) array, optional
+        """
+        held = np.asarray(n_held, dtype=np.int64)
+        errors = np.atleast_2d(np.asarray(sums, dtype=np.float64)) / np.maximum(held, 1)[:, None]
+        given = None if se is None else np.asarray(se, dtype=np.float64)
+        return cls(parameter, np.asarray(parameters), errors, held, natural, given)
+
+    @property
+    def mean(self) -> FloatArray:
+        """Mean squared error per held-out entry over all folds, (q,); NaN where none is known."""
+        known = ~np.isnan(self.errors)
+        weight = known * self.n_held[:, None]
+        total = weight.sum(axis=0)
+        sums = np.where(known, self.errors, 0.0) * self.n_held[:, None]
+        return np.where(total > 0, sums.sum(axis=0) / np.maximum(total, 1), np.nan)
+
+    @property
+    def se(self) -> FloatArray:
+        """Standard error of the mean, from the spread over folds, (q,); NaN for a single fold.
+
+        Folds share most of what they learn from, so that it is too small rather than too large.
+        """
+        if self.given_se is not None:
+            return self.given_se
+        known = ~np.isnan(self.errors)
+        n = known.sum(axis=0)
+        centre = np.where(known, self.errors, 0.0).sum(axis=0) / np.maximum(n, 1)
+        squares = (np.where(known, self.errors - centre, 0.0) ** 2).sum(axis=0)
+        return np.where(n > 1, np.sqrt(squares / np.maximum(n - 1, 1) / np.maximum(n, 1)), np.nan)
+
+    @property
+    def minimiser(self) -> int:
+        """Place of the smallest mean error, of equal ones the simplest; -1 if none is known."""
+        mean = self.mean
+        return -1 if np.isnan(mean).all() else int(np.nanargmin(mean))
+
+    @property
+    def one_standard_error(self) -> int:
+        """Place of the simplest parameter within one standard error of the smallest mean error."""
+        best = self.minimiser
+        if best < 0:
+            return -1
+        mean, spread = self.mean, self.se[best]
+        within = mean <= mean[best] + (0.0 if np.isnan(spread) else spread)
+        return int(np.flatnonzero(within)[0])
+
+    @property
+    def best(self) -> Any:
+        """Parameter with the smallest mean error, at an edge too; None if none is known."""
+        return self._at(self.minimiser)
+
+    @property
+    def best_one_standard_error(self) -> Any:
+        """Simplest parameter within one standard error of the smallest mean error."""
+        return self._at(self.one_standard_error)
+
+    def _at(self, place: int) -> Any:
+        return None if place < 0 else self.parameters[place].item()
+
+    @property
+    def edge(self) -> str | None:
+        """Artificial edge that the minimum lies at: "first", "last" or None."""
+        best = self.minimiser
+        if best == len(self.parameters) - 1 and not self.natural[1]:
+            return "last"
+        return "first" if best == 0 and not self.natural[0] else None
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the smallest error lies where the grid ends but the problem does not."""
+        return self.edge is not None
+
+    def place(self, rule: str) -> int:
+        """Place of the parameter that a rule keeps.
+
+        Parameters
+        ----------
+        rule : {"minimum", "one-standard-error"}
+        """
+        check_rule(rule)
+        return self.minimiser if rule == "minimum" else self.one_standard_error
+
+    def edge_remark(self) -> str | None:
+        """One sentence where the smallest error lies at an artificial edge."""
+        edge = self.edge
+        if edge is None:
+            return None
+        if len(self.parameters) == 1:
+            return (
+                f"{self.parameter} = {self.best} is the only value that was tried: nothing was "
+                "chosen"
+            )
+        side = "more complex" if edge == "last" else "simpler"
+        value = f"{self.best:.6g}" if isinstance(self.best, float) else self.best
+        return (
+            f"the smallest held-out error lies at the end of the grid, {self.parameter} = {value}: "
+            f"this is no choice, try {side} values"
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each parameter: mean error, its standard error, and the error of each fold."""
+        import pandas as pd
+
+        table: dict[str, Any] = {
+            self.parameter: self.parameters,
+            "error": self.mean,
+            "standard_error": self.se,
+        }
+        table |= {f"fold_{f}": line for f, line in enumerate(self.errors)}
+        return pd.DataFrame(table)
+
+
+def check_rule(rule: str) -> None:
+    """Refuse what is no rule.
+
+    Parameters
+    ----------
+    rule : {"minimum", "one-standard-error"}
+
+    Raises
+    ------
+    ParameterError
+    """
+    if rule not in ("minimum", "one-standard-error"):
+        raise ParameterError.of("rule", '"minimum" or "one-standard-error"', rule)
+
+
+def held_out_errors(
+    entries: Entries,
+    path: EntryPath,
+    folds: IntArray,
+    *,
+    grow: Callable[[EntryCurve], Sequence[Any]] | None = None,
+    natural: Callable[[Any, Any], tuple[bool, bool]] | None = None,
+    n_jobs: int | None = None,
+) -> EntryCurve:
+    """Cross-validated errors at held-out entries.
+
+    Parameters
+    ----------
+    entries : Entries
+        m observed entries.
+    path : EntryPath
+    folds : (m,) array of int
+        Fold of each entry from 0; entries of fold -1 are always learned from.
+    grow : callable, optional
+        Further parameters in view of the curve so far, none to end. The path must be a
+        :class:`GrowingPath`.
+    natural : callable, optional
+        Whether the problem ends at the first and at the last parameter, given these two; by default
+        as the path says.
+    n_jobs : int, optional
+        Folds at a time, as in joblib. The answer does not depend on it.
+
+    Raises
+    ------
+    DataError
+        Folds do not fit the entries, or predictions are missing or not finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        Some of the fits did not settle: one sentence for all of them.
+    """
+    return _search(entries, path, folds, False, grow, natural, n_jobs)[0]
+
+
+def held_out_predictions(
+    entries: Entries,
+    path: EntryPath,
+    folds: IntArray,
+    *,
+    grow: Callable[[EntryCurve], Sequence[Any]] | None = None,
+    natural: Callable[[Any, Any], tuple[bool, bool]] | None = None,
+    n_jobs: int | None = None,
+) -> tuple[EntryCurve, FloatArray]:
+    """As :func:`held_out_errors`, with the prediction of every single entry.
+
+    Parameters
+    ----------
+    entries, path, folds, grow, natural, n_jobs
+        As there.
+
+    Returns
+    -------
+    curve : EntryCurve
+    predictions : (m, q) array
+        NaN for entries that are never held out.
+    """
+    curve, parts = _search(entries, path, folds, True, grow, natural, n_jobs)
+    predictions = np.full((entries.n_observed, len(curve.parameters)), np.nan)
+    for fold, part in enumerate(parts):
+        predictions[folds == fold] = part.T
+    return curve, predictions
+
+
+def _search(
+    entries: Entries,
+    path: EntryPath,
+    folds: IntArray,
+    keep: bool,
+    grow: Callable[[EntryCurve], Sequence[Any]] | None,
+    natural: Callable[[Any, Any], tuple[bool, bool]] | None,
+    n_jobs: int | None,
+) -> tuple[EntryCurve, list[FloatArray]]:
+    """The curve, and predictions by fold, (q, size of the fold), where they are kept."""
+    labels = _labels(entries, folds)
+    parameters = list(path.parameters)
+    held = np.bincount(folds[folds >= 0])
+    jobs = [_Fold(entries, path, folds, int(f), keep, tuple(parameters)) for f in labels]
+    told = _Told()
+    found = told.during(jobs, n_jobs)
+    sums = np.stack([one.sums for one in found])
+    kept = [one.predictions for one in found]
+    while True:
+        curve = _curve(path, parameters, sums / held[:, None], held, natural)
+        more = [] if grow is None else list(grow(curve))
+        if not more:
+            told.repeat()
+            return curve, kept
+        if not isinstance(path, GrowingPath):
+            raise ParameterError("this path ends with its parameters: give it more of them at once")
+        jobs = [
+            replace(job, parameters=tuple(more), state=one.state)
+            for job, one in zip(jobs, found, strict=True)
+        ]
+        found = told.during(jobs, n_jobs)
+        parameters += more
+        sums = np.hstack([sums, np.stack([one.sums for one in found])])
+        kept = [np.vstack([a, one.predictions]) for a, one in zip(kept, found, strict=True)]
+
+
+class _Told:
+    """Warnings of the fits, so that those of fits that did not settle become one."""
+
+    def __init__(self) -> None:
+        self._heard: list[warnings.WarningMessage] = []
+
+    def during(self, jobs: list[_Fold], n_jobs: int | None) -> list[_Read]:
+        from sklearn.exceptions import ConvergenceWarning
+
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", ConvergenceWarning)
+            found = ordered_map(_read_fold, jobs, n_jobs=n_jobs)
+        self._heard += heard
+        return found
+
+    def repeat(self) -> None:
+        from sklearn.exceptions import ConvergenceWarning
+
+        unsettled = [one for one in self._heard if issubclass(one.category, ConvergenceWarning)]
+        for one in self._heard:
+            if one not in unsettled:
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        if unsettled:
+            warnings.warn(
+                f"{len(unsettled)} fits to folds did not settle, the last one: "
+                f"{unsettled[-1].message}",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+
+def _labels(entries: Entries, folds: IntArray) -> IntArray:
+    if np.shape(folds) != (entries.n_observed,):
+        raise DataError("folds need one number for each observed entry")
+    labels = np.unique(folds[folds >= 0])
+    if not len(labels) or len(labels) != labels[-1] + 1:
+        raise DataError("folds must be numbered from 0 without gaps, with -1 for entries outside")
+    if len(labels) == 1 and not (folds < 0).any():
+        raise DataError("there is one fold that holds all entries: nothing is left to learn from")
+    return np.asarray(labels)
+
+
+def _curve(
+    path: EntryPath,
+    parameters: list[Any],
+    errors: FloatArray,
+    held: IntArray,
+    natural: Callable[[Any, Any], tuple[bool, bool]] | None,
+) -> EntryCurve:
+    ends: tuple[bool, bool] = getattr(path, "natural", (False, False))
+    if natural is not None:
+        ends = natural(parameters[0], parameters[-1])
+    name = str(getattr(path, "parameter", "parameter"))
+    return EntryCurve(name, np.asarray(parameters), errors, held.astype(np.int64), ends)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fold:
+    """What a worker needs: one fold, what to fit, and where its path stands."""
+
+    entries: Entries
+    path: EntryPath
+    folds: IntArray
+    fold: int
+    keep: bool
+    parameters: tuple[Any, ...]
+    state: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """Sums of squared errors by parameter, predictions if kept, and where the path stands."""
+
+    sums: FloatArray
+    predictions: FloatArray
+    state: Any
+
+
+def _read_fold(job: _Fold) -> _Read:
+    out = job.folds == job.fold
+    train, held = job.entries.take(~out), job.entries.take(out)
+    sums: list[float] = []
+    kept: list[FloatArray] = []
+    state = None
+    with one_thread():
+        for predicted, reached in _steps(job, train, held):
+            if len(sums) == len(job.parameters):
+                raise DataError("the path gave more predictions than it has parameters")
+            _check_predicted(predicted, held, job.parameters[len(sums)])
+            error = predicted - held.values
+            sums.append(float(error @ error))
+            if job.keep:
+                kept.append(predicted)
+            state = reached
+    if len(sums) != len(job.parameters):
+        raise DataError(
+            f"the path gave {len(sums)} predictions for {len(job.parameters)} parameters"
+        )
+    return _Read(np.array(sums), np.array(kept).reshape(len(kept), held.n_observed), state)
+
+
+def _steps(job: _Fold, train: Entries, held: Entries) -> Iterator[tuple[FloatArray, Any]]:
+    if isinstance(job.path, GrowingPath):
+        yield from job.path.go_on(train, job.parameters, job.state, held.rows, held.columns)
+    else:
+        for predicted in job.path.predictions(train, held.rows, held.columns):
+            yield predicted, None
+
+
+def _check_predicted(predicted: FloatArray, held: Entries, value: Any) -> None:
+    if np.shape(predicted) != held.values.shape:
+        raise DataError(f"the path gave no prediction of every held-out entry at {value}")
+    if not np.isfinite(predicted).all():
+        raise DataError(f"predictions of held-out entries at {value} are not finite numbers")

@@ -1,1 +1,0 @@
-"""Noise of a stated price, and the budget that it is charged to."""

@@ -1,0 +1,190 @@
+"""Pooled mean and standard deviation of every feature column, in two rounds.
+
+The smallest complete method: the tutorial "Add a method" walks through this file.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+sums: SumsRequest           ->
+                            <-  Sums: n, totals (p)                   AGGREGATE
+deviations: Centre          ->
+  mean (p)
+                            <-  Deviations: squares (p)               AGGREGATE
+==============================  ==================================================
+
+Source: any textbook; the second round around the pooled mean keeps digits that a sum of squares
+about zero would lose.
+
+A column of which a site may not tell is left out there: its moments are those of the other sites.
+
+Absence: a site that misses the first round is left out; one that misses the second stops the run.
+Leakage: after two rounds the coordinator knows each site's number of rows, column means and
+standard deviations. All sites know the pooled means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import QuorumError
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Exchange,
+    Method,
+    SiteContext,
+    SiteData,
+    State,
+    register,
+    step,
+)
+from consilience.protocol.result import Result
+from consilience.wire.disclosure import Released, aggregate, count, relayed, replaced
+from consilience.wire.message import Aggregate, Disclosure, message
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@message("mean-and-sd/sums-request", version=1)
+class SumsRequest:
+    """Ask for counts and sums."""
+
+
+@message("mean-and-sd/sums", version=2)
+class Sums:
+    """First round: rows and column sums."""
+
+    n: Released = Aggregate("", "rows at the site", kind="int", low=0)
+    totals: Released = Aggregate("p", "column sums; a gap where one is withheld", gaps=True)
+
+
+@message("mean-and-sd/centre", version=2)
+class Centre:
+    """Second round: the pooled mean."""
+
+    mean: Released = Aggregate("p", "pooled means; a gap where no site tells", to="all", gaps=True)
+
+
+@message("mean-and-sd/deviations", version=2)
+class Deviations:
+    """Squared deviations from the pooled mean."""
+
+    squares: Released = Aggregate("p", "sums of squared deviations", low=0, gaps=True)
+
+
+@step("sums")
+def sums(
+    message: SumsRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Sums, State]:
+    """Count and sum the rows."""
+    x, centre, scale = data.in_own_units()
+    totals = aggregate(x, columns=data.features, coded=data.coded)
+    totals = totals.withhold_unsafe(site.limits)
+    scaled = replaced(totals, (totals.value - len(x) * centre) / scale)
+    return Sums(n=count(data.n_rows), totals=scaled), state
+
+
+@step("deviations")
+def deviations(
+    message: Centre, data: SiteData, state: State, site: SiteContext
+) -> tuple[Deviations, State]:
+    """Sum the squared deviations from the pooled mean."""
+    x, centre, scale = data.in_own_units()
+    own = x.mean(axis=0)
+    # About the site's own mean, and moved: rounding far away would depend on single rows.
+    with np.errstate(over="ignore"):  # an infinite sum is no release
+        squares = aggregate((x - own) ** 2, columns=data.features, coded=data.coded)
+        away = (own - centre) / scale - message.mean.value
+        squares = squares.withhold_unsafe(site.limits)
+        moved = squares.value / scale**2 + len(x) * away**2
+    return Deviations(squares=replaced(squares, moved)), state
+
+
+@dataclass(frozen=True, eq=False)
+class MeanAndSDResult(Result):
+    """Pooled moments.
+
+    Attributes
+    ----------
+    feature_names : tuple of str
+    n : int
+        Rows over all sites.
+    mean, sd : (p,) arrays
+        Standard deviation with denominator n - 1. Of a column that some sites withhold, over the
+        rows of the others; NaN where all do.
+    """
+
+    feature_names: tuple[str, ...]
+    n: int
+    mean: NDArray[np.float64]
+    sd: NDArray[np.float64]
+
+    def summary(self) -> str:
+        """Return rows, means and standard deviations in one line."""
+        parts = (
+            f"{name}: withheld" if np.isnan(m) else f"{name}: {m:.4g} (sd {s:.4g})"
+            for name, m, s in zip(self.feature_names, self.mean, self.sd, strict=True)
+        )
+        return f"{self.n} rows. " + "; ".join(parts)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line per column."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"mean": self.mean, "sd": self.sd}, index=pd.Index(self.feature_names, name="column")
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MeanAndSD(Method):
+    """Pooled mean and standard deviation of every feature column."""
+
+    name: ClassVar[str] = "mean-and-sd"
+    version: ClassVar[int] = 2
+    title: ClassVar[str] = "What are the pooled means and standard deviations?"
+    steps = (sums, deviations)
+    roles: ClassVar[tuple[str, ...]] = ()
+    tells: ClassVar = "means"
+    absence: ClassVar[str] = (
+        "A site that misses the first round is left out, down to the quorum; "
+        "one that misses the second round stops the run."
+    )
+    tolerates = {"deviations": "all"}  # noqa: RUF012  a constant of the class
+    leakage: ClassVar[str] = (
+        "The coordinator knows each site's number of rows, column means and standard deviations. "
+        "All sites know the pooled means."
+    )
+    Result = MeanAndSDResult
+
+    def coordinate(self, ctx: CoordinatorContext) -> Exchange:
+        """Two rounds: sums, then deviations from the pooled mean."""
+        first = ctx.require((yield Ask("sums", SumsRequest())))
+        n = sum(reply.n.value for reply in first.values())
+        if n < 2:
+            raise QuorumError("the sites have fewer than two rows: there is no deviation to tell")
+        told = ~np.isnan([reply.totals.value for reply in first.values()])
+        rows = np.array([reply.n.value for reply in first.values()]) @ told
+        if (rows < n).any():
+            names = ", ".join(np.array(ctx.feature_names)[rows < n])
+            ctx.note(
+                f"Some sites withheld {names}: too few rows differ there, or one outweighs all."
+            )
+        mean = _total([reply.totals.value for reply in first.values()], rows) / np.maximum(rows, 1)
+        centre = Centre(mean=relayed(mean, Disclosure.AGGREGATE))
+        asked = Ask("deviations", centre, to=tuple(first))
+        second = ctx.require((yield asked), at_least=len(first))
+        squares = _total([reply.squares.value for reply in second.values()], rows)
+        sd = np.sqrt(squares / np.maximum(rows - 1, 1))
+        return MeanAndSDResult(ctx.feature_names, int(n), mean, sd)
+
+
+def _total(values: list[NDArray[np.float64]], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Sum over the sites that tell a column; NaN where none does."""
+    return np.asarray(np.where(rows > 0, np.nansum(values, axis=0), np.nan))

@@ -1,0 +1,1 @@
+"""What studies of one site's table share: rows that are held out, and what is told of them."""

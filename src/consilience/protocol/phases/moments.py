@@ -1,0 +1,192 @@
+"""Phase `moments`: pooled means and variances of the feature columns.
+
+==============================  ==================================================
+coordinator                     site
+==============================  ==================================================
+moments.sums: Request       ->
+                            <-  Sums: n (p), means (p), spreads (p)   AGGREGATE
+==============================  ==================================================
+
+``means`` are over the rows with a value, ``spreads`` are mean squared deviations from the *site's*
+mean, ``n`` says how many rows they stand for: the rows with a value, or all rows where only a few
+values are missing, since a small number of missing values is a small count; ``spreads`` then count
+the site's mean for these, as `standardise` fills them. They are combined by the update of Chan,
+Golub and LeVeque (1983), pairwise in name order, which loses no digits when means are large.
+
+A column whose cell is small (or empty) or dominated at a site is withheld there, and of a category
+one more level where the others would tell of a small one; the pooled moment then comes from the
+other sites, and a note says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.exceptions import QuorumError
+from consilience.protocol.method import (
+    Ask,
+    CoordinatorContext,
+    Replies,
+    SiteContext,
+    SiteData,
+    State,
+    step,
+)
+from consilience.wire.disclosure import Released, aggregate, replaced
+from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.moment_facts import unsafe_columns
+
+FloatArray = NDArray[np.float64]
+_MOST_ROWS = float(1 << 40)
+
+
+@message("moments/request", version=1)
+class Request:
+    """Ask for sums of the feature columns."""
+
+
+@message("moments/sums", version=1)
+class Sums:
+    """Sums of a site's feature columns; NaN where the site withholds a column."""
+
+    n: Released = sends(
+        Disclosure.AGGREGATE,
+        ("p",),
+        gaps=True,
+        low=0.0,
+        high=_MOST_ROWS,
+        doc="rows with a value; all rows where fewer than min_records values are missing",
+    )
+    means: Released = sends(Disclosure.AGGREGATE, ("p",), gaps=True, doc="column means")
+    spreads: Released = sends(
+        Disclosure.AGGREGATE,
+        ("p",),
+        gaps=True,
+        low=0.0,
+        doc="mean squared deviations from the site's mean",
+    )
+
+    def check(self, request: Request, known: Mapping[str, Any]) -> str | None:
+        """A column is told whole or not at all."""
+        gaps = [np.isnan(one.value) for one in (self.n, self.means, self.spreads)]
+        same = (gaps[0] == gaps[1]).all() and (gaps[0] == gaps[2]).all()
+        return None if same else "a column of which something is withheld and something told"
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Pooled moments.
+
+    Attributes
+    ----------
+    n, mean, variance : (p,) arrays
+        Rows behind each column, mean, and variance with denominator n.
+    withheld : dict of str to tuple of str
+        Columns that a site withheld.
+    """
+
+    n: FloatArray
+    mean: FloatArray
+    variance: FloatArray
+    withheld: dict[str, tuple[str, ...]]
+
+
+@step("moments.sums")
+def sums(message: Request, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
+    """Sum the columns, withholding what is small or dominated."""
+    x, centre, scale = data.in_own_units()
+    missing = np.isnan(x)
+    few = missing.sum(axis=0) < site.limits.min_records
+    n = aggregate(np.where(missing & ~few, np.nan, 1.0))
+    means = aggregate(x, mean=True)
+    with np.errstate(over="ignore"):  # of numbers above 1e150, which the gate withholds
+        squares = (x - means.value) ** 2
+    spreads = aggregate(np.where(missing & few, 0.0, squares), mean=True)
+    # A column is released whole or not at all: its mean and its spread tell the same story.
+    unsafe = unsafe_columns(x, limits=site.limits, coded=data.coded)
+    for released in (n, means, spreads):
+        unsafe = unsafe | np.isnan(released.withhold_unsafe(site.limits).value)
+    # In made-up units too, and moved as sums: rounding there would depend on single rows.
+    means = replaced(means, (means.value - centre) / scale)
+    spreads = replaced(spreads, spreads.value / scale**2)
+    reply = Sums(
+        n=n.withhold(unsafe), means=means.withhold(unsafe), spreads=spreads.withhold(unsafe)
+    )
+    return reply, state
+
+
+def combine(
+    first: tuple[FloatArray, FloatArray, FloatArray],
+    second: tuple[FloatArray, FloatArray, FloatArray],
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Combine (n, mean, sum of squared deviations) of two groups (Chan et al. 1983, eq. 2.1)."""
+    n = first[0] + second[0]
+    safe = np.maximum(n, 1)
+    delta = second[1] - first[1]
+    mean = first[1] + delta * second[0] / safe
+    squares = first[2] + second[2] + delta**2 * first[0] * second[0] / safe
+    return n, mean, squares
+
+
+def pool(replies: dict[str, Sums]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Pool sites in name order by a fixed pairwise tree; withheld columns count as no rows."""
+    parts = []
+    for site in sorted(replies):
+        n, mean, spread = (
+            np.nan_to_num(released.value)
+            for released in (replies[site].n, replies[site].means, replies[site].spreads)
+        )
+        parts.append((n, mean, n * spread))
+    while len(parts) > 1:
+        paired = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = paired + parts[len(paired) * 2 :]
+    return parts[0]
+
+
+def moments(
+    ctx: CoordinatorContext, *, required: int | None = None
+) -> Generator[Ask, Replies, Moments]:
+    """Ask all sites for their sums and pool them.
+
+    Parameters
+    ----------
+    ctx : CoordinatorContext
+    required : int, optional
+        How many columns, the first ones, must be told by some site (all of them); another one that
+        is not has mean and variance 0 over no rows.
+
+    Raises
+    ------
+    QuorumError
+        A column that is required was withheld by every site.
+    """
+    replies = ctx.require((yield Ask("moments.sums", Request())))
+    withheld: dict[str, tuple[str, ...]] = {}
+    for site, reply in replies.items():
+        names = tuple(
+            name
+            for name, gap in zip(ctx.feature_names, np.isnan(reply.n.value), strict=True)
+            if gap
+        )
+        if names:
+            withheld[site] = names
+            ctx.note(
+                f"Site {site} withheld the sums of {', '.join(names)} (too few records in a cell, "
+                "or one record dominates); the pooled moments come from the other sites."
+            )
+    n, mean, squares = pool(replies)
+    lost = [name for name, k in zip(ctx.feature_names[:required], n, strict=False) if k == 0]
+    if lost:
+        raise QuorumError(
+            f"every site withheld column {lost[0]!r}: leave it out, or ask the stewards whether "
+            "their limits may be lower"
+        )
+    return Moments(n, mean, squares / np.maximum(n, 1), withheld)
+
+
+STEPS = (sums,)

@@ -1,1 +1,0 @@
-"""One module for each method whose report says more than its summary and table."""

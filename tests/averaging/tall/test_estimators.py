@@ -1,0 +1,234 @@
+"""The estimators as scikit-learn sees them: `check_estimator`, one test for each of its checks."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from consilience import ReferenceAveragingClassifier, ReferenceAveragingRegressor
+from consilience.exceptions import DataError, ParameterError
+from tests.averaging.tall.tables import classes, frame, regression
+
+FEW = {"n_splits": 3, "max_rounds": 2}
+
+
+@parametrize_with_checks([ReferenceAveragingRegressor(**FEW), ReferenceAveragingClassifier(**FEW)])
+def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)
+
+
+def far(estimator: Any, pooled: Any) -> float:
+    """Distance of coefficients relative to the pooled ones."""
+    away = np.linalg.norm(estimator.coef_ - pooled.coef_)
+    return float(away / np.linalg.norm(pooled.coef_))
+
+
+@pytest.mark.parametrize(
+    "learner",
+    # At its default tolerance lasso's own error shows from round 50 on.
+    [Ridge(alpha=30), LinearRegression(), Lasso(alpha=0.2, tol=1e-10, max_iter=10**5)],
+)
+def test_rounds_come_close_to_the_fit_of_all_rows(learner: Any) -> None:
+    x, y = regression(240)
+    pooled = learner.fit(x, y)
+    plain, some, many = (
+        ReferenceAveragingRegressor(
+            learner, n_splits=6, max_rounds=rounds, guard=False, random_state=0
+        ).fit(x, y)
+        for rounds in (0, 50, 200)
+    )
+    # Distance times rho tends to a constant and rho grows by 4^.9 = 3.5 from round 50 to 200; a
+    # wrong weight or penalty leaves a distance that does not shrink.
+    assert far(many, pooled) < 0.4 * far(some, pooled)
+    assert far(many, pooled) < 0.2 * far(plain, pooled)
+    assert plain.chosen_round_ == 0 and many.chosen_round_ == 200
+    np.testing.assert_allclose(many.predict(x), x @ many.coef_ + many.intercept_, rtol=1e-9)
+
+
+def test_classes_come_close_to_the_fit_of_all_rows() -> None:
+    x, y = classes(400, q=3)
+    learner = LogisticRegression(C=0.5, tol=1e-8, max_iter=1000)
+    pooled = learner.fit(x, y).predict_proba(x)
+    settings = {"n_splits": 8, "guard": False, "random_state": 0}
+    plain = ReferenceAveragingClassifier(learner, max_rounds=0, **settings).fit(x, y)
+    refit = ReferenceAveragingClassifier(learner, max_rounds=60, **settings).fit(x, y)
+    away = [np.abs(e.predict_proba(x) - pooled).max() for e in (plain, refit)]
+    # 1/rho at round 60 is .025; wrong weights leave a fixed distance of the size of plain's.
+    assert away[1] < 0.15 * away[0]
+    assert list(refit.classes_) == ["ash", "birch", "cedar"]
+    assert set(refit.predict(x)) <= set(refit.classes_)
+
+
+def test_a_split_without_a_class() -> None:
+    """Sorted by class in a mapped file or here in small splits: some see one class only."""
+    x, y = classes(60)
+    order = np.argsort(y)
+    # Dealt out to 6 splits, then the rare class thinned: some splits lack it.
+    rare = np.flatnonzero(y[order] == "birch")[2:]
+    x, y = np.delete(x[order], rare, axis=0), np.delete(y[order], rare)
+    fitted = ReferenceAveragingClassifier(
+        LogisticRegression(C=1.0), n_splits=3, guard=False, max_rounds=5, random_state=0
+    ).fit(x, y)
+    chances = fitted.predict_proba(x)
+    assert chances.shape == (len(x), 2)
+    np.testing.assert_allclose(chances.sum(axis=1), 1.0)
+
+
+def test_clone_and_pickle() -> None:
+    x, y = regression(120)
+    estimator = ReferenceAveragingRegressor(Ridge(alpha=2.0), n_splits=4, random_state=3)
+    fitted = clone(estimator).fit(x, y)
+    assert clone(fitted).get_params(deep=False).keys() == estimator.get_params(deep=False).keys()
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
+
+
+def test_in_a_pipeline_and_a_search() -> None:
+    x, y = regression(200)
+    inner = ReferenceAveragingRegressor(Ridge(), n_splits=4, max_rounds=3, random_state=0)
+    pipeline = make_pipeline(StandardScaler(), inner)
+    assert pipeline.fit(x, y).score(x, y) > 0.5
+    grid = {"estimator__alpha": [0.1, 1e5], "n_splits": [2, 4]}
+    search = GridSearchCV(inner, grid, cv=3).fit(x, y)
+    assert search.best_params_["estimator__alpha"] == 0.1
+
+
+def test_preprocessing_inside_is_frozen() -> None:
+    x, y = regression(300)
+    learner = make_pipeline(StandardScaler(), Ridge(alpha=30))
+    fitted = ReferenceAveragingRegressor(
+        learner, n_splits=5, guard=False, max_rounds=40, random_state=0
+    ).fit(x, y)
+    first = [model.steps[0][1].mean_ for model in fitted.estimators_]
+    assert all((mean == first[0]).all() for mean in first)
+    np.testing.assert_allclose(first[0], fitted.reference_.mean(axis=0))
+    scaled = fitted.estimators_[0].steps[0][1].transform(x)
+    pooled = Ridge(alpha=30).fit(scaled, y).predict(scaled)
+    plain = ReferenceAveragingRegressor(
+        learner, n_splits=5, guard=False, max_rounds=0, random_state=0
+    ).fit(x, y)
+    away = [np.linalg.norm(e.predict(x) - pooled) for e in (plain, fitted)]
+    assert away[1] < 0.2 * away[0]  # rho = 28 in round 40
+
+
+def test_names_of_a_frame() -> None:
+    x, y = regression(120)
+    table = frame(x, y).drop(columns="y")
+    fitted = ReferenceAveragingRegressor(n_splits=3, random_state=0).fit(table, y)
+    assert list(fitted.feature_names_in_) == list(table.columns)
+    assert fitted.predict(table).shape == (120,)
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(table.iloc[:, ::-1])
+
+
+def test_reference_rows_of_a_frame_are_put_in_order() -> None:
+    x, y = regression(120)
+    table = frame(x, y).drop(columns="y")
+    shuffled = table.iloc[:40, ::-1]
+    fitted = ReferenceAveragingRegressor(n_splits=3, reference=shuffled, random_state=0)
+    np.testing.assert_array_equal(fitted.fit(table, y).reference_, x[:40])
+    with pytest.raises(ParameterError, match="no column 'x0'"):
+        ReferenceAveragingRegressor(reference=table.drop(columns="x0")).fit(table, y)
+
+
+def test_few_rows_make_fewer_splits() -> None:
+    x, y = regression(35)
+    fitted = ReferenceAveragingRegressor(Ridge(), n_splits=8, random_state=0).fit(x, y)
+    assert list(fitted.split_sizes_) == [12, 12, 11]
+    one = ReferenceAveragingRegressor(Ridge(alpha=2), n_splits=8, random_state=0)
+    x, y = x[:15], y[:15]
+    np.testing.assert_allclose(one.fit(x, y).coef_, Ridge(alpha=2).fit(x, y).coef_, rtol=1e-12)
+    assert one.reason_ == "not-measured" and not one.kept_
+
+
+def test_a_grid_of_penalties_is_one_run() -> None:
+    x, y = regression(400, 30)
+    alphas = [1e-3, 20.0, 1e6]
+    fitted = ReferenceAveragingRegressor(
+        Ridge(), n_splits=4, penalties=alphas, max_rounds=8, random_state=0
+    ).fit(x, y)
+    assert fitted.history_["gains"].shape[0] == 3
+    assert fitted.penalty_ in (1e-3, 20.0)
+    alone = ReferenceAveragingRegressor(
+        Ridge(alpha=fitted.penalty_),
+        n_splits=4,
+        guard=False,
+        max_rounds=fitted.chosen_round_,
+        random_state=0,
+    ).fit(x, y)
+    np.testing.assert_allclose(fitted.coef_, alone.coef_, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"schedule": "weekly"}, "schedule must be one of"),
+        ({"rho": 0.0}, "rho must be"),
+        ({"exponent": 1.0}, "exponent must be"),
+        ({"n_splits": 0}, "n_splits must be"),
+        ({"patience": 0}, "patience must be"),
+        ({"max_rounds": -1}, "max_rounds must be"),
+        ({"holdout": 1.0}, "holdout must be"),
+        ({"n_reference": 0}, "n_reference must be"),
+        ({"reference": "own"}, "reference must be"),
+        ({"reference": np.ones((5, 2))}, "they need 6 columns"),
+        ({"reference": np.full((5, 6), np.nan)}, "missing or infinite"),
+        ({"convention": "guess"}, "convention"),
+        ({"estimator": LogisticRegression()}, "not for regression"),
+        ({"estimator": LinearRegression(), "penalties": [1.0]}, "no penalty"),
+    ],
+)
+def test_settings_out_of_range(settings: dict[str, Any], sentence: str) -> None:
+    x, y = regression(60)
+    with pytest.raises(ParameterError, match=sentence):
+        ReferenceAveragingRegressor(**settings).fit(x, y)
+
+
+def test_labels_instead_of_probabilities() -> None:
+    from sklearn.svm import LinearSVC
+
+    x, y = classes(100)
+    with pytest.raises(ParameterError, match="labels, not probabilities"):
+        ReferenceAveragingClassifier(LinearSVC(), convention="sum").fit(x, y)
+
+
+def test_missing_predictions() -> None:
+    from sklearn.base import BaseEstimator, RegressorMixin
+
+    class Lost(RegressorMixin, BaseEstimator):
+        def fit(self, x: Any, y: Any, sample_weight: Any = None) -> Any:
+            return self
+
+        def predict(self, x: Any) -> Any:
+            return np.full(len(x), np.nan)
+
+    x, y = regression(60)
+    with pytest.raises(DataError, match="finite"):
+        ReferenceAveragingRegressor(Lost(), convention="sum", random_state=0).fit(x, y)
+
+
+def test_one_class_only() -> None:
+    x, _ = classes(60)
+    with pytest.raises(DataError, match="one class only"):
+        ReferenceAveragingClassifier().fit(x, np.zeros(60))
+
+
+def test_the_same_seed_gives_the_same_fit() -> None:
+    x, y = regression(200)
+    one, two, other = (
+        ReferenceAveragingRegressor(n_splits=5, random_state=seed).fit(x, y) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one.coef_, two.coef_)
+    assert not np.array_equal(one.reference_, other.reference_)

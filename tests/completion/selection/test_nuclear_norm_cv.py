@@ -1,0 +1,134 @@
+"""Penalty by held-out entries."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import check_estimator
+
+from consilience import GridEdgeWarning, NuclearNormCV, SoftImpute
+from consilience.numerics.entries import Entries
+from consilience.numerics.soft_impute import alpha_max
+
+
+def low_rank(noise: float = 0.5, missing: float = 0.2, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(40, 3)) @ rng.normal(size=(3, 15)) + noise * rng.normal(size=(40, 15))
+    x[rng.random(x.shape) < missing] = np.nan
+    return x
+
+
+X = low_rank()
+TOP = alpha_max(Entries.of(X))
+
+
+def test_auto_grid_starts_where_nothing_is_left_and_ends_beyond_the_minimum() -> None:
+    search = NuclearNormCV(cv=3, random_state=0).fit(X)
+    alphas = search.curve_.parameters
+    assert alphas[0] == pytest.approx(TOP)
+    np.testing.assert_allclose(alphas[1:] / alphas[:-1], 10 ** (-1 / 6))
+    assert alphas[-1] < search.best_alpha_ == search.alpha_ < alphas[0]
+    assert search.curve_.mean[0] == pytest.approx(np.nanmean(X**2))
+
+
+def test_kept_model_is_soft_impute_at_the_penalty() -> None:
+    search = NuclearNormCV(cv=3, random_state=0).fit(X)
+    alone = SoftImpute(search.alpha_).fit(X)
+    np.testing.assert_allclose(search.reconstruct(), alone.reconstruct())
+    np.testing.assert_allclose(search.transform(X), alone.transform(X))
+    assert search.rank_ == alone.n_components_
+    full = search.complete()
+    np.testing.assert_array_equal(full[np.isfinite(X)], X[np.isfinite(X)])
+
+
+def test_auto_grid_grows_for_little_noise() -> None:
+    clean = low_rank(noise=0.05, missing=0.1)
+    search = NuclearNormCV(cv=3, random_state=0, refit=False).fit(clean)
+    assert len(search.curve_.parameters) > 10
+    whole = NuclearNormCV(search.curve_.parameters, cv=3, random_state=0, refit=False).fit(clean)
+    # both walks end at a gap of 1e-4 of the criterion
+    np.testing.assert_allclose(search.curve_.mean, whole.curve_.mean, rtol=0.02)
+
+
+def test_given_penalties() -> None:
+    number = NuclearNormCV(6, cv=3, random_state=0, refit=False).fit(X)
+    np.testing.assert_allclose(number.curve_.parameters, TOP * np.geomspace(1, 0.01, 6))
+    with pytest.warns(GridEdgeWarning, match="alpha = 10: this is no choice, try more complex"):
+        given = NuclearNormCV([10.0, TOP, 40.0], cv=3, random_state=0).fit(X)
+    np.testing.assert_allclose(given.curve_.parameters, sorted([10.0, 40.0, TOP])[::-1])
+    assert given.best_alpha_ is None and given.alpha_ == 10
+    assert given.best_estimator_.alpha == 10
+
+
+def test_noise_alone_leaves_nothing_and_that_is_a_natural_edge() -> None:
+    noise = np.random.default_rng(3).normal(size=(60, 20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GridEdgeWarning)
+        search = NuclearNormCV(random_state=0, rule="one-standard-error").fit(noise)
+    assert search.rank_ == 0
+    assert search.best_alpha_ == pytest.approx(alpha_max(Entries.of(noise)))
+
+
+def test_unshrunk_fits_are_judged_and_kept() -> None:
+    search = NuclearNormCV(cv=3, unshrink=True, random_state=0).fit(X)
+    shrunken = NuclearNormCV(cv=3, random_state=0).fit(X)
+    assert search.best_estimator_.unshrink
+    assert search.curve_.mean.min() < shrunken.curve_.mean.min()
+    assert search.rank_ == 3
+
+
+def test_largest_rank() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        search = NuclearNormCV([10.0, 5.0, 1.0], max_rank=2, random_state=0).fit(X)
+    assert search.rank_ == 2
+
+
+def test_center() -> None:
+    search = NuclearNormCV(cv=3, center="rows-and-columns", random_state=0).fit(X + 50)
+    assert search.best_alpha_ < search.curve_.parameters[0]
+    assert search.curve_.mean.min() < np.nanvar(X)
+
+
+def test_one_step() -> None:
+    from consilience.completion.kernels.leave_one_entry_out import leave_one_out_soft
+
+    full = low_rank(missing=0.0)
+    alphas = [40.0, 20.0, 10.0, 5.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GridEdgeWarning)
+        search = NuclearNormCV(alphas, cv="one-step", refit=False).fit(full)
+    np.testing.assert_allclose(search.curve_.mean, leave_one_out_soft(full, alphas).errors)
+    with pytest.raises(ValueError, match="unshrink = False alone"):
+        NuclearNormCV(cv="one-step", unshrink=True).fit(full)
+
+
+@pytest.mark.parametrize(
+    ("settings", "x", "words"),
+    [
+        ({"alphas": 1}, X, "alphas must be"),
+        ({"alphas": [0.0, 1.0]}, X, "above 0"),
+        ({"alphas": "lots"}, X, "alphas must be"),
+        ({"alphas": [[1.0]]}, X, "alphas must be"),
+        ({"center": "rows"}, X, "center must be"),
+        ({}, np.zeros((5, 5)), "all observed entries are 0"),
+        ({"center": "columns"}, np.ones((5, 5)), "explains every observed entry"),
+    ],
+)
+def test_one_sentence(settings: dict[str, Any], x: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        NuclearNormCV(**settings).fit(x)
+
+
+def test_scikit_learn_conventions() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_estimator(NuclearNormCV())
+
+
+def test_one_step_is_enough_where_nothing_is_left() -> None:
+    search = NuclearNormCV([2 * TOP, 4 * TOP], cv=3, random_state=0).fit(X)
+    assert (search.rank_, search.best_estimator_.n_iter_, search.n_iter_) == (0, 1, 1)

@@ -1,0 +1,242 @@
+"""Rank by held-out entries."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.decomposition import PCA
+from sklearn.utils.estimator_checks import check_estimator
+
+from consilience import EMLift, EntrywiseKFold, GridEdgeWarning, HardImpute, RankCV
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.entries import Entries
+
+
+def low_rank(
+    n: int = 40, p: int = 15, rank: int = 3, noise: float = 0.3, missing: float = 0.2, seed: int = 0
+) -> Any:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, rank)) @ rng.normal(size=(rank, p)) + noise * rng.normal(size=(n, p))
+    x[rng.random(x.shape) < missing] = np.nan
+    return x
+
+
+X = low_rank()
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["hard", "soft-unshrunk", "optspace", "ppca"],
+)
+def test_each_model_finds_the_rank_and_completes_the_matrix(model: str) -> None:
+    search = RankCV(model, ranks=range(6), cv=3, random_state=0).fit(X)
+    assert search.best_rank_ == search.rank_ == 3
+    assert search.best_estimator_.n_components_ == 3
+    assert search.transform(X).shape == (40, 3)
+    full = search.complete()
+    np.testing.assert_array_equal(full[np.isfinite(X)], X[np.isfinite(X)])
+    assert np.isfinite(full).all()
+    np.testing.assert_allclose(
+        search.reconstruct()[[0, 5], [1, 2]], search.predict_entries([0, 5], [1, 2])
+    )
+    scores = search.transform(X)
+    assert search.inverse_transform(scores).shape == X.shape
+
+
+def test_auto_grid_grows_until_the_minimum_lies_inside() -> None:
+    x = low_rank(50, 40, rank=11, noise=0.05, missing=0.0)
+    search = RankCV("hard", cv=3, random_state=0).fit(x)
+    assert search.best_rank_ == 11
+    assert search.curve_.parameters.tolist() == list(range(16))
+    given = RankCV("hard", ranks=range(16), cv=3, random_state=0, refit=False).fit(x)
+    # further ranks are fitted as on one walk
+    np.testing.assert_allclose(search.curve_.errors, given.curve_.errors, rtol=1e-9)
+
+
+def test_minimum_at_the_edge_of_a_grid_is_no_choice() -> None:
+    search = RankCV("hard", ranks=[0, 1, 2], random_state=0)
+    with pytest.warns(GridEdgeWarning, match="rank = 2: this is no choice, try more complex"):
+        search.fit(X)
+    assert search.best_rank_ is None
+    assert search.rank_ == search.minimiser_ == 2 and search.at_edge_
+    assert search.transform(X).shape == (40, 2)
+    assert search.remarks_ == (search.curve_.edge_remark(),)
+    with pytest.warns(GridEdgeWarning, match="simpler"):
+        RankCV("hard", ranks=[3, 4, 5], random_state=0, refit=False).fit(X)
+
+
+def test_noise_alone_has_rank_0_and_that_is_a_natural_edge() -> None:
+    x = np.random.default_rng(1).normal(size=(40, 12))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GridEdgeWarning)
+        search = RankCV("hard", random_state=0).fit(x)
+    assert search.best_rank_ == 0
+    assert search.transform(x).shape == (40, 0)
+
+
+def test_full_rank_is_a_natural_edge() -> None:
+    curve = RankCV("hard", ranks=range(5), cv=2, random_state=0, refit=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        curve.fit(low_rank(30, 4, rank=2, noise=0.01, missing=0.0))
+    assert curve.curve_.natural == (True, True)
+
+
+def test_rule_of_one_standard_error() -> None:
+    x = low_rank(30, 12, rank=3, noise=1.0, seed=5)
+    least = RankCV("hard", random_state=0).fit(x)
+    simple = RankCV("hard", random_state=0, rule="one-standard-error").fit(x)
+    assert simple.rank_ == simple.one_standard_error_ == least.one_standard_error_
+    assert simple.rank_ <= least.rank_
+    assert simple.best_estimator_.n_components_ == simple.rank_
+
+
+def test_center_is_taken_off_and_put_back() -> None:
+    search = RankCV("hard", center="columns", random_state=0).fit(X + 100)
+    assert search.best_rank_ == 3
+    assert abs(search.reconstruct()[np.isfinite(X)] - 100 - X[np.isfinite(X)]).mean() < 0.3
+    assert search.best_estimator_.center == "columns"
+
+
+def test_sparse_and_dense_and_entries_give_the_same() -> None:
+    entries = Entries.of(X)
+    stored = sparse.csr_matrix((entries.values, (entries.rows, entries.columns)), shape=X.shape)
+    dense = RankCV(random_state=0, ranks=5).fit(X)
+    for given in (stored, entries):
+        found = RankCV(random_state=0, ranks=5).fit(given)
+        np.testing.assert_array_equal(found.curve_.errors, dense.curve_.errors)
+        np.testing.assert_allclose(found.complete(), dense.complete())
+
+
+def test_names_go_in_and_come_out() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(X, columns=[f"c{j}" for j in range(15)])
+    search = RankCV(random_state=0, ranks=5).fit(frame).set_output(transform="pandas")
+    table = search.transform(frame)
+    assert list(table) == ["rankcv0", "rankcv1", "rankcv2"]
+    assert search.feature_names_in_.tolist() == list(frame)
+
+
+def test_lifted_estimators_can_be_searched() -> None:
+    x = low_rank(20, 8, rank=2, noise=0.1, missing=0.0)
+    search = RankCV(EMLift(PCA(), tol=1e-2), ranks=[1, 2, 3], cv=3, random_state=0).fit(x)
+    assert search.best_rank_ == 2
+    assert search.best_estimator_.estimator_.n_components == 2
+    assert search.transform(x).shape == (20, 2)
+
+
+def test_parameter_of_an_object() -> None:
+    search = RankCV(HardImpute(), parameter="rank", ranks=[1, 2, 3, 4], random_state=0).fit(X)
+    assert search.best_rank_ == 3
+    with pytest.raises(ParameterError, match="no parameter 'k'"):
+        RankCV(HardImpute(), parameter="k").fit(X)
+    with pytest.raises(ParameterError, match="EMLift gives these"):
+        RankCV(PCA()).fit(X)
+
+
+@pytest.mark.parametrize("model", ["hard", "soft-unshrunk", "optspace", "ppca"])
+def test_given_folds_may_empty_a_row_and_a_column(model: str) -> None:
+    entries = Entries.of(X)
+    folds = np.arange(entries.n_observed) % 3
+    folds[entries.rows == 0] = 0
+    folds[entries.columns == 1] = 1
+    errors = RankCV(model, ranks=range(4), cv=folds).fit(X).curve_.errors
+    assert np.isfinite(errors).all()
+    assert errors[:, 3].sum() < errors[:, 0].sum()
+
+
+def test_folds_may_be_given() -> None:
+    folds = EntrywiseKFold(3, random_state=0)
+    drawn = RankCV(ranks=4, cv=3, random_state=0).fit(X).curve_.errors
+    for cv in (folds, folds.folds(X)):
+        given = RankCV(ranks=4, cv=cv).fit(X).curve_.errors
+        np.testing.assert_array_equal(given, drawn)
+
+
+def test_number_of_workers_does_not_matter() -> None:
+    import joblib
+
+    one = RankCV(ranks=4, random_state=0).fit(X)
+    with joblib.parallel_config("threading"):
+        two = RankCV(ranks=4, random_state=0, n_jobs=2).fit(X)
+    np.testing.assert_array_equal(one.curve_.errors, two.curve_.errors)
+
+
+# ------------------------------------------------------------------ one step
+
+
+def test_one_step_is_the_mean_over_every_entry() -> None:
+    from consilience.completion.kernels.leave_one_entry_out import leave_one_out_hard
+
+    x = low_rank(20, 10, missing=0.0)
+    search = RankCV(cv="one-step", ranks=range(6), refit=False).fit(x)
+    np.testing.assert_allclose(search.curve_.mean, leave_one_out_hard(x, range(6)).errors)
+    assert search.curve_.n_held.tolist() == [200]
+    assert (search.curve_.se > 0).all()
+    printed = RankCV(cv="one-step-as-printed", refit=False).fit(x)
+    assert printed.curve_.parameters.tolist() == list(range(10))
+    assert printed.minimiser_ == 3
+
+
+def test_one_step_needs_a_complete_matrix_and_hard() -> None:
+    with pytest.raises(DataError, match="complete"):
+        RankCV(cv="one-step").fit(X)
+    with pytest.raises(ParameterError, match='estimator = "hard" alone'):
+        RankCV("ppca", cv="one-step").fit(low_rank(missing=0.0))
+    with pytest.raises(ParameterError, match="cv must be"):
+        RankCV(cv="loo").fit(low_rank(missing=0.0))
+
+
+# ------------------------------------------------------------------ what comes in
+
+
+def test_empty_rows_and_columns_are_completed_by_the_centre() -> None:
+    x = X.copy()
+    x[4], x[:, 7] = np.nan, np.nan
+    search = RankCV("hard", center="columns", ranks=5, random_state=0).fit(x)
+    assert search.best_rank_ == 3
+    assert np.isfinite(search.complete()).all()
+
+
+def test_whole_numbers_and_constant_matrices() -> None:
+    ratings = np.random.default_rng(0).integers(1, 6, size=(20, 8))
+    assert RankCV(random_state=0).fit(ratings).rank_ >= 0
+    assert RankCV(random_state=0).fit(np.zeros((10, 5))).best_rank_ == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "x", "words"),
+    [
+        ({"ranks": [16]}, X, "from 0 to 15"),
+        ({"ranks": [0.5]}, X, "whole numbers"),
+        ({"ranks": "all"}, X, "auto"),
+        ({"estimator": "lasso"}, X, "estimator must be"),
+        ({"rule": "best"}, X, "rule must be"),
+        ({"center": "both"}, X, "center must be"),
+        ({"cv": 1}, X, "cv must be between 2 and"),
+        ({"cv": 2.5}, X, "cv must be"),
+        ({}, np.ones((1, 4)), "n_samples = 1"),
+        ({}, np.ones((4, 1)), "n_features = 1"),
+        ({}, np.full((3, 3), np.nan), "no entry"),
+        ({}, sparse.coo_matrix(([1.0, 2.0], ([0, 0], [0, 0])), shape=(3, 3)), "1 of 2 triplets"),
+    ],
+)
+def test_one_sentence(settings: dict[str, Any], x: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        RankCV(**settings).fit(x)
+
+
+def test_no_model_without_refit() -> None:
+    search = RankCV(ranks=4, random_state=0, refit=False).fit(X)
+    with pytest.raises(DataError, match="refit=True"):
+        search.transform(X)
+
+
+def test_scikit_learn_conventions() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_estimator(RankCV())

@@ -1,0 +1,404 @@
+"""What latent class regression tells: classes, figures, outputs at the sites, predictors."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from consilience import Columns, Federation, Run
+from consilience.datasets.simulate_latent_classes import simulate_latent_classes
+from consilience.engines.federation import load_run
+from consilience.engines.local import LocalEngine
+from consilience.exceptions import DataError
+from consilience.latent_regression.protocol import LatentClassRegression, rows
+from consilience.latent_regression.protocol.result import LatentClassRegressionResult
+from consilience.protocol.method import Preparation
+from consilience.sites.home import DiskHome
+from consilience.sites.policy import Policy
+from consilience.sites.site import Site
+from consilience.testing.fakes import array_loader
+from tests.latent_regression.protocol.latent import COLUMNS, by_site, events, federation, watching
+
+FEATURES = ["x1", "x2"]
+SIZES = [4, 4]
+
+
+def found_classes(policy: str = "strict", start: str = "local") -> tuple[Any, Run, pd.DataFrame]:
+    """Three clear classes at two sites of many entities."""
+    drawn = simulate_latent_classes(
+        3,
+        rng=np.random.default_rng(11),
+        n_agents=8,
+        n_entities=20,
+        n_events=12,
+        n_features=3,
+        sigma=0.3,
+    )
+    frame = drawn.events.to_frame()
+    method = LatentClassRegression(n_classes=3, start=start)
+    return drawn, method.run(federation(by_site(frame, SIZES), policy), seed=2), frame
+
+
+@pytest.fixture(scope="module")
+def strict() -> tuple[Any, Run, pd.DataFrame]:
+    return found_classes()
+
+
+# --------------------------------------------------------------------------- classes
+
+
+def test_classes_are_found_under_a_strict_policy(strict: tuple[Any, Run, pd.DataFrame]) -> None:
+    """Coefficients within 5 of their own errors of the truth, in some order of the classes."""
+    drawn, run, _ = strict
+    result = run.result
+    assert result.n_classes == 3
+    found = np.column_stack([result.intercepts, result.coefficients])
+    errors = np.column_stack([result.intercept_errors, result.coefficient_errors])
+    nearest = np.abs(found[:, None] - drawn.weights[None]).sum(axis=2).argmin(axis=1)
+    assert sorted(nearest) == [0, 1, 2]
+    assert (np.abs(found - drawn.weights[nearest]) < 5 * errors + 0.01).all()
+    assert result.sigma == pytest.approx(0.3, rel=0.05)
+    assert (np.diff(result.class_sizes) <= 0).all()
+    assert result.class_shares.sum() == pytest.approx(1.0)
+
+
+def test_labels_of_entities(strict: tuple[Any, Run, pd.DataFrame]) -> None:
+    """Twelve events at this noise leave no doubt: a class here is one class of the truth."""
+    drawn, run, frame = strict
+    agents = np.unique(frame["agent"])
+    labels = np.zeros(len(frame), dtype=int)
+    for name, table in by_site(frame, SIZES).items():
+        labels[frame["agent"].isin(table["agent"].unique())] = run.site(name).values("class")
+    assert len(agents) == sum(SIZES)
+    pairs = pd.crosstab(labels, drawn.events.label)
+    assert (pairs.max(axis=1) / pairs.sum(axis=1)).min() > 0.99
+    assert set(labels) == {1, 2, 3}
+
+
+def test_rows_and_table_of_a_site(strict: tuple[Any, Run, pd.DataFrame]) -> None:
+    """Classes by row are in the order of the site's table, and say what classes.csv says."""
+    _, run, frame = strict
+    table = by_site(frame, SIZES)["site-1"]
+    site = run.site("site-1")
+    by_row, chance = site.values("class"), site.values("class_probability")
+    told = site.to_frame("classes")
+    assert list(told.columns) == ["agent", "entity", "class", "probability", "events"]
+    assert len(told) == table["entity"].nunique()
+    joined = table.merge(told, on=["agent", "entity"], how="left")
+    np.testing.assert_array_equal(by_row, joined["class"])
+    np.testing.assert_allclose(chance, joined["probability"], rtol=1e-12)
+    counted = table.groupby(["agent", "entity"]).size()
+    np.testing.assert_array_equal(
+        told["events"], [counted[pair] for pair in zip(told["agent"], told["entity"], strict=True)]
+    )
+    assert site.provenance["method"] == "latent-class-regression"
+
+
+def test_classes_of_shuffled_rows() -> None:
+    """The same entities have the same classes, whatever the order of events within the table."""
+    frame = events(4, n_entities=6, n_events=8)
+    again = frame.sample(frac=1.0, random_state=3).sort_values("agent", kind="stable")
+    # Entities are numbered by first appearance: put one event of each first, in the old order.
+    first = frame.drop_duplicates(["agent", "entity"])
+    again = pd.concat([first, again.drop(index=first.index)])
+    method = LatentClassRegression(
+        n_classes=2, start="random", rounds=3, settle_rounds=2, average_rounds=2, holdout=0.0
+    )
+    tables = []
+    for one in (frame, again):
+        run = method.run(federation({"here": one}), seed=1)
+        tables.append(run.site("here").to_frame("classes"))
+        labels = pd.Series(run.site("here").values("class"), index=one.index)
+        assert labels.groupby([one["agent"], one["entity"]]).nunique().max() == 1
+    pd.testing.assert_frame_equal(tables[0], tables[1], rtol=1e-9)
+
+
+# --------------------------------------------------------------------------- predictors
+
+
+def test_predictor_on_a_disk(tmp_path: Path) -> None:
+    """Saved by the site, and read back from its home by somebody who has only the folder."""
+    frame = events(6, n_entities=6, n_events=8)
+    sites = []
+    for name, table in by_site(frame, [3, 3]).items():
+        loader = array_loader(
+            table[FEATURES].to_numpy(),
+            FEATURES,
+            target=table["y"].to_numpy(),
+            agent=table["agent"].to_numpy().astype(str),
+            entity=table["entity"].to_numpy().astype(str),
+        )
+        policy = Policy(preset="simulation")
+        sites.append(Site(name, loader, policy=policy, home=DiskHome(tmp_path / name)))
+    method = LatentClassRegression(
+        n_classes=2, start="random", rounds=3, settle_rounds=2, average_rounds=2
+    )
+    found = Federation(LocalEngine(sites), COLUMNS, Preparation())
+    run = method.run(found, seed=1, out=tmp_path / "run", run_id="one")
+    table = by_site(frame, [3, 3])["site-1"]
+    known: dict[str, Any] = {"entity": table["entity"], "agent": table["agent"]}
+    wanted = run.site("site-1").predictor.predict(table[FEATURES], **known)
+
+    home = DiskHome(tmp_path / "site-1")
+    read = Site("site-1", loader, home=home).output("one")
+    again = read.predictor
+    np.testing.assert_array_equal(again.predict(table[FEATURES], **known), wanted)
+    low, high = again.predict_interval(table[FEATURES], **known).T
+    assert np.mean((table["y"] > low) & (table["y"] < high)) > 0.8
+    assert (tmp_path / "site-1" / "outputs" / "one" / "classes.csv").is_file()
+    with pytest.raises(DataError, match="columns must be x1, x2"):
+        again.predict(table[["x2", "x1"]])
+
+    loaded = load_run(tmp_path / "run").result
+    assert loaded.to_files() == run.result.to_files()
+
+
+@pytest.mark.parametrize("standardize", ["none", "pooled"])
+def test_to_estimator(standardize: Any) -> None:
+    """What every site says of strangers, in the columns' own units, prepared or not."""
+    frame = events(6, n_entities=6, n_events=8)
+    frame["x1"] = 100.0 + 20.0 * frame["x1"]
+    method = LatentClassRegression(
+        n_classes=2, start="random", rounds=3, settle_rounds=2, average_rounds=2
+    )
+    tables = by_site(frame, [3, 3])
+    found = federation(tables, preparation=Preparation(standardize=standardize))
+    run = method.run(found, seed=1)
+    result, stranger = run.result, run.result.to_estimator()
+    new = frame[FEATURES].to_numpy()[:50] * 1.1
+    said = stranger.predict(new)
+    for name in tables:
+        site = run.site(name).predictor
+        nobody = {"entity": np.repeat("nobody", 50), "agent": np.repeat("nowhere", 50)}
+        np.testing.assert_allclose(site.predict(new, **nobody), said, rtol=1e-9)
+        np.testing.assert_allclose(
+            site.predict_interval(new, **nobody), stranger.predict_interval(new), rtol=1e-6
+        )
+    if standardize == "none":
+        by_class = result.intercepts + new @ result.coefficients.T
+        np.testing.assert_allclose(said, by_class @ result.class_shares, rtol=1e-9)
+    chances = stranger.predict_proba(new)
+    np.testing.assert_allclose(chances, np.tile(result.class_shares, (50, 1)), rtol=1e-9)
+    drawn = stranger.sample(new, 400, rng=np.random.default_rng(0))
+    # Standard error of a mean of 400 draws; one row in a thousand lies beyond 4.
+    error = drawn.std(axis=0) / 20
+    assert (np.abs(drawn.mean(axis=0) - said) < 5 * error).all()
+
+
+def test_prepared_units_give_the_same_predictions() -> None:
+    frame = events(6, n_entities=6, n_events=8)
+    frame["x1"] = 100.0 + 20.0 * frame["x1"]
+    said = []
+    for standardize in ("none", "pooled"):
+        found = federation(by_site(frame, [3, 3]), preparation=Preparation(standardize=standardize))  # type: ignore[arg-type]
+        run = LatentClassRegression(
+            n_classes=2, start="random", rounds=3, settle_rounds=2, average_rounds=2, noise=0.5
+        ).run(found, seed=1)
+        table = by_site(frame, [3, 3])["site-0"]
+        predictor = run.site("site-0").predictor
+        said.append(
+            predictor.predict(table[FEATURES], entity=table["entity"], agent=table["agent"])
+        )
+    # The rounds of the preparation come first, so that agents draw other numbers.
+    assert np.corrcoef(said)[0, 1] > 0.95
+
+
+# --------------------------------------------------------------------------- what people read
+
+
+def test_summary_and_frame(strict: tuple[Any, Run, pd.DataFrame]) -> None:
+    _, run, frame = strict
+    result = run.result
+    text = result.summary()
+    entities = frame["entity"].nunique()
+    assert text.startswith(f"3 classes describe y for {entities} entities of 2 sites")
+    assert f"{result.sigma:.4g}" in text
+    assert f"the mean squared error of the classes is {result.pooled_mse[2]:.4g}" in text
+    table = result.to_frame()
+    assert list(table["term"]) == ["(intercept)", "x1", "x2"] * 3
+    assert list(table["class"]) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    width = (table["upper"] - table["lower"]) / table["error"]
+    np.testing.assert_allclose(width, 2 * norm.ppf(0.95), rtol=1e-9)
+    np.testing.assert_allclose(
+        table["estimate"].to_numpy().reshape(3, 3),
+        np.column_stack([result.intercepts, result.coefficients]),
+    )
+
+
+def test_round_trip_of_the_result(strict: tuple[Any, Run, pd.DataFrame]) -> None:
+    result = strict[1].result
+    files = result.to_files()
+    again = LatentClassRegressionResult.from_files(files)
+    assert again.to_files() == files
+    assert again.summary() == result.summary()
+    rows_ = np.zeros((2, 2))
+    np.testing.assert_array_equal(
+        again.to_estimator().predict(rows_), result.to_estimator().predict(rows_)
+    )
+
+
+def test_what_is_known_of_rounds(strict: tuple[Any, Run, pd.DataFrame]) -> None:
+    _, run, frame = strict
+    result = run.result
+    r = result.rounds_run
+    for name in ("trace_sigma", "trace_moved", "trace_log_marginal", "trace_classes"):
+        assert getattr(result, name).shape == (r + 1,), name
+    assert result.learning_rates.shape == (r,)
+    for name in ("reported", "released", "repeated", "withheld"):
+        assert getattr(result, name).shape == (r + 1, 2), name
+    assert result.reported.all()
+    assert result.n_agents.tolist() == [4.0, 4.0]
+    assert result.n_entities.sum() == frame["entity"].nunique()
+    assert result.n_events.sum() < len(frame)  # some are held out
+    assert result.n_events.sum() > 0.7 * len(frame)
+    assert result.site_class_sizes.shape == (2, 3)
+    np.testing.assert_allclose(
+        result.site_class_sizes.sum(axis=0), result.class_sizes, rtol=0.1, atol=2
+    )
+    assert (result.released[0] > 0).all()
+
+
+# --------------------------------------------------------------------------- held-out figures
+
+
+@pytest.mark.parametrize(
+    ("fit_intercept", "weighted"), [(True, False), (False, False), (True, True)]
+)
+def test_heldout_figures_are_those_of_a_direct_computation(
+    fit_intercept: bool, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = events(6, n_entities=6, n_events=8).reset_index(drop=True)
+    drawn = np.random.default_rng(5).uniform(0.1, 3.0, len(frame))
+    frame = frame.assign(w=drawn if weighted else 1.0)
+    held: dict[str, np.ndarray] = {}
+    draw = rows._draws
+
+    def watched(site: Any, *given: Any) -> Any:
+        keys, out = draw(site, *given)
+        held[site.site] = out
+        return keys, out
+
+    monkeypatch.setattr(rows, "_draws", watched)
+    seen = watching(monkeypatch, "round")
+    tables = by_site(frame, [3, 3])
+    method = LatentClassRegression(
+        n_classes=2,
+        start="random",
+        rounds=4,
+        settle_rounds=3,
+        average_rounds=3,
+        holdout=0.25,
+        level=0.8,
+        fit_intercept=fit_intercept,
+    )
+    columns = dataclasses.replace(COLUMNS, weight="w")
+    result = method.run(federation(tables, columns=columns), seed=1).result
+    first = 0 if fit_intercept else 1
+    pooled = pd.concat([t[~held[name]] for name, t in tables.items()])
+    z = np.column_stack([np.ones(len(pooled)), pooled[FEATURES]])[:, first:]
+    h = pooled["w"].to_numpy()
+    centre = np.average(z, axis=0, weights=h) * fit_intercept
+    if fit_intercept:
+        centre[0] = 0.0
+    scale = np.sqrt(np.average(z**2, axis=0, weights=h) - centre**2)
+    middle = np.average(pooled["y"], weights=h) * fit_intercept
+    unit = np.sqrt(np.average(pooled["y"] ** 2, weights=h) - middle**2)
+    scaled = (z - centre) / scale
+    target = (pooled["y"].to_numpy() - middle) / unit
+    gram = (scaled.T * h) @ scaled
+    ridge = np.linalg.solve(gram + np.eye(len(gram)), scaled.T @ (h * target))
+    freedom = np.trace(np.linalg.solve(gram + np.eye(len(gram)), gram))
+    variance = (h * (target - scaled @ ridge) ** 2).sum() / (h.sum() - freedom)
+    for b, (name, table) in enumerate(tables.items()):
+        state = [after for _, site, _, after in seen if site == name][-1]
+        chances = state["sum"] / state["n_kept"]
+        order = table.drop_duplicates(["agent", "entity"]).sort_values("agent", kind="stable")
+        number = {
+            pair: i for i, pair in enumerate(zip(order["agent"], order["entity"], strict=True))
+        }
+        of = np.array([number[pair] for pair in zip(table["agent"], table["entity"], strict=True)])
+        out, w = held[name], table["w"].to_numpy()
+        x = (np.column_stack([np.ones(len(table)), table[FEATURES]])[:, first:] - centre) / scale
+        y = (table["y"].to_numpy() - middle) / unit
+        # Cells to classes: those that hold most, by their number of entities.
+        live = np.argsort(-chances.sum(axis=0))[: result.n_classes]
+        probabilities = chances[:, live] / chances[:, live].sum(axis=1, keepdims=True)
+        if not matches(probabilities, x, y, out, of, result):
+            probabilities = probabilities[:, ::-1]
+        means = x @ result.mean.T
+        spread = np.sqrt(
+            (result.sigma / unit) ** 2 + np.einsum("nf,kfg,ng->nk", x, result.covariance, x)
+        )
+        weights = probabilities[of]
+        penalty = (result.sigma / unit) ** 2 / result.delta**2 * np.eye(x.shape[1])
+        own = np.zeros(len(table))
+        for e in range(len(order)):
+            mine = (of == e) & ~out
+            times = x[mine].T * w[mine]
+            deviation = np.linalg.solve(
+                times @ x[mine] + penalty, times @ (y[mine] - x[mine] @ ridge)
+            )
+            own[of == e] = x[of == e] @ (ridge + deviation)
+        mixed = (weights * means).sum(axis=1)
+        errors = [(y - x @ ridge) ** 2, (y - own) ** 2, (y - mixed) ** 2, y**2]
+        wanted = [np.average(e[out], weights=w[out]) * unit**2 for e in errors]
+        np.testing.assert_allclose(result.heldout_mse[b], wanted, rtol=1e-7)
+        densities = (
+            norm.logpdf(y, x @ ridge, np.sqrt(variance)),
+            np.log((weights * norm.pdf(y[:, None], means, spread)).sum(axis=1)),
+        )
+        scores = [np.average(d[out], weights=w[out]) - np.log(unit) for d in densities]
+        np.testing.assert_allclose(result.heldout_log_score[b], scores, rtol=1e-6)
+        ends = np.array(
+            [
+                [quantile(q, weights[i], means[i], spread[i]) for q in (0.1, 0.9)]
+                for i in np.flatnonzero(out)
+            ]
+        )
+        inside = (y[out] >= ends[:, 0]) & (y[out] <= ends[:, 1])
+        assert result.coverage[b] == pytest.approx(np.average(inside, weights=w[out]))
+        width = np.average(ends[:, 1] - ends[:, 0], weights=w[out]) * unit
+        assert result.interval_width[b] == pytest.approx(width, rel=1e-6)
+
+
+def matches(
+    probabilities: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    out: np.ndarray,
+    of: np.ndarray,
+    result: Any,
+) -> bool:
+    """Whether the columns are in the order of the result's classes (there are two)."""
+    means = x @ result.mean.T
+
+    def lost(p: np.ndarray) -> float:
+        return float((((p[of] * means).sum(axis=1) - y)[~out] ** 2).sum())
+
+    return lost(probabilities) <= lost(probabilities[:, ::-1])
+
+
+def quantile(q: float, weights: np.ndarray, means: np.ndarray, spread: np.ndarray) -> float:
+    def above(value: float) -> float:
+        return float((weights * norm.cdf(value, means, spread)).sum() - q)
+
+    return float(brentq(above, means.min() - 20 * spread.max(), means.max() + 20 * spread.max()))
+
+
+def test_nothing_held_out_measures_nothing() -> None:
+    frame = events(4, n_entities=6, n_events=8)
+    method = LatentClassRegression(
+        n_classes=2, start="random", rounds=2, settle_rounds=1, average_rounds=1, holdout=0.0
+    )
+    columns = Columns(features=FEATURES, target="y", agent="agent", entity="entity")
+    result = method.run(federation(by_site(frame, [2, 2]), columns=columns), seed=1).result
+    assert np.isnan(result.heldout_mse).all()
+    assert "No events were held out" in result.summary()
+    assert np.isnan(result.pooled_mse).all()
