@@ -25,7 +25,7 @@ from consilience.testing import CheckFailed, check_method
 from consilience.testing.fakes import Findings, federation_of
 from consilience.testing.outcome import Attack, Outcome
 from consilience.wire.disclosure import Released, aggregate
-from consilience.wire.message import Disclosure, message, message_type, sends
+from consilience.wire.message import Aggregate, Disclosure, message, message_type
 
 TABLES = {name: np.random.default_rng(i).normal(size=(30, 2)) for i, name in enumerate("ab")}
 COUNTER = [0]
@@ -37,7 +37,7 @@ def factory() -> Any:
 
 @message("test-checks/total", version=1)
 class Total:
-    total: Released = sends(Disclosure.AGGREGATE, ("p",))
+    total: Released = Aggregate("p")
 
 
 @message("test-checks/ask", version=1)

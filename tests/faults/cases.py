@@ -40,7 +40,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.result import Result
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Public, message
 
 SITES = ("ash", "birch-2")
 FEATURES = ("a", "b", "c")
@@ -58,8 +58,8 @@ class Draw:
 
 @message("secret-draws/drawn", version=1)
 class Drawn:
-    secret: np.ndarray = sends(Disclosure.PUBLIC, (4,))
-    public: np.ndarray = sends(Disclosure.PUBLIC, (4,))
+    secret: np.ndarray = Public("4")
+    public: np.ndarray = Public("4")
 
 
 @message("secret-draws/recall", version=1)

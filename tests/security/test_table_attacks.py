@@ -33,7 +33,7 @@ from consilience.testing.fakes import Findings, federation_of, with_policy
 from consilience.testing.outcome import Attack, Outcome
 from consilience.testing.table_attacks import TABLE_ATTACKS, counts_told
 from consilience.wire.disclosure import Released, aggregate, count
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, Public, message
 from tests.exchange.cases import CASES
 
 BY_NAME = {attack.name: attack for attack in TABLE_ATTACKS}
@@ -87,17 +87,17 @@ def test_a_study_over_columns_is_not_concerned(attack: Attack) -> None:
 class Question:
     """Which share of the rows to leave out."""
 
-    share: float = sends(Disclosure.PUBLIC, kind="float", audience="site")
+    share: float = Public("", kind="float", to="site")
 
 
 @message("tests/leak", version=1)
 class Leak:
     """Moments judged about the mean only, and how many have a 1."""
 
-    n: Released = sends(Disclosure.AGGREGATE, kind="int")
-    means: Released = sends(Disclosure.AGGREGATE, ("p",), gaps=True)
-    products: Released = sends(Disclosure.AGGREGATE, ("p", "p"), gaps=True)
-    ones: int = sends(Disclosure.PUBLIC, kind="int")
+    n: Released = Aggregate("", kind="int")
+    means: Released = Aggregate("p", gaps=True)
+    products: Released = Aggregate("p p", gaps=True)
+    ones: int = Public("", kind="int")
 
 
 @step("tests.leak")

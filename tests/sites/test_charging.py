@@ -28,19 +28,19 @@ from consilience.protocol.method import (
 from consilience.sites.policy import Policy
 from consilience.sites.site import Site
 from consilience.wire.disclosure import Released, noised
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Noised, Public, message
 
 N_ROWS = 40
 
 
 @message("noisy-count/request", version=1)
 class NoisyRequest:
-    epsilon: float = sends(Disclosure.PUBLIC, audience="site")
+    epsilon: float = Public("", to="site")
 
 
 @message("noisy-count/reply", version=1)
 class NoisyReply:
-    n: Released = sends(Disclosure.NOISED, (1,))
+    n: Released = Noised("1")
 
 
 @step("noisy", price=lambda message: message.epsilon)

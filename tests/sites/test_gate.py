@@ -15,7 +15,15 @@ from consilience.testing.attacks import recovers
 from consilience.wire import disclosure as d
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import (
+    Aggregate,
+    Disclosure,
+    Model,
+    Noised,
+    PerRecord,
+    Public,
+    message,
+)
 
 STRICT = Policy()
 SIMULATION = Policy.from_settings("simulation")
@@ -23,27 +31,27 @@ SIMULATION = Policy.from_settings("simulation")
 
 @message("test-gate/aggregate", version=1)
 class Aggregate:
-    value: Any = sends(Disclosure.AGGREGATE, "anything", gaps=True)
+    value: Any = Aggregate("*anything", gaps=True)
 
 
 @message("test-gate/model", version=1)
 class Model:
-    value: Any = sends(Disclosure.MODEL, "anything")
+    value: Any = Model("*anything")
 
 
 @message("test-gate/rows", version=1)
 class Rows:
-    value: Any = sends(Disclosure.PER_RECORD, "anything")
+    value: Any = PerRecord("*anything")
 
 
 @message("test-gate/noised", version=1)
 class Noised:
-    value: Any = sends(Disclosure.NOISED, "anything")
+    value: Any = Noised("*anything")
 
 
 @message("test-gate/public", version=1)
 class Public:
-    value: Any = sends(Disclosure.PUBLIC, "anything")
+    value: Any = Public("*anything")
 
 
 TYPES = {
@@ -392,14 +400,14 @@ def test_every_rule_has_a_test_here() -> None:
 
 @message("test-gate/two-projections", version=1)
 class Two:
-    first: Any = sends(Disclosure.PER_RECORD, ("n", "k"))
-    second: Any = sends(Disclosure.NOISED, ("n", "m"))
+    first: Any = PerRecord("n k")
+    second: Any = Noised("n m")
 
 
 @message("test-gate/for-a-partner", version=1)
 class ForPartner:
-    value: Any = sends(Disclosure.PER_RECORD, "anything", audience="partner")
-    word: str = sends(Disclosure.PUBLIC, kind="str", audience="partner")
+    value: Any = PerRecord("*anything", to="partner")
+    word: str = Public("", kind="str", to="partner")
 
 
 CONSORTIUM = Policy.from_settings("consortium")

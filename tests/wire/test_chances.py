@@ -12,12 +12,12 @@ from consilience.sites.gate import review
 from consilience.sites.policy import Policy
 from consilience.wire.chance_facts import chance_facts
 from consilience.wire.disclosure import Released, bundle, chances
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Model, message
 
 
 @message("test/chances", version=1)
 class Told:
-    value: Released = sends(Disclosure.MODEL, "nest")
+    value: Released = Model("*nest")
 
 
 def released(n: int, *, weight: float = 1.0, largest: float = 1.0, in_class: int = 20) -> Released:

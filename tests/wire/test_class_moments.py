@@ -11,7 +11,7 @@ from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.sites.gate import review
 from consilience.sites.policy import Policy
 from consilience.wire.disclosure import Limits, Released, class_moments, linked
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, Disclosure, message
 from consilience.wire.moment_facts import moment_facts
 
 STRICT, SIMULATION = Policy(), Policy.from_settings("simulation")
@@ -20,7 +20,7 @@ NO_LIMITS = SIMULATION.limits
 
 @message("test-class-moments/reply", version=1)
 class Reply:
-    value: Any = sends(Disclosure.AGGREGATE, "anything", gaps=True)
+    value: Any = Aggregate("*anything", gaps=True)
 
 
 def passes(released: Released, policy: Policy = STRICT) -> bool:

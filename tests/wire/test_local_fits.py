@@ -19,19 +19,19 @@ from consilience.wire.local_fits import (
     slopes,
     together,
 )
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, Disclosure, Model, message
 
 LIMITS = Limits()
 
 
 @message("test-local-fits/fits", version=1)
 class Fits:
-    value: Any = sends(Disclosure.MODEL, "anything")
+    value: Any = Model("*anything")
 
 
 @message("test-local-fits/sums", version=1)
 class Sums:
-    value: Any = sends(Disclosure.AGGREGATE, "anything")
+    value: Any = Aggregate("*anything")
 
 
 def rows(n: int, q: int = 2, seed: int = 0) -> np.ndarray:

@@ -10,20 +10,21 @@ from consilience.exceptions import ProtocolError, WireError
 from consilience.wire import disclosure
 from consilience.wire.codec import decode_message, encode_message
 from consilience.wire.message import (
+    Aggregate,
     Disclosure,
     FieldSpec,
+    Public,
     check_shape,
     iterate_fields,
     message,
     message_type,
-    sends,
 )
 
 
 @message("test-message/pair", version=3)
 class Pair:
-    left: Any = sends(Disclosure.PUBLIC, ("n", "p"))
-    right: Any = sends(Disclosure.PUBLIC, ("p",))
+    left: Any = Public("n p")
+    right: Any = Public("p")
 
 
 def spec(shape: Any = (), **rest: Any) -> FieldSpec:
@@ -113,8 +114,8 @@ def test_kinds(declared: FieldSpec, good: Any, bad: Any) -> None:
 def test_only_released_values_in_fields_that_are_not_public() -> None:
     @message("test-message/sum", version=1)
     class Sum:
-        total: Any = sends(Disclosure.AGGREGATE, ("p",))
-        note: Any = sends(Disclosure.PUBLIC, kind="str")
+        total: Any = Aggregate("p")
+        note: Any = Public("", kind="str")
 
     rows = np.arange(20.0).reshape(10, 2)
     data = encode_message(Sum(total=disclosure.aggregate(rows), note="x"))

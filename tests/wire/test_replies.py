@@ -13,13 +13,13 @@ from consilience.protocol.phases.align_ids import Hashed, HashRequest
 from consilience.wire.codec import LARGEST, LONGEST, MOST, decode_reply, pack
 from consilience.wire.message import (
     Disclosure,
+    Public,
     Sealed,
     is_gram,
     lengths_of,
     message,
     message_type,
     part,
-    sends,
 )
 from tests.wire.replies import refusal
 
@@ -28,10 +28,10 @@ PUBLIC = Disclosure.PUBLIC
 
 @message("test-replies/asked", version=1)
 class Asked:
-    weights: Any = sends(PUBLIC, ("m",))
-    names: Any = sends(PUBLIC, ("c",), kind="str")
-    items: Any = sends(PUBLIC, ("q",), many="items")
-    text: Any = sends(PUBLIC, kind="str")
+    weights: Any = Public("m")
+    names: Any = Public("c", kind="str")
+    items: Any = Public("q", many="items")
+    text: Any = Public("", kind="str")
 
     def lengths(self) -> dict[str, int]:
         """What follows from the text."""
@@ -40,26 +40,25 @@ class Asked:
 
 @message("test-replies/answer", version=1)
 class Answer:
-    share: Any = sends(PUBLIC, low=0, high=1)
-    n: Any = sends(PUBLIC, kind="int", low=0)
-    counts: Any = sends(PUBLIC, ("m",), kind="int", low=1, high=9)
-    means: Any = sends(PUBLIC, ("c", "p"), gaps=True, low=-2)
-    products: Any = sends(PUBLIC, ("p", "p"), gaps=True, empty=True, gram=True)
-    each: Any = sends(PUBLIC, ("p",), many="items", empty=True)
-    texts: Any = sends(PUBLIC, ("t",), kind="str", choices=("yes", "no"))
-    word: Any = sends(PUBLIC, kind="str", choices=("a", "b"))
-    any_word: Any = sends(PUBLIC, kind="str")
-    table: Any = sends(
-        PUBLIC,
-        "a dict",
+    share: Any = Public("", low=0, high=1)
+    n: Any = Public("", kind="int", low=0)
+    counts: Any = Public("m", kind="int", low=1, high=9)
+    means: Any = Public("c p", gaps=True, low=-2)
+    products: Any = Public("p p", gaps=True, empty=True, gram=True)
+    each: Any = Public("p", many="items", empty=True)
+    texts: Any = Public("t", kind="str", choices=("yes", "no"))
+    word: Any = Public("", kind="str", choices=("a", "b"))
+    any_word: Any = Public("", kind="str")
+    table: Any = Public(
+        "*a dict",
         parts={
             "size": part(kind="int", low=1),
             "values": part(("m",), gaps=True, high=5),
             "more": part(("k",), optional=True, many=True),
         },
     )
-    open: Any = sends(PUBLIC, "a dict", parts={"size": part(low=1)}, others=True)
-    big: Any = sends(PUBLIC, high=1e250, low=0)
+    open: Any = Public("*a dict", parts={"size": part(low=1)}, others=True)
+    big: Any = Public("", high=1e250, low=0)
 
     def check(self, request: Asked, known: Mapping[str, Any]) -> str | None:
         """Stumble over a word, or find fault with one."""
@@ -219,8 +218,8 @@ def test_order() -> None:
 
 @message("test-replies/sealed", version=1)
 class ForARole:
-    one: Any = sends(PUBLIC, ("n",), audience="partner")
-    some: Any = sends(PUBLIC, ("n",), audience="partner", many=True)
+    one: Any = Public("n", to="partner")
+    some: Any = Public("n", to="partner", many=True)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,15 @@ from consilience.testing.alterations import MUTATIONS
 from consilience.wire import sealing
 from consilience.wire.codec import decode_message, encode_message, pack, unpack
 from consilience.wire.disclosure import Released, count, per_record, received
-from consilience.wire.message import Disclosure, FieldSpec, check_shape, message, sends
+from consilience.wire.message import (
+    Aggregate,
+    Disclosure,
+    FieldSpec,
+    PerRecord,
+    Public,
+    check_shape,
+    message,
+)
 from consilience.wire.sealing import (
     Keyring,
     Sealed,
@@ -44,50 +52,44 @@ RESPONSE = np.arange(12, dtype=float)
 
 @message("sealing-test/fit", version=1)
 class Fit:
-    n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows")
-    predictor: Released = sends(Disclosure.PER_RECORD, ("n",), audience="initiator")
-    response: Released = sends(Disclosure.PER_RECORD, ("n",), audience="initiator")
-    partner: str = sends(Disclosure.PUBLIC, kind="str")
+    n: Released = Aggregate("", "rows", kind="int")
+    predictor: Released = PerRecord("n", to="initiator")
+    response: Released = PerRecord("n", to="initiator")
+    partner: str = Public("", kind="str")
 
 
 @message("sealing-test/asked", version=1)
 class Asked:
-    predictor: Released = sends(
-        Disclosure.PER_RECORD, ("n",), audience="initiator", origin="sealing-test/fit"
-    )
-    weights: np.ndarray = sends(Disclosure.PUBLIC, ("n",), audience="site")
+    predictor: Released = PerRecord("n", to="initiator", origin="sealing-test/fit")
+    weights: np.ndarray = Public("n", to="site")
 
 
 @message("sealing-test/several", version=1)
 class Several:
-    predictor: Released = sends(
-        Disclosure.PER_RECORD, ("n",), audience="initiator", many=True, origin="sealing-test/fit"
-    )
+    predictor: Released = PerRecord("n", to="initiator", many=True, origin="sealing-test/fit")
 
 
 @message("sealing-test/nest", version=1)
 class Nest:
-    predictor: Released = sends(
-        Disclosure.PER_RECORD, "by partner", audience="initiator", origin="sealing-test/fit"
-    )
+    predictor: Released = PerRecord("*by partner", to="initiator", origin="sealing-test/fit")
 
 
 @message("sealing-test/refit", version=1)
 class Refit:
     """Another step's message with a field of the same name."""
 
-    predictor: Released = sends(Disclosure.PER_RECORD, ("n",), audience="initiator")
+    predictor: Released = PerRecord("n", to="initiator")
 
 
 @message("sealing-test/told", version=1)
 class Told:
-    advice: tuple[str, ...] = sends(Disclosure.PUBLIC, ("k",), kind="str", audience="partner")
+    advice: tuple[str, ...] = Public("k", kind="str", to="partner")
 
 
 @message("sealing-test/plain", version=1)
 class Plain:
-    predictor: Released = sends(Disclosure.PER_RECORD, ("n",))
-    anything: Any = sends(Disclosure.PUBLIC, kind="any")
+    predictor: Released = PerRecord("n")
+    anything: Any = Public("", kind="any")
 
 
 def introductions(run: str = RUN, key: bytes = PARTNER_KEY) -> dict[str, tuple[bytes, bytes]]:

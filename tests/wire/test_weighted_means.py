@@ -20,7 +20,7 @@ from consilience.wire.disclosure import (
     stacked,
     weighted_means,
 )
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, message
 from consilience.wire.rounding import step_above
 from tests.reference import meta_clustering_naive as naive
 
@@ -30,7 +30,7 @@ OPEN = Limits(min_records=1, max_share=1.0, min_entities=1)
 
 @message("test-weighted-means/cells", version=1)
 class Cells:
-    value: Any = sends(Disclosure.AGGREGATE, "anything", gaps=True)
+    value: Any = Aggregate("*anything", gaps=True)
 
 
 def passes(released: Released) -> bool:

@@ -37,7 +37,7 @@ from consilience.protocol.method import (
 )
 from consilience.protocol.result import Result
 from consilience.wire.disclosure import Released, cell_counts
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, Public, message
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,9 +47,7 @@ if TYPE_CHECKING:
 class Bins:
     """The edges of the bins, the same for everybody."""
 
-    edges: NDArray[np.float64] = sends(
-        Disclosure.PUBLIC, ("e",), audience="site", doc="edges of the bins, ascending"
-    )
+    edges: NDArray[np.float64] = Public("e", "edges of the bins, ascending", to="site")
 
     def lengths(self) -> dict[str, int]:
         """Bins between the edges."""
@@ -60,9 +58,7 @@ class Bins:
 class BinCounts:
     """How many rows lie in each bin; NaN where the site withholds the count."""
 
-    counts: Released = sends(
-        Disclosure.AGGREGATE, ("b",), gaps=True, low=0, high=1 << 50, doc="rows in each bin"
-    )
+    counts: Released = Aggregate("b", "rows in each bin", gaps=True, low=0, high=1 << 50)
 
 
 @step("bins")

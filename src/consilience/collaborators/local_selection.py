@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.learners.candidates import Task, build, folds, label
 from consilience.learners.losses import record_losses
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Accept = Callable[[Any, FloatArray], tuple[Any, str | None]]
 
 

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Design = Literal["homogeneous", "imbalanced", "outliers"]
 
 

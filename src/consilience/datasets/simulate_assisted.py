@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FloatArray = NDArray[np.float64]
 Family = Literal["normal", "binomial", "poisson", "log-cosh", "pseudo-huber", "gamma", "tweedie"]
 Effects = Literal["null", "power"]
 Errors = Literal["normal", "t3"]

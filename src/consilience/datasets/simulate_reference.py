@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-FloatArray = NDArray[np.float64]
 Response = Literal["linear", "logistic"]
 
 SIGNAL_TO_NOISE = 0.5

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 TWO_SITES = (2164, 3158)
 LONG = (20, 40)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Structure = Literal["full", "decreasing", "block"]
 Transform = Literal["none", "power", "cdf"]
 

@@ -23,11 +23,9 @@ import warnings
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.wire.codec import pack, unpack
-
-FloatArray = NDArray[np.float64]
 
 GRACE = 5.0
 """Seconds that a fork may take beyond the limit of a model before it is killed."""

@@ -16,12 +16,8 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from consilience.exceptions import ParameterError
 
-FloatArray = NDArray[np.float64]
 Task = Literal["regression", "classification"]
 Settings = dict[str, Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
 
-FloatArray = NDArray[np.float64]
 Portable = Mapping[str, Any]
 
 

@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError, WireError
 from consilience.learners._foreign_server import GRACE, frame, frames_of, too_slow
 from consilience.numerics.trees import apply_link
 from consilience.wire.estimators import Portable, check
-
-FloatArray = NDArray[np.float64]
 
 _START = 60.0
 """Seconds that the child may take to start."""

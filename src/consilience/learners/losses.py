@@ -7,11 +7,10 @@ in classification, where the response is the position of its level.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
 
-FloatArray = NDArray[np.float64]
 LOSSES = ("squared", "brier", "log")
 _FLOOR = 0.005
 """Added to every probability under the log loss: a class that a small site never saw is unlikely,

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import IntArray
 from consilience.exceptions import DataError
-
-IntArray = NDArray[np.int64]
 
 
 class PairCounts(NamedTuple):

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 CENTRES = ("none", "columns", "rows-and-columns")
 _TOLERANCE = 1e-12

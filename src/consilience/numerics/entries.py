@@ -7,13 +7,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _INFINITE = (
     "there are infinite entries: replace them by numbers, or by blanks where they are missing"

@@ -11,13 +11,10 @@ along these satisfy all pairs at once, with equal sizes.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import BoolArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
-
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 NEVER = -1  # fold of an entry that is never held out
 _FEW = 8  # rows and columns up to this many entries get a pair without waiting for an accident

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.numerics.centring import CENTRES, centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.held_out_entries import EntryPath
 from consilience.numerics.random import stream
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _SPARSE = 0.1  # below this share of observed entries an estimator may be handed a sparse matrix
 

@@ -24,15 +24,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.low_rank import LowRankFit, flip_signs, thin_svd
 from consilience.numerics.random import stream
 from consilience.numerics.ranks import check_ranks
-
-FloatArray = NDArray[np.float64]
 
 TOL = 3e-3  # in squares 1e-5
 MAX_ITER = 500

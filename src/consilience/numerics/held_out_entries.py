@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.parallel import one_thread, ordered_map
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class GridEdgeWarning(UserWarning):

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import IntArray
 from consilience.exceptions import DataError
-
-IntArray = NDArray[np.int64]
 
 _LARGEST = 2**63 - 1
 

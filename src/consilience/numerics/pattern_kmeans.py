@@ -13,16 +13,15 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _MAX_ITERATIONS = 300
 _RESEED_ROUNDS = 20

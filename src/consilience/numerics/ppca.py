@@ -16,13 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
 from consilience.numerics.low_rank import flip_signs
 from consilience.numerics.ranks import check_ranks
-
-FloatArray = NDArray[np.float64]
 
 NOISE_FLOOR = 1e-10  # of the largest eigenvalue: conditional means keep about six digits
 _CELLS = 2_000_000  # numbers of the matrices of a batch of rows

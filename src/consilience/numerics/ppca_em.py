@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.low_rank import LowRankFit
@@ -32,9 +32,6 @@ from consilience.numerics.ppca import (
 )
 from consilience.numerics.random import stream
 from consilience.numerics.ranks import check_ranks
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 TOL = 1e-5
 MAX_ITER = 500

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
 
-FloatArray = NDArray[np.float64]
 Schedule = Literal["adaptive", "fixed", "asynchronous"]
 
 SCHEDULES = ("adaptive", "fixed", "asynchronous")

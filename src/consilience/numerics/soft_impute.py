@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.low_rank import LowRankFit, thin_svd
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from consilience.numerics.soft_impute_als import SparseSolver
     from consilience.numerics.soft_impute_dense import DenseSolver
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 SOLVERS = ("auto", "dense", "als")
 SMALLEST = 1e-3

@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.numerics import soft_impute_kernels as kernels
 from consilience.numerics.entries import Entries
 from consilience.numerics.low_rank import LowRankFit, flip_signs, thin_svd
 from consilience.numerics.soft_impute_dual import dual_value, relative_gap
-
-FloatArray = NDArray[np.float64]
 
 _GRAM = 5e-4  # penalties below this times the largest singular value need LAPACK's own values
 _STILL = 5  # steps over which the criterion of a capped rank must not change

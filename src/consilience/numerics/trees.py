@@ -7,12 +7,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import WireError
 from consilience.wire.estimators.tree_arrays import trees_fault
-
-FloatArray = NDArray[np.float64]
 
 
 def predict_trees(portable: Mapping[str, Any], x: FloatArray) -> FloatArray:

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.report import drawing
 from consilience.wire.transcript import Line
-
-FloatArray = NDArray[np.float64]
 
 DISCLOSURE_COLOURS = {
     "public": "#8c8c8c",

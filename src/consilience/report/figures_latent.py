@@ -14,12 +14,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.report import drawing
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_PANELS = 12
 """Coefficients that are drawn; of more, those in which the classes differ most."""

@@ -13,14 +13,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
 from consilience.report import drawing
 from consilience.report.selection_reading import KINDS, Curve, curve_of, curves_of
 from consilience.report.wide_reading import feature_names
-
-FloatArray = NDArray[np.float64]
 
 COLOURS = (drawing.BLUE, "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c")
 MOST_CURVES = len(COLOURS)

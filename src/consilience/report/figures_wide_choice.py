@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.report import drawing
 from consilience.report.figures_latent import share_words
 from consilience.report.wide_reading import (
@@ -23,9 +23,6 @@ from consilience.report.wide_reading import (
     candidates_of,
     contributions_of,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_COMMUNITIES = 16
 """Communities of which the contribution is drawn; of more, those that say most."""

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.report.drawing import short
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 KINDS = {
     "rank": ("rank", "rank of the model"),

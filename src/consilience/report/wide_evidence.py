@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.engines.federation import Run
 from consilience.report import drawing, figures_wide_choice
 from consilience.report.disclosure import simulated
@@ -27,8 +27,6 @@ from consilience.report.sections import (
     site_name,
 )
 from consilience.report.wide_reading import Candidates, candidates_of
-
-FloatArray = NDArray[np.float64]
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 WIDE_CONFUSION = 12

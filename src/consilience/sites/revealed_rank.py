@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import ProtocolError, RunError
 from consilience.wire.disclosure import column_factor as column_factor
-
-FloatArray = NDArray[np.float64]
 
 TOLERANCE = 1e-8
 _ROUNDING = 1e-13

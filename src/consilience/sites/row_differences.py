@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import BoolArray, FloatArray
 from consilience.exceptions import DataError
 from consilience.wire.evidence import Limits
 from consilience.wire.moment_facts import (
@@ -26,9 +26,6 @@ from consilience.wire.moment_facts import (
     unsafe_columns,
 )
 from consilience.wire.usual_values import hardly_apart
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 TOO_ALIKE = (
     "the rows that the study asks for differ from those of earlier runs by fewer than this site "

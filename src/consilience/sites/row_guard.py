@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import IntArray
 from consilience.exceptions import DataError
 from consilience.protocol.method import Method, SiteData
 from consilience.protocol.phases.holdout import parts_of_table
@@ -35,7 +36,6 @@ _COVER = 4
 """One of so many rows stays out with those that are missing."""
 
 Mask = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 _ENOUGH = {False: 0.75, True: 0.5}
 """Share of the wanted rows that an earlier run's rows must be to be used again: where only new rows
 wait for it, and where the rows would be parted once more."""

@@ -41,7 +41,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from consilience.arrays import IntArray
+
 Atoms = NDArray[np.int32]
 Keys = NDArray[np.uint64]
 Mask = NDArray[np.bool_]

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import IntArray
 from consilience.exceptions import DataError, StudyError
 from consilience.protocol.method import Columns
 from consilience.sites.encoding import match
 from consilience.sites.own_columns import EVERY, LongColumns, SiteColumns
 from consilience.sites.source import Table, is_number, row_list
 
-IntArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _SINGLE = ("text", "number", "boolean", "empty", "date", "time")
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.engines.federation import Federation, Run
 from consilience.exceptions import ConsilienceError, QuorumError
 from consilience.protocol.method import Method, SiteData
@@ -60,7 +60,6 @@ from consilience.wire.disclosure import Released
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.message import iterate_fields
 
-FloatArray = NDArray[np.float64]
 _VALUES = 12
 """Values that are altered, so that an attack takes seconds."""
 

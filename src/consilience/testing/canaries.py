@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.engines.federation import Federation, Run
 from consilience.protocol.method import Method, SiteData
 from consilience.testing.fakes import scripted
 
 SEED = 20240604
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -43,11 +43,13 @@ from consilience.wire.codec import pack
 from consilience.wire.disclosure import Released, aggregate, count, per_record, relayed
 from consilience.wire.envelope import Request
 from consilience.wire.message import (
+    Aggregate,
     Disclosure,
+    PerRecord,
+    Public,
     iterate_fields,
     message,
     message_type,
-    sends,
 )
 
 if TYPE_CHECKING:
@@ -343,7 +345,7 @@ class Findings(Result):
 class Edges:
     """Where the classes of the first column end."""
 
-    edges: NDArray[np.float64] = sends(Disclosure.PUBLIC, ("k",), audience="site")
+    edges: NDArray[np.float64] = Public("k", to="site")
 
     def lengths(self) -> dict[str, int]:
         """Classes between them."""
@@ -354,7 +356,7 @@ class Edges:
 class Sums:
     """Column sums in each class; NaN where the site withholds them."""
 
-    sums: Released = sends(Disclosure.AGGREGATE, ("c", "p"), gaps=True)
+    sums: Released = Aggregate("c p", gaps=True)
 
 
 @step("testing.class-sums")
@@ -407,15 +409,15 @@ class ClassSums(Method):
 class Guess:
     """The coordinator's current guess."""
 
-    guess: Released = sends(Disclosure.AGGREGATE, ("p",), audience="all")
+    guess: Released = Aggregate("p", to="all")
 
 
 @message("testing/pull", version=1)
 class Pull:
     """How far a site's rows lie from the guess."""
 
-    n: Released = sends(Disclosure.AGGREGATE, kind="int", low=1)
-    distance: Released = sends(Disclosure.AGGREGATE, ("p",))
+    n: Released = Aggregate("", kind="int", low=1)
+    distance: Released = Aggregate("p")
 
 
 @step("testing.pull")
@@ -470,14 +472,14 @@ class Asynchronous(Method):
 class Load:
     """Something large."""
 
-    load: NDArray[np.float64] = sends(Disclosure.PUBLIC, ("n",), audience="site")
+    load: NDArray[np.float64] = Public("n", to="site")
 
 
 @message("testing/echo", version=1)
 class Echoed:
     """The same, doubled."""
 
-    load: NDArray[np.float64] = sends(Disclosure.PUBLIC, ("n",))
+    load: NDArray[np.float64] = Public("n")
 
 
 @step("testing.echo")
@@ -522,7 +524,7 @@ class Question:
 class RowsReply:
     """A value for each record."""
 
-    values: Released = sends(Disclosure.PER_RECORD, ("n",))
+    values: Released = PerRecord("n")
 
 
 @step("testing.rows")

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.wire.evidence import Limits
 from consilience.wire.moment_facts import Coded, coded_within, moment_facts
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Place = tuple[int, slice]
 
 

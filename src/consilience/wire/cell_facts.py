@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from consilience.arrays import FloatArray, IntArray
 
 _FIRST = 64
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import ProtocolError
 
-FloatArray = NDArray[np.float64]
 _KEY = object()
 
 

@@ -42,6 +42,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ProtocolError
 from consilience.wire.block_facts import block_facts, has_numbers, numbers_in
 from consilience.wire.cell_facts import cell_facts, class_facts, facts_with_counts, sums_by_class
@@ -55,9 +56,6 @@ from consilience.wire.faults import estimator_fault as estimator_fault
 from consilience.wire.message import Disclosure
 from consilience.wire.moment_facts import Coded, column_facts, moment_facts
 from consilience.wire.rounding import by_entity, coarse, largest_move
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _KEY = object()
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from consilience.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True)

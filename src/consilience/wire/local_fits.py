@@ -18,13 +18,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import ProtocolError
 from consilience.wire.disclosure import _KEY, Evidence, Limits, Released
 from consilience.wire.message import Disclosure
-
-FloatArray = NDArray[np.float64]
 
 _TOGETHER = {"fit": "fits", "slopes": "all-slopes"}
 

@@ -4,8 +4,8 @@ A message is declared once and used by both ends::
 
     @message("mean-and-sd/sums", version=1)
     class Sums:
-        n: Released = sends(Disclosure.AGGREGATE, kind="int", doc="rows at the site")
-        total: Released = sends(Disclosure.AGGREGATE, ("p",), doc="column sums")
+        n: Released = Aggregate("", "rows at the site", kind="int")
+        total: Released = Aggregate("p", "column sums")
 
 Fields that are not ``PUBLIC`` hold a :class:`~consilience.wire.disclosure.Released` value; the
 codec accepts nothing else. Names in a shape ("p") bind to one length within a message.
@@ -151,45 +151,6 @@ class FieldSpec:
         return self.audience not in OPEN_AUDIENCES
 
 
-def sends(
-    disclosure: Disclosure,
-    shape: tuple[str | int, ...] | str = (),
-    *,
-    kind: Kind = "float",
-    audience: str = "coordinator",
-    many: bool | str = False,
-    gaps: bool = False,
-    doc: str = "",
-    origin: str = "",
-    low: float = -math.inf,
-    high: float = math.inf,
-    empty: bool = False,
-    gram: bool = False,
-    choices: tuple[str, ...] = (),
-    parts: Mapping[str, FieldSpec] | None = None,
-    others: bool = False,
-) -> Any:
-    """Declare a field of a message; see :class:`FieldSpec` for the arguments."""
-    spec = FieldSpec(
-        disclosure,
-        shape,
-        kind,
-        audience,
-        many,
-        gaps,
-        doc,
-        origin,
-        low,
-        high,
-        empty,
-        gram,
-        choices,
-        parts or {},
-        others,
-    )
-    return dataclasses.field(metadata={"sends": spec})
-
-
 def _declared(
     disclosure: Disclosure, shape: str, doc: str, *, to: str = "coordinator", **rules: Any
 ) -> Any:
@@ -230,13 +191,13 @@ def Noised(shape: str = "", doc: str = "", **rules: Any) -> Any:
     return _declared(Disclosure.NOISED, shape, doc, **rules)
 
 
-def states(record: type, *, audience: str = "all", doc: str = "settings") -> Any:
+def states(record: type, *, to: str = "all", doc: str = "settings") -> Any:
     """Declare a field with the settings of a run, as an object of a frozen dataclass.
 
     Who receives it gets such an object again, of which every rule holds; what does not hold, or
     does not go together by the class's own ``__post_init__``, is refused.
     """
-    spec = FieldSpec(Disclosure.PUBLIC, audience=audience, doc=doc, record=record)
+    spec = FieldSpec(Disclosure.PUBLIC, audience=to, doc=doc, record=record)
     return dataclasses.field(metadata={"sends": spec})
 
 
@@ -258,7 +219,9 @@ class MessageType:
 _REGISTRY: dict[str, MessageType] = {}
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(sends, states))
+@dataclass_transform(
+    frozen_default=True, field_specifiers=(Public, Aggregate, Model, PerRecord, Noised, states)
+)
 def message(name: str, *, version: int) -> Any:
     """Make a frozen dataclass a message and register it.
 
@@ -272,7 +235,7 @@ def message(name: str, *, version: int) -> Any:
     Raises
     ------
     ProtocolError
-        For a malformed or repeated name, or a field without ``sends(...)``.
+        For a malformed or repeated name, or a field that declares nothing.
     """
     if not _NAME.fullmatch(name):
         raise ProtocolError(f"message name {name!r} is not of the form 'method/message'")
@@ -283,7 +246,7 @@ def message(name: str, *, version: int) -> Any:
         for field in dataclasses.fields(frozen):  # type: ignore[arg-type]
             spec = field.metadata.get("sends")
             if spec is None:
-                raise ProtocolError(f"field {field.name!r} of message {name!r} lacks sends(...)")
+                raise ProtocolError(f"field {field.name!r} of message {name!r} declares nothing")
             specs[field.name] = spec
         known = _REGISTRY.get(name)
         if known is not None and known.cls.__qualname__ != cls.__qualname__:

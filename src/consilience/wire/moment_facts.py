@@ -18,15 +18,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.wire.cell_facts import product_facts
 from consilience.wire.evidence import Limits
 from consilience.wire.usual_values import about, beside_two, hardly_apart, off_both, others
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 MOST_LEVELS = 5
 """Ways to part the levels of a category in two grow with 2 to their number: 15 at five."""

@@ -15,7 +15,7 @@ from consilience.sites.gate import review
 from consilience.sites.policy import Policy
 from consilience.wire.codec import decode_message
 from consilience.wire.disclosure import Limits, Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, message
 
 LIMITS = Limits()
 NAN = float("nan")
@@ -23,7 +23,7 @@ NAN = float("nan")
 
 @message("test-pairs/agreement", version=1)
 class Agreement:
-    value: Released = sends(Disclosure.AGGREGATE, gaps=True)
+    value: Released = Aggregate("", gaps=True)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 50])

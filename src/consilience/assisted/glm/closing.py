@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.assisted.glm.messages import GAP, MOST, are_numbers, rank_fault
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, part, sends
+from consilience.wire.message import Aggregate, Model, PerRecord, Public, message, part
 
 IDENTIFIED, BOUNDED, SHARED = "identified", "bounded", "shared"
 UNCERTAIN, PENALISED = "not certified", "penalised"
@@ -30,91 +30,76 @@ _FIGURES = (
 class ConcludeRequest:
     """Compare, infer, predict."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    rest: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m", "k"),
-        audience="initiator",
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    rest: Released = PerRecord(
+        "m k",
+        "each partner's further directions",
+        to="initiator",
         many=True,
         origin="assisted-glm/finished",
-        doc="each partner's further directions",
     )
-    variances: Released = sends(
-        Disclosure.PER_RECORD,
-        ("v",),
-        audience="initiator",
+    variances: Released = PerRecord(
+        "v",
+        "each partner's variances for new people",
+        to="initiator",
         many=True,
         origin="assisted-glm/finished",
-        doc="each partner's variances for new people",
     )
-    left: Released = sends(
-        Disclosure.MODEL,
-        "by target",
-        audience="initiator",
+    left: Released = Model(
+        "*by target",
+        "what is still hidden of each target at each partner",
+        to="initiator",
         many=True,
         origin="assisted-glm/refined",
-        doc="what is still hidden of each target at each partner",
     )
-    hidden: int = sends(
-        Disclosure.PUBLIC, kind="int", audience="all", doc="directions that stay hidden"
-    )
-    complete: bool = sends(
-        Disclosure.PUBLIC, kind="bool", audience="all", doc="whether all directions are known"
-    )
+    hidden: int = Public("", "directions that stay hidden", kind="int", to="all")
+    complete: bool = Public("", "whether all directions are known", kind="bool", to="all")
 
 
 @message("assisted-glm/concluded", version=1)
 class Concluded:
     """What the coordinator may know of the fit."""
 
-    names: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, ("p",), kind="str", doc="the initiator's coefficients"
-    )
-    coefficients: Released = sends(
-        Disclosure.MODEL,
-        "by column of the table",
+    names: tuple[str, ...] = Public("p", "the initiator's coefficients", kind="str")
+    coefficients: Released = Model(
+        "*by column of the table",
+        "estimates and standard errors",
         parts={
             name: part(("p",), low=GAP, high=MOST)
             for name in ("estimate", "error", "factor", "alone", "alone_error")
         },
-        doc="estimates and standard errors",
     )
-    status: tuple[str, ...] = sends(
-        Disclosure.PUBLIC,
-        ("p",),
+    status: tuple[str, ...] = Public(
+        "p",
+        "what each coefficient is",
         kind="str",
         choices=(IDENTIFIED, BOUNDED, SHARED, UNCERTAIN, PENALISED),
-        doc="what each coefficient is",
     )
-    fit: Released = sends(
-        Disclosure.MODEL,
-        "by name",
+    fit: Released = Model(
+        "*by name",
+        "deviances, held-out losses, pseudo R2, AUC",
         parts=dict.fromkeys(_FIGURES, part(low=GAP, high=MOST)),
-        doc="deviances, held-out losses, pseudo R2, AUC",
     )
-    calibration: Released = sends(
-        Disclosure.AGGREGATE,
-        (2, "b", 2),
+    calibration: Released = Aggregate(
+        "2 b 2",
+        "mean prediction and mean response by tenth of the prediction, each way",
         gaps=True,
         low=-MOST,
         high=MOST,
-        doc="mean prediction and mean response by tenth of the prediction, each way",
     )
-    intervals: Released = sends(
-        Disclosure.MODEL,
-        "by name",
+    intervals: Released = Model(
+        "*by name",
+        "numbers and widths of intervals",
         parts={
             "certified": part(kind="int", low=-1, high=_MOST_ROWS),
             "bounded": part(kind="int", low=-1, high=_MOST_ROWS),
             "mean_width": part(low=GAP, high=MOST),
         },
-        doc="numbers and widths of intervals",
     )
-    records: Released = sends(
-        Disclosure.MODEL,
-        "by name",
+    records: Released = Model(
+        "*by name",
+        "rows in each part",
         parts=dict.fromkeys(("train", "held", "new"), part(kind="int", low=-1, high=_MOST_ROWS)),
-        doc="rows in each part",
     )
 
     def check(self, request: ConcludeRequest, known: Mapping[str, Any]) -> str | None:
@@ -134,19 +119,18 @@ class Concluded:
 class TellRequest:
     """Tell a partner what belongs to its own coefficients."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    partner: str = Public("", "for whom", kind="str", to="all")
 
 
 @message("assisted-glm/told", version=1)
 class Told:
     """Weights of a partner's directions with their covariance."""
 
-    place: Released = sends(
-        Disclosure.MODEL,
-        "weights, covariance, directions that others have too",
-        audience="partner",
-        doc="the partner's part of the joint fit",
+    place: Released = Model(
+        "*weights, covariance, directions that others have too",
+        "the partner's part of the joint fit",
+        to="partner",
     )
 
 
@@ -154,13 +138,12 @@ class Told:
 class RecordRequest:
     """Keep the own part of the joint fit."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    place: Released = sends(
-        Disclosure.MODEL,
-        "weights, covariance, directions that others have too",
-        audience="partner",
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    place: Released = Model(
+        "*weights, covariance, directions that others have too",
+        "the partner's part of the joint fit",
+        to="partner",
         origin="assisted-glm/told",
-        doc="the partner's part of the joint fit",
     )
 
 
@@ -173,24 +156,21 @@ class Recorded:
 class PartRequest:
     """Send the own part for new people."""
 
-    initiator: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
+    initiator: str = Public("", "for whom", kind="str", to="all")
 
 
 @message("assisted-glm/part", version=1)
 class Part:
     """A partner's columns of new people along the directions that are known."""
 
-    part: Released = sends(
-        Disclosure.PER_RECORD, ("n", "k"), audience="initiator", doc="along known directions"
+    part: Released = PerRecord("n k", "along known directions", to="initiator")
+    shift: Released = Model(
+        "*one number by direction",
+        "mean along each direction, from that of the training",
+        to="initiator",
     )
-    shift: Released = sends(
-        Disclosure.MODEL,
-        "one number by direction",
-        audience="initiator",
-        doc="mean along each direction, from that of the training",
-    )
-    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
-    rank: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="linearly independent columns")
+    known: int = Public("", "directions known of its columns", kind="int", low=0)
+    rank: int = Public("", "linearly independent columns", kind="int", low=0)
 
     def check(self, request: PartRequest, known: Mapping[str, Any]) -> str | None:
         """No more directions are known than there are."""
@@ -201,25 +181,17 @@ class Part:
 class PredictRequest:
     """Predict for new people with the parts of all partners."""
 
-    level: float = sends(Disclosure.PUBLIC, kind="float", audience="all", doc="of the intervals")
-    partners: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, ("s",), kind="str", audience="all", doc="whose parts these are"
+    level: float = Public("", "of the intervals", kind="float", to="all")
+    partners: tuple[str, ...] = Public("s", "whose parts these are", kind="str", to="all")
+    part: Released = PerRecord(
+        "n k", "each partner's part", to="initiator", many=True, origin="assisted-glm/part"
     )
-    part: Released = sends(
-        Disclosure.PER_RECORD,
-        ("n", "k"),
-        audience="initiator",
+    shift: Released = Model(
+        "*one number by direction",
+        "mean along each direction",
+        to="initiator",
         many=True,
         origin="assisted-glm/part",
-        doc="each partner's part",
-    )
-    shift: Released = sends(
-        Disclosure.MODEL,
-        "one number by direction",
-        audience="initiator",
-        many=True,
-        origin="assisted-glm/part",
-        doc="mean along each direction",
     )
 
 
@@ -227,13 +199,12 @@ class PredictRequest:
 class Predicted:
     """How many people were predicted."""
 
-    records: Released = sends(
-        Disclosure.MODEL,
-        "by name",
+    records: Released = Model(
+        "*by name",
+        "rows, intervals, mean width",
         parts={
             "new": part(kind="int", low=0, high=_MOST_ROWS),
             "certified": part(kind="int", low=0, high=_MOST_ROWS),
             "mean_width": part(low=-1.0, high=MOST),
         },
-        doc="rows, intervals, mean width",
     )

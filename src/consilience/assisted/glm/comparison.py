@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.assisted.glm.closing import MOST_BINS
 from consilience.assisted.glm.messages import Settings
 from consilience.assisted.glm.rows import Rows
 from consilience.assisted.kernels.families import Family
 from consilience.wire.disclosure import Limits, Released, aggregate, stacked
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

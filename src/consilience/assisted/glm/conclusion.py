@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.assisted.glm import warm
 from consilience.assisted.glm.closing import (
     BOUNDED,
@@ -50,9 +51,6 @@ from consilience.assisted.phases.own_columns import OwnColumns
 from consilience.exceptions import DataError, ProtocolError
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import model
-
-FloatArray = NDArray[np.float64]
-
 
 # --------------------------------------------------------------------------- the joint fit
 

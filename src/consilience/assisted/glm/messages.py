@@ -13,7 +13,7 @@ from consilience.assisted.kernels.families import Family, family
 from consilience.assisted.kernels.glm import Penalty
 from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, part, sends
+from consilience.wire.message import Model, Noised, PerRecord, Public, message, part
 
 SPAN = "span"
 GAP = -1e300
@@ -116,53 +116,36 @@ class Settings:
 class ShareRequest:
     """Give a partner the response of the training rows."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    partner: str = Public("", "for whom", kind="str", to="all")
 
 
 @message("assisted-glm/shared", version=1)
 class Shared:
     """The response as it is; NaN for rows that take no part in the training."""
 
-    response: Released = sends(
-        Disclosure.PER_RECORD, ("n",), audience="partner", gaps=True, doc="response"
-    )
-    weights: Released = sends(
-        Disclosure.PER_RECORD, ("m",), audience="partner", doc="case weights, if there are any"
-    )
+    response: Released = PerRecord("n", "response", to="partner", gaps=True)
+    weights: Released = PerRecord("m", "case weights, if there are any", to="partner")
 
 
 @message("assisted-glm/masked-shared", version=1)
 class MaskedShared:
     """A response of 0 and 1, each flipped with a known probability."""
 
-    response: Released = sends(
-        Disclosure.NOISED, ("n",), audience="partner", gaps=True, doc="response, flipped at random"
-    )
-    weights: Released = sends(
-        Disclosure.PER_RECORD, ("m",), audience="partner", doc="case weights, if there are any"
-    )
+    response: Released = Noised("n", "response, flipped at random", to="partner", gaps=True)
+    weights: Released = PerRecord("m", "case weights, if there are any", to="partner")
 
 
 @message("assisted-glm/receive-request", version=1)
 class ReceiveRequest:
     """Take the response from the initiator."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    response: Released = sends(
-        Disclosure.PER_RECORD,
-        ("n",),
-        audience="partner",
-        gaps=True,
-        origin="assisted-glm/shared",
-        doc="response",
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    response: Released = PerRecord(
+        "n", "response", to="partner", gaps=True, origin="assisted-glm/shared"
     )
-    weights: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m",),
-        audience="partner",
-        origin="assisted-glm/shared",
-        doc="case weights, if there are any",
+    weights: Released = PerRecord(
+        "m", "case weights, if there are any", to="partner", origin="assisted-glm/shared"
     )
 
 
@@ -170,21 +153,16 @@ class ReceiveRequest:
 class MaskedReceiveRequest:
     """Take the masked response from the initiator."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    response: Released = sends(
-        Disclosure.NOISED,
-        ("n",),
-        audience="partner",
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    response: Released = Noised(
+        "n",
+        "response, flipped at random",
+        to="partner",
         gaps=True,
         origin="assisted-glm/masked-shared",
-        doc="response, flipped at random",
     )
-    weights: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m",),
-        audience="partner",
-        origin="assisted-glm/masked-shared",
-        doc="case weights, if there are any",
+    weights: Released = PerRecord(
+        "m", "case weights, if there are any", to="partner", origin="assisted-glm/masked-shared"
     )
 
 
@@ -192,7 +170,7 @@ class MaskedReceiveRequest:
 class Received:
     """The partner is ready."""
 
-    rank: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="linearly independent columns")
+    rank: int = Public("", "linearly independent columns", kind="int", low=0)
 
     def check(self, request: object, known: Mapping[str, Any]) -> str | None:
         """No more columns are independent than there are rows."""
@@ -203,61 +181,41 @@ class Received:
 class TurnRequest:
     """Take in a partner's contribution, refit, and say where the next partner starts."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    owner: str = sends(
-        Disclosure.PUBLIC, kind="str", audience="all", doc="whose contribution this is, if any"
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    owner: str = Public("", "whose contribution this is, if any", kind="str", to="all")
+    contribution: Released = PerRecord(
+        "m", "the partner's contribution", to="initiator", origin="assisted-glm/contributed"
     )
-    contribution: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m",),
-        audience="initiator",
+    beside: Released = Model(
+        "*inner products and penalty",
+        "what a penalty needs to know of the partner's coefficients",
+        to="initiator",
         origin="assisted-glm/contributed",
-        doc="the partner's contribution",
     )
-    beside: Released = sends(
-        Disclosure.MODEL,
-        "inner products and penalty",
-        audience="initiator",
-        origin="assisted-glm/contributed",
-        doc="what a penalty needs to know of the partner's coefficients",
-    )
-    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="who is next")
-    closes: bool = sends(
-        Disclosure.PUBLIC, kind="bool", audience="all", doc="whether a round ends here"
-    )
+    partner: str = Public("", "who is next", kind="str", to="all")
+    closes: bool = Public("", "whether a round ends here", kind="bool", to="all")
 
 
 @message("assisted-glm/turned", version=1)
 class Turned:
     """The joint fit so far, and the next partner's starting point."""
 
-    own: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m",),
-        audience="partner",
-        doc="the initiator's part of the linear predictor",
+    own: Released = PerRecord("m", "the initiator's part of the linear predictor", to="partner")
+    others: Released = PerRecord("k", "the other partners' part, if any", to="partner")
+    place: Released = Model(
+        "*weights of the partner's messages, constant",
+        "where the partner's own coefficients stand",
+        to="partner",
     )
-    others: Released = sends(
-        Disclosure.PER_RECORD, ("k",), audience="partner", doc="the other partners' part, if any"
-    )
-    place: Released = sends(
-        Disclosure.MODEL,
-        "weights of the partner's messages, constant",
-        audience="partner",
-        doc="where the partner's own coefficients stand",
-    )
-    added: bool = sends(Disclosure.PUBLIC, kind="bool", doc="whether the contribution was new")
-    converged: bool = sends(Disclosure.PUBLIC, kind="bool", doc="whether the fit has settled")
-    spent: bool = sends(
-        Disclosure.PUBLIC, kind="bool", doc="whether the initiator's policy lets no more leave"
-    )
-    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
-    rank: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="linearly independent columns")
-    course: Released = sends(
-        Disclosure.MODEL,
-        "deviance, relative change",
+    added: bool = Public("", "whether the contribution was new", kind="bool")
+    converged: bool = Public("", "whether the fit has settled", kind="bool")
+    spent: bool = Public("", "whether the initiator's policy lets no more leave", kind="bool")
+    known: int = Public("", "directions known of its columns", kind="int", low=0)
+    rank: int = Public("", "linearly independent columns", kind="int", low=0)
+    course: Released = Model(
+        "*deviance, relative change",
+        "how far the training is",
         parts={"deviance": part(low=-MOST, high=MOST), "change": part(low=-1.0)},
-        doc="how far the training is",
     )
 
     def check(self, request: TurnRequest, known: Mapping[str, Any]) -> str | None:
@@ -269,27 +227,18 @@ class Turned:
 class ContributeRequest:
     """Fit the own columns beside what the others have."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    own: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m",),
-        audience="partner",
-        origin="assisted-glm/turned",
-        doc="the initiator's part",
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    own: Released = PerRecord(
+        "m", "the initiator's part", to="partner", origin="assisted-glm/turned"
     )
-    others: Released = sends(
-        Disclosure.PER_RECORD,
-        ("k",),
-        audience="partner",
-        origin="assisted-glm/turned",
-        doc="the other partners' part, if any",
+    others: Released = PerRecord(
+        "k", "the other partners' part, if any", to="partner", origin="assisted-glm/turned"
     )
-    place: Released = sends(
-        Disclosure.MODEL,
-        "weights of the partner's messages, constant",
-        audience="partner",
+    place: Released = Model(
+        "*weights of the partner's messages, constant",
+        "where the partner's own coefficients stand",
+        to="partner",
         origin="assisted-glm/turned",
-        doc="where the partner's own coefficients stand",
     )
 
 
@@ -297,25 +246,19 @@ class ContributeRequest:
 class Contributed:
     """A partner's columns along one direction."""
 
-    contribution: Released = sends(
-        Disclosure.PER_RECORD, ("m",), audience="initiator", doc="columns along one direction"
+    contribution: Released = PerRecord("m", "columns along one direction", to="initiator")
+    beside: Released = Model(
+        "*inner products and penalty",
+        "what a penalty needs to know of the coefficients",
+        to="initiator",
     )
-    beside: Released = sends(
-        Disclosure.MODEL,
-        "inner products and penalty",
-        audience="initiator",
-        doc="what a penalty needs to know of the coefficients",
-    )
-    spent: bool = sends(
-        Disclosure.PUBLIC, kind="bool", doc="whether the policy lets no more directions leave"
-    )
-    done: bool = sends(Disclosure.PUBLIC, kind="bool", doc="whether nothing new can come")
-    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
-    gain: Released = sends(
-        Disclosure.MODEL,
-        "one number",
+    spent: bool = Public("", "whether the policy lets no more directions leave", kind="bool")
+    done: bool = Public("", "whether nothing new can come", kind="bool")
+    known: int = Public("", "directions known of its columns", kind="int", low=0)
+    gain: Released = Model(
+        "*one number",
+        "deviance that this partner could still gain",
         parts={"gain": part(low=GAP, high=MOST)},
-        doc="deviance that this partner could still gain",
     )
 
     def check(self, request: ContributeRequest, known: Mapping[str, Any]) -> str | None:
@@ -329,19 +272,18 @@ class Contributed:
 class SettleRequest:
     """Tell a partner how its messages stand in the joint fit."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    partner: str = Public("", "for whom", kind="str", to="all")
 
 
 @message("assisted-glm/settled", version=1)
 class Settled:
     """Weights of a partner's messages."""
 
-    place: Released = sends(
-        Disclosure.MODEL,
-        "weights of the partner's messages, constant",
-        audience="partner",
-        doc="where the partner's own coefficients stand",
+    place: Released = Model(
+        "*weights of the partner's messages, constant",
+        "where the partner's own coefficients stand",
+        to="partner",
     )
 
 
@@ -349,13 +291,12 @@ class Settled:
 class FinishRequest:
     """Complete what inference needs."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    place: Released = sends(
-        Disclosure.MODEL,
-        "weights of the partner's messages, constant",
-        audience="partner",
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    place: Released = Model(
+        "*weights of the partner's messages, constant",
+        "where the partner's own coefficients stand",
+        to="partner",
         origin="assisted-glm/settled",
-        doc="where the partner's own coefficients stand",
     )
 
 
@@ -363,22 +304,14 @@ class FinishRequest:
 class Finished:
     """The directions that no message had, if the policy lets all be known."""
 
-    rest: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m", "k"),
-        audience="initiator",
-        doc="columns along the directions that were not sent yet",
+    rest: Released = PerRecord(
+        "m k", "columns along the directions that were not sent yet", to="initiator"
     )
-    complete: bool = sends(
-        Disclosure.PUBLIC, kind="bool", doc="whether all directions are known to the initiator"
+    complete: bool = Public("", "whether all directions are known to the initiator", kind="bool")
+    variances: Released = PerRecord(
+        "v", "variances of the partner's part for new people, if asked for", to="initiator"
     )
-    variances: Released = sends(
-        Disclosure.PER_RECORD,
-        ("v",),
-        audience="initiator",
-        doc="variances of the partner's part for new people, if asked for",
-    )
-    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+    known: int = Public("", "directions known of its columns", kind="int", low=0)
 
     def check(self, request: FinishRequest, known: Mapping[str, Any]) -> str | None:
         """No more directions are known than there are."""
@@ -389,17 +322,11 @@ class Finished:
 class AimRequest:
     """Take in further directions; say what standard errors need of a partner."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    partner: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="for whom")
-    owner: str = sends(
-        Disclosure.PUBLIC, kind="str", audience="all", doc="whose further directions these are"
-    )
-    more: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m", "k"),
-        audience="initiator",
-        origin="assisted-glm/refined",
-        doc="further directions, if any",
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    partner: str = Public("", "for whom", kind="str", to="all")
+    owner: str = Public("", "whose further directions these are", kind="str", to="all")
+    more: Released = PerRecord(
+        "m k", "further directions, if any", to="initiator", origin="assisted-glm/refined"
     )
 
 
@@ -407,25 +334,17 @@ class AimRequest:
 class Aimed:
     """The joint fit and the targets, but for the partner's own part of them."""
 
-    own: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m", "k"),
-        audience="partner",
-        doc="the initiator's columns along the fit and the targets",
+    own: Released = PerRecord(
+        "m k", "the initiator's columns along the fit and the targets", to="partner"
     )
-    others: Released = sends(
-        Disclosure.PER_RECORD, ("o", "j"), audience="partner", doc="the other partners' parts"
+    others: Released = PerRecord("o j", "the other partners' parts", to="partner")
+    place: Released = Model(
+        "*weights, constants, rows of the targets",
+        "the partner's own part, by its messages",
+        to="partner",
     )
-    place: Released = sends(
-        Disclosure.MODEL,
-        "weights, constants, rows of the targets",
-        audience="partner",
-        doc="the partner's own part, by its messages",
-    )
-    spent: bool = sends(
-        Disclosure.PUBLIC, kind="bool", doc="whether the initiator's policy lets no more leave"
-    )
-    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+    spent: bool = Public("", "whether the initiator's policy lets no more leave", kind="bool")
+    known: int = Public("", "directions known of its columns", kind="int", low=0)
 
     def check(self, request: AimRequest, known: Mapping[str, Any]) -> str | None:
         """No more directions are known than there are."""
@@ -436,45 +355,30 @@ class Aimed:
 class RefineRequest:
     """Send the directions that the targets need most."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    own: Released = sends(
-        Disclosure.PER_RECORD,
-        ("m", "k"),
-        audience="partner",
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    own: Released = PerRecord(
+        "m k", "the initiator's columns", to="partner", origin="assisted-glm/aimed"
+    )
+    others: Released = PerRecord(
+        "o j", "the other partners' parts", to="partner", origin="assisted-glm/aimed"
+    )
+    place: Released = Model(
+        "*weights, constants, rows of the targets",
+        "the partner's own part, by its messages",
+        to="partner",
         origin="assisted-glm/aimed",
-        doc="the initiator's columns",
     )
-    others: Released = sends(
-        Disclosure.PER_RECORD,
-        ("o", "j"),
-        audience="partner",
-        origin="assisted-glm/aimed",
-        doc="the other partners' parts",
-    )
-    place: Released = sends(
-        Disclosure.MODEL,
-        "weights, constants, rows of the targets",
-        audience="partner",
-        origin="assisted-glm/aimed",
-        doc="the partner's own part, by its messages",
-    )
-    last: bool = sends(
-        Disclosure.PUBLIC, kind="bool", audience="all", doc="whether to say what is left only"
-    )
+    last: bool = Public("", "whether to say what is left only", kind="bool", to="all")
 
 
 @message("assisted-glm/refined", version=1)
 class Refined:
     """Further directions, and what is left of each target's equations."""
 
-    more: Released = sends(
-        Disclosure.PER_RECORD, ("m", "k"), audience="initiator", doc="further directions, if any"
-    )
-    left: Released = sends(
-        Disclosure.MODEL, "by target", audience="initiator", doc="variance that is still hidden"
-    )
-    n_more: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="number of further directions")
-    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known of its columns")
+    more: Released = PerRecord("m k", "further directions, if any", to="initiator")
+    left: Released = Model("*by target", "variance that is still hidden", to="initiator")
+    n_more: int = Public("", "number of further directions", kind="int", low=0)
+    known: int = Public("", "directions known of its columns", kind="int", low=0)
 
     def check(self, request: RefineRequest, known: Mapping[str, Any]) -> str | None:
         """No more directions are known than there are."""

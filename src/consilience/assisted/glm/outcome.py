@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import GAP, Settings, Turned
 from consilience.assisted.glm.result import AssistedGLMResult
 from consilience.exceptions import StudyError
@@ -15,7 +15,6 @@ from consilience.protocol.method import CoordinatorContext
 if TYPE_CHECKING:
     from consilience.assisted.glm import AssistedGLM
 
-FloatArray = NDArray[np.float64]
 INTERCEPT = "(intercept)"
 
 

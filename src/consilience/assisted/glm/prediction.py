@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm
 
+from consilience.arrays import FloatArray
 from consilience.assisted.glm.closing import Part, PartRequest, Predicted, PredictRequest
 from consilience.assisted.glm.conclusion import mean_of
 from consilience.assisted.glm.messages import Settings
@@ -15,8 +15,6 @@ from consilience.assisted.phases.own_columns import OwnColumns
 from consilience.exceptions import DataError
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import addressed, model, projection
-
-FloatArray = NDArray[np.float64]
 
 
 def _kept(data: SiteData, site: SiteContext, role: str) -> AssistedPredictor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.assisted.glm import warm
 from consilience.assisted.glm.messages import (
     Aimed,
@@ -38,7 +39,6 @@ from consilience.exceptions import DataError
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import Released, addressed, per_record
 
-FloatArray = NDArray[np.float64]
 MAX_NEW = 100
 """New people whose limits are looked for where not all directions are known."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import Settings
 from consilience.assisted.phases.response import response_of
 from consilience.exceptions import DataError
@@ -15,7 +16,6 @@ from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.protocol.phases.holdout import held_out
 
-FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.assisted.glm import warm
 from consilience.assisted.glm.messages import (
     GAP,
@@ -48,7 +49,6 @@ from consilience.wire.disclosure import (
     response,
 )
 
-FloatArray = NDArray[np.float64]
 NOTHING = np.empty(0)
 
 

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import chdtrc, chdtri
 
-from consilience.assisted.kernels.families import Family, FloatArray, Penalty
+from consilience.arrays import FloatArray
+from consilience.assisted.kernels.families import Family, Penalty
 from consilience.assisted.kernels.glm import fit
 from consilience.assisted.kernels.newton import Design, Problem, make_design, make_problem, newton
 from consilience.exceptions import DataError, ParameterError

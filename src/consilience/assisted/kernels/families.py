@@ -11,12 +11,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, xlogy
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import ParameterError
-
-FloatArray = NDArray[np.float64]
 
 NAMES = ("normal", "binomial", "poisson", "log-cosh", "pseudo-huber", "gamma", "tweedie")
 _OPTION = {"log-cosh": 0.3, "pseudo-huber": 1.0}

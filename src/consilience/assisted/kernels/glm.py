@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.assisted.kernels.families import NAMES, Family, FloatArray, Penalty, family
+from consilience.arrays import FloatArray
+from consilience.assisted.kernels.families import NAMES, Family, Penalty, family
 from consilience.assisted.kernels.newton import (
     DEPENDENT,
     Problem,

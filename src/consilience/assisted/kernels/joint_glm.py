@@ -62,10 +62,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lstsq
 
+from consilience.arrays import FloatArray
 from consilience.assisted.kernels.glm import DEPENDENT, Family, Fit, Penalty, fit
 from consilience.assisted.kernels.local_fits import (
     Design,
-    FloatArray,
     LocalFit,
     Newton,
     Partner,

@@ -46,9 +46,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigh, qr, solve_triangular
 
+from consilience.arrays import FloatArray
 from consilience.assisted.kernels.glm import DEPENDENT, Family, independent_columns
 from consilience.assisted.kernels.joint_glm import JointFit
-from consilience.assisted.kernels.local_fits import FloatArray, gram, working_weights
+from consilience.assisted.kernels.local_fits import gram, working_weights
 from consilience.exceptions import DataError, ParameterError
 
 CERTIFIED = 1e-8

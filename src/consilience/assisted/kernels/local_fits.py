@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+from consilience.arrays import FloatArray
 from consilience.assisted.kernels.glm import (
     DEPENDENT,
     Family,
@@ -26,7 +27,6 @@ from consilience.assisted.kernels.glm import (
 )
 from consilience.exceptions import DataError
 
-FloatArray = NDArray[np.float64]
 State = dict[str, NDArray[Any]]
 _BLOCK = 2048  # rows per block of a Gram matrix: a block stays in the cache
 _FULL = 1e-6  # a local fit stops when its error is about this share of its first step

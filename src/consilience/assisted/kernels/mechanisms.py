@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import MissingExtraError, ParameterError
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, qr, solve_triangular
 from scipy.special import expit
 
-from consilience.assisted.kernels.families import Family, FloatArray, Penalty
+from consilience.arrays import FloatArray
+from consilience.assisted.kernels.families import Family, Penalty
 from consilience.exceptions import DataError
 
 DEPENDENT = 1e-8  # relative residual at which a column counts as a combination of others

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.assisted.kernels.families import Family
 
-FloatArray = NDArray[np.float64]
 _DEPENDENT = 1e-13  # of squared lengths: columns that agree to about seven digits
 
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.wire.centred import Projectable, projectable
 from consilience.wire.disclosure import Released, addressed, projection
 
-FloatArray = NDArray[np.float64]
 _KNOWN: WeakKeyDictionary[SiteData, OwnColumns] = WeakKeyDictionary()
 
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import IntArray
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteData
-
-IntArray = NDArray[np.int64]
 
 
 def own_order(data: SiteData, places: IntArray, label: str) -> IntArray:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.assisted.kernels.glm import Family
 from consilience.exceptions import DataError
 from consilience.protocol.method import SiteData
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from consilience.arrays import FloatArray
 
 
 class Mechanism(Protocol):

@@ -14,10 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.report import drawing
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 KINDS = {
     "score": "score",

@@ -9,7 +9,7 @@ from typing import Any
 
 from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, part, sends
+from consilience.wire.message import Model, Noised, PerRecord, Public, message, part
 
 MAX_DIRECTIONS = 15
 """The exact price of a sketch is a maximum over two to this power of signs."""
@@ -84,22 +84,17 @@ class Settings:
 class SketchRequest:
     """Draw directions and send the columns seen along them."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    recipient: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="the initiator")
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    recipient: str = Public("", "the initiator", kind="str", to="all")
 
 
 @message("assistance-test/sketched", version=1)
 class Sketched:
     """A partner's columns along random directions that only it knows, without noise."""
 
-    z: Released = sends(
-        Disclosure.PER_RECORD,
-        ("n", "t"),
-        audience="initiator",
-        doc="columns along random directions",
-    )
-    rank: int = sends(Disclosure.PUBLIC, kind="int", low=1, doc="linearly independent columns")
-    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known after this")
+    z: Released = PerRecord("n t", "columns along random directions", to="initiator")
+    rank: int = Public("", "linearly independent columns", kind="int", low=1)
+    known: int = Public("", "directions known after this", kind="int", low=0)
 
     def check(self, request: SketchRequest, known: Mapping[str, Any]) -> str | None:
         """No more directions are known than there are."""
@@ -110,17 +105,12 @@ class Sketched:
 class NoisySketched:
     """The same with noise of a stated price."""
 
-    z: Released = sends(
-        Disclosure.NOISED, ("n", "t"), audience="initiator", doc="the same with Laplace noise"
-    )
-    rank: int = sends(Disclosure.PUBLIC, kind="int", low=1, doc="linearly independent columns")
-    known: int = sends(Disclosure.PUBLIC, kind="int", low=0, doc="directions known after this")
-    scale: float = sends(Disclosure.PUBLIC, kind="float", low=0.0, doc="scale of the noise")
-    loose: float = sends(
-        Disclosure.PUBLIC,
-        kind="float",
-        low=0.0,
-        doc="what the looser published bound calls the price",
+    z: Released = Noised("n t", "the same with Laplace noise", to="initiator")
+    rank: int = Public("", "linearly independent columns", kind="int", low=1)
+    known: int = Public("", "directions known after this", kind="int", low=0)
+    scale: float = Public("", "scale of the noise", kind="float", low=0.0)
+    loose: float = Public(
+        "", "what the looser published bound calls the price", kind="float", low=0.0
     )
 
     def check(self, request: SketchRequest, known: Mapping[str, Any]) -> str | None:
@@ -136,13 +126,9 @@ def _ranks(reply: Sketched | NoisySketched) -> str | None:
 class TestRequest:
     """Test whether a partner's sketch explains the response beyond one's own columns."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    z: Released = sends(
-        Disclosure.PER_RECORD,
-        ("n", "t"),
-        audience="initiator",
-        origin="assistance-test/sketched",
-        doc="the partner's sketch",
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    z: Released = PerRecord(
+        "n t", "the partner's sketch", to="initiator", origin="assistance-test/sketched"
     )
 
     def lengths(self) -> dict[str, int]:
@@ -154,15 +140,11 @@ class TestRequest:
 class NoisyTestRequest:
     """The same for a sketch with noise."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    z: Released = sends(
-        Disclosure.NOISED,
-        ("n", "t"),
-        audience="initiator",
-        origin="assistance-test/noisy-sketched",
-        doc="the partner's sketch",
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    z: Released = Noised(
+        "n t", "the partner's sketch", to="initiator", origin="assistance-test/noisy-sketched"
     )
-    scale: float = sends(Disclosure.PUBLIC, kind="float", audience="all", doc="scale of the noise")
+    scale: float = Public("", "scale of the noise", kind="float", to="all")
 
     def lengths(self) -> dict[str, int]:
         """Sketches that are tested."""
@@ -183,25 +165,17 @@ _TEST = part(
 class Tested:
     """Statistics of the tests."""
 
-    tests: Released = sends(
-        Disclosure.MODEL,
-        "by kind: statistic, df, p by draw",
-        parts=dict.fromkeys(KINDS, _TEST),
-        doc="test statistics",
+    tests: Released = Model(
+        "*by kind: statistic, df, p by draw", "test statistics", parts=dict.fromkeys(KINDS, _TEST)
     )
-    facts: Released = sends(
-        Disclosure.MODEL,
-        "records, minority, reliability",
+    facts: Released = Model(
+        "*records, minority, reliability",
+        "rows, rows of the rarer class per parameter, share of a sketch that is not noise",
         parts={
             "records": part(kind="int", low=1, high=_MOST_ROWS),
             "minority": part(gaps=True, low=0),
             "reliability": part(low=0, high=1),
         },
-        doc="rows, rows of the rarer class per parameter, share of a sketch that is not noise",
     )
-    given: bool = sends(
-        Disclosure.PUBLIC, kind="bool", doc="whether earlier partners' part was in the null model"
-    )
-    warnings: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, ("w",), kind="str", doc="what to mind, in words"
-    )
+    given: bool = Public("", "whether earlier partners' part was in the null model", kind="bool")
+    warnings: tuple[str, ...] = Public("w", "what to mind, in words", kind="str")

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.assisted.kernels import assistance
 from consilience.assisted.kernels.glm import Penalty, family
 from consilience.assisted.phases.own_columns import OwnColumns
@@ -30,9 +30,6 @@ from consilience.exceptions import DataError, DisclosureError, StudyError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import addressed, model, projection
-
-FloatArray = NDArray[np.float64]
-
 
 # --------------------------------------------------------------------------- the partner
 

@@ -28,13 +28,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from consilience.exceptions import ParameterError
 from consilience.wire.estimators.types import qualified
 
-FloatArray = NDArray[np.float64]
 ConventionName = Literal["sum", "normalised", "rows", "trees"]
 
 NAMES = ("sum", "normalised", "rows", "trees")

@@ -12,12 +12,9 @@ refits weigh pseudo-rows by rho; copies in place of weights are this package's.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_COPIES = 128
 """Copies at most, per row that goes in. Rounds with rho ``k**0.9`` reach 64 at k = 100."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.averaging.estimators.conventions import (
     Convention,
     convention_of,
@@ -24,7 +25,6 @@ from consilience.averaging.estimators.copies import copies_of
 from consilience.averaging.estimators.preprocessing import Frozen, Rows, as_rows, stacked
 from consilience.exceptions import DataError, ParameterError
 
-FloatArray = NDArray[np.float64]
 Start = Mapping[str, FloatArray]
 """Where a warm start begins: ``coef`` and ``intercept``, as the learner holds them."""
 

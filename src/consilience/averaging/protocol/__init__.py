@@ -77,7 +77,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.averaging.estimators.pseudo_rows import separable
 from consilience.averaging.protocol import site as at_site
@@ -110,7 +109,6 @@ from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
-FloatArray = NDArray[np.float64]
 Rows = tuple[tuple[float, ...], ...]
 Answers = Generator[Ask, Replies, Any]
 

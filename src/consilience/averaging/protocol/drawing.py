@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import StudyError
 from consilience.numerics.reference_average import (
     ReferenceFacts,
@@ -22,7 +22,6 @@ from consilience.protocol.phases.site_moments import site_moments
 if TYPE_CHECKING:
     from consilience.averaging.protocol import ReferenceAveraging
 
-FloatArray = NDArray[np.float64]
 
 ROWS_PER_COLUMN = 20
 MOST_DRAWN = 4_000_000

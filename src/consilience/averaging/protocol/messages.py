@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from consilience.exceptions import DisclosureError
 from consilience.wire import estimators
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, part, sends
+from consilience.wire.message import Aggregate, Model, Public, message, part
 
 _MOST_ROWS = 1 << 40
 MAX_TRACKS = 50
@@ -107,14 +107,13 @@ class Settings:
 class Offer:
     """What will be asked, before any reference row travels."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
-    salt: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="salt of the digests")
-    digests: NDArray[np.uint8] = sends(
-        Disclosure.PUBLIC,
-        ("m", 32),
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    salt: str = Public("", "salt of the digests", kind="str", to="all")
+    digests: NDArray[np.uint8] = Public(
+        "m 32",
+        "salted digests of reference rows that a person gave; none where they are drawn",
         kind="int",
-        audience="all",
-        doc="salted digests of reference rows that a person gave; none where they are drawn",
+        to="all",
     )
 
 
@@ -122,24 +121,12 @@ class Offer:
 class Accepted:
     """What a site brings."""
 
-    own_rows: bool = sends(
-        Disclosure.PUBLIC, kind="bool", doc="reference rows are rows of this site's table"
-    )
-    n: Released = sends(
-        Disclosure.AGGREGATE, kind="int", low=1, high=_MOST_ROWS, doc="rows that take part"
-    )
-    held: Released = sends(
-        Disclosure.AGGREGATE, kind="int", low=0, doc="of these, rows that are held out"
-    )
-    weight: Released = sends(
-        Disclosure.AGGREGATE, (2,), doc="sums of weights of all rows, and of those not held out"
-    )
-    square: Released = sends(
-        Disclosure.AGGREGATE,
-        (1,),
-        gaps=True,
-        low=0,
-        doc="weighted sum of the squared lengths of rows of features",
+    own_rows: bool = Public("", "reference rows are rows of this site's table", kind="bool")
+    n: Released = Aggregate("", "rows that take part", kind="int", low=1, high=_MOST_ROWS)
+    held: Released = Aggregate("", "of these, rows that are held out", kind="int", low=0)
+    weight: Released = Aggregate("2", "sums of weights of all rows, and of those not held out")
+    square: Released = Aggregate(
+        "1", "weighted sum of the squared lengths of rows of features", gaps=True, low=0
     )
 
     def check(self, request: Offer, known: Mapping[str, Any]) -> str | None:
@@ -153,43 +140,26 @@ class Accepted:
 class Fit:
     """Fit, or refit towards the average; and say what the average of the last round is worth."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    round: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="0 is the first fit")
-    rho: float = sends(
-        Disclosure.PUBLIC, kind="float", audience="site", doc="weight of the mean pseudo loss"
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    round: int = Public("", "0 is the first fit", kind="int", to="site")
+    rho: float = Public("", "weight of the mean pseudo loss", kind="float", to="site")
+    tracks: tuple[int, ...] = Public("", "tracks that go on", kind="int", many="going", to="all")
+    total: Released = Aggregate("", "sum of weights over all sites", kind="float", to="all")
+    reference: Released = Aggregate("m p", "reference rows, for a site that has none yet", to="all")
+    target: Released = Model(
+        "trajectories tracks rows q",
+        "average of all sites' predictions at the reference rows; empty in the first round",
+        to="all",
     )
-    tracks: tuple[int, ...] = sends(
-        Disclosure.PUBLIC, kind="int", many="going", audience="all", doc="tracks that go on"
+    owners: tuple[str, ...] = Public("", "sites of the models", kind="str", many=True, to="all")
+    shares: Released = Aggregate("owners", "weights of the owners' models", to="all")
+    judged: tuple[int, ...] = Public(
+        "", "tracks of the models", kind="int", many="judged", to="all"
     )
-    total: Released = sends(
-        Disclosure.AGGREGATE, kind="float", audience="all", doc="sum of weights over all sites"
-    )
-    reference: Released = sends(
-        Disclosure.AGGREGATE,
-        ("m", "p"),
-        audience="all",
-        doc="reference rows, for a site that has none yet",
-    )
-    target: Released = sends(
-        Disclosure.MODEL,
-        ("trajectories", "tracks", "rows", "q"),
-        audience="all",
-        doc="average of all sites' predictions at the reference rows; empty in the first round",
-    )
-    owners: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, kind="str", many=True, audience="all", doc="sites of the models"
-    )
-    shares: Released = sends(
-        Disclosure.AGGREGATE, ("owners",), audience="all", doc="weights of the owners' models"
-    )
-    judged: tuple[int, ...] = sends(
-        Disclosure.PUBLIC, kind="int", many="judged", audience="all", doc="tracks of the models"
-    )
-    models: Released = sends(
-        Disclosure.MODEL,
-        "by track, by owner: models that did not see the held-out rows",
-        audience="all",
-        doc="models whose average is judged",
+    models: Released = Model(
+        "*by track, by owner: models that did not see the held-out rows",
+        "models whose average is judged",
+        to="all",
     )
 
     def lengths(self) -> dict[str, int]:
@@ -202,28 +172,23 @@ class Fit:
 class Fitted:
     """Fits of a site, and the held-out loss of the average of the round before."""
 
-    fits: Released = sends(
-        Disclosure.MODEL,
-        "by trajectory and track: predictions at the reference, and a model where one is judged",
+    fits: Released = Model(
+        "*by trajectory and track: predictions at the reference, and a model where one is judged",
+        "fits of all rows, then of the rows that are not held out",
         many="fits",
         parts={"at": part(("reference", "outputs")), "model": part("a model", optional=True)},
-        doc="fits of all rows, then of the rows that are not held out",
     )
-    probe: Released = sends(
-        Disclosure.MODEL,
-        ("probes",),
+    probe: Released = Model(
+        "probes",
+        "changes of the predictions under refits with themselves; empty after the first round",
         low=0,
-        doc="changes of the predictions under refits with themselves; empty after the first round",
     )
-    losses: Released = sends(
-        Disclosure.AGGREGATE,
-        ("judged", 2),
+    losses: Released = Aggregate(
+        "judged 2",
+        "held-out loss of the average, minus that of the round before and of the first",
         gaps=True,
-        doc="held-out loss of the average, minus that of the round before and of the first",
     )
-    errors: Released = sends(
-        Disclosure.AGGREGATE, ("judged", 2), gaps=True, low=0, doc="squared standard errors"
-    )
+    errors: Released = Aggregate("judged 2", "squared standard errors", gaps=True, low=0)
 
     def check(self, request: Fit, known: Mapping[str, Any]) -> str | None:
         """A model of each track that is judged, and two probes of the first fit."""
@@ -248,22 +213,17 @@ def _model_fault(model: Any, s: Settings, known: Mapping[str, Any]) -> str | Non
 class Judge:
     """Models of a last round, to be judged without a refit."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    round: int = sends(Disclosure.PUBLIC, kind="int", audience="all", doc="round of the models")
-    owners: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, kind="str", many=True, audience="all", doc="sites of the models"
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    round: int = Public("", "round of the models", kind="int", to="all")
+    owners: tuple[str, ...] = Public("", "sites of the models", kind="str", many=True, to="all")
+    shares: Released = Aggregate("owners", "weights of the owners' models", to="all")
+    judged: tuple[int, ...] = Public(
+        "", "tracks of the models", kind="int", many="judged", to="all"
     )
-    shares: Released = sends(
-        Disclosure.AGGREGATE, ("owners",), audience="all", doc="weights of the owners' models"
-    )
-    judged: tuple[int, ...] = sends(
-        Disclosure.PUBLIC, kind="int", many="judged", audience="all", doc="tracks of the models"
-    )
-    models: Released = sends(
-        Disclosure.MODEL,
-        "by track, by owner: models that did not see the held-out rows",
-        audience="all",
-        doc="models whose average is judged",
+    models: Released = Model(
+        "*by track, by owner: models that did not see the held-out rows",
+        "models whose average is judged",
+        to="all",
     )
 
 
@@ -271,43 +231,33 @@ class Judge:
 class Judged:
     """Held-out loss of the average."""
 
-    losses: Released = sends(
-        Disclosure.AGGREGATE,
-        ("judged", 2),
+    losses: Released = Aggregate(
+        "judged 2",
+        "held-out loss of the average, minus that of the round before and of the first",
         gaps=True,
-        doc="held-out loss of the average, minus that of the round before and of the first",
     )
-    errors: Released = sends(
-        Disclosure.AGGREGATE, ("judged", 2), gaps=True, low=0, doc="squared standard errors"
-    )
+    errors: Released = Aggregate("judged 2", "squared standard errors", gaps=True, low=0)
 
 
 @message("reference-averaging/conclude", version=1)
 class Conclude:
     """Which fit is kept."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    track: int = sends(Disclosure.PUBLIC, kind="int", audience="all", doc="penalty that is kept")
-    round: int = sends(Disclosure.PUBLIC, kind="int", audience="all", doc="round that is kept")
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    track: int = Public("", "penalty that is kept", kind="int", to="all")
+    round: int = Public("", "round that is kept", kind="int", to="all")
 
 
 @message("reference-averaging/concluded", version=1)
 class Concluded:
     """The fit of all rows, and what averaging and one's own fit would have lost."""
 
-    model: Released = sends(Disclosure.MODEL, "one model", audience="all", doc="fit of all rows")
-    losses: Released = sends(
-        Disclosure.AGGREGATE,
-        (3,),
-        gaps=True,
-        doc="held-out loss of one's own fit, of averaging, of what is kept",
+    model: Released = Model("*one model", "fit of all rows", to="all")
+    losses: Released = Aggregate(
+        "3", "held-out loss of one's own fit, of averaging, of what is kept", gaps=True
     )
-    differences: Released = sends(
-        Disclosure.AGGREGATE, (2,), gaps=True, doc="own and averaging, minus what is kept"
-    )
-    errors: Released = sends(
-        Disclosure.AGGREGATE, (2,), gaps=True, low=0, doc="their squared standard errors"
-    )
+    differences: Released = Aggregate("2", "own and averaging, minus what is kept", gaps=True)
+    errors: Released = Aggregate("2", "their squared standard errors", gaps=True, low=0)
 
     def check(self, request: Conclude, known: Mapping[str, Any]) -> str | None:
         """A model of the study's columns."""
@@ -318,16 +268,10 @@ class Concluded:
 class Use:
     """All models that are kept."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    owners: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, kind="str", many=True, audience="all", doc="sites of the models"
-    )
-    shares: Released = sends(
-        Disclosure.AGGREGATE, ("owners",), audience="all", doc="weights of the owners' models"
-    )
-    models: Released = sends(
-        Disclosure.MODEL, "by owner: one model each", audience="all", doc="fits of all rows"
-    )
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    owners: tuple[str, ...] = Public("", "sites of the models", kind="str", many=True, to="all")
+    shares: Released = Aggregate("owners", "weights of the owners' models", to="all")
+    models: Released = Model("*by owner: one model each", "fits of all rows", to="all")
 
 
 @message("reference-averaging/used", version=1)

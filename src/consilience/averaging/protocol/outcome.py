@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.averaging.estimators.conventions import convention_of, innermost
 from consilience.averaging.protocol.drawing import Reference
 from consilience.averaging.protocol.messages import Concluded
@@ -22,7 +22,6 @@ from consilience.protocol.method import CoordinatorContext
 if TYPE_CHECKING:
     from consilience.averaging.protocol import ReferenceAveraging
 
-FloatArray = NDArray[np.float64]
 
 LEAST_SQUARES = frozenset(("LinearRegression", "Ridge", "Lasso", "ElasticNet", "LassoLars", "Lars"))
 

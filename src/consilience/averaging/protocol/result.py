@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from consilience.learners.collaborative_predictor import CollaborativePredictor
 
-FloatArray = NDArray[np.float64]
 
 MODERATE = 2000
 """Columns up to which sums of squares and products are small beside the rounds."""

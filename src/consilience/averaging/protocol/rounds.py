@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.averaging.protocol.messages import Accepted, Fit, Fitted, Settings
 from consilience.numerics.reference_average import (
     averaged,
@@ -25,8 +25,6 @@ from consilience.numerics.reference_average import (
 )
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass

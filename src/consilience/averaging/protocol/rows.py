@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.averaging.protocol.messages import Settings
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
@@ -21,9 +22,6 @@ from consilience.protocol.phases.protected_rows import (
     without_thin,
 )
 from consilience.wire.disclosure import Limits
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.averaging.estimators.pseudo_rows import Learner
 from consilience.averaging.protocol.messages import (
     MAX_ROUNDS,
@@ -56,9 +56,6 @@ from consilience.wire.estimators import (
     row_values,
     type_name,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 JUDGED_PER_ROW = 20
 """Averages that a site judges at most for each of its held-out rows (but 200 always)."""

@@ -15,13 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.averaging.estimators.pseudo_rows import LARGEST_CHANGE, separable
 from consilience.report import drawing
 from consilience.report.drawing import Z95
 from consilience.wire.transcript import Line
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 FIT_STEP = "fit"
 """Step in which sites answer with a fit."""

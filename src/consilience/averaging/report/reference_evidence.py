@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from consilience.arrays import FloatArray
 from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.averaging.report import figures_reference
 from consilience.averaging.report.figures_reference import (
-    FloatArray,
     bytes_by_round,
     curve,
     differences,

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.averaging.estimators.conventions import innermost
 from consilience.averaging.estimators.pseudo_rows import Learner, separable
 from consilience.averaging.tall.checkpoint import Arrays, Checkpoint, facts_of
@@ -43,8 +44,6 @@ from consilience.numerics.reference_average import (
     pooled_gain,
     rho_of,
 )
-
-FloatArray = NDArray[np.float64]
 
 MOST_HELD_OUT = 20_000
 """Held-out rows in all: enough to tell rounds apart, and few enough to be predicted by everyone."""

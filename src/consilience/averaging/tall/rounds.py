@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.averaging.estimators.pseudo_rows import Learner, Start
 from consilience.averaging.tall.tables import Array, Part
 from consilience.numerics.parallel import Workers, one_thread
@@ -27,9 +28,6 @@ from consilience.numerics.reference_average import (
     movement,
     rho_of,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

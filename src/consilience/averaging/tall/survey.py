@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.averaging.tall.tables import Part, with_levels
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import Workers, one_thread
@@ -26,9 +27,6 @@ from consilience.numerics.reference_average import (
     reference_facts,
     scale_of,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _MOST_COLUMNS = 2000
 """Of more columns no second moments are computed unless they are asked for."""

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError, ParameterError
 
-FloatArray = NDArray[np.float64]
 Array = NDArray[Any]
 
 ROWS_A_SPLIT = 10

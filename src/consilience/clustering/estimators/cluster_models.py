@@ -13,11 +13,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 ModelKind = Literal["kmeans", "gaussian_mixture"]
 CovarianceType = Literal["diag", "full", "spherical", "tied"]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.cluster_models import ClusterModel, model_from_arrays
 from consilience.clustering.kernels.markov_mixture import (
     MarkovParameters,
@@ -29,8 +30,6 @@ from consilience.clustering.kernels.sequences import Sequences
 from consilience.clustering.kernels.told_tables import Entries, Sums, told_tables
 from consilience.exceptions import DataError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 CodedKind = Literal["markov-mixture", "latent-class"]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.category_codes import (
     levels_from_arrays,
     levels_to_arrays,
@@ -22,9 +23,6 @@ from consilience.clustering.estimators.coded_models import (
 )
 from consilience.clustering.kernels.ensemble import assign
 from consilience.exceptions import DataError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _UNKNOWN = (
     "{count} cells of {where} hold a value that is not one of the {n} levels of the study: correct "

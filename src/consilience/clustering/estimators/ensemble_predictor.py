@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.cluster_models import Arrays, ClusterModel, model_from_arrays
 from consilience.clustering.estimators.coded_predictor import CodedPredictor
 from consilience.clustering.kernels.ensemble import assign
 from consilience.exceptions import DataError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class EnsemblePredictor:

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.category_codes import (
     fewer_because,
     levels_from_arrays,
@@ -49,8 +50,6 @@ from consilience.numerics.parallel import one_thread
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
 from consilience.numerics.random import stream
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Fits = list[Search[MarkovParameters]]
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.clustering.kernels.long_tables import column
 from consilience.clustering.kernels.mixture_starts import numbers_of
 from consilience.clustering.kernels.sequences import NO_STATE, Sequences, coded
 from consilience.exceptions import DataError
-
-FloatArray = NDArray[np.float64]
 
 
 def sequences_of(X: Any, states: Iterable[Any] | None) -> Sequences:

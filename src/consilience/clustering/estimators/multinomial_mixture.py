@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.category_codes import (
     codes_of,
     columns_of,
@@ -44,8 +45,6 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
 from consilience.numerics.random import stream
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 
 _MANY_LEVELS = 0.5

@@ -23,6 +23,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.label_patterns import (
     LabelArray,
     PatternTable,
@@ -47,8 +48,6 @@ __all__ = [
     "pattern_features",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Weighting = Literal["spectral", "centred", "equal"]
 
 _ROWS_PER_BLOCK = 1 << 14

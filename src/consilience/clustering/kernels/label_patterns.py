@@ -14,10 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 LabelArray = NDArray[np.integer[Any]]
 How = Literal["exact", "merged", "coarsened", "none"]
 

@@ -12,8 +12,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.label_patterns import (
     SiteSummary,
     coarsen,
@@ -21,8 +22,6 @@ from consilience.clustering.kernels.label_patterns import (
     summarise_site,
 )
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 LEAST_COVERED = 0.5
 """Share of the rows whose own tuple must be frequent for tuples to be counted at full length."""
 

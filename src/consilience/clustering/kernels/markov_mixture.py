@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.mixture_starts import (
     START_COUNT,
     EMStep,
@@ -41,8 +42,6 @@ from consilience.clustering.kernels.sequences import Sequences, check_gaps, dist
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 
 _SUM_TO_ONE = 1e-6

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.clustering.kernels.chance_errors import chance_errors, logit_jacobian
 from consilience.clustering.kernels.markov_mixture import Events, MarkovParameters
 from consilience.clustering.kernels.mixture_starts import log_shares
-
-FloatArray = NDArray[np.float64]
 
 _BLOCK = 2048
 _LEAST = 1.0

@@ -14,10 +14,9 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 P = TypeVar("P")
 
 

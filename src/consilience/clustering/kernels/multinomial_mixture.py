@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.mixture_starts import (
     START_COUNT,
     EMStep,
@@ -35,8 +36,6 @@ from consilience.clustering.kernels.mixture_starts import (
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 
 _WORD_LIMIT = 2**62

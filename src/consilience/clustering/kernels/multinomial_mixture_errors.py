@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.clustering.kernels.chance_errors import chance_errors, logit_jacobian
 from consilience.clustering.kernels.multinomial_mixture import CategoryPatterns, MultinomialMixture
-
-FloatArray = NDArray[np.float64]
 
 _BLOCK = 4096
 

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.long_tables import column, is_missing, times_in_order
 from consilience.clustering.kernels.mixture_starts import numbers_of
 from consilience.exceptions import DataError, ParameterError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 CodeArray = NDArray[np.int32]
 
 LONGEST_GAP = 1000

@@ -40,11 +40,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.clustering.kernels.told_tables import OWN, UNTOLD
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 N_BOOTSTRAP = 400
 _TAILS = (0.025, 0.975)

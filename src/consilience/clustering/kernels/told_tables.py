@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.wire.chance_facts import chance_facts
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 UNTOLD, OWN, TOGETHER, HIDDEN, LARGEST = range(5)
 """What is shown in a cell: nothing, its own sum, an equal part of the sum of small cells, a guess

@@ -27,13 +27,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.wire.disclosure import Limits, Released, rounded
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 

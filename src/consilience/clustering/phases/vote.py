@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
 from consilience.wire.disclosure import Limits, Released, model
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Model, message
 
 
 @message("vote/ballot", version=1)
@@ -31,12 +31,8 @@ class Ballot:
     The choice 0 is an abstention: too few rows to say anything that may leave.
     """
 
-    choice: Released = sends(
-        Disclosure.MODEL, kind="int", low=0, doc="the number this site prefers"
-    )
-    scores: Released = sends(
-        Disclosure.MODEL, ("c",), gaps=True, doc="score of each candidate, smaller is better"
-    )
+    choice: Released = Model("", "the number this site prefers", kind="int", low=0)
+    scores: Released = Model("c", "score of each candidate, smaller is better", gaps=True)
 
     def check(self, request: object, known: Mapping[str, Any]) -> str | None:
         """The choice is one of the numbers that were scored."""

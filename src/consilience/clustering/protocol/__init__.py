@@ -85,8 +85,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.clustering.estimators.coded_models import (
     MODELS_IN_ALL,
     kind_of,
@@ -140,7 +140,6 @@ from consilience.protocol.method import (
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
-FloatArray = NDArray[np.float64]
 Arrays = dict[str, Any]
 
 MODELS = ("kmeans", "gaussian-mixture", *CODED)

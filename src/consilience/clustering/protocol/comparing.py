@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.coded_models import (
     absorbing_rows,
     drawn_rows,
@@ -54,8 +55,6 @@ from consilience.wire.disclosure import Limits, chances, model
 from consilience.wire.message import Disclosure
 from consilience.wire.rounding import coarse, step_above
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 _PARTS = ("chances", "kinds", "numbers")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.clustering.protocol.messages import (
     MAX_FOLDS,
     MAX_JUDGED,
@@ -46,9 +47,6 @@ from consilience.protocol.phases.entry_errors import (
     released_errors,
     squared_errors_by_row,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _NOBODY = (
     "no site could judge numbers of classes by held-out entries: give n_clusters, let larger sites "

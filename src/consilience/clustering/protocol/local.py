@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.cluster_models import ModelKind, bic, fit_cluster_model
 from consilience.clustering.estimators.coded_models import (
     LocalModel,
@@ -33,8 +34,6 @@ from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.wire.disclosure import Released, chances, model
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 RESAMPLE_SHARE = 0.8
 
 

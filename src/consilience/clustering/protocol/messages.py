@@ -15,7 +15,7 @@ from consilience.clustering.kernels.told_tables import UNTOLD
 from consilience.exceptions import DisclosureError
 from consilience.protocol.phases.entry_errors import MOST_ENTRIES, are_errors
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, part, sends
+from consilience.wire.message import Aggregate, Model, Public, message, part
 
 CODED = ("markov-mixture", "latent-class")
 """Models of coded rows."""
@@ -62,7 +62,7 @@ class Settings:
 class VoteRequest:
     """Choose the number of classes that your rows prefer."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+    settings: str = Public("", "settings, as JSON", kind="str", to="site")
 
     def lengths(self) -> dict[str, int]:
         """Candidates: 1, 2, ... classes."""
@@ -73,11 +73,9 @@ class VoteRequest:
 class JudgeRequest:
     """Judge numbers of classes by entries of your rows that you hold out."""
 
-    n_folds: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="folds of entries")
-    max_clusters: int = sends(
-        Disclosure.PUBLIC, kind="int", audience="site", doc="largest number of classes"
-    )
-    n_init: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="starts of k-means")
+    n_folds: int = Public("", "folds of entries", kind="int", to="site")
+    max_clusters: int = Public("", "largest number of classes", kind="int", to="site")
+    n_init: int = Public("", "starts of k-means", kind="int", to="site")
 
     def lengths(self) -> dict[str, int]:
         """Candidates: 1, 2, ... classes."""
@@ -88,24 +86,16 @@ class JudgeRequest:
 class Judged:
     """How well k-means with 1, 2, ... classes predicts held-out entries; which, nobody knows."""
 
-    errors: Released = sends(
-        Disclosure.AGGREGATE,
-        ("f", "c"),
+    errors: Released = Aggregate(
+        "f c",
+        "sums of squared errors of held-out entries, by fold and number of classes",
         gaps=True,
         low=0,
-        doc="sums of squared errors of held-out entries, by fold and number of classes",
     )
-    entries: Released = sends(
-        Disclosure.AGGREGATE,
-        ("f",),
-        gaps=True,
-        low=1,
-        high=MOST_ENTRIES,
-        doc="held-out entries by fold",
+    entries: Released = Aggregate(
+        "f", "held-out entries by fold", gaps=True, low=1, high=MOST_ENTRIES
     )
-    se: Released = sends(
-        Disclosure.MODEL, ("c",), gaps=True, low=0, doc="standard errors of the errors per entry"
-    )
+    se: Released = Model("c", "standard errors of the errors per entry", gaps=True, low=0)
 
     def check(self, request: JudgeRequest, known: Mapping[str, Any]) -> str | None:
         """Nothing, or errors that held-out entries have, of no more folds than were asked for."""
@@ -120,18 +110,17 @@ class Judged:
 class FitRequest:
     """Fit your own models."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
+    settings: str = Public("", "settings, as JSON", kind="str", to="site")
 
 
 @message("ensemble-clustering/local-models", version=1)
 class LocalModels:
     """A site's models, for the main ensemble and for each half of each pair."""
 
-    models: Released = sends(
-        Disclosure.MODEL,
-        "by ensemble, by model: arrays of class parameters",
-        audience="all",
-        doc="local clustering models; a site without two large enough classes sends none",
+    models: Released = Model(
+        "*by ensemble, by model: arrays of class parameters",
+        "local clustering models; a site without two large enough classes sends none",
+        to="all",
     )
 
     def check(self, request: FitRequest, known: Mapping[str, Any]) -> str | None:
@@ -149,18 +138,12 @@ class LocalModels:
 class AllModels:
     """Everybody's models: label your rows with each of them."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
-    models: Released = sends(
-        Disclosure.MODEL,
-        "by ensemble, by model: arrays of class parameters",
-        audience="all",
-        doc="local models of all sites",
+    settings: str = Public("", "settings, as JSON", kind="str", to="site")
+    models: Released = Model(
+        "*by ensemble, by model: arrays of class parameters", "local models of all sites", to="all"
     )
-    owners: tuple[Any, ...] = sends(
-        Disclosure.PUBLIC,
-        "by ensemble, by model: site",
-        audience="all",
-        doc="whose model each one is",
+    owners: tuple[Any, ...] = Public(
+        "*by ensemble, by model: site", "whose model each one is", to="all"
     )
 
 
@@ -168,21 +151,20 @@ class AllModels:
 class PatternCounts:
     """How many rows have each tuple of labels; never a label of a row."""
 
-    counts: Released = sends(
-        Disclosure.AGGREGATE,
-        "by ensemble: keys (P, M) and counts (P)",
+    counts: Released = Aggregate(
+        "*by ensemble: keys (P, M) and counts (P)",
+        "rows by label tuple, tuples below min_records merged",
         many=True,
         parts={
             "keys": part(("P", "M"), kind="int", low=0),
             "counts": part(("P",), kind="int", low=0),
         },
-        doc="rows by label tuple, tuples below min_records merged",
     )
-    how: str = sends(
-        Disclosure.PUBLIC,
+    how: str = Public(
+        "",
+        "what the site's rule did about rare tuples",
         kind="str",
         choices=("exact", "merged", "coarsened", "none"),
-        doc="what the site's rule did about rare tuples",
     )
 
     def check(self, request: AllModels, known: Mapping[str, Any]) -> str | None:
@@ -202,12 +184,8 @@ class PatternCounts:
 class Map:
     """From label tuples to final classes: features of the labels and centres, by ensemble."""
 
-    features: Released = sends(
-        Disclosure.MODEL, "by ensemble: T (q, r)", audience="all", doc="features of each label"
-    )
-    centres: Released = sends(
-        Disclosure.MODEL, "by ensemble: (K, r)", audience="all", doc="centres of the final classes"
-    )
+    features: Released = Model("*by ensemble: T (q, r)", "features of each label", to="all")
+    centres: Released = Model("*by ensemble: (K, r)", "centres of the final classes", to="all")
 
     def lengths(self) -> dict[str, int]:
         """Final classes, and pairs of halves."""
@@ -219,62 +197,57 @@ class Map:
 class Profile:
     """What the final classes look like at a site; NaN for classes without enough rows here."""
 
-    means: Released = sends(Disclosure.MODEL, ("k", "p"), gaps=True, doc="class means")
-    target_means: Released = sends(
-        Disclosure.AGGREGATE,
-        ("k",),
-        gaps=True,
-        doc="class means of the target, where it is a number",
+    means: Released = Model("k p", "class means", gaps=True)
+    target_means: Released = Aggregate(
+        "k", "class means of the target, where it is a number", gaps=True
     )
-    target_shares: Released = sends(
-        Disclosure.AGGREGATE,
-        ("k", "K"),
+    target_shares: Released = Aggregate(
+        "k K",
+        "shares of the target's declared levels by class, rare ones together",
         gaps=True,
         empty=True,
         low=0.0,
         high=1.0,
-        doc="shares of the target's declared levels by class, rare ones together",
     )
-    target_kinds: Released = sends(
-        Disclosure.AGGREGATE,
-        ("k", "K"),
+    target_kinds: Released = Aggregate(
+        "k K",
+        "what is shown in each of these cells, see numerics.told_tables",
         kind="int",
         empty=True,
         low=0,
         high=4,
-        doc="what is shown in each of these cells, see numerics.told_tables",
     )
-    agreement: Released = sends(
-        Disclosure.AGGREGATE,
+    agreement: Released = Aggregate(
+        "",
+        "by pair: adjusted Rand index of two halves, rounded",
         many=True,
         gaps=True,
         low=-1.0,
         high=1.0,
-        doc="by pair: adjusted Rand index of two halves, rounded",
     )
-    null_agreement: Released = sends(
-        Disclosure.AGGREGATE,
+    null_agreement: Released = Aggregate(
+        "",
+        "by pair: the same with columns permuted, rounded",
         many=True,
         gaps=True,
         low=-1.0,
         high=1.0,
-        doc="by pair: the same with columns permuted, rounded",
     )
-    alone_agreement: Released = sends(
-        Disclosure.AGGREGATE,
+    alone_agreement: Released = Aggregate(
+        "",
+        "by pair: the same by the site's own model alone, rounded",
         many=True,
         gaps=True,
         low=-1.0,
         high=1.0,
-        doc="by pair: the same by the site's own model alone, rounded",
     )
-    ported_agreement: Released = sends(
-        Disclosure.AGGREGATE,
+    ported_agreement: Released = Aggregate(
+        "",
+        "by pair: the same by one site's model alone, mean over all sites' models, rounded",
         many=True,
         gaps=True,
         low=-1.0,
         high=1.0,
-        doc="by pair: the same by one site's model alone, mean over all sites' models, rounded",
     )
 
     def check(self, request: Map, known: Mapping[str, Any]) -> str | None:
@@ -299,12 +272,9 @@ class Profile:
 class CompareRequest:
     """Say what the final classes look like at your site: chances of states and steps, or levels."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
-    local: bool = sends(
-        Disclosure.PUBLIC,
-        kind="bool",
-        audience="site",
-        doc="whether to tell the same of classes that you find alone",
+    settings: str = Public("", "settings, as JSON", kind="str", to="site")
+    local: bool = Public(
+        "", "whether to tell the same of classes that you find alone", kind="bool", to="site"
     )
 
     def lengths(self) -> dict[str, int]:
@@ -317,63 +287,38 @@ class CompareRequest:
 class Compared:
     """Chances within the final classes; NaN for rows of the table that too few records are in."""
 
-    chances: Released = sends(
-        Disclosure.AGGREGATE,
-        ("k", "c"),
-        gaps=True,
-        empty=True,
-        low=0.0,
-        high=1.0,
-        doc="chances within the final classes",
+    chances: Released = Aggregate(
+        "k c", "chances within the final classes", gaps=True, empty=True, low=0.0, high=1.0
     )
-    kinds: Released = sends(
-        Disclosure.AGGREGATE,
-        ("k", "c"),
+    kinds: Released = Aggregate(
+        "k c",
+        "what is shown in each cell, see numerics.told_tables",
         kind="int",
         empty=True,
         low=0,
         high=4,
-        doc="what is shown in each cell, see numerics.told_tables",
     )
-    numbers: Released = sends(
-        Disclosure.AGGREGATE,
-        ("k", "r"),
-        empty=True,
-        low=0.0,
-        high=2.0**50,
-        doc="what each row of chances rests on, coarsely",
+    numbers: Released = Aggregate(
+        "k r", "what each row of chances rests on, coarsely", empty=True, low=0.0, high=2.0**50
     )
-    local_chances: Released = sends(
-        Disclosure.AGGREGATE,
-        ("j", "c"),
-        gaps=True,
-        empty=True,
-        low=0.0,
-        high=1.0,
-        doc="the same by classes that the site finds alone, matched to the final ones, over a "
+    local_chances: Released = Aggregate(
+        "j c",
+        "the same by classes that the site finds alone, matched to the final ones, over a "
         "secret part of its rows",
-    )
-    local_kinds: Released = sends(
-        Disclosure.AGGREGATE,
-        ("j", "c"),
-        kind="int",
-        empty=True,
-        low=0,
-        high=4,
-        doc="the same of these",
-    )
-    local_numbers: Released = sends(
-        Disclosure.AGGREGATE,
-        ("j", "r"),
+        gaps=True,
         empty=True,
         low=0.0,
-        high=2.0**50,
-        doc="the same of these",
+        high=1.0,
     )
-    start_spread: Released = sends(
-        Disclosure.MODEL,
-        ("m",),
-        doc="how far below the best of them, in log likelihood, the starts that the site followed "
+    local_kinds: Released = Aggregate(
+        "j c", "the same of these", kind="int", empty=True, low=0, high=4
+    )
+    local_numbers: Released = Aggregate(
+        "j r", "the same of these", empty=True, low=0.0, high=2.0**50
+    )
+    start_spread: Released = Model(
+        "m",
+        "how far below the best of them, in log likelihood, the starts that the site followed "
         "ended, two digits",
     )
 

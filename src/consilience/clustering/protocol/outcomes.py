@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.coded_models import entries_of
 from consilience.clustering.kernels.told_tables import HIDDEN
 from consilience.clustering.protocol.comparing import ClassTables, class_tables
@@ -21,9 +22,6 @@ from consilience.clustering.protocol.messages import Profile
 from consilience.protocol.method import Columns, SiteData
 from consilience.wire.disclosure import Limits, Released, chances
 from consilience.wire.message import Disclosure
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def levels_of(columns: Columns | SiteData, target: str | None) -> tuple[str, ...]:

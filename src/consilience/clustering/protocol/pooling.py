@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.clustering.kernels.label_patterns import PatternTable
 from consilience.clustering.phases import bootstrap_pairs
 from consilience.clustering.protocol.messages import Profile
-
-FloatArray = NDArray[np.float64]
 
 
 def number_by_bic(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.clustering.kernels.told_tables import HIDDEN
 from consilience.protocol.result import Result
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from consilience.numerics.held_out_entries import EntryCurve
-
-FloatArray = NDArray[np.float64]
 
 
 def _no_numbers() -> NDArray[np.int64]:

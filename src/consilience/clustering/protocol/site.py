@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.cluster_models import ClusterModel, outlying_rows
 from consilience.clustering.estimators.coded_models import CodedModel, LocalModel
 from consilience.clustering.estimators.coded_predictor import CodedPredictor
@@ -58,9 +59,6 @@ from consilience.wire.disclosure import (
     model,
     rounded,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @step("vote", once=True)

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.mixture_starts import check_count
 from consilience.clustering.report.sequence_reading import (
     Chains,
@@ -26,9 +26,6 @@ from consilience.clustering.report.sequence_reading import (
 )
 from consilience.exceptions import ParameterError
 from consilience.report import drawing
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_CLASSES = 12
 """Classes of which a figure is drawn."""

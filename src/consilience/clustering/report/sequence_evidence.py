@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.clustering.report import figures_sequences
 from consilience.clustering.report.sequence_reading import Chains, chains_of, items_of
@@ -23,8 +23,6 @@ from consilience.report.sections import (
     percent,
     plural,
 )
-
-FloatArray = NDArray[np.float64]
 
 MODELS = {"markov-mixture": "sequences", "latent-class": "rows of categories"}
 PARTS = {"initial": "first states", "transition": "steps", "levels": "levels"}

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.collaborators.kernels.site_comparison import LONE_THRESHOLD
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.pattern_kmeans import weighted_kmeans
@@ -40,9 +41,6 @@ __all__ = [
     "spectral",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 Scale = Literal["self-tuning"] | float
 
 _N_INIT = 20

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import BoolArray, FloatArray
 from consilience.exceptions import DataError, ParameterError
 
 __all__ = [
@@ -36,9 +37,6 @@ __all__ = [
     "source_dissimilarity",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 LONE_THRESHOLD = 1.85
 """Mean z up to which a single site joins a cluster: .5 + 1.35 / sqrt(1)."""

@@ -68,8 +68,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.kernels.meta_clustering import cluster
 from consilience.collaborators.protocol import joining, pooling
 from consilience.collaborators.protocol import site as at_site
@@ -121,9 +121,6 @@ from consilience.protocol.phases import site_moments
 from consilience.protocol.phases.site_moments import SiteMoments
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @register

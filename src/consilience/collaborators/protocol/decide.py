@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.kernels.meta_clustering import cluster, spectral
 from consilience.collaborators.kernels.site_comparison import (
     PairwiseTests,
@@ -23,9 +24,6 @@ from consilience.collaborators.kernels.site_comparison import (
 )
 from consilience.collaborators.protocol.result import ENOUGH_POWER
 from consilience.protocol.phases.site_moments import SiteMoments
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

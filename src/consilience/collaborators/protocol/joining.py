@@ -11,8 +11,8 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.kernels.meta_clustering import (
     cluster,
     join,
@@ -42,9 +42,6 @@ from consilience.wire.message import Disclosure
 
 if TYPE_CHECKING:
     from consilience.collaborators.protocol import MetaClustering
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def follow(

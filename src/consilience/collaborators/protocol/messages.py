@@ -13,7 +13,7 @@ from consilience.exceptions import DisclosureError
 from consilience.wire import estimators
 from consilience.wire.codec import LARGEST
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, Model, PerRecord, Public, message
 
 MAX_RUNS = 99
 MAX_CANDIDATES = 20
@@ -113,12 +113,11 @@ def _whole(value: Any, most: int) -> bool:
 class SelectRequest:
     """Choose and fit your own model."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
-    reference: Released = sends(
-        Disclosure.AGGREGATE,
-        ("a", "p"),
-        audience="all",
-        doc="points drawn from the pooled moments, on which to predict; none if models travel",
+    settings: str = Public("", "settings, as JSON", kind="str", to="site")
+    reference: Released = Aggregate(
+        "a p",
+        "points drawn from the pooled moments, on which to predict; none if models travel",
+        to="all",
     )
 
     def lengths(self) -> dict[str, int]:
@@ -131,63 +130,29 @@ class SelectRequest:
 class Selected:
     """A site's models, or why it has none."""
 
-    status: str = sends(
-        Disclosure.PUBLIC, kind="str", choices=("ok", *NOTHING), doc="ok, or why there is no model"
+    status: str = Public("", "ok, or why there is no model", kind="str", choices=("ok", *NOTHING))
+    refused: tuple[Any, ...] = Public(
+        "*by candidate: name, reason", "candidates that the site left out"
     )
-    refused: tuple[Any, ...] = sends(
-        Disclosure.PUBLIC,
-        "by candidate: name, reason",
-        doc="candidates that the site left out",
-    )
-    n: Released = sends(Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="rows")
-    chosen: Released = sends(
-        Disclosure.MODEL, kind="int", many=True, low=0, doc="by view: number of a candidate"
-    )
-    models: Released = sends(
-        Disclosure.MODEL,
-        "by view: a model",
-        audience="all",
-        doc="chosen methods, fitted on all rows",
-    )
-    predictions: Released = sends(
-        Disclosure.MODEL,
-        ("a", "outputs"),
+    n: Released = Aggregate("", "rows", kind="int", low=0, high=_MOST_ROWS)
+    chosen: Released = Model("", "by view: number of a candidate", kind="int", many=True, low=0)
+    models: Released = Model("*by view: a model", "chosen methods, fitted on all rows", to="all")
+    predictions: Released = Model(
+        "a outputs",
+        "by view: predictions on the reference points, where models do not travel",
         many=True,
-        doc="by view: predictions on the reference points, where models do not travel",
     )
-    variance: Released = sends(
-        Disclosure.AGGREGATE,
-        (1,),
-        gaps=True,
-        low=0,
-        doc="mean loss of the best constant prediction",
+    variance: Released = Aggregate(
+        "1", "mean loss of the best constant prediction", gaps=True, low=0
     )
-    losses: Released = sends(
-        Disclosure.AGGREGATE,
-        ("c",),
-        gaps=True,
-        low=0,
-        doc="mean loss of each candidate on the other half",
+    losses: Released = Aggregate(
+        "c", "mean loss of each candidate on the other half", gaps=True, low=0
     )
-    own: Released = sends(
-        Disclosure.AGGREGATE,
-        ("v",),
-        gaps=True,
-        low=0,
-        doc="cross-fitted loss of the chosen, by view",
-    )
-    own_error: Released = sends(
-        Disclosure.AGGREGATE, ("v",), gaps=True, low=0, doc="squared standard errors of these"
-    )
-    useful: Released = sends(
-        Disclosure.AGGREGATE, (1,), gaps=True, doc="loss of the best constant minus the own loss"
-    )
-    useful_error: Released = sends(
-        Disclosure.AGGREGATE,
-        (1,),
-        gaps=True,
-        low=0,
-        doc="its squared standard error, paired by record",
+    own: Released = Aggregate("v", "cross-fitted loss of the chosen, by view", gaps=True, low=0)
+    own_error: Released = Aggregate("v", "squared standard errors of these", gaps=True, low=0)
+    useful: Released = Aggregate("1", "loss of the best constant minus the own loss", gaps=True)
+    useful_error: Released = Aggregate(
+        "1", "its squared standard error, paired by record", gaps=True, low=0
     )
 
     def check(self, request: SelectRequest, known: Mapping[str, Any]) -> str | None:
@@ -226,23 +191,13 @@ def _are_reasons(pairs: Any) -> bool:
 class Models:
     """Everybody's models: try them on your rows."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="settings, as JSON")
-    owners: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, ("l",), kind="str", audience="all", doc="whose model each one is"
-    )
-    models: Released = sends(
-        Disclosure.MODEL, "by view, by owner: a model", audience="all", doc="models of all sites"
-    )
-    sizes: Released = sends(
-        Disclosure.AGGREGATE, ("l",), kind="int", audience="all", doc="rows of each owner"
-    )
-    means: Released = sends(
-        Disclosure.AGGREGATE, ("l", "p"), gaps=True, audience="all", doc="means of each owner"
-    )
-    inverse: Released = sends(
-        Disclosure.AGGREGATE, ("p", "p"), audience="all", doc="inverse of the pooled covariance"
-    )
-    trace: Released = sends(Disclosure.AGGREGATE, audience="all", doc="trace behind the shrinkage")
+    settings: str = Public("", "settings, as JSON", kind="str", to="site")
+    owners: tuple[str, ...] = Public("l", "whose model each one is", kind="str", to="all")
+    models: Released = Model("*by view, by owner: a model", "models of all sites", to="all")
+    sizes: Released = Aggregate("l", "rows of each owner", kind="int", to="all")
+    means: Released = Aggregate("l p", "means of each owner", gaps=True, to="all")
+    inverse: Released = Aggregate("p p", "inverse of the pooled covariance", to="all")
+    trace: Released = Aggregate("", "trace behind the shrinkage", to="all")
 
     def lengths(self) -> dict[str, int]:
         """Views of the rows, and those with held-out rows."""
@@ -254,34 +209,24 @@ class Models:
 class Losses:
     """How the models do on a site's rows, against the site's own cross-fitted method."""
 
-    failed: tuple[Any, ...] = sends(
-        Disclosure.PUBLIC, "by failed model: owner, reason", doc="models that could not be used"
+    failed: tuple[Any, ...] = Public(
+        "*by failed model: owner, reason", "models that could not be used"
     )
-    excess: Released = sends(
-        Disclosure.AGGREGATE, ("v", "l"), gaps=True, doc="D: weighted mean excess loss"
-    )
-    variance: Released = sends(
-        Disclosure.AGGREGATE, ("v", "l"), gaps=True, low=0, doc="Q: its squared standard error"
-    )
-    effective: Released = sends(
-        Disclosure.AGGREGATE, ("v", "l"), gaps=True, low=0, doc="effective number of rows"
-    )
-    raw: Released = sends(
-        Disclosure.AGGREGATE,
-        ("v", "l"),
+    excess: Released = Aggregate("v l", "D: weighted mean excess loss", gaps=True)
+    variance: Released = Aggregate("v l", "Q: its squared standard error", gaps=True, low=0)
+    effective: Released = Aggregate("v l", "effective number of rows", gaps=True, low=0)
+    raw: Released = Aggregate(
+        "v l",
+        "unweighted mean loss, the own model's training loss on the diagonal",
         gaps=True,
         low=0,
-        doc="unweighted mean loss, the own model's training loss on the diagonal",
     )
-    shift: Released = sends(
-        Disclosure.AGGREGATE,
-        ("w", 1),
+    shift: Released = Aggregate(
+        "w 1",
+        "mean residual under the average of all models, by view with held-out rows",
         gaps=True,
-        doc="mean residual under the average of all models, by view with held-out rows",
     )
-    shift_error: Released = sends(
-        Disclosure.AGGREGATE, ("w", 1), gaps=True, low=0, doc="squared standard errors of these"
-    )
+    shift_error: Released = Aggregate("w 1", "squared standard errors of these", gaps=True, low=0)
 
     def check(self, request: Models, known: Mapping[str, Any]) -> str | None:
         """Models that could not be used have a reason."""
@@ -292,12 +237,8 @@ class Losses:
 class Cuts:
     """Groupings to be compared by the loss of their averaged models on held-out rows."""
 
-    labels: Released = sends(
-        Disclosure.AGGREGATE,
-        ("w", "k", "l"),
-        kind="int",
-        audience="all",
-        doc="groups by view with held-out rows and number of groups",
+    labels: Released = Aggregate(
+        "w k l", "groups by view with held-out rows and number of groups", kind="int", to="all"
     )
 
 
@@ -305,14 +246,10 @@ class Cuts:
 class CutLosses:
     """Held-out losses of the groupings."""
 
-    losses: Released = sends(
-        Disclosure.AGGREGATE, ("k",), gaps=True, low=0, doc="mean loss by number of groups"
-    )
-    against_one: Released = sends(
-        Disclosure.AGGREGATE, ("k",), gaps=True, doc="loss of one group minus these"
-    )
-    against_one_error: Released = sends(
-        Disclosure.AGGREGATE, ("k",), gaps=True, low=0, doc="squared standard errors of these"
+    losses: Released = Aggregate("k", "mean loss by number of groups", gaps=True, low=0)
+    against_one: Released = Aggregate("k", "loss of one group minus these", gaps=True)
+    against_one_error: Released = Aggregate(
+        "k", "squared standard errors of these", gaps=True, low=0
     )
 
 
@@ -320,40 +257,22 @@ class CutLosses:
 class Groups:
     """The outcome, for one site."""
 
-    labels: Released = sends(
-        Disclosure.AGGREGATE, ("l",), kind="int", audience="all", doc="group of each owner"
+    labels: Released = Aggregate("l", "group of each owner", kind="int", to="all")
+    held_labels: Released = Aggregate(
+        "w l", "groups found without the held-out rows", kind="int", to="all"
     )
-    held_labels: Released = sends(
-        Disclosure.AGGREGATE,
-        ("w", "l"),
-        kind="int",
-        audience="all",
-        doc="groups found without the held-out rows",
-    )
-    shifts: Released = sends(
-        Disclosure.AGGREGATE, ("w",), audience="site", doc="shrunken intercepts of this site"
-    )
-    members: Released = sends(
-        Disclosure.MODEL, "by member: a model", audience="all", doc="models of the site's group"
-    )
-    member_sizes: Released = sends(
-        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="rows behind these models"
-    )
+    shifts: Released = Aggregate("w", "shrunken intercepts of this site", to="site")
+    members: Released = Model("*by member: a model", "models of the site's group", to="all")
+    member_sizes: Released = Aggregate("m", "rows behind these models", kind="int", to="all")
 
 
 @message("meta-clustering/gains", version=1)
 class Gains:
     """Mean losses on held-out rows and their differences."""
 
-    means: Released = sends(
-        Disclosure.AGGREGATE, (len(GAINS),), gaps=True, doc="losses and differences of losses"
-    )
-    errors: Released = sends(
-        Disclosure.AGGREGATE,
-        (len(GAINS),),
-        gaps=True,
-        low=0,
-        doc="squared standard errors of these",
+    means: Released = Aggregate(f"{len(GAINS)}", "losses and differences of losses", gaps=True)
+    errors: Released = Aggregate(
+        f"{len(GAINS)}", "squared standard errors of these", gaps=True, low=0
     )
 
 
@@ -361,24 +280,16 @@ class Gains:
 class PoolRequest:
     """Send what one refit of the group needs."""
 
-    what: str = sends(
-        Disclosure.PUBLIC, kind="str", audience="site", doc="moments (linear) or rows (any method)"
-    )
-    levels: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, ("k",), kind="str", audience="site", doc="levels of the response"
-    )
+    what: str = Public("", "moments (linear) or rows (any method)", kind="str", to="site")
+    levels: tuple[str, ...] = Public("k", "levels of the response", kind="str", to="site")
 
 
 @message("meta-clustering/pool-moments", version=1)
 class PoolMoments:
     """Cross-products of columns, response and a constant."""
 
-    products: Released = sends(
-        Disclosure.AGGREGATE,
-        ("r", "r"),
-        empty=True,
-        gram=True,
-        doc="sums of products; empty where it is not asked for",
+    products: Released = Aggregate(
+        "r r", "sums of products; empty where it is not asked for", empty=True, gram=True
     )
 
     def check(self, request: PoolRequest, known: Mapping[str, Any]) -> str | None:
@@ -393,7 +304,7 @@ class PoolMoments:
 class PoolRows:
     """Rows for a refit; only where the site's policy allows values for each record."""
 
-    rows: Released = sends(Disclosure.PER_RECORD, ("n", "q"), doc="columns and response")
+    rows: Released = PerRecord("n q", "columns and response")
 
     def check(self, request: PoolRequest, known: Mapping[str, Any]) -> str | None:
         """The study's columns; a response that has levels is told by their numbers."""

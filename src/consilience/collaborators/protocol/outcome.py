@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.kernels.site_comparison import reference_dissimilarity
 from consilience.collaborators.protocol.decide import (
     Decision,
@@ -27,9 +27,6 @@ from consilience.protocol.method import CoordinatorContext
 
 if TYPE_CHECKING:
     from consilience.collaborators.protocol import MetaClustering
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def given_number(method: MetaClustering, ctx: CoordinatorContext, partners: Partners) -> int | None:

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.kernels.site_comparison import Pooled
 from consilience.collaborators.protocol.decide import Seen, shrunken
 from consilience.collaborators.protocol.messages import CutLosses, Losses, Selected
 from consilience.collaborators.protocol.site import MIN_ROWS
 from consilience.exceptions import QuorumError
 from consilience.protocol.phases.site_moments import SiteMoments
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NOT_COMPARABLE = (
     "no other site can be compared with it: too few rows where their predictors overlap, or one "

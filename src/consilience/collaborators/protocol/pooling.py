@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.protocol.messages import PoolRequest, Settings
 from consilience.collaborators.protocol.partners import Partners
 from consilience.learners.candidates import build
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Members = dict[str, tuple[tuple[Any, ...], IntArray]]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.protocol.result import Result
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from consilience.learners.collaborative_predictor import CollaborativePredictor
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 THRESHOLD = 1.85
 """Largest z at which two single sites count as the same (.5 + 1.35)."""

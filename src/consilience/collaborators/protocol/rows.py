@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.protocol.messages import Settings
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
@@ -19,9 +19,6 @@ from consilience.protocol.method import SiteContext, SiteData, State
 from consilience.protocol.phases.holdout import uniform
 from consilience.protocol.phases.protected_rows import class_codes
 from consilience.wire.disclosure import Limits
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 RESAMPLE_SHARE = 0.8
 FOLDS = 3

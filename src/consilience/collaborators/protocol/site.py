@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.local_selection import Selection, predict, select
 from consilience.collaborators.protocol.messages import (
     GAINS,
@@ -73,9 +74,6 @@ from consilience.wire.estimators import (
     row_values,
     type_name,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MIN_ROWS = 20
 """A pair with an effective number of rows below this is not compared, so neither is the site."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.collaborators.kernels.site_comparison import Pooled, overlap_weights_all
 from consilience.collaborators.protocol.messages import Models, Settings
 from consilience.collaborators.protocol.rows import Rows
@@ -22,8 +22,6 @@ from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext
 from consilience.wire.codec import digest, pack
 from consilience.wire.disclosure import Limits
-
-FloatArray = NDArray[np.float64]
 
 MODELS_PER_ROW = 20
 """Models, over all views, that a site tries at most for each of its rows (but 200 always)."""

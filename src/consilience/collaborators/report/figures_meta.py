@@ -17,13 +17,10 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.kernels.site_comparison import LONE_THRESHOLD as THRESHOLD
 from consilience.report import drawing
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NAMES_IN_MAP = 42
 NAMES_IN_LIST = 80

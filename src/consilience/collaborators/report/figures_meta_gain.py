@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.collaborators.report.figures_meta import (
     NAMES_IN_LIST,
     group_ticks,
@@ -22,9 +22,6 @@ from consilience.collaborators.report.figures_meta import (
     site_order,
 )
 from consilience.report import drawing
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 ENOUGH_POWER = 0.8
 """Power from which a pair counts as able to show a difference; the result says the same."""

@@ -8,12 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.gap_rows import GapRows
 from consilience.exceptions import DataError
 from consilience.numerics.observed_kmeans import nearest_centres
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class ClassPredictor:

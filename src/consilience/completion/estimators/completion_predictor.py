@@ -8,13 +8,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray
 from consilience.completion.estimators.gap_rows import GapRows
 from consilience.completion.estimators.low_rank_base import Factors, row_scores
 from consilience.exceptions import DataError
 from consilience.numerics.centring import CENTRES, Centre
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays, places
-
-FloatArray = NDArray[np.float64]
 
 _PARTS = ("scores", "components", "singular_values", "penalty", "scale")
 _FOREIGN = "these arrays do not hold a predictor"

@@ -8,11 +8,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.completion.estimators.gap_rows import GapRows
 from consilience.exceptions import DataError
 from consilience.numerics.ppca import PPCAModel
 
-FloatArray = NDArray[np.float64]
 _FOREIGN = "these arrays do not hold a predictor"
 
 

@@ -10,18 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.completion.kernels.conditional_means import (
     factors_given_observed,
     mixture_given_observed,
 )
 from consilience.exceptions import DataError, ParameterError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 Reconstruct = Callable[[Any, FloatArray], Any]
 

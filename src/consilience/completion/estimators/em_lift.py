@@ -14,6 +14,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.completion.estimators.em_fillers import Reconstruct, check_signs, filler_of
 from consilience.completion.estimators.entry_input import observed_entries
 from consilience.completion.estimators.row_completion import RowCompletion
@@ -22,10 +23,6 @@ from consilience.completion.kernels.fixed_point import AndersonMixing
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import column_means
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 def _has(method: str) -> Callable[[EMLift], bool]:

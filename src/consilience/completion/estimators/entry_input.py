@@ -7,14 +7,12 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 
+from consilience.arrays import IntArray
 from consilience.completion.estimators.setting_types import check_settings
 from consilience.exceptions import DataError
 from consilience.numerics.entries import Entries
-
-IntArray = NDArray[np.int64]
 
 _LARGEST = 1e100
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import centre_of
 from consilience.numerics.entries import Entries
@@ -35,9 +36,6 @@ from consilience.numerics.held_out_entries import (
     held_out_errors,
     held_out_predictions,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 RANK_MODELS: dict[str, Callable[..., EntryPath]] = {
     "hard": HardPath,

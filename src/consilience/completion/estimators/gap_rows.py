@@ -8,11 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
 from consilience.numerics.entries import Entries
 from consilience.numerics.ids import ids_from_arrays, ids_to_arrays
-
-FloatArray = NDArray[np.float64]
 
 _NOT_NUMBERS = "the table must hold numbers, with NaN where one is missing"
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import warnings
 
-import numpy as np
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
+from consilience.arrays import FloatArray
 from consilience.completion.estimators.low_rank_base import LowRankFactoriser
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.hard_impute import MAX_ITER, TOL, hard_path
 from consilience.numerics.low_rank import LowRankFit
 from consilience.numerics.ranks import check_ranks
-
-FloatArray = NDArray[np.float64]
 
 _STARTS = ("zero", "path")
 

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.entry_input import observed_entries, places
 from consilience.exceptions import DataError
 from consilience.numerics.centring import Centre, centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.low_rank import LowRankFit
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 __all__ = ["Factors", "LowRankFactoriser", "row_scores"]
 

@@ -6,13 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.completion.estimators.low_rank_base import Factors
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
-
-FloatArray = NDArray[np.float64]
 
 _LEAST = 1e-12  # of the largest variance of a direction: ridge penalties stay finite
 

@@ -6,7 +6,6 @@ import warnings
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -17,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.entry_input import observed_entries
 from consilience.completion.estimators.row_completion import RowCompletion
 from consilience.exceptions import ParameterError
@@ -29,9 +29,6 @@ from consilience.numerics.observed_kmeans import (
 )
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
 from consilience.numerics.random import stream
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class ObservedKMeans(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import warnings
 
-import numpy as np
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
+from consilience.arrays import FloatArray
 from consilience.completion.estimators.low_rank_base import LowRankFactoriser
 from consilience.numerics.entries import Entries
 from consilience.numerics.low_rank import LowRankFit
 from consilience.numerics.optspace import MAX_ITER, TOL, optspace_path
-
-FloatArray = NDArray[np.float64]
 
 
 class OptSpace(LowRankFactoriser):

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from consilience.arrays import FloatArray
 from consilience.completion.estimators.low_rank_base import Factors, LowRankFactoriser
 from consilience.exceptions import DataError
 from consilience.numerics.centring import Centre
@@ -18,8 +19,6 @@ from consilience.numerics.entries import Entries
 from consilience.numerics.ppca import PPCAModel, from_moments
 from consilience.numerics.ppca_em import ppca_path
 from consilience.numerics.ranks import check_ranks
-
-FloatArray = NDArray[np.float64]
 
 _CELLS = 4_000_000  # numbers of a batch of rows
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.entry_input import observed_entries, places
 from consilience.numerics.entries import Entries
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class RowCompletion:

@@ -48,9 +48,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from consilience.completion.estimators.components_predictor import ComponentsPredictor
 from consilience.completion.federated_pca import site
 from consilience.completion.federated_pca.messages import LEVELS, Conclude, Moments, Settings
@@ -63,8 +60,6 @@ from consilience.parameters import LEFT_OUT, allows, just, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, register
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
-
-FloatArray = NDArray[np.float64]
 
 
 @register

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.completion.federated_pca.messages import LEVELS
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.wire.disclosure import Limits, aggregate
 from consilience.wire.moment_facts import Coded, coded_within, hanging_together, moment_facts
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 TOO_FEW = (
     "its policy lets moments leave of at least twice as many rows as columns, and it has fewer (a "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from consilience.completion.federated_pca.model import SPREADS
 from consilience.parameters import allows, just
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, is_gram, message, sends, states
+from consilience.wire.message import Aggregate, Model, is_gram, message, states
 
 _MOST_ROWS = 1 << 40
 LEVELS = (10, 5, 2, 1)
@@ -43,28 +43,17 @@ class Moments:
 class Told:
     """Rows, means and sums of products of the site's groups."""
 
-    counts: Released = sends(
-        Disclosure.AGGREGATE,
-        ("g",),
-        kind="int",
-        low=1,
-        high=_MOST_ROWS,
-        doc="rows of each group",
+    counts: Released = Aggregate("g", "rows of each group", kind="int", low=1, high=_MOST_ROWS)
+    means: Released = Aggregate(
+        "g p", "column means of each group; a gap in a column that the site withholds", gaps=True
     )
-    means: Released = sends(
-        Disclosure.AGGREGATE,
-        ("g", "p"),
-        gaps=True,
-        doc="column means of each group; a gap in a column that the site withholds",
-    )
-    products: Released = sends(
-        Disclosure.AGGREGATE,
-        ("g", "t"),
+    products: Released = Aggregate(
+        "g t",
+        "by group: sums of products of deviations from its means, upper triangle over the "
+        "columns without gaps; where cells are missing, their expectation",
         gaps=True,
         low=-1e200,
         high=1e200,
-        doc="by group: sums of products of deviations from its means, upper triangle over the "
-        "columns without gaps; where cells are missing, their expectation",
     )
 
     def check(self, request: Moments, known: Mapping[str, Any]) -> str | None:
@@ -100,11 +89,8 @@ class Conclude:
     """The components that the sites share."""
 
     settings: Settings = states(Settings)
-    model: Released = sends(
-        Disclosure.MODEL,
-        "mean, directions, variances, noise, columns",
-        audience="all",
-        doc="the model of the pooled rows",
+    model: Released = Model(
+        "*mean, directions, variances, noise, columns", "the model of the pooled rows", to="all"
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.completion.federated_pca.model import SPREADS
 from consilience.completion.federated_pca.pooling import Errors, Pool
 from consilience.completion.federated_pca.result import FederatedPCAResult
@@ -19,7 +20,6 @@ from consilience.protocol.method import CoordinatorContext
 if TYPE_CHECKING:
     from consilience.completion.federated_pca import FederatedPCA
 
-FloatArray = NDArray[np.float64]
 
 SCALES_APART = 10.0
 """Ratio of standard deviations from which columns count as being on different scales."""

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.completion.federated_pca.messages import Told, square_of
 from consilience.completion.kernels.rest_of_row import Moments, directions_of, rest_of_row_errors
 from consilience.exceptions import QuorumError
 from consilience.numerics.block_moments import pooled
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

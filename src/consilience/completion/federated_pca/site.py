@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.completion.estimators.components_predictor import ComponentsPredictor
 from consilience.completion.estimators.gap_rows import GapRows
 from consilience.completion.federated_pca.groups import Groups, groups_of
@@ -31,8 +32,6 @@ from consilience.wire.disclosure import (
     replaced,
 )
 from consilience.wire.moment_facts import coded_within
-
-FloatArray = NDArray[np.float64]
 
 _LARGEST = 1e100
 TOO_LARGE = "features hold values above 1e100, whose squares overflow: take other units"

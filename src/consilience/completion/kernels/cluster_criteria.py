@@ -14,12 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import observed_kmeans_path
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NAMES = ("calinski-harabasz", "silhouette", "krzanowski-lai", "hartigan", "jump", "gap")
 """Every criterion of this module."""

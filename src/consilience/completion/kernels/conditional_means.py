@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from consilience.arrays import BoolArray, FloatArray, IntArray
 
 _LARGEST = 1 << 22  # numbers in the systems that are solved at a time
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from consilience.arrays import FloatArray
 
 _DEPTH = 5  # differences that a step looks back to
 _PLAIN = 3  # steps before the first mixed one

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
 
-FloatArray = NDArray[np.float64]
 _ROWS, _CELLS = 256, 4_000_000  # rows at a time, and numbers of their matrices
 
 

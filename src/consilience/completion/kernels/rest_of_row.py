@@ -23,11 +23,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
-
-FloatArray = NDArray[np.float64]
 
 _ALONE = 1e-9  # a column of which a direction consists: nothing of it is in the others
 

@@ -35,6 +35,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.completion.estimators.class_predictor import ClassPredictor
 from consilience.completion.estimators.entry_plans import CLUSTER_MODELS, plan_clusters
 from consilience.completion.estimators.gap_rows import GapRows
@@ -49,8 +50,6 @@ from consilience.numerics.observed_kmeans import ClusterFit, kpod, observed_kmea
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, register
 from consilience.protocol.one_table.words import counted, whole_number
-
-FloatArray = NDArray[np.float64]
 
 NAME = "cluster-count"
 MOST_CLUSTERS = 100

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.completion.estimators.low_rank_base import Factors
 from consilience.completion.one_table.matrix import COLUMNS, Matrix
-
-FloatArray = NDArray[np.float64]
 
 MOST_CELLS = 2_000_000
 """Cells of a completed matrix that are written out; larger ones are asked of the predictor."""

@@ -12,7 +12,7 @@ from consilience.completion.kernels.cluster_criteria import NAMES
 from consilience.exceptions import ProtocolError
 from consilience.protocol.phases.entry_errors import MOST_ENTRIES, are_errors
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, part, sends
+from consilience.wire.message import Aggregate, Model, Public, message, part
 
 _MOST_ROWS = 1 << 40
 _LARGEST = 1e250  # of sums of squared errors, where entries of a table are 1e100 at most
@@ -45,13 +45,9 @@ def settings_read(text: str) -> dict[str, Any]:
 class Search:
     """Choose by held-out entries, fit, keep."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="parameters, as JSON")
-    names: tuple[str, ...] = sends(
-        Disclosure.PUBLIC,
-        (3,),
-        kind="str",
-        audience="site",
-        doc="what rows, columns and values of the matrix are called",
+    settings: str = Public("", "parameters, as JSON", kind="str", to="site")
+    names: tuple[str, ...] = Public(
+        "3", "what rows, columns and values of the matrix are called", kind="str", to="site"
     )
 
 
@@ -59,57 +55,37 @@ class Search:
 class Searched:
     """What may be told of the search and of the fit."""
 
-    n_rows: Released = sends(
-        Disclosure.AGGREGATE, kind="int", low=1, high=_MOST_ROWS, doc="rows of the matrix"
+    n_rows: Released = Aggregate("", "rows of the matrix", kind="int", low=1, high=_MOST_ROWS)
+    n_columns: Released = Model("", "columns of the matrix", kind="int", low=1, high=_MOST_ROWS)
+    n_observed: Released = Aggregate(
+        "", "cells with a value, or all if few are missing", kind="int", low=0
     )
-    n_columns: Released = sends(
-        Disclosure.MODEL, kind="int", low=1, high=_MOST_ROWS, doc="columns of the matrix"
-    )
-    n_observed: Released = sends(
-        Disclosure.AGGREGATE, kind="int", low=0, doc="cells with a value, or all if few are missing"
-    )
-    errors: Released = sends(
-        Disclosure.AGGREGATE,
-        ("f", "a"),
+    errors: Released = Aggregate(
+        "f a",
+        "sums of squared errors of held-out entries, by fold and candidate",
         gaps=True,
         low=0,
         high=_LARGEST,
-        doc="sums of squared errors of held-out entries, by fold and candidate",
     )
-    entries: Released = sends(
-        Disclosure.AGGREGATE,
-        ("f",),
-        gaps=True,
-        low=1,
-        high=MOST_ENTRIES,
-        doc="held-out entries by fold",
+    entries: Released = Aggregate(
+        "f", "held-out entries by fold", gaps=True, low=1, high=MOST_ENTRIES
     )
-    se: Released = sends(
-        Disclosure.MODEL,
-        ("a",),
+    se: Released = Model(
+        "a", "standard errors of the errors per entry", gaps=True, low=0, high=_LARGEST
+    )
+    final: Released = Aggregate(
+        "m",
+        "sums of squared errors of entries that took no part, by rule",
         gaps=True,
         low=0,
         high=_LARGEST,
-        doc="standard errors of the errors per entry",
     )
-    final: Released = sends(
-        Disclosure.AGGREGATE,
-        ("m",),
-        gaps=True,
-        low=0,
-        high=_LARGEST,
-        doc="sums of squared errors of entries that took no part, by rule",
-    )
-    final_entries: Released = sends(
-        Disclosure.AGGREGATE, kind="int", low=0, doc="entries that took no part"
-    )
-    sizes: Released = sends(Disclosure.AGGREGATE, ("k",), gaps=True, low=0, doc="rows by class")
-    centres: Released = sends(
-        Disclosure.MODEL, ("k", "p"), gaps=True, empty=True, doc="means of the classes"
-    )
-    figures: Released = sends(
-        Disclosure.MODEL,
-        "a dict of arrays",
+    final_entries: Released = Aggregate("", "entries that took no part", kind="int", low=0)
+    sizes: Released = Aggregate("k", "rows by class", gaps=True, low=0)
+    centres: Released = Model("k p", "means of the classes", gaps=True, empty=True)
+    figures: Released = Model(
+        "*a dict of arrays",
+        "figures of the fits",
         kind="any",
         gaps=True,
         others=True,
@@ -129,7 +105,6 @@ class Searched:
             # Also the duality gap of a matrix, which is one number.
             **{name: part("by candidate", gaps=True, optional=True) for name in NAMES},
         },
-        doc="figures of the fits",
     )
 
     def check(self, request: Search, known: Mapping[str, Any]) -> str | None:

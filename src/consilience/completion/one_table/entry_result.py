@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from consilience.arrays import FloatArray, IntArray
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from consilience.numerics.held_out_entries import EntryCurve
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

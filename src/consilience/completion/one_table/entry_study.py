@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.completion.one_table.entry_messages import (
     Search,
     Searched,
@@ -66,9 +67,6 @@ from consilience.protocol.phases.entry_errors import (
     two_digits,
 )
 from consilience.wire.disclosure import Limits, Released, aggregate, cell_counts, count, model
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_SPLITS = 20
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.entry_input import of_usual_size
 from consilience.exceptions import DataError, StudyError
 from consilience.numerics.entries import Entries
 from consilience.protocol.method import CoordinatorContext, SiteContext, SiteData
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 COLUMNS, TRIPLETS = "columns", "triplets"
 

@@ -37,6 +37,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.completion_predictor import CompletionPredictor
 from consilience.completion.estimators.entry_plans import RANK_MODELS, Plan, plan_alphas, plan_ranks
 from consilience.completion.estimators.gap_rows import GapRows
@@ -61,9 +62,6 @@ from consilience.protocol.method import (
 )
 from consilience.protocol.one_table.words import counted, whole_number
 from consilience.wire.disclosure import Limits, aggregate
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NAME = "matrix-completion"
 MODELS = ("soft", *RANK_MODELS)

@@ -6,8 +6,9 @@ import importlib
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import IntArray
 from consilience.completion.estimators.entry_plans import (
     CLUSTER_MODELS,
     plan_clusters,
@@ -19,8 +20,6 @@ from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_paths import copied
 from consilience.numerics.held_out_entries import EntryCurve
-
-IntArray = NDArray[np.int64]
 
 _ESTIMATORS = {
     "observed-kmeans": ("consilience.completion.estimators.observed_kmeans", "ObservedKMeans"),

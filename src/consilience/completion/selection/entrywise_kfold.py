@@ -7,15 +7,13 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import IntArray
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import alone, entry_folds
 from consilience.numerics.entry_paths import path_of
 from consilience.numerics.held_out_entries import EntryCurve, held_out_errors
-
-IntArray = NDArray[np.int64]
 
 
 class EntrywiseKFold:

@@ -6,15 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.completion.estimators.entry_plans import plan_alphas, plan_ranks
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.held_out_entries import EntryCurve
-
-FloatArray = NDArray[np.float64]
 
 ONE_STEP = {"one-step": "exact", "one-step-as-printed": "as_printed"}
 

@@ -6,17 +6,15 @@ import warnings
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from consilience.arrays import FloatArray
 from consilience.completion.estimators.entry_input import observed_entries, places
 from consilience.completion.estimators.setting_types import check_settings
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.held_out_entries import EntryCurve, GridEdgeWarning, check_rule
-
-FloatArray = NDArray[np.float64]
 
 
 class EntrySearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.community_bayes_fit import (
     CommunityCV,
     Scoring,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
         CommunityBayesPredictor,
     )
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 DEFAULT_C = 1.0
 """``C`` of the default base, on standardised features: a ridge of 1, intercepts unpenalised."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.kernels.communities import (
     Linkage,
     cut_nodes,
@@ -26,8 +26,6 @@ from consilience.discriminant.kernels.rank_correlation import skeptic, spearman
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import Workers, one_thread
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Scoring = Literal["error", "log_loss"]
 
 LEAST_LOG = float(np.log(1e-300))

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray
 from consilience.discriminant.kernels.multinomial import log_softmax
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class CommunityBayesPredictor:

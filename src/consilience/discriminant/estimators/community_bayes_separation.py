@@ -6,10 +6,8 @@ import warnings
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from consilience.arrays import FloatArray, IntArray
 
 LARGEST_PROGRAM = 300_000
 """Rules times unknowns of the linear program that is still solved (about 2 s); beyond it only the

@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Fold = tuple[IntArray, IntArray]
 
 ALLOWED = "a number of at least 2 folds, a splitter, or pairs of training and held-out rows"

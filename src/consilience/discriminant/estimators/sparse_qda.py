@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.folds import Fold, folds_of
 from consilience.discriminant.estimators.sparse_qda_fit import (
     QDASettings,
@@ -22,9 +23,6 @@ from consilience.discriminant.estimators.sparse_qda_fit import (
 from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_results import SparseQDAInteractions
 from consilience.exceptions import DataError, ParameterError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _NAMED = 5  # columns that a sentence names before it only counts
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_results import SparseQDAPath
 from consilience.discriminant.estimators.sparse_qda_screening import LinkForest, ScreenedMoments
@@ -19,8 +20,6 @@ from consilience.exceptions import DataError, ParameterError
 if TYPE_CHECKING:
     from consilience.discriminant.kernels.joint_precision import ClassMoments, JointPrecision
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Fold = tuple[IntArray, IntArray]
 
 TIES = ("sparsest", "densest", "middle")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.kernels.multinomial import log_softmax
 from consilience.exceptions import DataError
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from consilience.discriminant.estimators.sparse_qda_units import QDAUnits
     from consilience.discriminant.kernels.joint_precision import JointPrecision
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _TILE = 32  # rows that share a pass over a factor: it is read from memory once for all of them
 _PARTS = ("means", "log_priors", "scale", "kept", "diagonal", "members", "sizes", "triangles")

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from consilience.discriminant.estimators.sparse_qda_units import QDAUnits
     from consilience.discriminant.kernels.joint_precision import JointPrecision
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

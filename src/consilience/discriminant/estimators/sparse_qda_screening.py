@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from consilience.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from consilience.discriminant.kernels.joint_precision import ClassMoments
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _TILE = 512  # features of one side of a tile
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 ROUNDING = 1e-12
 """Standard deviations below this times the size of the mean are rounding errors of a constant."""

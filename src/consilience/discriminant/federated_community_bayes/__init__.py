@@ -81,7 +81,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.discriminant.estimators.community_bayes_predictor import CommunityBayesPredictor
 from consilience.discriminant.federated_community_bayes import site as at_site
@@ -118,7 +117,6 @@ from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
-FloatArray = NDArray[np.float64]
 Answers = Generator[Ask, Replies, Any]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from consilience.arrays import FloatArray
 
 _MOST_PASSES = 100
 _MARGIN = 1e-6

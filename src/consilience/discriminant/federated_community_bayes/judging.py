@@ -12,17 +12,14 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.federated_community_bayes.messages import Judged, n_parameters
 from consilience.discriminant.federated_community_bayes.rows import CHOOSING, LEFT_OUT, Rows
 from consilience.discriminant.kernels import multinomial
 from consilience.exceptions import ProtocolError
 from consilience.numerics.random import stream
 from consilience.wire.disclosure import Limits, Released, aggregate, bundle, rounded, weighted_means
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 STEEPEST = 10.0
 """Root mean square of the contrasts of a model over the site's rows."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.community_bayes_predictor import CommunityBayesPredictor
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def predictor_of(

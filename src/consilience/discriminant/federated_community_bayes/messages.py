@@ -12,14 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, is_gram, message, sends
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from consilience.wire.message import Aggregate, Model, Public, is_gram, message
 
 MAX_ROUNDS = 100
 """Newton rounds that a site answers in a run, where records are protected."""
@@ -86,50 +83,44 @@ class Settings:
 class Offer:
     """Ask what the sites bring."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
 
 
 @message("federated-community-bayes/offered", version=1)
 class Offered:
     """How many rows take part."""
 
-    training: Released = sends(
-        Disclosure.AGGREGATE,
-        ("K",),
+    training: Released = Aggregate(
+        "K",
+        "training rows by class; 0 where a class has too few rows to take part",
         kind="int",
         low=0,
         high=_MOST_ROWS,
-        doc="training rows by class; 0 where a class has too few rows to take part",
     )
-    choosing: Released = sends(
-        Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="choosing rows"
-    )
-    test: Released = sends(
-        Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="test rows"
-    )
+    choosing: Released = Aggregate("", "choosing rows", kind="int", low=0, high=_MOST_ROWS)
+    test: Released = Aggregate("", "test rows", kind="int", low=0, high=_MOST_ROWS)
 
 
 @message("federated-community-bayes/rank", version=1)
 class Rank:
     """Ask for the rank correlations."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
+    settings: str = Public("", "as in the offer", kind="str", to="all")
 
 
 @message("federated-community-bayes/ranks", version=1)
 class Ranks:
     """Rank correlations of a site's training rows within each class."""
 
-    tables: Released = sends(
-        Disclosure.AGGREGATE,
-        ("p", "p"),
+    tables: Released = Aggregate(
+        "p p",
+        "Spearman correlations by class; empty where a class has fewer rows than 2 columns",
         many="K",
         gaps=True,
         low=-1.0 - _ROUNDING,
         high=1.0 + _ROUNDING,
         empty=True,
         gram=True,
-        doc="Spearman correlations by class; empty where a class has fewer rows than 2 columns",
     )
 
 
@@ -137,14 +128,9 @@ class Ranks:
 class Fit:
     """Ask for fits of the site's own rows."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    communities: Released = sends(
-        Disclosure.AGGREGATE,
-        ("q",),
-        kind="int",
-        many="c",
-        audience="all",
-        doc="columns of each community",
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    communities: Released = Aggregate(
+        "q", "columns of each community", kind="int", many="c", to="all"
     )
 
 
@@ -152,11 +138,8 @@ class Fit:
 class Fitted:
     """Fits of the site's own rows."""
 
-    fits: Released = sends(
-        Disclosure.MODEL,
-        ("d",),
-        many="c",
-        doc="by community: coefficients and curvature, packed; empty where withheld",
+    fits: Released = Model(
+        "d", "by community: coefficients and curvature, packed; empty where withheld", many="c"
     )
 
     def check(self, request: Fit, known: Mapping[str, Any]) -> str | None:
@@ -171,34 +154,20 @@ class Fitted:
 class Slope:
     """Ask for sums at some coefficients."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    round: int = sends(Disclosure.PUBLIC, kind="int", audience="all", doc="1 is the first")
-    classes: Released = sends(
-        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="levels that have rows"
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    round: int = Public("", "1 is the first", kind="int", to="all")
+    classes: Released = Aggregate("m", "levels that have rows", kind="int", to="all")
+    communities: Released = Aggregate(
+        "q", "columns of each community", kind="int", many="c", to="all"
     )
-    communities: Released = sends(
-        Disclosure.AGGREGATE,
-        ("q",),
-        kind="int",
-        many="c",
-        audience="all",
-        doc="columns of each community",
-    )
-    coefficients: Released = sends(
-        Disclosure.MODEL, ("m", "q"), many="c", audience="all", doc="by community"
-    )
+    coefficients: Released = Model("m q", "by community", many="c", to="all")
 
 
 @message("federated-community-bayes/slopes", version=1)
 class Slopes:
     """Sums over the training rows at these coefficients."""
 
-    sums: Released = sends(
-        Disclosure.AGGREGATE,
-        ("d",),
-        many="c",
-        doc="by community: loss, gradient and curvature, packed",
-    )
+    sums: Released = Aggregate("d", "by community: loss, gradient and curvature, packed", many="c")
 
     def check(self, request: Slope, known: Mapping[str, Any]) -> str | None:
         """By community a loss, as many slopes as it has coefficients, and a curvature."""
@@ -214,37 +183,27 @@ class Slopes:
 class Judge:
     """Have the numbers of communities judged."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    classes: Released = sends(
-        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="levels that have rows"
-    )
-    models: Released = sends(
-        Disclosure.MODEL, ("a", "f", "w"), audience="all", doc="by number of communities"
-    )
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    classes: Released = Aggregate("m", "levels that have rows", kind="int", to="all")
+    models: Released = Model("a f w", "by number of communities", to="all")
 
 
 @message("federated-community-bayes/judged", version=1)
 class Judged:
     """What they are worth on rows that no fit has seen."""
 
-    losses: Released = sends(
-        Disclosure.AGGREGATE,
-        ("a",),
-        gaps=True,
-        doc="mean log loss of the first; by how much each other one's is lower; rounded",
+    losses: Released = Aggregate(
+        "a", "mean log loss of the first; by how much each other one's is lower; rounded", gaps=True
     )
-    errors: Released = sends(
-        Disclosure.AGGREGATE, ("a",), gaps=True, low=0, doc="their squared standard errors"
-    )
-    wrong: Released = sends(
-        Disclosure.AGGREGATE,
+    errors: Released = Aggregate("a", "their squared standard errors", gaps=True, low=0)
+    wrong: Released = Aggregate(
+        "",
+        "by model: share of wrong predictions, rounded to min_records rows; none from "
+        "protected sites while a number is chosen",
         many="a",
         gaps=True,
-        # Rounding goes beyond the shares that there can be.
         low=-1.0,
         high=2.0,
-        doc="by model: share of wrong predictions, rounded to min_records rows; none from "
-        "protected sites while a number is chosen",
     )
 
 
@@ -252,29 +211,17 @@ class Judged:
 class Conclude:
     """The classifier that is kept, and what it is compared with."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    classes: Released = sends(
-        Disclosure.AGGREGATE, ("m",), kind="int", audience="all", doc="levels that have rows"
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    classes: Released = Aggregate("m", "levels that have rows", kind="int", to="all")
+    priors: Released = Aggregate("m", "class frequencies in training rows", to="all")
+    communities: Released = Aggregate(
+        "q", "columns of each community", kind="int", many="c", to="all"
     )
-    priors: Released = sends(
-        Disclosure.AGGREGATE, ("m",), audience="all", doc="class frequencies in training rows"
-    )
-    communities: Released = sends(
-        Disclosure.AGGREGATE,
-        ("q",),
-        kind="int",
-        many="c",
-        audience="all",
-        doc="columns of each community",
-    )
-    coefficients: Released = sends(
-        Disclosure.MODEL, ("m", "q"), many="c", audience="all", doc="by community"
-    )
-    models: Released = sends(
-        Disclosure.MODEL,
-        ("a", "f", "w"),
-        audience="all",
-        doc="what is judged: the classifier, the base without communities, class frequencies",
+    coefficients: Released = Model("m q", "by community", many="c", to="all")
+    models: Released = Model(
+        "a f w",
+        "what is judged: the classifier, the base without communities, class frequencies",
+        to="all",
     )
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.federated_community_bayes.messages import Conclude, Judged, Settings
 from consilience.discriminant.federated_community_bayes.pooling import (
     Combined,
@@ -30,8 +30,6 @@ from consilience.wire.message import Disclosure
 if TYPE_CHECKING:
     from consilience.discriminant.federated_community_bayes import FederatedCommunityBayes
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 JUDGED = ("communities", "one community", "class frequencies")
 
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.federated_community_bayes.messages import n_parameters, unpacked
 from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.rank_correlation import skeptic
 from consilience.exceptions import ProtocolError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _SINGULAR = 1e-12
 

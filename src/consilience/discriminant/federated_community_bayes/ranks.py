@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.wire.disclosure import Limits, Released, cross_products
 from consilience.wire.moment_facts import Coded, moment_facts
-
-FloatArray = NDArray[np.float64]
 
 
 def class_ranks(x: FloatArray, limits: Limits, coded: Sequence[Coded] = ()) -> Released:

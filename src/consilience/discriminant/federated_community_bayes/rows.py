@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.federated_community_bayes.messages import Settings
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State
@@ -19,9 +19,6 @@ from consilience.protocol.phases.protected_rows import (
     with_common_levels,
     without_thin,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LEFT_OUT, TRAINING, CHOOSING, TEST = -1, 0, 1, 2
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.federated_community_bayes.curvature import row_factors
 from consilience.discriminant.federated_community_bayes.judging import judged_models
 from consilience.discriminant.federated_community_bayes.keeping import predictor_of
@@ -40,9 +40,6 @@ from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import Limits, Released, bundle, cell_counts, count
 from consilience.wire.local_fits import fit_fault, local_fit, slopes, together
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NUMBERS_PER_CELL = 0.5
 """Numbers of fits that a site tells at most for each cell (row and column) of its training rows."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.federated_community_bayes.messages import Offered, Settings
 from consilience.discriminant.federated_community_bayes.pooling import Combined, PooledRanks
 from consilience.discriminant.kernels.communities import (
@@ -18,9 +18,6 @@ from consilience.discriminant.kernels.communities import (
     similarity,
 )
 from consilience.exceptions import QuorumError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

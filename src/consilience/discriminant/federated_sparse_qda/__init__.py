@@ -64,8 +64,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.discriminant.estimators.sparse_qda_fit import (
     FoldAnswer,
     PreparedMoments,
@@ -106,7 +106,6 @@ from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
-FloatArray = NDArray[np.float64]
 Answers = Generator[Ask, Replies, Any]
 
 MOST_LOST = 0.1

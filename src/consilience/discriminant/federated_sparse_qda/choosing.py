@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.discriminant.estimators.sparse_qda_fit import (
     FoldAnswer,
     PreparedMoments,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
     from consilience.discriminant.kernels.joint_precision import JointPrecision
 
-FloatArray = NDArray[np.float64]
 Answers = Generator[Ask, Replies, Any]
 
 

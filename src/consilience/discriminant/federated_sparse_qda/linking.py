@@ -14,8 +14,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.sparse_qda_units import QDAUnits
 from consilience.discriminant.federated_sparse_qda.messages import MAX_LINKS, Links, blocks_of
 from consilience.discriminant.federated_sparse_qda.site import component_labels
@@ -25,9 +25,6 @@ from consilience.numerics.block_moments import BetweenMoments
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 TILE = 512
 MOST_FOR_MEANS = 0.5

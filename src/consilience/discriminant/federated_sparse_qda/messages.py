@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, is_gram, message, sends
+from consilience.wire.message import Aggregate, Model, Public, is_gram, message
 
 MAX_CLASSES = 100
 _MOST_ROWS = 1 << 40
@@ -68,50 +68,28 @@ class Settings:
 class Offer:
     """Ask what the sites bring."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
 
 
 @message("federated-sparse-qda/offered", version=1)
 class Offered:
     """Rows, means and spreads by class; classes of few rows count as empty."""
 
-    protected: bool = sends(
-        Disclosure.PUBLIC, kind="bool", doc="blocks of more columns than half the rows stay here"
+    protected: bool = Public("", "blocks of more columns than half the rows stay here", kind="bool")
+    judges: bool = Public("", "the site says how many rows models get wrong", kind="bool")
+    counts: Released = Aggregate(
+        "K", "rows of each class that are not held out", kind="int", low=0, high=_MOST_ROWS
     )
-    judges: bool = sends(
-        Disclosure.PUBLIC, kind="bool", doc="the site says how many rows models get wrong"
+    held: Released = Aggregate(
+        "K", "rows of each class that are held out", kind="int", low=0, high=_MOST_ROWS
     )
-    counts: Released = sends(
-        Disclosure.AGGREGATE,
-        ("K",),
-        kind="int",
-        low=0,
-        high=_MOST_ROWS,
-        doc="rows of each class that are not held out",
-    )
-    held: Released = sends(
-        Disclosure.AGGREGATE,
-        ("K",),
-        kind="int",
-        low=0,
-        high=_MOST_ROWS,
-        doc="rows of each class that are held out",
-    )
-    means: Released = sends(
-        Disclosure.AGGREGATE,
-        ("K", "p"),
-        gaps=True,
-        low=-_LARGEST,
-        high=_LARGEST,
-        doc="column means",
-    )
-    spreads: Released = sends(
-        Disclosure.AGGREGATE,
-        ("K", "p"),
+    means: Released = Aggregate("K p", "column means", gaps=True, low=-_LARGEST, high=_LARGEST)
+    spreads: Released = Aggregate(
+        "K p",
+        "mean squared deviations from the means of the site's classes",
         gaps=True,
         low=0,
         high=_LARGEST**2,
-        doc="mean squared deviations from the means of the site's classes",
     )
 
     def check(self, request: Offer, known: Mapping[str, Any]) -> str | None:
@@ -126,21 +104,15 @@ class Offered:
 class Links:
     """Ask which columns are linked at the site."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    features: NDArray[np.bool_] = sends(
-        Disclosure.PUBLIC, ("p",), kind="bool", audience="all", doc="columns that take part"
-    )
-    classes: NDArray[np.bool_] = sends(
-        Disclosure.PUBLIC, ("K",), kind="bool", audience="site", doc="classes that count here"
-    )
-    scale: Released = sends(
-        Disclosure.AGGREGATE, ("m",), audience="all", doc="pooled spread within the classes"
-    )
-    threshold: float = sends(
-        Disclosure.PUBLIC,
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    features: NDArray[np.bool_] = Public("p", "columns that take part", kind="bool", to="all")
+    classes: NDArray[np.bool_] = Public("K", "classes that count here", kind="bool", to="site")
+    scale: Released = Aggregate("m", "pooled spread within the classes", to="all")
+    threshold: float = Public(
+        "",
+        "columns are linked where the norm over classes of their sums of products is above it",
         kind="float",
-        audience="site",
-        doc="columns are linked where the norm over classes of their sums of products is above it",
+        to="site",
     )
 
 
@@ -148,17 +120,11 @@ class Links:
 class Linked:
     """Which columns are linked, directly or through others."""
 
-    fits: bool = sends(
-        Disclosure.PUBLIC,
-        kind="bool",
-        doc="whether every component could leave as moments; if not, nothing is told",
+    fits: bool = Public(
+        "", "whether every component could leave as moments; if not, nothing is told", kind="bool"
     )
-    labels: Released = sends(
-        Disclosure.AGGREGATE,
-        ("m",),
-        kind="int",
-        low=0,
-        doc="component of each column, 0 without a link",
+    labels: Released = Aggregate(
+        "m", "component of each column, 0 without a link", kind="int", low=0
     )
 
 
@@ -166,33 +132,22 @@ class Linked:
 class Moments:
     """Ask for sums of products within blocks."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    features: NDArray[np.bool_] = sends(
-        Disclosure.PUBLIC, ("p",), kind="bool", audience="all", doc="columns that take part"
-    )
-    classes: NDArray[np.bool_] = sends(
-        Disclosure.PUBLIC, ("K",), kind="bool", audience="site", doc="classes that count here"
-    )
-    labels: Released = sends(
-        Disclosure.AGGREGATE,
-        ("m",),
-        kind="int",
-        audience="all",
-        doc="block of each column, 0 for none",
-    )
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    features: NDArray[np.bool_] = Public("p", "columns that take part", kind="bool", to="all")
+    classes: NDArray[np.bool_] = Public("K", "classes that count here", kind="bool", to="site")
+    labels: Released = Aggregate("m", "block of each column, 0 for none", kind="int", to="all")
 
 
 @message("federated-sparse-qda/products", version=1)
 class Products:
     """Sums of products of deviations from the site's means, by class."""
 
-    products: Released = sends(
-        Disclosure.AGGREGATE,
-        ("K", "t"),
+    products: Released = Aggregate(
+        "K t",
+        "upper triangles, block after block; gaps where a class cannot tell a block",
         gaps=True,
         low=-_MOST_ROWS * _LARGEST**2,
         high=_MOST_ROWS * _LARGEST**2,
-        doc="upper triangles, block after block; gaps where a class cannot tell a block",
     )
 
     def check(self, request: Moments, known: Mapping[str, Any]) -> str | None:
@@ -243,16 +198,14 @@ def unpacked(
 class Judge:
     """Models that are to be judged on the site's rows, one for each penalty."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    held: bool = sends(
-        Disclosure.PUBLIC,
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    held: bool = Public(
+        "",
+        "judge on the held-out rows; otherwise on the others, which these models did not see",
         kind="bool",
-        audience="all",
-        doc="judge on the held-out rows; otherwise on the others, which these models did not see",
+        to="all",
     )
-    models: Released = sends(
-        Disclosure.MODEL, "by penalty: one model each", audience="site", doc="models of a path"
-    )
+    models: Released = Model("*by penalty: one model each", "models of a path", to="site")
 
     def lengths(self) -> dict[str, int]:
         """Models."""
@@ -263,14 +216,14 @@ class Judge:
 class Judged:
     """Shares of rows that the models get wrong."""
 
-    rates: Released = sends(
-        Disclosure.AGGREGATE,
+    rates: Released = Aggregate(
+        "",
+        "by penalty: share of rows in a wrong class, rounded; a gap where there are too few",
         kind="float",
         many="models",
         gaps=True,
         low=0,
-        high=2,  # they are rounded
-        doc="by penalty: share of rows in a wrong class, rounded; a gap where there are too few",
+        high=2,
     )
 
 
@@ -278,10 +231,8 @@ class Judged:
 class Conclude:
     """The model, and one without links."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    models: Released = sends(
-        Disclosure.MODEL, "the model, then the one without links", audience="all", doc="two models"
-    )
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    models: Released = Model("*the model, then the one without links", "two models", to="all")
 
     def lengths(self) -> dict[str, int]:
         """Models, and figures: theirs, and of their difference."""
@@ -292,22 +243,19 @@ class Conclude:
 class Concluded:
     """What the models are worth on rows that were held out."""
 
-    rates: Released = sends(
-        Disclosure.AGGREGATE,
+    rates: Released = Aggregate(
+        "",
+        "by model: share of held-out rows in a wrong class, rounded",
         kind="float",
         many="models",
         gaps=True,
         low=0,
-        high=2,  # they are rounded
-        doc="by model: share of held-out rows in a wrong class, rounded",
+        high=2,
     )
-    losses: Released = sends(
-        Disclosure.AGGREGATE,
-        ("m",),
-        gaps=True,
-        doc="log loss of each model and, after these, of the second less that of the first; gaps "
+    losses: Released = Aggregate(
+        "m",
+        "log loss of each model and, after these, of the second less that of the first; gaps "
         "where records are protected",
+        gaps=True,
     )
-    errors: Released = sends(
-        Disclosure.AGGREGATE, ("m",), gaps=True, low=0, doc="their squared standard errors"
-    )
+    errors: Released = Aggregate("m", "their squared standard errors", gaps=True, low=0)

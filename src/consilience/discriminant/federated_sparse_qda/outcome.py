@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, SparseQDAFit
 from consilience.discriminant.estimators.sparse_qda_results import (
     SparseQDAInteractions,
@@ -25,7 +25,6 @@ from consilience.protocol.method import CoordinatorContext
 if TYPE_CHECKING:
     from consilience.discriminant.estimators.sparse_qda import SparseQDA
 
-FloatArray = NDArray[np.float64]
 JUDGED = ("sparse-qda", "naive Bayes")
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.discriminant.federated_sparse_qda.messages import MAX_ALPHAS
 from consilience.exceptions import ParameterError
 
 if TYPE_CHECKING:
     from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 
-FloatArray = NDArray[np.float64]
 CHOICES = ("auto", "likelihood", "sites", "holdout")
 TIES = ("sparsest", "densest", "middle")
 SMALLEST = 0.02

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, floored
 from consilience.discriminant.federated_sparse_qda.messages import Products, blocks_of, unpacked
 from consilience.discriminant.federated_sparse_qda.survey import Survey
 from consilience.exceptions import QuorumError
 from consilience.numerics.block_moments import BlockMoments, pooled
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Block = NDArray[np.intp]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.federated_sparse_qda.messages import Settings
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State
@@ -17,9 +17,6 @@ from consilience.protocol.phases.protected_rows import (
     require_numbers,
     with_common_levels,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
 from consilience.discriminant.federated_sparse_qda.messages import (
     MAX_ALPHAS,
@@ -40,9 +41,6 @@ from consilience.wire.disclosure import (
     weighted_means,
 )
 from consilience.wire.moment_facts import coded_within, unsafe_columns
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 TOO_MANY = "more questions on the same rows than a site answers"
 _MOST = 1e30

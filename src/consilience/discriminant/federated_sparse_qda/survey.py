@@ -15,13 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.sparse_qda_units import QDAUnits, units_of
 from consilience.discriminant.federated_sparse_qda.messages import Offered
 from consilience.exceptions import DataError, QuorumError
 from consilience.numerics.block_moments import pooled
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 
 __all__ = [
@@ -23,8 +24,6 @@ __all__ = [
     "similarity",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Linkage = Literal["average", "complete", "single"]
 
 _DIGITS = 12  # of the largest similarity: what is below is rounding of sums

@@ -7,13 +7,12 @@ graphical models*, Annals of Statistics 40 (2012), section 4: the nonparanormal 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
 
 __all__ = ["skeptic", "spearman"]
-
-FloatArray = NDArray[np.float64]
 
 
 def spearman(x: ArrayLike) -> FloatArray:

@@ -47,8 +47,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.community_bayes_predictor import CommunityBayesPredictor
 from consilience.discriminant.one_table.messages import Fitted
 from consilience.discriminant.one_table.result import OneTableResult
@@ -67,8 +67,6 @@ from consilience.protocol.one_table.words import counted, whole_number
 if TYPE_CHECKING:
     from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NAME = "community-bayes"
 LINKAGES = ("average", "complete", "single")

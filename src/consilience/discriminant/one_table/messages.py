@@ -11,7 +11,7 @@ import numpy as np
 
 from consilience.exceptions import ProtocolError
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, message, part, sends
+from consilience.wire.message import Aggregate, Model, Public, message, part
 
 SCORES = ("log_loss", "brier")
 """What a held-out row is judged by, besides right or wrong."""
@@ -65,9 +65,7 @@ class Settings:
 class Fit:
     """Fit, judge, keep."""
 
-    settings: str = sends(
-        Disclosure.PUBLIC, kind="str", audience="site", doc="parameters and levels, as JSON"
-    )
+    settings: str = Public("", "parameters and levels, as JSON", kind="str", to="site")
 
     def lengths(self) -> dict[str, int]:
         """Classes, and cells of a table of them."""
@@ -79,66 +77,33 @@ class Fit:
 class Fitted:
     """What may be told of the fit."""
 
-    n: Released = sends(
-        Disclosure.AGGREGATE, kind="int", low=0, high=_MOST_ROWS, doc="rows that take part"
+    n: Released = Aggregate("", "rows that take part", kind="int", low=0, high=_MOST_ROWS)
+    n_held: Released = Aggregate("", "rows held out", kind="int", low=0)
+    n_by_class: Released = Aggregate("K", "rows by class", gaps=True, low=0)
+    errors: Released = Aggregate("m", "held-out rows that a rule gets wrong", gaps=True, low=0)
+    confusion: Released = Aggregate(
+        "c", "held-out rows by class and predicted class", gaps=True, low=0
     )
-    n_held: Released = sends(Disclosure.AGGREGATE, kind="int", low=0, doc="rows held out")
-    n_by_class: Released = sends(
-        Disclosure.AGGREGATE, ("K",), gaps=True, low=0, doc="rows by class"
+    scores: Released = Aggregate(
+        f"m {len(SCORES)}", "mean scores of held-out rows by rule", gaps=True, low=0
     )
-    errors: Released = sends(
-        Disclosure.AGGREGATE, ("m",), gaps=True, low=0, doc="held-out rows that a rule gets wrong"
+    score_errors: Released = Aggregate(
+        f"m {len(SCORES)}", "their squared standard errors", gaps=True, low=0
     )
-    confusion: Released = sends(
-        Disclosure.AGGREGATE,
-        ("c",),
-        gaps=True,
-        low=0,
-        doc="held-out rows by class and predicted class",
+    gains: Released = Aggregate(
+        f"m {len(SCORES)}", "how much worse than the first rule each scores", gaps=True
     )
-    scores: Released = sends(
-        Disclosure.AGGREGATE,
-        ("m", len(SCORES)),
-        gaps=True,
-        low=0,
-        doc="mean scores of held-out rows by rule",
+    gain_errors: Released = Aggregate(
+        f"m {len(SCORES)}", "their squared standard errors", gaps=True, low=0
     )
-    score_errors: Released = sends(
-        Disclosure.AGGREGATE,
-        ("m", len(SCORES)),
-        gaps=True,
-        low=0,
-        doc="their squared standard errors",
+    evidence: Released = Aggregate("l", "mean evidence of parts for the right class", gaps=True)
+    evidence_errors: Released = Aggregate("l", "its squared standard error", gaps=True, low=0)
+    cv_errors: Released = Aggregate(
+        "a", "rows wrong in cross-validation by candidate", gaps=True, low=0
     )
-    gains: Released = sends(
-        Disclosure.AGGREGATE,
-        ("m", len(SCORES)),
-        gaps=True,
-        doc="how much worse than the first rule each scores",
-    )
-    gain_errors: Released = sends(
-        Disclosure.AGGREGATE,
-        ("m", len(SCORES)),
-        gaps=True,
-        low=0,
-        doc="their squared standard errors",
-    )
-    evidence: Released = sends(
-        Disclosure.AGGREGATE, ("l",), gaps=True, doc="mean evidence of parts for the right class"
-    )
-    evidence_errors: Released = sends(
-        Disclosure.AGGREGATE, ("l",), gaps=True, low=0, doc="its squared standard error"
-    )
-    cv_errors: Released = sends(
-        Disclosure.AGGREGATE,
-        ("a",),
-        gaps=True,
-        low=0,
-        doc="rows wrong in cross-validation by candidate",
-    )
-    figures: Released = sends(
-        Disclosure.MODEL,
-        "a dict of arrays",
+    figures: Released = Model(
+        "*a dict of arrays",
+        "figures of the fits",
         kind="any",
         gaps=True,
         others=True,
@@ -153,11 +118,10 @@ class Fitted:
             "n_links": part(("g",), kind="int", low=0, optional=True),
             "largest_block": part(("g",), kind="int", low=0, optional=True),
         },
-        doc="figures of the fits",
     )
-    model: Released = sends(
-        Disclosure.MODEL,
-        "a dict of arrays",
+    model: Released = Model(
+        "*a dict of arrays",
+        "what the model tells",
         kind="any",
         gaps=True,
         others=True,
@@ -170,14 +134,10 @@ class Fitted:
             "partial": part(("r", "K"), gaps=True, optional=True),
             "blocks": part(("q",), kind="int", low=0, many=True, optional=True),
         },
-        doc="what the model tells",
     )
-    judged: tuple[str, ...] = sends(Disclosure.PUBLIC, ("m",), kind="str", doc="names of the rules")
-    stays: str = sends(
-        Disclosure.PUBLIC,
-        kind="str",
-        choices=("", STAYS, STAYS_FEW),
-        doc="what stays at the site, and why",
+    judged: tuple[str, ...] = Public("m", "names of the rules", kind="str")
+    stays: str = Public(
+        "", "what stays at the site, and why", kind="str", choices=("", STAYS, STAYS_FEW)
     )
 
     def check(self, request: Fit, known: Mapping[str, Any]) -> str | None:

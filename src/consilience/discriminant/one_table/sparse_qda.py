@@ -43,8 +43,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.sparse_qda_fit import QDASettings
 from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_results import SparseQDAInteractions
@@ -59,8 +59,6 @@ from consilience.protocol.one_table.words import counted, whole_number
 if TYPE_CHECKING:
     from consilience.discriminant.estimators.sparse_qda import SparseQDA
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NAME = "sparse-qda"
 MOST_ALPHAS = 100

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.one_table.messages import (
     SCORES,
     STAYS,
@@ -44,8 +44,6 @@ from consilience.protocol.one_table.rows import Rows, fitted_and_held
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import Limits, Released, count, estimator, estimator_fault, model
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 LogProba = Callable[[FloatArray], FloatArray]
 
 MOST_HELD = 0.5

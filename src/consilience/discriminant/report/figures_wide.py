@@ -15,14 +15,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.report.network_layout import lay_out
 from consilience.report import drawing
 from consilience.report.wide_reading import Network, Tree, network_of, tree_of
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_LINKS = 80
 """Links that are drawn; of more, the strongest."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.latent_regression.kernels import latent_class_merging as merging
 from consilience.latent_regression.kernels import latent_class_model as model
 from consilience.latent_regression.kernels.latent_class_prediction import posterior_weights
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from consilience.latent_regression.estimators.latent_class_fit import Settings
     from consilience.latent_regression.kernels.latent_class import Blocks, Classes, Totals
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 SMALLEST_SIGMA2 = 1e-10
 """Where y is explained without a rest; y has variance 1."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.latent_regression.estimators.latent_class_chain import (
     Averages,
@@ -23,8 +24,6 @@ from consilience.numerics.random import stream
 if TYPE_CHECKING:
     from consilience.latent_regression.kernels.latent_class import Blocks, Classes, Totals
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 AUTO_START = 18
 NOISE = (0.1, 0.03, 0.3, 1.0)

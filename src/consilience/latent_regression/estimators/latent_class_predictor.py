@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.latent_regression.estimators.latent_class_units import Units
 from consilience.numerics.ids import (
@@ -17,9 +18,6 @@ from consilience.numerics.ids import (
     pair_codes,
     places,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _FLAT = ("sigma2", "beta", "target_centre", "target_scale", "intercept")
 

@@ -19,6 +19,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
 from consilience.latent_regression.estimators.latent_class_fit import (
     ClassFit,
@@ -34,9 +35,6 @@ from consilience.numerics.parallel import one_thread
 
 if TYPE_CHECKING:
     from consilience.latent_regression.kernels.latent_class import Blocks
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def _has_entities(estimator: Any) -> bool:

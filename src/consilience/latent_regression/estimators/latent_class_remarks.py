@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.latent_regression.estimators.latent_class_chain import resolved_sigma2
 from consilience.latent_regression.estimators.latent_class_fit import ClassFit
 
 if TYPE_CHECKING:
     from consilience.latent_regression.kernels.latent_class import Blocks
-
-FloatArray = NDArray[np.float64]
 
 
 def remarks_of(

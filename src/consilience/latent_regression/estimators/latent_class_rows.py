@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
 from consilience.numerics.ids import as_ids, pair_codes
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_COPIES = 10_000_000
 """Entities that whole weights of rows may stand for: each is drawn by itself."""

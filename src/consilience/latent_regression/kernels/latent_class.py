@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.latent_regression.kernels.latent_class_sums import (
     Blocks,
-    FloatArray,
-    IntArray,
     Totals,
     blocks_of,
     kernel_events,

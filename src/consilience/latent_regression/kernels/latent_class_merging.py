@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.latent_regression.kernels.latent_class_model import (
     coefficient_posterior,
@@ -24,8 +24,6 @@ from consilience.latent_regression.kernels.latent_class_model import (
 if TYPE_CHECKING:
     from consilience.latent_regression.kernels.latent_class import Totals
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Entropies = Callable[[IntArray, int | None], FloatArray]
 """Entropies of labels between classes that merge, see `label_entropies`."""
 

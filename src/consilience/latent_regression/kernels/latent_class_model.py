@@ -15,15 +15,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 
 if TYPE_CHECKING:
     from consilience.latent_regression.kernels.latent_class import Classes, Totals
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 SIGMA2_PRIOR = (0.5, 0.5e-3)
 """Shape and rate of sigma2's inverse gamma: one event of squared residual 0.001 (var y = 1)."""

@@ -13,14 +13,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError, ParameterError
 
 if TYPE_CHECKING:
     from consilience.latent_regression.kernels.latent_class import Classes
 
-FloatArray = NDArray[np.float64]
 
 _ROOT2 = math.sqrt(2.0)
 _PEAK = 1.0 / math.sqrt(2.0 * math.pi)

@@ -14,12 +14,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 WINDOW = 6
 """Rounds that are looked at together."""

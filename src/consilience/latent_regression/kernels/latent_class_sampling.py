@@ -17,12 +17,11 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import ParameterError
 from consilience.latent_regression.kernels.latent_class import (
     Blocks,
     Classes,
-    FloatArray,
-    IntArray,
     Totals,
     check_variances,
     checked_own,

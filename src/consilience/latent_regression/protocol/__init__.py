@@ -75,7 +75,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience.exceptions import QuorumError, StudyError
 from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
@@ -97,7 +96,6 @@ from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
-FloatArray = NDArray[np.float64]
 Answers = Generator[Ask, Replies, Any]
 Told = Mapping[str, Mapping[str, float]]
 

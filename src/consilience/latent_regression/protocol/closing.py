@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ProtocolError
 from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
 from consilience.latent_regression.estimators.latent_class_units import Units
@@ -26,9 +26,6 @@ from consilience.latent_regression.protocol.rows import Events
 from consilience.protocol.method import SiteContext, SiteData, State
 from consilience.wire.disclosure import Limits, WeightedMeans, aggregate, weighted_means
 from consilience.wire.rounding import by_entity
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def conclude_at_site(

@@ -22,8 +22,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from consilience.arrays import FloatArray, IntArray
+
 Enough = Callable[[IntArray], bool]
 """Whether the class sums of these entities (positions) could leave by themselves."""
 

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DisclosureError, ProtocolError
 from consilience.latent_regression.kernels.latent_class import Totals
 from consilience.wire.codec import LARGEST
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Disclosure, is_gram, message, sends
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from consilience.wire.message import Aggregate, Model, Public, is_gram, message
 
 MAX_CLASSES = 200
 MAX_ROUNDS = 1000
@@ -80,7 +78,7 @@ class Settings:
 class Offer:
     """Ask what the sites bring."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="settings, as JSON")
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
 
     def lengths(self) -> dict[str, int]:
         """Classes."""
@@ -91,12 +89,11 @@ class Offer:
 class Offered:
     """Moments of all events that are not held out, and how much there is."""
 
-    sums: Released = sends(
-        Disclosure.AGGREGATE,
-        ("k", "d"),
-        gaps=True,
-        doc="of all classes together, in the first row: cross-products of 1, features and "
+    sums: Released = Aggregate(
+        "k d",
+        "of all classes together, in the first row: cross-products of 1, features and "
         "response; entities, agents",
+        gaps=True,
     )
 
     def check(self, request: Offer, known: Mapping[str, Any]) -> str | None:
@@ -115,16 +112,10 @@ class Offered:
 class Begin:
     """Put every entity into a class: by a fit of the site's own, or by chance."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    centre: Released = sends(
-        Disclosure.AGGREGATE, ("v",), audience="all", doc="means of features and response"
-    )
-    scale: Released = sends(
-        Disclosure.AGGREGATE, ("v",), audience="all", doc="their standard deviations"
-    )
-    sigma2: Released = sends(
-        Disclosure.AGGREGATE, kind="float", audience="all", doc="residual variance of one class"
-    )
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    centre: Released = Aggregate("v", "means of features and response", to="all")
+    scale: Released = Aggregate("v", "their standard deviations", to="all")
+    sigma2: Released = Aggregate("", "residual variance of one class", kind="float", to="all")
 
     def lengths(self) -> dict[str, int]:
         """Classes; nobody is asked for values of beta."""
@@ -135,43 +126,21 @@ class Begin:
 class Round:
     """Draw labels with the classes of all sites."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    round: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="1 is the first")
-    totals: Released = sends(
-        Disclosure.AGGREGATE, ("k", "d"), audience="all", doc="smoothed sums of all sites, packed"
-    )
-    base: Released = sends(
-        Disclosure.AGGREGATE, ("k",), audience="all", doc="shares of the classes"
-    )
-    sigma2: Released = sends(
-        Disclosure.AGGREGATE, kind="float", audience="all", doc="residual variance"
-    )
-    delta2: Released = sends(
-        Disclosure.AGGREGATE, kind="float", audience="all", doc="prior variance of coefficients"
-    )
-    alpha: float = sends(
-        Disclosure.PUBLIC, kind="float", audience="all", doc="concentration of shares"
-    )
-    beta: float = sends(
-        Disclosure.PUBLIC, kind="float", audience="all", doc="concentration of agents"
-    )
-    used: int = sends(
-        Disclosure.PUBLIC, kind="int", audience="site", doc="round of the site's reply in use; -1"
-    )
-    decay: float = sends(
-        Disclosure.PUBLIC, kind="float", audience="site", doc="what is left of what was before it"
-    )
-    weight: float = sends(
-        Disclosure.PUBLIC, kind="float", audience="site", doc="weight of that reply in the totals"
-    )
-    mapping: NDArray[np.int64] = sends(
-        Disclosure.PUBLIC, ("k",), kind="int", audience="site", doc="new class of each since then"
-    )
-    keep: bool = sends(
-        Disclosure.PUBLIC, kind="bool", audience="all", doc="average probabilities from here on"
-    )
-    betas: tuple[float, ...] = sends(
-        Disclosure.PUBLIC, kind="float", many="betas", audience="all", doc="values to be compared"
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    round: int = Public("", "1 is the first", kind="int", to="site")
+    totals: Released = Aggregate("k d", "smoothed sums of all sites, packed", to="all")
+    base: Released = Aggregate("k", "shares of the classes", to="all")
+    sigma2: Released = Aggregate("", "residual variance", kind="float", to="all")
+    delta2: Released = Aggregate("", "prior variance of coefficients", kind="float", to="all")
+    alpha: float = Public("", "concentration of shares", kind="float", to="all")
+    beta: float = Public("", "concentration of agents", kind="float", to="all")
+    used: int = Public("", "round of the site's reply in use; -1", kind="int", to="site")
+    decay: float = Public("", "what is left of what was before it", kind="float", to="site")
+    weight: float = Public("", "weight of that reply in the totals", kind="float", to="site")
+    mapping: NDArray[np.int64] = Public("k", "new class of each since then", kind="int", to="site")
+    keep: bool = Public("", "average probabilities from here on", kind="bool", to="all")
+    betas: tuple[float, ...] = Public(
+        "", "values to be compared", kind="float", many="betas", to="all"
     )
 
 
@@ -179,33 +148,27 @@ class Round:
 class Sums:
     """What the events of each class add up to."""
 
-    sums: Released = sends(
-        Disclosure.AGGREGATE,
-        ("k", "d"),
+    sums: Released = Aggregate(
+        "k d",
+        "by class: cross-products of 1, features and response; entities, tables of agents",
         gaps=True,
-        doc="by class: cross-products of 1, features and response; entities, tables of agents",
     )
-    status: NDArray[np.int64] = sends(
-        Disclosure.PUBLIC,
-        ("k",),
-        kind="int",
-        low=0,
-        high=3,
-        doc="by class: 0 empty, 1 new, 2 as before, 3 withheld",
+    status: NDArray[np.int64] = Public(
+        "k", "by class: 0 empty, 1 new, 2 as before, 3 withheld", kind="int", low=0, high=3
     )
-    moved: Released = sends(
-        Disclosure.AGGREGATE,
+    moved: Released = Aggregate(
+        "",
+        "share of labels that moved beyond chance, or of those in the sums, rounded",
         kind="float",
         gaps=True,
         low=-2,
-        high=2,  # a difference of shares, rounded
-        doc="share of labels that moved beyond chance, or of those in the sums, rounded",
+        high=2,
     )
-    fit: Released = sends(
-        Disclosure.AGGREGATE,
+    fit: Released = Aggregate(
+        "",
+        "by value of beta, where it was asked: mean log-likelihood of labels, rounded",
         many="betas",
         gaps=True,
-        doc="by value of beta, where it was asked: mean log-likelihood of labels, rounded",
     )
 
     def check(self, request: Begin | Round, known: Mapping[str, Any]) -> str | None:
@@ -223,61 +186,34 @@ class Sums:
 class Conclude:
     """The classes as they are in the end."""
 
-    settings: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="as in the offer")
-    mean: Released = sends(
-        Disclosure.MODEL, ("k", "f"), audience="all", doc="coefficients of the classes"
-    )
-    covariance: Released = sends(
-        Disclosure.MODEL, ("k", "f", "f"), audience="all", doc="their covariances"
-    )
-    ridge: Released = sends(
-        Disclosure.MODEL, ("f",), audience="all", doc="coefficients of one class for all"
-    )
-    ridge_variance: Released = sends(
-        Disclosure.AGGREGATE, kind="float", audience="all", doc="its residual variance"
-    )
-    base: Released = sends(
-        Disclosure.AGGREGATE, ("k",), audience="all", doc="shares of the classes"
-    )
-    sigma2: Released = sends(
-        Disclosure.AGGREGATE, kind="float", audience="all", doc="residual variance"
-    )
-    delta2: Released = sends(
-        Disclosure.AGGREGATE, kind="float", audience="all", doc="prior variance of coefficients"
-    )
-    beta: float = sends(
-        Disclosure.PUBLIC, kind="float", audience="all", doc="concentration of agents"
-    )
-    mapping: NDArray[np.int64] = sends(
-        Disclosure.PUBLIC, ("c",), kind="int", audience="site", doc="final class of each cell"
-    )
+    settings: str = Public("", "as in the offer", kind="str", to="all")
+    mean: Released = Model("k f", "coefficients of the classes", to="all")
+    covariance: Released = Model("k f f", "their covariances", to="all")
+    ridge: Released = Model("f", "coefficients of one class for all", to="all")
+    ridge_variance: Released = Aggregate("", "its residual variance", kind="float", to="all")
+    base: Released = Aggregate("k", "shares of the classes", to="all")
+    sigma2: Released = Aggregate("", "residual variance", kind="float", to="all")
+    delta2: Released = Aggregate("", "prior variance of coefficients", kind="float", to="all")
+    beta: float = Public("", "concentration of agents", kind="float", to="all")
+    mapping: NDArray[np.int64] = Public("c", "final class of each cell", kind="int", to="site")
 
 
 @message("latent-class-regression/concluded", version=1)
 class Concluded:
     """What the classes are worth on events that were held out."""
 
-    figures: Released = sends(
-        Disclosure.AGGREGATE,
-        (N_FIGURES,),
+    figures: Released = Aggregate(
+        f"{N_FIGURES}",
+        "means over held-out events: squared errors of ridge, ridge by entity, classes, mean; log "
+        "scores of ridge and classes; events inside intervals, width of intervals; squared error "
+        "of ridge less that of classes",
         gaps=True,
-        doc="means over held-out events: squared errors of ridge, ridge by entity, classes, mean; "
-        "log scores of ridge and classes; events inside intervals, width of intervals; squared "
-        "error of ridge less that of classes",
     )
-    variances: Released = sends(
-        Disclosure.AGGREGATE,
-        (N_FIGURES,),
-        gaps=True,
-        low=0,
-        doc="their squared standard errors",
+    variances: Released = Aggregate(
+        f"{N_FIGURES}", "their squared standard errors", gaps=True, low=0
     )
-    effective: Released = sends(
-        Disclosure.AGGREGATE,
-        (N_FIGURES,),
-        gaps=True,
-        low=0,
-        doc="effective numbers of events, coarsely",
+    effective: Released = Aggregate(
+        f"{N_FIGURES}", "effective numbers of events, coarsely", gaps=True, low=0
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.latent_regression.estimators.latent_class_units import Units
 from consilience.latent_regression.protocol.memberships import AS_BEFORE, NEW, WITHHELD
 from consilience.latent_regression.protocol.messages import (
@@ -26,8 +26,6 @@ from consilience.wire.message import Disclosure
 if TYPE_CHECKING:
     from consilience.latent_regression.protocol import LatentClassRegression
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Ending = tuple[IntArray, FloatArray, FloatArray]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
 
-FloatArray = NDArray[np.float64]
 MODELS = ("ridge", "ridge by entity", "classes", "mean")
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.latent_regression.kernels.latent_class import Classes, Totals, classes_of, tree_sum
 from consilience.latent_regression.kernels.latent_class_merging import (
     expected_entropies,
@@ -37,9 +37,6 @@ from consilience.latent_regression.protocol.messages import (
 )
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 SMALLEST_SIGMA2 = 1e-10
 """Where the response is explained without a rest; it has variance 1."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
 from consilience.latent_regression.kernels.latent_class import Blocks, agent_key, blocks_of
 from consilience.latent_regression.protocol.messages import Settings
@@ -18,9 +19,6 @@ from consilience.protocol.method import SiteContext, SiteData
 from consilience.protocol.phases.holdout import held_out
 from consilience.protocol.phases.protected_rows import drawing_seed
 from consilience.wire.disclosure import Limits, may_leave
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _PURPOSE = "latent-class-regression"
 _HELD_OUT = "held out"

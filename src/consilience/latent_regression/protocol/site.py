@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ProtocolError
 from consilience.latent_regression.kernels.latent_class import (
     Classes,
@@ -48,9 +49,6 @@ from consilience.latent_regression.protocol.messages import (
 from consilience.latent_regression.protocol.rows import Events, digest_of, events_of
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import Limits, Released, bundle, class_sums, rounded
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 SERIES = "class-sums"
 _AFTER_LABELS = 1 << 32

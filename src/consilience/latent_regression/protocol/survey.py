@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.latent_regression.kernels.latent_class import tree_sum
 from consilience.latent_regression.kernels.latent_class_model import (
     start_sigma2,
@@ -17,8 +18,6 @@ from consilience.latent_regression.protocol.messages import (
     Settings,
     full_products,
 )
-
-FloatArray = NDArray[np.float64]
 
 _CONSTANT = 1e-12
 _DEPENDENT = 1e-10

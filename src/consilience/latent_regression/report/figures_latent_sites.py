@@ -13,13 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.report import drawing
 from consilience.report.drawing import Z95
 from consilience.report.figures_latent import FIRST, merge_round, share_words
-
-FloatArray = NDArray[np.float64]
 
 NAMED = 60
 """Sites up to which each is named on an axis."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from consilience.arrays import FloatArray
 from consilience.latent_regression.report.figures_latent_sites import site_counts
 from consilience.report import drawing, figures_latent
 from consilience.report.figures_latent import (
     FIRST,
-    FloatArray,
     fitted_classes,
     merge_round,
     most_telling,

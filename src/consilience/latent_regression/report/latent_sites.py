@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.arrays import FloatArray
 from consilience.latent_regression.report import figures_latent_sites
 from consilience.latent_regression.report.figures_latent_sites import (
     CLASSES,
@@ -15,7 +16,6 @@ from consilience.latent_regression.report.figures_latent_sites import (
     OWN,
     RELEASES,
     RIDGE,
-    FloatArray,
     chance,
     over_sites,
     release_shares,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.protocol.one_table.rows import Rows
 from consilience.wire.disclosure import (
     Limits,
@@ -17,9 +18,6 @@ from consilience.wire.disclosure import (
     cell_counts,
     weighted_means,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.protocol.phases.holdout import held_out
 from consilience.protocol.phases.protected_rows import class_codes, drawing_seed, require_numbers
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LEAST = 2
 """Rows of a class that a fit needs."""

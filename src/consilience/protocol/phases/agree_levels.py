@@ -35,21 +35,21 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Public, message
 
 
 @message("agree-levels/question", version=1)
 class Question:
     """Columns with declared levels."""
 
-    columns: tuple[str, ...] = sends(Disclosure.PUBLIC, ("c",), kind="str", audience="site")
+    columns: tuple[str, ...] = Public("c", kind="str", to="site")
 
 
 @message("agree-levels/confirmed", version=1)
 class Confirmed:
     """Whether all values of each column lie within its declared levels."""
 
-    within: NDArray[np.bool_] = sends(Disclosure.PUBLIC, ("c",), kind="bool")
+    within: NDArray[np.bool_] = Public("c", kind="bool")
 
 
 NAME = "agree-levels.confirm"

@@ -50,7 +50,7 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.wire.disclosure import Released, hashed_ids, relayed
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Disclosure, PerRecord, Public, message
 from consilience.wire.sealing import check_peers, common_ids, introduce, positions
 
 MIN_MATCHED = 10
@@ -66,16 +66,11 @@ class HashRequest:
 class Hashed:
     """Hashes of a site's ids, and its introduction to the others."""
 
-    hashes: Released = sends(
-        Disclosure.PER_RECORD,
-        ("n", 16),
-        kind="int",
-        low=0,
-        high=255,
-        doc="keyed hashes of the ids, sorted",
+    hashes: Released = PerRecord(
+        "n 16", "keyed hashes of the ids, sorted", kind="int", low=0, high=255
     )
-    public: bytes = sends(Disclosure.PUBLIC, kind="any", doc="the site's key for this run")
-    tag: bytes = sends(Disclosure.PUBLIC, kind="any", doc="made with the key the parties share")
+    public: bytes = Public("", "the site's key for this run", kind="any")
+    tag: bytes = Public("", "made with the key the parties share", kind="any")
 
     def check(self, request: HashRequest, known: Mapping[str, Any]) -> str | None:
         """Hashes are sorted and distinct; keys and tags are as long as they are made."""
@@ -89,16 +84,12 @@ class Hashed:
 class Common:
     """The rows that all sites have."""
 
-    hashes: Released = sends(
-        Disclosure.PER_RECORD, ("m", 16), kind="int", audience="all", doc="hashes that all have"
+    hashes: Released = PerRecord("m 16", "hashes that all have", kind="int", to="all")
+    introductions: dict[str, tuple[bytes, bytes]] = Public(
+        "*by site", "keys and tags of the sites", to="all"
     )
-    introductions: dict[str, tuple[bytes, bytes]] = sends(
-        Disclosure.PUBLIC, "by site", audience="all", doc="keys and tags of the sites"
-    )
-    roles: dict[str, str] = sends(
-        Disclosure.PUBLIC, "by site", audience="all", doc="initiator or partner"
-    )
-    preparation: str = sends(Disclosure.PUBLIC, kind="str", audience="all", doc="rules, as JSON")
+    roles: dict[str, str] = Public("*by site", "initiator or partner", to="all")
+    preparation: str = Public("", "rules, as JSON", kind="str", to="all")
 
 
 @message("align-ids/matched", version=1)

@@ -11,13 +11,10 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.protocol.method import SiteContext
 from consilience.wire.disclosure import Limits, Released, aggregate, cell_counts, model, stacked
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_ENTRIES = float(1 << 50)
 """Whole numbers of this size, and sums of them, are exact."""

@@ -28,12 +28,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.numerics.random import stream
 from consilience.protocol.method import CoordinatorContext, SiteData
 from consilience.wire.disclosure import Limits
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 PARTS = 5
 """Parts of a table, of which a protected site holds out one or two."""

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import QuorumError
 from consilience.protocol.method import (
     Ask,
@@ -38,10 +38,9 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.wire.disclosure import Released, aggregate, replaced
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, message
 from consilience.wire.moment_facts import unsafe_columns
 
-FloatArray = NDArray[np.float64]
 _MOST_ROWS = float(1 << 40)
 
 
@@ -54,21 +53,16 @@ class Request:
 class Sums:
     """Sums of a site's feature columns; NaN where the site withholds a column."""
 
-    n: Released = sends(
-        Disclosure.AGGREGATE,
-        ("p",),
+    n: Released = Aggregate(
+        "p",
+        "rows with a value; all rows where fewer than min_records values are missing",
         gaps=True,
         low=0.0,
         high=_MOST_ROWS,
-        doc="rows with a value; all rows where fewer than min_records values are missing",
     )
-    means: Released = sends(Disclosure.AGGREGATE, ("p",), gaps=True, doc="column means")
-    spreads: Released = sends(
-        Disclosure.AGGREGATE,
-        ("p",),
-        gaps=True,
-        low=0.0,
-        doc="mean squared deviations from the site's mean",
+    means: Released = Aggregate("p", "column means", gaps=True)
+    spreads: Released = Aggregate(
+        "p", "mean squared deviations from the site's mean", gaps=True, low=0.0
     )
 
     def check(self, request: Request, known: Mapping[str, Any]) -> str | None:

@@ -36,7 +36,7 @@ from consilience.protocol.method import (
     State,
     step,
 )
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Public, message
 
 NAME = "opening.read"
 TOLD = "opening.told"
@@ -46,17 +46,11 @@ TOLD = "opening.told"
 class Open:
     """How to read and prepare the table."""
 
-    columns: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="roles, as JSON")
-    preparation: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="rules, as JSON")
-    study: str = sends(
-        Disclosure.PUBLIC, kind="str", audience="site", doc="the study file, in canonical form"
-    )
-    partition: str = sends(
-        Disclosure.PUBLIC, kind="str", audience="site", doc="what the sites share"
-    )
-    follows: str = sends(
-        Disclosure.PUBLIC, kind="str", audience="site", doc="id of the run that this one follows"
-    )
+    columns: str = Public("", "roles, as JSON", kind="str", to="site")
+    preparation: str = Public("", "rules, as JSON", kind="str", to="site")
+    study: str = Public("", "the study file, in canonical form", kind="str", to="site")
+    partition: str = Public("", "what the sites share", kind="str", to="site")
+    follows: str = Public("", "id of the run that this one follows", kind="str", to="site")
 
     def settings(self) -> tuple[Columns, Preparation]:
         """Read both back."""
@@ -67,14 +61,12 @@ class Open:
 class Opened:
     """Names of the columns after preparation, and the preset of the site's policy."""
 
-    feature_names: tuple[str, ...] = sends(
-        Disclosure.PUBLIC, ("p",), kind="str", doc="columns after preparation"
-    )
-    preset: str = sends(
-        Disclosure.PUBLIC,
+    feature_names: tuple[str, ...] = Public("p", "columns after preparation", kind="str")
+    preset: str = Public(
+        "",
+        "preset of the site's policy",
         kind="str",
         choices=("strict", "consortium", "simulation"),
-        doc="preset of the site's policy",
     )
 
     def check(self, request: Open, known: Mapping[str, Any]) -> str | None:
@@ -87,9 +79,9 @@ class Opened:
 class NotAccepted:
     """A reply of yours does not fit its declaration: the round went on without you."""
 
-    round: int = sends(Disclosure.PUBLIC, kind="int", audience="site", doc="round of the reply")
-    step: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="what was asked")
-    reason: str = sends(Disclosure.PUBLIC, kind="str", audience="site", doc="what does not fit")
+    round: int = Public("", "round of the reply", kind="int", to="site")
+    step: str = Public("", "what was asked", kind="str", to="site")
+    reason: str = Public("", "what does not fit", kind="str", to="site")
 
 
 @message("opening/heard", version=1)

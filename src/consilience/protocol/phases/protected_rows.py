@@ -11,12 +11,10 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
 from consilience.protocol.method import SiteContext, SiteData
 from consilience.wire.disclosure import Limits
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _FEW = 1000
 

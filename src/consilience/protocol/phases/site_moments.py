@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -35,10 +35,9 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.wire.disclosure import Released, aggregate, count, cross_products
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, message
 from consilience.wire.moment_facts import unsafe_columns
 
-FloatArray = NDArray[np.float64]
 _MOST_ROWS = 1 << 40
 _ROUNDING = 1e-6
 
@@ -52,30 +51,17 @@ class Request:
 class Within:
     """Moments of a site; NaN where it withholds a column."""
 
-    n: Released = sends(
-        Disclosure.AGGREGATE,
-        kind="int",
-        low=0,
-        high=_MOST_ROWS,
-        doc="rows; 0 where there are too few",
+    n: Released = Aggregate(
+        "", "rows; 0 where there are too few", kind="int", low=0, high=_MOST_ROWS
     )
-    means: Released = sends(
-        Disclosure.AGGREGATE, ("p",), gaps=True, audience="all", doc="column means"
-    )
-    spreads: Released = sends(
-        Disclosure.AGGREGATE,
-        ("p",),
-        gaps=True,
-        low=0.0,
-        doc="mean squared deviations from the means",
-    )
-    products: Released = sends(
-        Disclosure.AGGREGATE,
-        ("p", "p"),
+    means: Released = Aggregate("p", "column means", gaps=True, to="all")
+    spreads: Released = Aggregate("p", "mean squared deviations from the means", gaps=True, low=0.0)
+    products: Released = Aggregate(
+        "p p",
+        "sums of products of deviations from the means; empty where rows < 2 columns",
         gaps=True,
         empty=True,
         gram=True,
-        doc="sums of products of deviations from the means; empty where rows < 2 columns",
     )
 
     def check(self, request: Request, known: Mapping[str, Any]) -> str | None:

@@ -35,25 +35,22 @@ from consilience.protocol.method import (
 )
 from consilience.protocol.phases.moments import moments
 from consilience.wire.disclosure import Released, relayed
-from consilience.wire.message import Disclosure, message, sends
+from consilience.wire.message import Aggregate, Disclosure, Public, message
 
 
 @message("standardise/scale", version=1)
 class Scale:
     """How to transform every feature column."""
 
-    own: bool = sends(
-        Disclosure.PUBLIC, kind="bool", audience="site", doc="use the site's own mean and spread"
-    )
-    fill: Released = sends(
-        Disclosure.AGGREGATE,
-        ("p",),
-        audience="all",
+    own: bool = Public("", "use the site's own mean and spread", kind="bool", to="site")
+    fill: Released = Aggregate(
+        "p",
+        "pooled means for columns without values; all gaps where cells stay missing",
+        to="all",
         gaps=True,
-        doc="pooled means for columns without values; all gaps where cells stay missing",
     )
-    centre: Released = sends(Disclosure.AGGREGATE, ("p",), audience="all", doc="pooled means")
-    scale: Released = sends(Disclosure.AGGREGATE, ("p",), audience="all", doc="pooled spread")
+    centre: Released = Aggregate("p", "pooled means", to="all")
+    scale: Released = Aggregate("p", "pooled spread", to="all")
 
 
 @message("standardise/applied", version=1)

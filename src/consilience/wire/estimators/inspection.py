@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import IntArray
 from consilience.wire.estimators.types import is_memorising, qualified
 
-IntArray = NDArray[np.int64]
 _MAX_OBJECTS = 200_000
 _PIPELINE = "sklearn.pipeline.Pipeline"
 _SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV")

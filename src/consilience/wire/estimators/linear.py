@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.wire.estimators.types import LARGEST, LINEAR, LOGISTIC, qualified
 
-FloatArray = NDArray[np.float64]
 Portable = dict[str, Any]
 LINKS = ("identity", "logistic", "softmax")
 

@@ -20,7 +20,6 @@ from consilience.wire.estimators.types import (
     qualified,
 )
 
-IntArray = NDArray[np.int64]
 Portable = dict[str, Any]
 
 LINKS = ("identity", "mean", "logistic", "double-logistic", "softmax")
