@@ -14,9 +14,10 @@ the value and the receiving one opens it; in between, the bytes of the message h
    name are authenticated with it. It is deterministic: a repeated answer has the same bytes, and no
    nonce can be used twice by mistake after a crash.
 
-A field that is passed on says in which message its value was sealed (its ``origin``), so no value is opened in another step than the one it was made for. The round is not bound: a
-coordinator can pass an older value of the *same message and field* on again, or none. It learns
-nothing from that. What it sees all the same: sizes, and that two values of one field are equal.
+A field that is passed on says in which message its value was sealed (its ``origin``), so no value
+is opened in another step than the one it was made for. The round is not bound: a coordinator can
+pass an older value of the *same message and field* on again, or none. It learns nothing from that.
+What it sees all the same: sizes, and that two values of one field are equal.
 
 Ids are matched by their HMAC under the partner key and the run, so that they cannot be compared
 with guessed ids, or between runs, by anybody who lacks the partner key.
