@@ -118,3 +118,13 @@ def test_rows_that_are_those_of_a_value_are_refused(few: int) -> None:
         assert failing(x, [fixed], every, LIMITS)[:2].any(), "asked columns give way"
     else:
         assert not failing(x, [view], np.zeros(3, dtype=bool), LIMITS).any()
+
+
+@pytest.mark.parametrize("ones", [5, 60])
+def test_of_many_rows_some_are_looked_at_and_all_where_these_are_too_few(ones: int) -> None:
+    """A rare value that none of the looked-at rows has is counted in all of them."""
+    x = np.column_stack([np.zeros(60_000), np.random.default_rng(0).normal(size=60_000)])
+    x[1 : 3 * ones : 3, 0] = 1.0
+    every = np.ones(2, dtype=bool)
+    view = View(np.ones(60_000, dtype=bool), every, every, ~every)
+    assert failing(x, [view], every, LIMITS).tolist() == [ones < 10, False]
