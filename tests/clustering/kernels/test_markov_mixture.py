@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from consilience.clustering.kernels import markov_mixture as mm
-from consilience.clustering.kernels.mixture_starts import class_order, climb, information
+from consilience.clustering.kernels.mixtures import class_order, climb, information
 from consilience.clustering.kernels.sequences import LONGEST_GAP, Sequences
 from consilience.exceptions import DataError, ParameterError
 from tests.reference import markov_mixture as textbook

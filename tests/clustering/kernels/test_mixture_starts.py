@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.clustering.kernels.mixture_starts import (
+from consilience.clustering.kernels.mixtures import (
     EMPTY,
     START_ROWS,
     EMStep,

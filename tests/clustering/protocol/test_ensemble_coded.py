@@ -11,14 +11,14 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from consilience import Columns, EnsembleClustering, Federation, Preparation
-from consilience.clustering.estimators.coded_models import (
+from consilience.clustering.estimators.local_models import (
     coded_bic,
     drawn_rows,
     fit_coded_model,
     local_model_from_arrays,
     models_each,
 )
-from consilience.clustering.protocol.local import permuted_codes
+from consilience.clustering.protocol.site import permuted_codes
 from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.protocol.result import Result
 from tests.clustering.protocol.coded import categories, columns_of, federation, sequences

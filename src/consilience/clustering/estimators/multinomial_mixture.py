@@ -23,7 +23,7 @@ from consilience.clustering.estimators.category_codes import (
     levels_from_arrays,
     levels_to_arrays,
 )
-from consilience.clustering.kernels.mixture_starts import (
+from consilience.clustering.kernels.mixtures import (
     Search,
     check_count,
     check_pseudo_count,
@@ -38,9 +38,9 @@ from consilience.clustering.kernels.multinomial_mixture import (
     CategoryPatterns,
     MultinomialMixture,
     fit_multinomial_mixture,
+    mixture_errors,
     parameter_count,
 )
-from consilience.clustering.kernels.multinomial_mixture_errors import mixture_errors
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
 from consilience.numerics.random import stream

@@ -44,9 +44,9 @@ section 2. Departures:
   with fewer than two classes contributes counts only.
 * Outlying rows are told by the models of the other sites, after the exchange.
 * ``weighting="centred"`` is the default, ``"spectral"`` is the source's.
-* ``n_clusters="cv"`` is not in the source (see ``judging``): the number with the smallest error of
-  held-out entries, added up over sites. It counts classes that sites tell apart by their own rows:
-  where each site holds few of them, it finds few.
+* ``n_clusters="cv"`` is not in the source (see `judge` in ``site``): the number with the smallest
+  error of held-out entries, added up over sites. It counts classes that sites tell apart by their
+  own rows: where each site holds few of them, it finds few.
 * Stability between runs on disjoint halves is shown beside the same figure with columns permuted.
   Halves (and resamples) are secret draws of a site: were they known, class means would be
   equations in the rows.
@@ -87,25 +87,34 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.clustering.estimators.coded_models import (
+from consilience.clustering.estimators.local_models import (
     MODELS_IN_ALL,
     kind_of,
     local_model_from_arrays,
     models_each,
 )
-from consilience.clustering.estimators.ensemble_predictor import EnsemblePredictor
+from consilience.clustering.estimators.predictors import EnsemblePredictor
 from consilience.clustering.kernels.ensemble import (
     Ensemble,
+    PatternTable,
     assign,
     build_ensemble,
+    merge_tables,
     n_clusters_by_eigenvalues,
     pattern_features,
 )
-from consilience.clustering.kernels.label_patterns import PatternTable, merge_tables
-from consilience.clustering.phases.vote import VoteCount, vote
-from consilience.clustering.protocol import comparing, judging
 from consilience.clustering.protocol import site as at_site
-from consilience.clustering.protocol.admission import misfit
+from consilience.clustering.protocol.coordinator import (
+    VoteCount,
+    compared_sites,
+    judged_numbers,
+    model_names,
+    number_by_bic,
+    pooled_levels,
+    pooled_means,
+    stability,
+    vote,
+)
 from consilience.clustering.protocol.messages import (
     CODED,
     MAX_FOLDS,
@@ -119,21 +128,16 @@ from consilience.clustering.protocol.messages import (
     Settings,
     VoteRequest,
 )
-from consilience.clustering.protocol.outcomes import pooled_levels
-from consilience.clustering.protocol.pooling import (
-    model_names,
-    number_by_bic,
-    pooled_means,
-    stability,
-)
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning, weighted_kmeans
 from consilience.protocol.method import (
     Ask,
+    Columns,
     CoordinatorContext,
     Exchange,
     Method,
+    Preparation,
     Replies,
     register,
 )
@@ -141,7 +145,6 @@ from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
 Arrays = dict[str, Any]
-
 MODELS = ("kmeans", "gaussian-mixture", *CODED)
 WEIGHTINGS = ("centred", "spectral", "equal")
 COVARIANCES = ("diag", "full", "spherical", "tied")
@@ -232,12 +235,12 @@ class EnsembleClustering(Method):
     title: ClassVar[str] = "Which subtypes exist across sites?"
     accepts_missing: ClassVar[bool] = True  # models of codes, see `admit`
     steps = (
-        judging.judge,
+        at_site.judge,
         at_site.vote,
         at_site.fit,
         at_site.count,
         at_site.label,
-        comparing.compare,
+        at_site.compare,
     )
     absence: ClassVar[str] = (
         "A site that misses the judging, the vote or the fit is left out of it, down to the "
@@ -317,7 +320,7 @@ class EnsembleClustering(Method):
         ballots: VoteCount | None = None
         judged: dict[str, Any] = {}
         if self.n_clusters == "cv":
-            judged = yield from judging.judged_numbers(
+            judged = yield from judged_numbers(
                 ctx, n_folds=self.n_folds, max_clusters=self.max_clusters, n_init=self.n_init
             )
         if isinstance(self.n_clusters, str) or self.model in CODED:
@@ -492,7 +495,7 @@ class EnsembleClustering(Method):
             return {}
         k = len(fitted.centres)
         settings, to = self._settings(k), tuple(profiles)
-        facts = yield from comparing.compared_sites(ctx, settings, to, k, local=local)
+        facts = yield from compared_sites(ctx, settings, to, k, local=local)
         return facts
 
     def _local_number(self, ballots: VoteCount | None, site: str) -> int:
@@ -630,3 +633,52 @@ def _whole(value: object, least: int) -> bool:
 
 def _real(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def misfit(kind: str, columns: Columns, preparation: Preparation) -> str:
+    """What the study says that the model cannot take, in one sentence; "" if it takes all.
+
+    Parameters
+    ----------
+    kind : {"kmeans", "gaussian-mixture", "markov-mixture", "latent-class"}
+    columns : Columns
+    preparation : Preparation
+    """
+    single = [name for name, known in columns.levels.items() if len(known) < 2]
+    if single:
+        return (
+            f"levels of {single[0]!r} must be at least two different values: a column of one level "
+            "tells no rows apart, leave it out"
+        )
+    if columns.weight is not None:
+        return "ensemble-clustering weighs all rows alike: leave out [data] weight"
+    if kind not in CODED:
+        if preparation.missing == "keep":
+            return (
+                f"model {kind!r} needs a value in every cell and the study keeps missing ones: set "
+                '[preparation] missing to "complete-rows" or "aggregated-mean"'
+            )
+        return ""
+    if preparation.missing not in ("refuse", "complete-rows", "keep"):
+        return f'model {kind!r} fills no cells: set [preparation] missing to "keep" or "refuse"'
+    if preparation.standardize != "none":
+        return f'model {kind!r} has no scales: set [preparation] standardize to "none"'
+    if kind == "markov-mixture":
+        if not columns.sequence:
+            return (
+                "model 'markov-mixture' needs sequence columns: name them in [data] sequence, and "
+                "declare the states as levels of the first one"
+            )
+        if columns.features:
+            return "model 'markov-mixture' clusters sequence columns alone: leave features out"
+        return ""
+    numbers = [name for name in columns.features if name not in columns.levels]
+    if numbers or not columns.features:
+        which = f": {numbers[0]!r} has none" if numbers else ""
+        return f"model 'latent-class' needs features with declared levels{which}"
+    if preparation.categorical != "onehot" or preparation.indicators:
+        return (
+            "model 'latent-class' needs every level of a column: set [preparation] categorical to "
+            '"onehot", without indicators'
+        )
+    return ""

@@ -10,7 +10,7 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.clustering.report import figures_sequences
-from consilience.clustering.report.sequence_reading import Chains, chains_of, items_of
+from consilience.clustering.report.figures_sequences import Chains, chains_of, items_of
 from consilience.report import drawing
 from consilience.report.sections import (
     DASH,

@@ -1,13 +1,16 @@
-"""What mixtures of discrete data share: many short starts, shares in log space, order, criteria.
+"""What mixtures of discrete data share: starts, shares in log space, criteria, standard errors.
 
 A kernel is one function ``step(parameters) -> EMStep``: the objective of the parameters that it was
 given (log likelihood plus the log density of the pseudo-counts) and the parameters that follow. The
 search knows nothing else about them.
+
+Source of the standard errors: McLachlan and Peel, *Finite Mixture Models*, 2000, chapter 2: the
+inverse of the empirical information, taken back to probabilities by the delta method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -18,6 +21,19 @@ from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 
 P = TypeVar("P")
+C = TypeVar("C", bound="Classes")
+START_ROWS = 20
+"""Rows that a class starts from."""
+START_COUNT = 0.1
+"""Least pseudo-count of a start, so that no class begins with a probability of zero."""
+# EM leaves the last bits of a slow climb undone, so that ends at one peak are not quite equal.
+_SAME_PEAK = 1e-5
+_SAME_PEAK_AT_LEAST = 0.05
+_LEAST_WEIGHT = 0.5
+"""Mean weight of a record below which a fit says that weights are no counts."""
+EMPTY = 1e-9
+"""Share of a class that is left empty."""
+_SINGULAR = 1e-11
 
 
 class Classes(Protocol):
@@ -33,21 +49,6 @@ class Classes(Protocol):
 
     def take(self, classes: Any) -> Self:
         """These classes only, in this order, their shares scaled to sum to 1."""
-
-
-C = TypeVar("C", bound=Classes)
-
-START_ROWS = 20
-"""Rows that a class starts from."""
-START_COUNT = 0.1
-"""Least pseudo-count of a start, so that no class begins with a probability of zero."""
-# EM leaves the last bits of a slow climb undone, so that ends at one peak are not quite equal.
-_SAME_PEAK = 1e-5
-_SAME_PEAK_AT_LEAST = 0.05
-_LEAST_WEIGHT = 0.5
-"""Mean weight of a record below which a fit says that weights are no counts."""
-EMPTY = 1e-9
-"""Share of a class that is left empty."""
 
 
 class EMStep(NamedTuple, Generic[P]):
@@ -451,3 +452,60 @@ def weight_remarks(total: float, n: int, record: str) -> tuple[str, ...]:
         "pseudo-counts are added to such counts: scale the weights so that they count the "
         f"{record}s",
     )
+
+
+# --------------------------------------------------------------------------- standard errors
+
+
+def logit_jacobian(blocks: Sequence[FloatArray]) -> FloatArray:
+    """Derivatives of chances by their logits.
+
+    Parameters
+    ----------
+    blocks : sequence of arrays
+        Chances that add up to 1 in each block.
+
+    Returns
+    -------
+    (q, q) array
+        ``diag(p) - p p'`` of each block along the diagonal, q chances in all.
+    """
+    size = sum(p.size for p in blocks)
+    full, begin = np.zeros((size, size)), 0
+    for p in blocks:
+        end = begin + p.size
+        full[begin:end, begin:end] = np.diag(p) - np.outer(p, p)
+        begin = end
+    return full
+
+
+def chance_errors(
+    information: FloatArray, jacobian: FloatArray, free: NDArray[np.bool_]
+) -> FloatArray:
+    """Standard errors of all chances.
+
+    Parameters
+    ----------
+    information : (q, q) array
+        Empirical information of all logits.
+    jacobian : (q, q) array
+        Of :func:`logit_jacobian`.
+    free : (q,) array of bool
+        Logits that were fitted; the others are references, or known.
+
+    Returns
+    -------
+    (q,) array
+        0 where nothing was fitted, NaN throughout where the information has no inverse.
+    """
+    if not free.any():
+        return np.zeros(len(free))
+    inner = information[np.ix_(free, free)]
+    scale = np.sqrt(np.diag(inner))
+    if (scale == 0).any():
+        return np.full(len(free), np.nan)
+    values, vectors = np.linalg.eigh(inner / np.outer(scale, scale))
+    if values[0] <= _SINGULAR * values[-1]:
+        return np.full(len(free), np.nan)
+    root = jacobian[:, free] / scale @ (vectors / np.sqrt(values))
+    return np.asarray(np.sqrt((root**2).sum(axis=1)))
