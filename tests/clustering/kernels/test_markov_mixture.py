@@ -105,7 +105,7 @@ def test_events() -> None:
         [[0, 1, 1, 0], [-1, 0, -1, 1], [0, 1, 1, 0], [-1, -1, -1, -1]], weights=[1, 2, 3, 4]
     )
     events = mm.events_of(sequences)
-    assert events.total == 10
+    assert events.n == 10
     assert len(events) == 3
     kinds = zip(events.gap.tolist(), events.source.tolist(), events.target.tolist(), strict=True)
     totals = dict(zip(kinds, events.totals().tolist(), strict=True))

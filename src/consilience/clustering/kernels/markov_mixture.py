@@ -29,13 +29,12 @@ from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.mixtures import (
+    PSEUDO_COUNT_RULE,
     START_COUNT,
     EMStep,
     Search,
     best_of_starts,
     chance_errors,
-    check_count,
-    check_pseudo_count,
     draw_members,
     log_shares,
     logit_jacobian,
@@ -43,6 +42,7 @@ from consilience.clustering.kernels.mixtures import (
 from consilience.clustering.kernels.sequences import Sequences, check_gaps, distinct_rows
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
+from consilience.parameters import check, whole
 
 Arrays = dict[str, NDArray[Any]]
 _SUM_TO_ONE = 1e-6
@@ -89,9 +89,14 @@ class Events:
         return len(self.weights)
 
     @property
-    def total(self) -> float:
+    def n(self) -> float:
         """Sum of the weights."""
         return float(self.weights.sum())
+
+    @property
+    def n_distinct(self) -> int:
+        """Distinct sequences with a state and a weight; at least 1."""
+        return max(int(self.telling.sum()), 1)
 
     @property
     def telling(self) -> NDArray[np.bool_]:
@@ -469,11 +474,8 @@ def fit_markov_mixture(
     *,
     seed: int,
     n_init: int = 40,
-    n_init_iter: int = 15,
-    n_final: int = 4,
     pseudo_count: float = 0.1,
-    tol: float = 1e-7,
-    max_iter: int = 500,
+    **search: Any,
 ) -> Search[MarkovParameters]:
     """Fit a mixture of Markov chains by EM from many starts.
 
@@ -484,7 +486,7 @@ def fit_markov_mixture(
         K.
     seed : int
         Every start has a stream of its own: more starts include those of fewer.
-    n_init, n_init_iter, n_final, tol, max_iter
+    n_init, **search
         See `best_of_starts`; with one class there is one start.
     pseudo_count : float
         See `em_step`.
@@ -501,8 +503,7 @@ def fit_markov_mixture(
     DataError
         No state was seen in a sequence of positive weight.
     """
-    check_count("n_classes", n_classes)
-    check_pseudo_count(pseudo_count)
+    check({"n_classes": whole(1)} | PSEUDO_COUNT_RULE, locals())
     if not events.telling.any():
         raise DataError("no state was seen in any sequence of positive weight")
 
@@ -514,10 +515,7 @@ def fit_markov_mixture(
         em_step(events, pseudo_count=float(pseudo_count)),
         start,
         n_init=n_init if n_classes > 1 else min(n_init, 1),
-        n_init_iter=n_init_iter,
-        n_final=n_final,
-        tol=tol,
-        max_iter=max_iter,
+        **search,
     )
 
 

@@ -21,13 +21,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.kernels.mixtures import (
+    PSEUDO_COUNT_RULE,
     START_COUNT,
     EMStep,
     Search,
     best_of_starts,
     chance_errors,
-    check_count,
-    check_pseudo_count,
     climb,
     draw_members,
     log_shares,
@@ -37,6 +36,7 @@ from consilience.clustering.kernels.mixtures import (
 )
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
+from consilience.parameters import check, whole
 
 Arrays = dict[str, NDArray[Any]]
 _WORD_LIMIT = 2**62
@@ -235,7 +235,7 @@ class MultinomialMixture:
             Complete rows.
         classes : (n,) array of int
         """
-        check_count("n", n, 0)
+        check({"n": whole(0)}, {"n": n})
         classes = rng.choice(self.n_classes, size=n, p=self.proportions / self.proportions.sum())
         codes = np.zeros((n, self.n_columns), dtype=np.int32)
         for j, levels in enumerate(self.columns):
@@ -364,11 +364,10 @@ def fit_multinomial_mixture(
     seed: int = 0,
     pseudo_count: float = 0.1,
     n_init: int = 40,
-    n_init_iter: int = 15,
-    n_final: int = 4,
     tol: float = 1e-7,
     max_iter: int = 500,
     start: MultinomialMixture | None = None,
+    **search: int,
 ) -> Search[MultinomialMixture]:
     """Fit latent classes by EM from many starts, or from a given one.
 
@@ -382,14 +381,14 @@ def fit_multinomial_mixture(
     pseudo_count : float
         Added to the expected count of every level in every class: EM then climbs the log
         likelihood plus ``pseudo_count`` times the sum of the logs of all level probabilities.
-    n_init, n_init_iter : int
-        Random starts, and iterations of each.
-    n_final : int
-        The best so many are followed to the end; the best of these is kept.
+    n_init : int
+        Random starts.
     tol : float
         EM ends where the objective rises by no more than this share of it.
     max_iter : int
         Iterations of a start in all.
+    **search
+        `n_init_iter` and `n_final` of `best_of_starts`.
     start : MultinomialMixture, optional
         The only start.
 
@@ -405,8 +404,7 @@ def fit_multinomial_mixture(
     DataError
         There are fewer distinct rows than classes.
     """
-    check_count("n_classes", n_classes)
-    check_pseudo_count(pseudo_count)
+    check({"n_classes": whole(1)} | PSEUDO_COUNT_RULE, locals())
     if n_classes > data.n_distinct:
         raise DataError(
             f"there are {data.n_distinct} distinct rows, fewer than {n_classes} classes"
@@ -427,10 +425,9 @@ def fit_multinomial_mixture(
         drawn,
         # With one class there is one peak.
         n_init=n_init if n_classes > 1 else min(n_init, 1),
-        n_init_iter=n_init_iter,
-        n_final=n_final,
         tol=tol,
         max_iter=max_iter,
+        **search,
     )
 
 

@@ -44,9 +44,9 @@ section 2. Departures:
   with fewer than two classes contributes counts only.
 * Outlying rows are told by the models of the other sites, after the exchange.
 * ``weighting="centred"`` is the default, ``"spectral"`` is the source's.
-* ``n_clusters="cv"`` is not in the source (see `judge` in ``site``): the number with the smallest
-  error of held-out entries, added up over sites. It counts classes that sites tell apart by their
-  own rows: where each site holds few of them, it finds few.
+* ``n_clusters="cv"`` is not in the source (see ``judge``): the number with the smallest error of
+  held-out entries, added up over sites. It counts classes that sites tell apart by their own rows:
+  where each site holds few of them, it finds few.
 * Stability between runs on disjoint halves is shown beside the same figure with columns permuted.
   Halves (and resamples) are secret draws of a site: were they known, class means would be
   equations in the rows.

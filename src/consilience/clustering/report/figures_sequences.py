@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.kernels.mixtures import check_count
 from consilience.clustering.kernels.sequences import Sequences
 from consilience.exceptions import DataError, ParameterError
+from consilience.parameters import check, whole
 from consilience.report import drawing
 
 MOST_CLASSES = 12
@@ -312,7 +312,7 @@ def plot_state_distribution(fitted: Any, X: Any = None, *, length: int = 24) -> 
         There is not one label for each sequence.
     """
     if X is None:
-        check_count("length", length)
+        check({"length": whole(1)}, {"length": length})
         chains = chains_of(fitted)
         states, times = chains.states, tuple(str(t) for t in range(1, length + 1))
         shares = chains.by_time(length)
