@@ -296,7 +296,7 @@ def test_a_run_that_follows_labels_other_rows_the_same_way() -> None:
 def test_models_of_all_sites_are_about_eight(n_sites: int, expected: int) -> None:
     assert models_each(n_sites) == expected
     for kind, models in (("markov-mixture", expected), ("latent-class", expected), ("kmeans", 1)):
-        assert EnsembleClustering(model=kind)._models_each(n_sites) == models
+        assert EnsembleClustering(model=kind)._settings(1, n_sites=n_sites).n_resamples == models
         assert EnsembleClustering(model=kind, n_resamples=3)._models_each(n_sites) == 3
 
 

@@ -266,9 +266,14 @@ def stability(
     if not usable or not voiced:
         return {}
     sizes = np.array([tables[s].n_subjects for s in voiced], dtype=float)
+    padding = [float("nan")] * len(built)
     said = {
         name: np.array(
-            [[_entry(getattr(p, name).value, i) for p in voiced.values()] for i in usable]
+            [
+                # A site may have said nothing of the last pairs.
+                [float(([*getattr(p, name).value, *padding])[i]) for p in voiced.values()]
+                for i in usable
+            ]
         )
         for name in ("agreement", "null_agreement", "alone_agreement", "ported_agreement")
     }
@@ -289,11 +294,6 @@ def stability(
         "ported_mean": float(ported.mean()) if len(ported) else float("nan"),
         "by_site": by_site,
     }
-
-
-def _entry(values: tuple[float, ...], i: int) -> float:
-    """Agreement of a pair; NaN where the site said nothing."""
-    return float(values[i]) if i < len(values) else float("nan")
 
 
 # --------------------------------------------------------------------------- classes

@@ -28,6 +28,8 @@ MAX_RESAMPLES = 20
 MAX_FOLDS = 20
 MAX_JUDGED = 30
 """Each view of the rows tells a little more of them, whoever asks and why."""
+MAX_STARTS = 10_000
+"""What a site computes has an end."""
 _LARGEST = 1e50  # of a parameter: distances of classes, and products of these, are numbers
 
 
@@ -51,7 +53,7 @@ class Settings:
 
     def to_json(self) -> str:
         """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(asdict(self), sort_keys=True, default=int)
 
     @classmethod
     def from_json(cls, text: str) -> Settings:

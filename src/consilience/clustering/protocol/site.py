@@ -23,7 +23,6 @@ from consilience.clustering.estimators.local_models import (
     ClusterModel,
     CodedModel,
     LocalModel,
-    ModelKind,
     absorbing_rows,
     bic,
     coded_bic,
@@ -47,6 +46,7 @@ from consilience.clustering.protocol.messages import (
     CODED,
     MAX_FOLDS,
     MAX_JUDGED,
+    MAX_STARTS,
     AllModels,
     Ballot,
     Compared,
@@ -90,7 +90,6 @@ from consilience.wire.rounding import coarse, step_above
 
 RESAMPLE_SHARE = 0.8
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-MAX_STARTS = 10_000  # as of the method's own n_init: what a site computes has an end
 TABLE_PARTS = ("chances", "kinds", "numbers")
 
 
@@ -101,9 +100,7 @@ def vote(
     """Choose the number of classes with the smallest BIC."""
     s = Settings.from_json(message.settings)
     table = table_of(data, s.model)
-    scores = np.full(s.max_clusters, np.nan)
-    for k in range(1, s.max_clusters + 1):
-        scores[k - 1] = score(table, k, s, site)
+    scores = np.array([score(table, k, s, site) for k in range(1, s.max_clusters + 1)])
     choice = 1 if np.isnan(scores).all() else int(np.nanargmin(scores)) + 1
     if s.model in CODED:
         known = np.isfinite(scores)
@@ -312,13 +309,9 @@ def _ported(
         ]
         said = [pair for pair in pairs if not np.isnan(pair.value)]
         mean = float(np.mean([pair.value for pair in said])) if said else float("nan")
-        least = min((_records(pair) for pair in said), default=0)
+        least = min((pair.evidence.n_records for pair in said if pair.evidence), default=0)
         found.append(rounded(mean, n_records=least, step=rounding_step(least)))
     return bundle(found)
-
-
-def _records(released: Released) -> int:
-    return 0 if released.evidence is None else released.evidence.n_records
 
 
 def _first_of_each(models: Sequence[LocalModel], owners: Sequence[str]) -> dict[str, LocalModel]:
@@ -380,7 +373,7 @@ class Table:
 
 
 def table_of(data: SiteData, kind: str) -> Table:
-    """Rows of a site for one kind of model.
+    """Rows of a site for one kind of model: numbers, states, or levels from their 0/1 columns.
 
     Raises
     ------
@@ -393,20 +386,15 @@ def table_of(data: SiteData, kind: str) -> Table:
             raise DataError(sentence, public=sentence)
         return Table(data.sequence, (len(data.levels[data.sequence_names[0]]),))
     if kind == "latent-class":
-        return _categories(data)
+        blocks = category_blocks(data.feature_names, data.levels)
+        sizes = tuple(len(levels) for levels in blocks.values())
+        codes = np.full((data.n_rows, len(sizes)), -1, dtype=np.int64)
+        for j, (end, size) in enumerate(zip(accumulate(sizes), sizes, strict=True)):
+            block = data.features[:, end - size : end]
+            seen = ~np.isnan(block).any(axis=1)
+            codes[seen, j] = block[seen].argmax(axis=1)
+        return Table(codes, sizes)
     return Table(data.features)
-
-
-def _categories(data: SiteData) -> Table:
-    """Levels of each column, from its 0/1 columns."""
-    blocks = category_blocks(data.feature_names, data.levels)
-    sizes = tuple(len(levels) for levels in blocks.values())
-    codes = np.full((data.n_rows, len(sizes)), -1, dtype=np.int64)
-    for j, (end, size) in enumerate(zip(accumulate(sizes), sizes, strict=True)):
-        block = data.features[:, end - size : end]
-        seen = ~np.isnan(block).any(axis=1)
-        codes[seen, j] = block[seen].argmax(axis=1)
-    return Table(codes, sizes)
 
 
 def category_blocks(names: Sequence[str], levels: Any) -> dict[str, tuple[str, ...]]:
@@ -476,14 +464,11 @@ def fit_view(
     rows = view.rows[view.part]
     fitted = []
     for _ in range(s.n_resamples):
-        one = (
-            _coded(rows, table.sizes, s, site, secret)
-            if s.model in CODED
-            else _numeric(rows, s, site, secret)
-        )
-        if one is not None:
-            fitted.append(one)
-    return fitted
+        if s.model in CODED:
+            fitted.append(_coded(rows, table.sizes, s, site, secret))
+        else:
+            fitted.append(_numeric(rows, s, site, secret))
+    return [one for one in fitted if one is not None]
 
 
 def _numeric(
@@ -495,12 +480,9 @@ def _numeric(
         chosen = rows[np.sort(secret.integers(len(rows), size=size))] if len(rows) else rows
     result = fit_cluster_model(
         chosen,
-        model=_kind(s),
         n_clusters=s.n_clusters,
-        rng=site.rng,
-        n_init=s.n_init,
         min_records=site.limits.min_records,
-        covariance_type=s.covariance_type,  # type: ignore[arg-type]
+        **_numeric_settings(s, site),
     )
     return None if result.model is None else OwnModel(result.model, result.labels)
 
@@ -516,12 +498,8 @@ def _coded(
     result = fit_coded_model(
         rows,
         sizes,
-        model=s.model,
         n_clusters=s.n_clusters,
-        rng=site.rng,
-        n_init=s.n_init,
-        min_records=site.limits.min_records,
-        max_share=site.limits.max_share,
+        **_coded_settings(s, site),
         multiplicity=drawn_rows(len(rows), secret),
     )
     return None if result.model is None else OwnModel(result.model, result.labels, result.sums)
@@ -574,26 +552,10 @@ def told_spread(log_likelihoods: FloatArray) -> FloatArray:
 def score(table: Table, k: int, s: Settings, site: SiteContext) -> float:
     """BIC of k classes; NaN where they may not be scored or cannot be fitted."""
     if s.model in CODED:
-        return coded_bic(
-            table.rows,
-            table.sizes,
-            k,
-            model=s.model,
-            rng=site.rng,
-            n_init=s.n_init,
-            min_records=site.limits.min_records,
-            max_share=site.limits.max_share,
-        )
+        return coded_bic(table.rows, table.sizes, k, **_coded_settings(s, site))
     if not _votable(table.rows, k, s, site):
         return float("nan")
-    found = bic(
-        table.rows,
-        k,
-        model=_kind(s),
-        rng=site.rng,
-        n_init=s.n_init,
-        covariance_type=s.covariance_type,  # type: ignore[arg-type]
-    )
+    found = bic(table.rows, k, **_numeric_settings(s, site))
     return found if np.isfinite(found) else float("nan")
 
 
@@ -604,12 +566,9 @@ def _votable(rows: NDArray[Any], k: int, s: Settings, site: SiteContext) -> bool
         return bool(squares.max() <= site.limits.max_share * squares.sum())
     fitted = fit_cluster_model(
         rows,
-        model=_kind(s),
         n_clusters=k,
-        rng=site.rng,
-        n_init=s.n_init,
         min_records=site.limits.min_records,
-        covariance_type=s.covariance_type,  # type: ignore[arg-type]
+        **_numeric_settings(s, site),
     ).model
     return fitted is not None and fitted.n_classes == k
 
@@ -642,8 +601,25 @@ def counted(
     return summarise_site(labels, parameters, min_records)
 
 
-def _kind(s: Settings) -> ModelKind:
-    return cast(ModelKind, s.model.replace("-", "_"))
+def _numeric_settings(s: Settings, site: SiteContext) -> dict[str, Any]:
+    """Arguments of each fit of rows of numbers."""
+    return {
+        "model": s.model.replace("-", "_"),
+        "rng": site.rng,
+        "n_init": s.n_init,
+        "covariance_type": s.covariance_type,
+    }
+
+
+def _coded_settings(s: Settings, site: SiteContext) -> dict[str, Any]:
+    """Arguments of each fit of coded rows."""
+    return {
+        "model": s.model,
+        "rng": site.rng,
+        "n_init": s.n_init,
+        "min_records": site.limits.min_records,
+        "max_share": site.limits.max_share,
+    }
 
 
 # --------------------------------------------------------------------------- stability
@@ -764,7 +740,10 @@ def compare(
     final, k = state["final"], int(state["n_classes"])
     finals = _tables(table, s, final, k, site)
     alone, spread = _found_alone(table, s, site, final, k) if message.local else (None, np.empty(0))
-    locals_ = _tables(table, s, alone, k, site) if alone is not None else _nothing(finals)
+    if alone is None:  # nothing to tell, in the same shape
+        locals_ = replace(finals, cells=np.full_like(finals.cells, -1), sums=joined_sums([]))
+    else:
+        locals_ = _tables(table, s, alone, k, site)
     told = {
         prefix + name: chances(
             getattr(one, name) if (one.cells >= 0).any() else getattr(one, name)[:0],
@@ -790,16 +769,7 @@ def _found_alone(
     """
     from scipy.optimize import linear_sum_assignment
 
-    found = fit_coded_model(
-        table.rows,
-        table.sizes,
-        model=s.model,
-        n_clusters=k,
-        rng=site.rng,
-        n_init=s.n_init,
-        min_records=site.limits.min_records,
-        max_share=site.limits.max_share,
-    )
+    found = fit_coded_model(table.rows, table.sizes, n_clusters=k, **_coded_settings(s, site))
     if found.model is None:
         return None, np.empty(0)
     joint = np.zeros((found.model.n_classes, k), dtype=np.int64)
@@ -820,11 +790,6 @@ class ClassTables:
     numbers: FloatArray
     cells: IntArray
     sums: Sums
-
-
-def _nothing(like: ClassTables) -> ClassTables:
-    """Nothing to tell, in the same shape."""
-    return replace(like, cells=np.full_like(like.cells, -1), sums=joined_sums([]))
 
 
 def _tables(table: Table, s: Settings, labels: IntArray, k: int, site: SiteContext) -> ClassTables:
