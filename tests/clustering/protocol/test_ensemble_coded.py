@@ -297,7 +297,7 @@ def test_models_of_all_sites_are_about_eight(n_sites: int, expected: int) -> Non
     assert models_each(n_sites) == expected
     for kind, models in (("markov-mixture", expected), ("latent-class", expected), ("kmeans", 1)):
         assert EnsembleClustering(model=kind)._settings(1, n_sites=n_sites).n_resamples == models
-        assert EnsembleClustering(model=kind, n_resamples=3)._models_each(n_sites) == 3
+        assert EnsembleClustering(model=kind, n_resamples=3)._settings(1).n_resamples == 3
 
 
 @each_kind

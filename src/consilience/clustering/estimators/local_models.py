@@ -27,8 +27,9 @@ from consilience.clustering.kernels.multinomial_mixture import (
     fit_multinomial_mixture,
 )
 from consilience.clustering.kernels.sequences import Sequences
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError
 from consilience.numerics.parallel import one_thread
+from consilience.parameters import LEFT_OUT, check, number, one_of, whole
 
 Arrays = dict[str, NDArray[Any]]
 ModelKind = Literal["kmeans", "gaussian_mixture"]
@@ -37,6 +38,14 @@ _COVARIANCE_TYPES: tuple[CovarianceType, ...] = ("diag", "full", "spherical", "t
 _ROWS_PER_BLOCK = 4096
 _EM_ITERATIONS = 200
 _EM_TOLERANCE = 1e-7
+_FIT_RULES = {
+    "model": one_of(*get_args(ModelKind)),
+    "covariance_type": one_of(*_COVARIANCE_TYPES),
+    "n_clusters": whole(1),
+    "n_init": whole(1),
+    "min_records": whole(1),
+    "trim": number(above=0) | LEFT_OUT,
+}
 CodedKind = Literal["markov-mixture", "latent-class"]
 PSEUDO_COUNT = 0.1
 DRAWN_SHARE = 0.8
@@ -47,15 +56,7 @@ MOST_EACH = 4
 
 
 @dataclass(frozen=True)
-class KMeansModel:
-    """Class means; a row belongs to the nearest one.
-
-    Attributes
-    ----------
-    means : array, shape (K, d)
-        In lexicographic order.
-    """
-
+class _ClassMeans:
     means: FloatArray
 
     @property
@@ -67,6 +68,17 @@ class KMeansModel:
     def n_features(self) -> int:
         """Columns of a row."""
         return int(self.means.shape[1])
+
+
+@dataclass(frozen=True)
+class KMeansModel(_ClassMeans):
+    """Class means; a row belongs to the nearest one.
+
+    Attributes
+    ----------
+    means : array, shape (K, d)
+        In lexicographic order.
+    """
 
     @property
     def class_parameters(self) -> FloatArray:
@@ -83,7 +95,7 @@ class KMeansModel:
 
 
 @dataclass(frozen=True)
-class GaussianMixtureModel:
+class GaussianMixtureModel(_ClassMeans):
     """Gaussian classes with proportions; a row belongs to the class of highest posterior.
 
     Attributes
@@ -97,20 +109,9 @@ class GaussianMixtureModel:
     covariance_type : {"diag", "full", "spherical", "tied"}
     """
 
-    means: FloatArray
     covariances: FloatArray
     proportions: FloatArray
     covariance_type: CovarianceType
-
-    @property
-    def n_classes(self) -> int:
-        """K."""
-        return int(self.means.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        """Columns of a row."""
-        return int(self.means.shape[1])
 
     @property
     def class_parameters(self) -> FloatArray:
@@ -282,26 +283,27 @@ def fit_cluster_model(
     flagged instead. `outlying_rows`, which needs the models of the other sites, finds groups.
     """
     rows = _checked(X)
-    _check_choice("model", model, get_args(ModelKind))
-    _check_choice("covariance_type", covariance_type, _COVARIANCE_TYPES)
-    for name, value in (
-        ("n_clusters", n_clusters),
-        ("n_init", n_init),
-        ("min_records", min_records),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ParameterError.of(name, "an integer of at least 1", value)
-    if trim is not None and not trim > 0:
-        raise ParameterError.of("trim", "positive", trim)
+    check(_FIT_RULES, locals())
     seed = int(rng.integers(2**31 - 1))
 
     def fit(part: FloatArray) -> ClusterModel | None:
-        return _fit_shrinking(part, model, n_clusters, seed, n_init, min_records, covariance_type)
+        distinct = np.unique(part, axis=0).shape[0]
+        for k in range(min(n_clusters, distinct, len(part) // min_records), 1, -1):
+            fitted = (
+                KMeansModel(_kmeans_means(part, k, seed, n_init))
+                if model == "kmeans"
+                else _mixture_model(part, k, seed, n_init, covariance_type)
+            )
+            if np.bincount(fitted.label(part), minlength=k).min() >= min_records:
+                return fitted
+        return None
 
     fitted = fit(rows)
     inlying = np.ones(rows.shape[0], dtype=bool)
     if trim is not None and rows.shape[0]:
-        inlying = ~_outlying(rows, fitted, trim)
+        means = rows.mean(axis=0, keepdims=True) if fitted is None else fitted.means
+        own = np.zeros(len(rows), dtype=np.int64) if fitted is None else fitted.label(rows)
+        inlying = ~_far(np.sqrt(((rows - means[own]) ** 2).sum(axis=1)), trim)
         if not inlying.all():
             fitted = fit(rows[inlying])
     labels = np.full(rows.shape[0], -1, dtype=np.int64)
@@ -335,8 +337,7 @@ def outlying_rows(
     array of bool, shape (n,)
     """
     rows = _checked(X)
-    if not trim > 0:
-        raise ParameterError.of("trim", "positive", trim)
+    check({"trim": number(above=0)}, {"trim": trim})
     others = [m for i, m in enumerate(models) if i != own] or list(models)
     if not others or rows.shape[0] == 0:
         return np.zeros(rows.shape[0], dtype=bool)
@@ -375,7 +376,7 @@ def bic(
         classes or the likelihood is unbounded (classes without spread).
     """
     rows = _checked(X)
-    _check_choice("model", model, get_args(ModelKind))
+    check({"model": _FIT_RULES["model"]}, {"model": model})
     if np.unique(rows, axis=0).shape[0] < max(n_clusters, 2):
         return float("inf")
     seed = int(rng.integers(2**31 - 1))
@@ -401,36 +402,12 @@ def vote(
     Ties go to the smaller number; a site with no criterion at all (fewer than two distinct rows)
     votes 1. Source: arXiv 2409.08396, section 2.6.
     """
-    if max_clusters < 1:
-        raise ParameterError.of("max_clusters", "at least 1", max_clusters)
+    check({"max_clusters": whole(1)}, {"max_clusters": max_clusters})
     values = [
         bic(X, k, model=model, rng=rng, n_init=n_init, covariance_type=covariance_type)
         for k in range(1, max_clusters + 1)
     ]
     return int(np.argmin(values)) + 1
-
-
-def _fit_shrinking(
-    rows: FloatArray,
-    model: ModelKind,
-    n_clusters: int,
-    seed: int,
-    n_init: int,
-    min_records: int,
-    covariance_type: CovarianceType,
-) -> ClusterModel | None:
-    """Fit with one class fewer until every class has ``min_records`` rows."""
-    distinct = np.unique(rows, axis=0).shape[0]
-    for k in range(min(n_clusters, distinct, rows.shape[0] // min_records), 1, -1):
-        fitted: ClusterModel
-        if model == "kmeans":
-            fitted = KMeansModel(_kmeans_means(rows, k, seed, n_init))
-        else:
-            fitted = _mixture_model(rows, k, seed, n_init, covariance_type)
-        sizes = np.bincount(fitted.label(rows), minlength=k)
-        if sizes.min() >= min_records:
-            return fitted
-    return None
 
 
 def _kmeans_means(rows: FloatArray, k: int, seed: int, n_init: int) -> FloatArray:
@@ -475,12 +452,6 @@ def _ordered(centres: FloatArray) -> tuple[FloatArray, IntArray]:
     """Centres in lexicographic order: results must not depend on how classes are numbered."""
     order = np.lexsort(centres.T[::-1])
     return np.ascontiguousarray(centres[order], dtype=np.float64), order
-
-
-def _outlying(rows: FloatArray, fitted: ClusterModel | None, trim: float) -> NDArray[np.bool_]:
-    means = rows.mean(axis=0, keepdims=True) if fitted is None else fitted.means
-    own = np.zeros(rows.shape[0], dtype=np.int64) if fitted is None else fitted.label(rows)
-    return _far(np.sqrt(((rows - means[own]) ** 2).sum(axis=1)), trim)
 
 
 def _far(distance: FloatArray, trim: float) -> NDArray[np.bool_]:
@@ -553,11 +524,6 @@ def _checked(X: ArrayLike) -> FloatArray:
     return rows
 
 
-def _check_choice(name: str, value: object, allowed: tuple[Any, ...]) -> None:
-    if value not in allowed:
-        raise ParameterError.of(name, f"one of {allowed}", value)
-
-
 # --------------------------------------------------------------------------- coded rows
 
 
@@ -601,46 +567,7 @@ class MarkovModel:
         return self.parameters.to_arrays()
 
 
-@dataclass(frozen=True, eq=False)
-class LatentClassModel:
-    """Products of multinomials; a row belongs to the class of highest posterior.
-
-    Attributes
-    ----------
-    mixture : MultinomialMixture
-    """
-
-    mixture: MultinomialMixture
-
-    @property
-    def n_classes(self) -> int:
-        """K."""
-        return self.mixture.n_classes
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Levels of each column."""
-        return self.mixture.n_levels
-
-    @property
-    def class_parameters(self) -> FloatArray:
-        """Chances of all levels, shape (K, L)."""
-        return self.mixture.class_parameters
-
-    def label(self, codes: NDArray[Any]) -> IntArray:
-        """Class of each row of codes (n, d); ties go to the first class."""
-        return self.mixture.label(codes)
-
-    def log_posterior(self, codes: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-        """Log posterior probabilities, (n, K), and log density of each row, (n,)."""
-        return self.mixture.log_posterior(codes)
-
-    def to_arrays(self) -> Arrays:
-        """Numeric arrays that hold the whole model."""
-        return self.mixture.to_arrays()
-
-
-CodedModel = MarkovModel | LatentClassModel
+CodedModel = MarkovModel | MultinomialMixture
 LocalModel = ClusterModel | CodedModel
 
 
@@ -657,7 +584,7 @@ def local_model_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> LocalModel:
     if keys == {"initial", "transition", "proportions"}:
         model = MarkovModel(MarkovParameters.from_arrays(arrays))
     elif keys == {"proportions", "probabilities", "n_levels"}:
-        model = LatentClassModel(MultinomialMixture.from_arrays(arrays))
+        model = MultinomialMixture.from_arrays(arrays)
     else:
         return model_from_arrays(arrays)
     if not np.isfinite(model.class_parameters).all() or not model.n_classes:
@@ -669,7 +596,7 @@ def kind_of(model: LocalModel) -> str:
     """Kind of a model, as a study calls it; "" for models of numbers."""
     if isinstance(model, MarkovModel):
         return "markov-mixture"
-    return "latent-class" if isinstance(model, LatentClassModel) else ""
+    return "latent-class" if isinstance(model, MultinomialMixture) else ""
 
 
 # --------------------------------------------------------------------------- what rows hold
@@ -859,7 +786,7 @@ def _fitted(
     if k > data.n_distinct:
         return None
     found = fit_multinomial_mixture(data, k, seed=seed, n_init=n_init, pseudo_count=PSEUDO_COUNT)
-    return LatentClassModel(found.best.parameters), found.start_spread
+    return found.best.parameters, found.start_spread
 
 
 def _told(
@@ -903,7 +830,7 @@ def model_of(
             MarkovParameters(chances[:, :s], chances[:, s:].reshape(-1, s, s), proportions)
         )
     levels = np.ascontiguousarray(chances)
-    return LatentClassModel(MultinomialMixture(proportions, levels, tuple(int(x) for x in sizes)))
+    return MultinomialMixture(proportions, levels, tuple(int(x) for x in sizes))
 
 
 def coded_bic(

@@ -407,7 +407,8 @@ def sequences_of(X: Any, states: Iterable[Any] | None) -> Sequences:
         X has another form, a state is not in the alphabet, or there is no sequence.
     """
     if isinstance(X, Sequences):
-        found = X.renamed(_names_of(X) if states is None else states)
+        own = range(X.n_states) if X.states is None else X.states
+        found = X.renamed(own if states is None else states)
     elif isinstance(X, list | tuple):
         if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in X):
             raise DataError(
@@ -471,10 +472,6 @@ def weights_of(sequences: Sequences, sample_weight: Any) -> FloatArray | None:
     if own is not None and not own.sum() > 0:
         raise DataError("all weights are zero: nothing can be fitted")
     return own
-
-
-def _names_of(sequences: Sequences) -> Iterable[Any]:
-    return range(sequences.n_states) if sequences.states is None else sequences.states
 
 
 def _of_table(X: Any, states: Iterable[Any] | None) -> Sequences:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import AnyArray, FloatArray, IntArray
 from consilience.clustering.estimators.category_codes import (
     levels_from_arrays,
     levels_to_arrays,
@@ -19,10 +20,12 @@ from consilience.clustering.estimators.local_models import (
     Arrays,
     ClusterModel,
     CodedModel,
+    GaussianMixtureModel,
+    KMeansModel,
+    LocalModel,
     MarkovModel,
     kind_of,
     local_model_from_arrays,
-    model_from_arrays,
 )
 from consilience.clustering.kernels.ensemble import assign
 from consilience.exceptions import DataError
@@ -33,7 +36,70 @@ _UNKNOWN = (
 )
 
 
-class EnsemblePredictor:
+class _Predictor:
+    """Label rows by all local models, then by the nearest final centre."""
+
+    models: tuple[Any, ...]
+
+    def _take_map(self, features: FloatArray, centres: FloatArray) -> None:
+        """Keep features T and final centres that fit the models."""
+        self.features = np.asarray(features, dtype=np.float64)
+        self.centres = np.asarray(centres, dtype=np.float64)
+        self._n_classes = tuple(m.n_classes for m in self.models)
+        if not (
+            self.features.ndim == 2
+            and self.centres.ndim == 2
+            and self.features.shape[0] == sum(self._n_classes)
+            and self.centres.shape[1] == self.features.shape[1]
+            and self.centres.shape[0] > 0
+        ):
+            raise DataError("features and centres of a predictor do not fit its models")
+        if not (np.isfinite(self.features).all() and np.isfinite(self.centres).all()):
+            raise DataError("features and centres of a predictor must be finite")
+        self.classes_ = np.arange(self.centres.shape[0])
+
+    @abstractmethod
+    def _rows(self, X: Any) -> AnyArray:
+        """Rows as the models take them."""
+
+    def label(self, X: Any) -> IntArray:
+        """Label tuples of the rows under all models, shape (n, M)."""
+        rows = self._rows(X)
+        return np.stack([model.label(rows) for model in self.models], axis=1)
+
+    def _predicted(self, X: Any) -> IntArray:
+        return assign(self.label(X), self._n_classes, self.features, self.centres)
+
+    def to_arrays(self) -> Arrays:
+        """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
+        arrays: Arrays = {"features": self.features, "centres": self.centres}
+        arrays["n_models"] = np.array([len(self.models)], dtype=np.int64)
+        for m, model in enumerate(self.models):
+            arrays.update({f"model{m}.{key}": value for key, value in model.to_arrays().items()})
+        return arrays
+
+
+def _models_in(arrays: Mapping[str, AnyArray]) -> list[LocalModel]:
+    """Models of a predictor from its arrays; `KeyError` or `IndexError` where there are none."""
+    parts: dict[str, Arrays] = {}
+    for key, value in arrays.items():
+        owner, dot, name = key.partition(".")
+        if dot and owner.startswith("model"):
+            parts.setdefault(owner, {})[name] = value
+    count = int(np.asarray(arrays["n_models"]).ravel()[0])
+    return [local_model_from_arrays(parts[f"model{m}"]) for m in range(count)]
+
+
+def _check_names(X: Any, wanted: list[str]) -> None:
+    """Refuse a data frame of other columns."""
+    names = getattr(X, "columns", None)
+    if names is not None and [str(name) for name in names] != wanted:
+        raise DataError(
+            f"the columns must be {', '.join(wanted)}, in this order: rename or reorder the table"
+        )
+
+
+class EnsemblePredictor(_Predictor):
     """Label rows by all local models, then by the nearest final centre.
 
     Parameters
@@ -81,24 +147,10 @@ class EnsemblePredictor:
         scaling: FloatArray | None = None,
     ) -> None:
         self.models = tuple(models)
-        self.features = np.asarray(features, dtype=np.float64)
-        self.centres = np.asarray(centres, dtype=np.float64)
         if not self.models or len({m.n_features for m in self.models}) != 1:
             raise DataError("a predictor needs models of the same columns")
         self.n_features_in_ = self.models[0].n_features
-        self._n_classes = tuple(m.n_classes for m in self.models)
-        shapes_fit = (
-            self.features.ndim == 2
-            and self.centres.ndim == 2
-            and self.features.shape[0] == sum(self._n_classes)
-            and self.centres.shape[1] == self.features.shape[1]
-            and self.centres.shape[0] > 0
-        )
-        if not shapes_fit:
-            raise DataError("features and centres of a predictor do not fit its models")
-        if not (np.isfinite(self.features).all() and np.isfinite(self.centres).all()):
-            raise DataError("features and centres of a predictor must be finite")
-        self.classes_ = np.arange(self.centres.shape[0])
+        self._take_map(features, centres)
         self.scaling = None if scaling is None else np.asarray(scaling, dtype=np.float64)
         if self.scaling is not None and self.scaling.shape != (3, self.n_features_in_):
             raise DataError("the scaling of a predictor does not fit its columns")
@@ -106,11 +158,6 @@ class EnsemblePredictor:
             if len(feature_names) != self.n_features_in_:
                 raise DataError("a predictor needs one name for each of its columns")
             self.feature_names_in_ = np.array([str(name) for name in feature_names])
-
-    def label(self, X: ArrayLike) -> IntArray:
-        """Label tuples of the rows under all models, shape (n, M)."""
-        rows = self._rows(X)
-        return np.stack([model.label(rows) for model in self.models], axis=1)
 
     def predict(self, X: ArrayLike) -> IntArray:
         """Final class of each row.
@@ -131,14 +178,11 @@ class EnsemblePredictor:
         DataError
             If columns are missing, in another order or of other names, or a value is missing.
         """
-        return assign(self.label(X), self._n_classes, self.features, self.centres)
+        return self._predicted(X)
 
     def to_arrays(self) -> Arrays:
         """Numeric arrays that hold the whole predictor, names as UTF-8 bytes."""
-        arrays: Arrays = {"features": self.features, "centres": self.centres}
-        arrays["n_models"] = np.array([len(self.models)], dtype=np.int64)
-        for m, model in enumerate(self.models):
-            arrays.update({f"model{m}.{key}": value for key, value in model.to_arrays().items()})
+        arrays = super().to_arrays()
         if self.scaling is not None:
             arrays["scaling"] = self.scaling
         if hasattr(self, "feature_names_in_"):
@@ -158,30 +202,25 @@ class EnsemblePredictor:
         """
         if "n_levels" in arrays:
             return CodedPredictor.from_arrays(arrays)
-        parts: dict[str, dict[str, NDArray[Any]]] = {}
-        for key, value in arrays.items():
-            owner, dot, name = key.partition(".")
-            if dot:
-                parts.setdefault(owner, {})[name] = value
         try:
-            count = int(np.asarray(arrays["n_models"]).ravel()[0])
-            models = [model_from_arrays(parts[f"model{m}"]) for m in range(count)]
+            models = _models_in(arrays)
             features, centres = arrays["features"], arrays["centres"]
-            names = _decoded(arrays) if "names" in arrays else None
+            names = None
+            if "names" in arrays:
+                data = np.asarray(arrays["names"], dtype=np.uint8).tobytes()
+                bounds = np.cumsum([0, *np.asarray(arrays["name_lengths"], dtype=np.int64)])
+                names = [data[i:j].decode("utf-8") for i, j in pairwise(bounds)]
         except (KeyError, IndexError, UnicodeDecodeError):
             raise DataError("these arrays do not hold a predictor") from None
+        numeric = [m for m in models if isinstance(m, KMeansModel | GaussianMixtureModel)]
+        if len(numeric) < len(models):
+            raise DataError("a predictor needs models of the same columns")
         scaling = arrays.get("scaling")
-        return cls(models, features, centres, feature_names=names, scaling=scaling)
+        return cls(numeric, features, centres, feature_names=names, scaling=scaling)
 
     def _rows(self, X: ArrayLike) -> FloatArray:
-        names = getattr(X, "columns", None)
-        if names is not None and hasattr(self, "feature_names_in_"):
-            given, wanted = [str(name) for name in names], self.feature_names_in_.tolist()
-            if given != wanted:
-                raise DataError(
-                    f"the columns must be {', '.join(wanted)}, in this order: "
-                    "rename or reorder the table"
-                )
+        if hasattr(self, "feature_names_in_"):
+            _check_names(X, self.feature_names_in_.tolist())
         rows = np.asarray(X, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise DataError(f"the table must have {self.n_features_in_} columns")
@@ -193,13 +232,7 @@ class EnsemblePredictor:
         return np.asarray((filled - centre) / scale)
 
 
-def _decoded(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
-    data = np.asarray(arrays["names"], dtype=np.uint8).tobytes()
-    bounds = np.cumsum([0, *np.asarray(arrays["name_lengths"], dtype=np.int64)])
-    return [data[i:j].decode("utf-8") for i, j in pairwise(bounds)]
-
-
-class CodedPredictor:
+class CodedPredictor(_Predictor):
     """Label sequences, or rows of categories, by all local models, then by the nearest centre.
 
     Parameters
@@ -238,26 +271,14 @@ class CodedPredictor:
         columns: Sequence[str],
     ) -> None:
         self.models = tuple(models)
-        self.features = np.asarray(features, dtype=np.float64)
-        self.centres = np.asarray(centres, dtype=np.float64)
         self.levels_ = tuple(tuple(str(level) for level in known) for known in levels)
         sizes = tuple(len(known) for known in self.levels_)
         if len({kind_of(m) for m in self.models}) != 1 or {m.sizes for m in self.models} != {sizes}:
             raise DataError("a predictor needs models of one kind, of the same states or levels")
         self.sequences = isinstance(self.models[0], MarkovModel)
-        self._n_classes = tuple(m.n_classes for m in self.models)
-        shapes_fit = (
-            self.features.ndim == 2
-            and self.centres.ndim == 2
-            and self.features.shape[0] == sum(self._n_classes)
-            and self.centres.shape[1] == self.features.shape[1]
-            and self.centres.shape[0] > 0
-        )
-        if not shapes_fit or (not self.sequences and len(columns) != len(sizes)):
-            raise DataError("features, centres and columns of a predictor do not fit its models")
-        if not (np.isfinite(self.features).all() and np.isfinite(self.centres).all()):
-            raise DataError("features and centres of a predictor must be finite")
-        self.classes_ = np.arange(self.centres.shape[0])
+        self._take_map(features, centres)
+        if not self.sequences and len(columns) != len(sizes):
+            raise DataError("columns of a predictor do not fit its models")
         self.feature_names_in_ = np.array([str(name) for name in columns])
         self.n_features_in_ = len(columns)
 
@@ -281,22 +302,12 @@ class CodedPredictor:
         DataError
             Columns are missing or in another order, or a cell is no level of the study.
         """
-        return assign(self.label(X), self._n_classes, self.features, self.centres)
+        return self._predicted(X)
 
-    def label(self, X: Any) -> IntArray:
-        """Label tuples of the rows under all models, shape (n, M)."""
-        codes = self._codes(X)
-        return np.stack([model.label(codes) for model in self.models], axis=1)
-
-    def _codes(self, X: Any) -> IntArray:
-        names = getattr(X, "columns", None)
+    def _rows(self, X: Any) -> IntArray:
         wanted = self.feature_names_in_.tolist()
-        if names is not None and [str(name) for name in names] != wanted:
-            raise DataError(
-                f"the columns must be {', '.join(wanted)}, in this order: "
-                "rename or reorder the table"
-            )
-        cells = np.asarray(X.to_numpy(dtype=object) if names is not None else X, dtype=object)
+        _check_names(X, wanted)
+        cells = np.asarray(X.to_numpy(dtype=object) if hasattr(X, "columns") else X, dtype=object)
         if cells.ndim != 2 or (not self.sequences and cells.shape[1] != len(wanted)):
             raise DataError(f"the table must have {len(wanted)} columns")
         missing = missing_cells(cells)
@@ -313,12 +324,9 @@ class CodedPredictor:
 
     def to_arrays(self) -> Arrays:
         """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
-        arrays: Arrays = {"features": self.features, "centres": self.centres}
-        arrays["n_models"] = np.array([len(self.models)], dtype=np.int64)
+        arrays = super().to_arrays()
         arrays["n_levels"] = np.array([len(known) for known in self.levels_], dtype=np.int64)
         arrays["n_columns"] = np.array([self.n_features_in_], dtype=np.int64)
-        for m, model in enumerate(self.models):
-            arrays.update({f"model{m}.{key}": value for key, value in model.to_arrays().items()})
         arrays |= levels_to_arrays(tuple(np.array(known) for known in self.levels_), "levels")
         return arrays | levels_to_arrays((self.feature_names_in_.astype(np.str_),), "columns")
 
@@ -331,14 +339,8 @@ class CodedPredictor:
         DataError
             If the arrays are not those of a predictor.
         """
-        parts: dict[str, dict[str, NDArray[Any]]] = {}
-        for key, value in arrays.items():
-            owner, dot, name = key.partition(".")
-            if dot and owner.startswith("model"):
-                parts.setdefault(owner, {})[name] = value
         try:
-            count = int(np.asarray(arrays["n_models"]).ravel()[0])
-            models = [local_model_from_arrays(parts[f"model{m}"]) for m in range(count)]
+            models = _models_in(arrays)
             sizes = tuple(int(n) for n in np.asarray(arrays["n_levels"]))
             levels = levels_from_arrays(arrays, sizes, "levels")
             n_columns = int(np.asarray(arrays["n_columns"]).ravel()[0])

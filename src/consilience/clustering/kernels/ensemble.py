@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
+from consilience.parameters import check, whole
 
 LabelArray = NDArray[np.integer[Any]]
 How = Literal["exact", "merged", "coarsened", "none"]
@@ -33,20 +34,6 @@ _BLOCK_CELLS = 1 << 22  # 32 MB of doubles: blocks stay in memory that any site 
 _MIN_COVERED = 0.5
 LEAST_COVERED = 0.5
 """Share of the rows whose own tuple must be frequent for tuples to be counted at full length."""
-__all__ = [
-    "Ensemble",
-    "Weighting",
-    "agreement_matrix",
-    "assign",
-    "build_ensemble",
-    "class_distances",
-    "ensemble_eigenvalues",
-    "features_of",
-    "inner_products",
-    "model_weights",
-    "n_clusters_by_eigenvalues",
-    "pattern_features",
-]
 Weighting = Literal["spectral", "centred", "equal"]
 _ROWS_PER_BLOCK = 1 << 14
 _EIGENVALUE_FLOOR = 0.01
@@ -198,7 +185,7 @@ def merge_tables(tables: Sequence[PatternTable]) -> PatternTable:
 
 def label_columns(patterns: LabelArray, n_classes: Sequence[int]) -> IntArray:
     """Column of the one-hot matrix Z for each label, shape (P, M): label plus model offset."""
-    return patterns.astype(np.int64) + _offsets(n_classes)
+    return patterns.astype(np.int64) + np.cumsum([0, *n_classes])[:-1]
 
 
 def one_hot(patterns: LabelArray, n_classes: Sequence[int]) -> FloatArray:
@@ -255,7 +242,7 @@ def merge_rare(
     target : array of int64, shape (P,)
         Row of ``merged`` for each tuple of ``table`` (-1 everywhere if it is empty).
     """
-    _check_min_records(min_records)
+    check({"min_records": whole(1)}, {"min_records": min_records})
     frequent = table.counts >= min_records
     n_frequent = int(frequent.sum())
     target = np.full(table.counts.size, -1, dtype=np.int64)
@@ -264,7 +251,11 @@ def merge_rare(
     target[frequent] = np.arange(n_frequent)
     kept = table.patterns[frequent]
     rare = np.flatnonzero(~frequent)
-    scaled = [_scaled(b) for b in class_distances]
+    norms = [float(np.linalg.norm(b)) for b in class_distances]
+    scaled = [
+        b / norm if norm > 0 else np.zeros_like(b)
+        for b, norm in zip(class_distances, norms, strict=True)
+    ]
     step = max(1, _BLOCK_CELLS // n_frequent)
     for start in range(0, rare.size, step):
         part = rare[start : start + step]
@@ -331,10 +322,11 @@ def coarsen(
     SiteSummary
         ``how`` is "none" with an empty table if even the first model's classes are too small.
     """
-    _check_min_records(min_records)
+    check({"min_records": whole(1)}, {"min_records": min_records})
     n, chosen = table.n_subjects, 0
     for length in range(1, len(table.n_classes) + 1):
-        counts = _prefix_table(table, length).counts
+        cut = table.patterns[:, :length]
+        counts = distinct_patterns(cut, table.n_classes[:length], table.counts)[0].counts
         covered = int(counts[counts >= min_records].sum())
         if covered >= _MIN_COVERED * n and covered > 0:
             chosen = length
@@ -386,7 +378,7 @@ def summarise_site(
     -----
     Only the counts are approximate. Subjects are labelled at their site from their true tuples.
     """
-    _check_min_records(min_records)
+    check({"min_records": whole(1)}, {"min_records": min_records})
     n_classes = [beta.shape[0] for beta in class_parameters]
     table, tuple_of = distinct_patterns(labels, n_classes)
     rare = table.counts < min_records
@@ -421,10 +413,6 @@ def class_distances(class_parameters: ArrayLike) -> FloatArray:
     return np.zeros((0, 0)) if squares is None else np.sqrt(np.maximum(squares, squares.T))
 
 
-def _offsets(n_classes: Sequence[int]) -> IntArray:
-    return np.concatenate([[0], np.cumsum(np.asarray(n_classes, dtype=np.int64))[:-1]])
-
-
 def _words(n_classes: Sequence[int]) -> list[tuple[int, int, int]]:
     """Runs of models (first, last, radix) whose labels fit into one integer."""
     words, first, radix = [], 0, 1
@@ -437,11 +425,6 @@ def _words(n_classes: Sequence[int]) -> list[tuple[int, int, int]]:
     return words
 
 
-def _prefix_table(table: PatternTable, length: int) -> PatternTable:
-    cut = table.patterns[:, :length]
-    return distinct_patterns(cut, table.n_classes[:length], table.counts)[0]
-
-
 def _take(table: PatternTable, rows: IntArray, counts: IntArray) -> PatternTable:
     return PatternTable(table.patterns[rows], counts, table.n_classes)
 
@@ -450,16 +433,6 @@ def _rows_of(table: PatternTable, part: PatternTable) -> IntArray:
     """Rows of ``table`` that hold the tuples of ``part``, all of which are in it."""
     _, inverse = distinct_patterns(np.concatenate([table.patterns, part.patterns]), table.n_classes)
     return inverse[table.counts.size :]
-
-
-def _scaled(distances: FloatArray) -> FloatArray:
-    norm = float(np.linalg.norm(distances))
-    return distances / norm if norm > 0 else np.zeros_like(distances)
-
-
-def _check_min_records(min_records: int) -> None:
-    if isinstance(min_records, bool) or not isinstance(min_records, int) or min_records < 1:
-        raise ParameterError.of("min_records", "an integer of at least 1", min_records)
 
 
 def turns(owners: Sequence[Hashable]) -> IntArray:

@@ -177,6 +177,11 @@ class MultinomialMixture:
         return int(self.proportions.size)
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Levels of each column, as local models of coded rows call them."""
+        return self.n_levels
+
+    @property
     def n_columns(self) -> int:
         """Columns of a row."""
         return len(self.n_levels)

@@ -20,6 +20,7 @@ from consilience.clustering.kernels.site_differences import (
     site_differences,
 )
 from consilience.clustering.protocol.messages import (
+    AGREEMENTS,
     Compared,
     CompareRequest,
     JudgeRequest,
@@ -127,18 +128,18 @@ def judged_numbers(
     """
     asked = JudgeRequest(n_folds=n_folds, max_clusters=max_clusters, n_init=n_init)
     replies = ctx.require((yield Ask("judge", asked)))
-    told: dict[str, _Told] = {}
+    told: dict[str, dict[str, FloatArray]] = {}
     for site, reply in replies.items():
-        mine = _Told(
-            *(np.asarray(x.value, dtype=float) for x in (reply.errors, reply.entries, reply.se))
-        )
-        if not len(mine.errors):
+        if len(reply.errors.value):
+            told[site] = {
+                name: np.asarray(getattr(reply, name).value, dtype=float)
+                for name in ("errors", "entries", "se")
+            }
+        else:
             ctx.note(
                 f"Site {site} did not judge numbers of classes: it has too few rows, or single "
                 "rows make most of its errors."
             )
-        else:
-            told[site] = mine
     if not told:
         raise QuorumError(_NOBODY)
     found = _summary(told, max_clusters)
@@ -150,31 +151,22 @@ def judged_numbers(
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Told:
-    """What a site told: sums (G, A), entries (G,), standard errors (A,)."""
-
-    errors: FloatArray
-    entries: FloatArray
-    se: FloatArray
-
-
-def _summary(told: Mapping[str, _Told], a: int) -> dict[str, Any]:
+def _summary(told: Mapping[str, Mapping[str, FloatArray]], a: int) -> dict[str, Any]:
     """Fields of the result."""
-    n_lines = min(len(one.entries) for one in told.values())
-    errors = sum(merged(told[site].errors, n_lines) for site in sorted(told))
-    entries = sum(merged(told[site].entries, n_lines) for site in sorted(told))
-    sizes = {site: int(one.entries.sum()) for site, one in told.items()}
+    n_lines = min(len(one["entries"]) for one in told.values())
+    errors = sum(merged(told[site]["errors"], n_lines) for site in sorted(told))
+    entries = sum(merged(told[site]["entries"], n_lines) for site in sorted(told))
+    sizes = {site: int(one["entries"].sum()) for site, one in told.items()}
     total = sum(sizes.values())
     # Sites draw their folds by themselves, so what they do not know of their means adds up.
-    se = np.sqrt(sum((told[site].se * sizes[site] / total) ** 2 for site in sorted(told)))
+    se = np.sqrt(sum((told[site]["se"] * sizes[site] / total) ** 2 for site in sorted(told)))
     curve = curve_of(np.asarray(errors), np.asarray(entries), np.asarray(se))
     return {
         "cv_candidates": np.arange(1, a + 1),
         "cv_fold_errors": np.asarray(errors),
         "cv_fold_entries": np.asarray(entries).astype(np.int64),
         "cv_curve_se": np.asarray(se),
-        "cv_site_errors": {site: one.errors.sum(axis=0) for site, one in told.items()},
+        "cv_site_errors": {site: one["errors"].sum(axis=0) for site, one in told.items()},
         "cv_site_entries": sizes,
         "cv_minimiser": int(curve.minimiser),
         "cv_one_standard_error": int(curve.one_standard_error),
@@ -275,7 +267,7 @@ def stability(
                 for i in usable
             ]
         )
-        for name in ("agreement", "null_agreement", "alone_agreement", "ported_agreement")
+        for name in AGREEMENTS
     }
     pooled = pool(said["agreement"], said["null_agreement"], sizes)
     if pooled is None:

@@ -23,6 +23,7 @@ from consilience.wire.message import Aggregate, Model, Public, message, part
 
 CODED = ("markov-mixture", "latent-class")
 """Models of coded rows."""
+AGREEMENTS = ("agreement", "null_agreement", "alone_agreement", "ported_agreement")
 MAX_PAIRS = 100
 MAX_RESAMPLES = 20
 MAX_FOLDS = 20
@@ -265,13 +266,7 @@ class Profile:
         off = np.abs(whole.sum(axis=1) - 1.0) > 0.1 * shares.shape[1]
         if shares.shape != kinds.shape or (whole.size and off.any()):
             return "shares of levels that do not add up"
-        said = (
-            self.agreement.value,
-            self.null_agreement.value,
-            self.alone_agreement.value,
-            self.ported_agreement.value,
-        )
-        fine = all(len(each) <= known["pairs"] for each in said)
+        fine = all(len(getattr(self, name).value) <= known["pairs"] for name in AGREEMENTS)
         return None if fine else "agreements of other pairs than there are"
 
 
