@@ -18,9 +18,13 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from consilience.clustering.estimators.cluster_models import fit_cluster_model
-from consilience.clustering.kernels.ensemble import assign, build_ensemble, pattern_features
-from consilience.clustering.kernels.label_patterns import distinct_patterns
+from consilience.clustering.estimators.local_models import fit_cluster_model
+from consilience.clustering.kernels.ensemble import (
+    assign,
+    build_ensemble,
+    distinct_patterns,
+    pattern_features,
+)
 from consilience.datasets.simulate import simulate_gaussian_sites
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.pattern_kmeans import weighted_kmeans

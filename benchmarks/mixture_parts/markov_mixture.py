@@ -25,7 +25,7 @@ from consilience.clustering.kernels.markov_mixture import (
     events_of,
     fit_markov_mixture,
 )
-from consilience.clustering.kernels.mixture_starts import climb
+from consilience.clustering.kernels.mixtures import climb
 from consilience.clustering.kernels.sequences import Sequences
 from consilience.datasets.simulate_sequences import LONG, SHORT, simulate_sequences
 from consilience.numerics.random import stream

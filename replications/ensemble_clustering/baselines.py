@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.clustering.kernels.ensemble import assign
-from consilience.clustering.kernels.label_patterns import PatternTable, one_hot
+from consilience.clustering.kernels.ensemble import PatternTable, assign, one_hot
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 
 FloatArray = NDArray[np.float64]

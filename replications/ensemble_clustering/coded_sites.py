@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from consilience.clustering.estimators.coded_models import (
+from consilience.clustering.estimators.local_models import (
     CodedModel,
     coded_bic,
     drawn_rows,
@@ -26,10 +26,10 @@ from consilience.clustering.kernels.ensemble import (
     Weighting,
     assign,
     build_ensemble,
+    merge_tables,
     pattern_features,
+    summarise_by_turns,
 )
-from consilience.clustering.kernels.label_patterns import merge_tables
-from consilience.clustering.kernels.label_prefixes import summarise_by_turns
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream

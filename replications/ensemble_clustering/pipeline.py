@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.clustering.estimators.cluster_models import (
+from consilience.clustering.estimators.local_models import (
     ClusterModel,
     LocalFit,
     fit_cluster_model,
@@ -20,12 +20,14 @@ from consilience.clustering.estimators.cluster_models import (
 )
 from consilience.clustering.kernels.ensemble import (
     Ensemble,
+    PatternTable,
     Weighting,
     assign,
     build_ensemble,
+    merge_tables,
     pattern_features,
+    summarise_site,
 )
-from consilience.clustering.kernels.label_patterns import PatternTable, merge_tables, summarise_site
 from consilience.numerics.pattern_kmeans import weighted_kmeans
 from consilience.numerics.random import stream
 

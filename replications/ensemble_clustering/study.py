@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.clustering.estimators.cluster_models import KMeansModel
+from consilience.clustering.estimators.local_models import KMeansModel
 from consilience.datasets.simulate import Design, simulate_gaussian_sites
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream

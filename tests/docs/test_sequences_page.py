@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from consilience import EnsembleClustering, LatentClassAnalysis, MarkovMixture
-from consilience.clustering.estimators.coded_models import models_each
+from consilience.clustering.estimators.local_models import models_each
 from consilience.exceptions import ParameterError
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study

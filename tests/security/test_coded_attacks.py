@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 
 from consilience import EnsembleClustering
-from consilience.clustering.estimators.coded_models import coded_bic, entries_of, fit_coded_model
-from consilience.clustering.protocol.comparing import _tables
-from consilience.clustering.protocol.local import Table, told_spread
+from consilience.clustering.estimators.local_models import coded_bic, entries_of, fit_coded_model
 from consilience.clustering.protocol.messages import Compared, LocalModels, Settings
+from consilience.clustering.protocol.site import Table, _tables, told_spread
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import Limits
 from tests.clustering.protocol.coded import STATES, categories, federation, sequences

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from consilience.clustering.estimators import cluster_models as cm
+from consilience.clustering.estimators import local_models as cm
 from consilience.datasets.simulate import simulate_gaussian_sites
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.agreement import adjusted_rand_index

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from consilience.clustering.estimators.cluster_models import KMeansModel
-from consilience.clustering.estimators.ensemble_predictor import EnsemblePredictor
+from consilience.clustering.estimators.local_models import KMeansModel
+from consilience.clustering.estimators.predictors import EnsemblePredictor
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 

@@ -393,7 +393,7 @@ def test_sparse_tables_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_classes": 0}, "n_classes must be an integer of at least 1"),
+        ({"n_classes": 0}, "n_classes must be a whole number of at least 1"),
         ({"n_classes": "aic"}, "n_classes must be"),
         ({"n_classes": True}, "n_classes must be"),
         ({"max_classes": 0}, "max_classes must be"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consilience import MarkovMixture
-from consilience.clustering.estimators.category_codes import fewer_because
+from consilience.clustering.estimators.mixture import fewer_because
 from consilience.clustering.kernels.sequences import Sequences
 from consilience.exceptions import DataError
 

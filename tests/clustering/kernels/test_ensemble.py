@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.clustering.estimators.cluster_models import KMeansModel, fit_cluster_model
+from consilience.clustering.estimators.local_models import KMeansModel, fit_cluster_model
 from consilience.clustering.kernels import ensemble as en
-from consilience.clustering.kernels.label_patterns import distinct_patterns
+from consilience.clustering.kernels.ensemble import distinct_patterns
 from consilience.datasets.simulate import simulate_gaussian_sites
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.pattern_kmeans import weighted_kmeans

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from consilience.clustering.kernels.label_patterns import distinct_patterns, one_hot
+from consilience.clustering.kernels.ensemble import distinct_patterns, one_hot
 from consilience.datasets.simulate import simulate_gaussian_sites
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.pattern_kmeans import weighted_kmeans
@@ -100,7 +100,7 @@ def test_the_replications_compute_what_the_method_does(min_records: int, weighti
     import pandas as pd
 
     from consilience import Columns, EnsembleClustering, Federation, Policy
-    from consilience.clustering.estimators.cluster_models import model_from_arrays
+    from consilience.clustering.estimators.local_models import model_from_arrays
 
     sim = simulate_gaussian_sites(
         6, rng=stream(4, "pipeline"), design="imbalanced", variance=0.1, sizes=(120, 250)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consilience.clustering.kernels import label_patterns as lp
+from consilience.clustering.kernels import ensemble as lp
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.clustering.kernels.label_patterns import distinct_patterns, summarise_site
-from consilience.clustering.kernels.label_prefixes import summarise_by_turns, turns
+from consilience.clustering.kernels.ensemble import (
+    distinct_patterns,
+    summarise_by_turns,
+    summarise_site,
+    turns,
+)
 
 
 def noisy_labels(n: int, owners: list[int], wrong: list[float]) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from consilience.clustering.kernels import markov_mixture as mm
-from consilience.clustering.kernels.mixture_starts import class_order, climb, information
+from consilience.clustering.kernels.mixtures import class_order, climb, information
 from consilience.clustering.kernels.sequences import LONGEST_GAP, Sequences
 from consilience.exceptions import DataError, ParameterError
 from tests.reference import markov_mixture as textbook
@@ -105,7 +105,7 @@ def test_events() -> None:
         [[0, 1, 1, 0], [-1, 0, -1, 1], [0, 1, 1, 0], [-1, -1, -1, -1]], weights=[1, 2, 3, 4]
     )
     events = mm.events_of(sequences)
-    assert events.total == 10
+    assert events.n == 10
     assert len(events) == 3
     kinds = zip(events.gap.tolist(), events.source.tolist(), events.target.tolist(), strict=True)
     totals = dict(zip(kinds, events.totals().tolist(), strict=True))

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.clustering.kernels.mixture_starts import (
+from consilience.clustering.kernels.mixtures import (
     EMPTY,
+    PSEUDO_COUNT_RULE,
     START_ROWS,
     EMStep,
     best_of_starts,
-    check_pseudo_count,
     class_order,
     climb,
     draw_members,
@@ -23,6 +23,7 @@ from consilience.clustering.kernels.mixture_starts import (
     start_remarks,
 )
 from consilience.exceptions import ParameterError
+from consilience.parameters import check
 
 
 def halving(x: float) -> EMStep[float]:
@@ -163,4 +164,4 @@ def test_remarks() -> None:
 @pytest.mark.parametrize("wrong", [-0.1, math.inf, math.nan, True, "1", None])
 def test_pseudo_counts_are_finite_numbers(wrong: Any) -> None:
     with pytest.raises(ParameterError, match="pseudo_count"):
-        check_pseudo_count(wrong)
+        check(PSEUDO_COUNT_RULE, {"pseudo_count": wrong})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.clustering.kernels.mixture_starts import climb
+from consilience.clustering.kernels.mixtures import climb
 from consilience.clustering.kernels.multinomial_mixture import (
     CategoryPatterns,
     MultinomialMixture,

@@ -11,8 +11,8 @@ from consilience.clustering.kernels.multinomial_mixture import (
     CategoryPatterns,
     MultinomialMixture,
     fit_multinomial_mixture,
+    mixture_errors,
 )
-from consilience.clustering.kernels.multinomial_mixture_errors import mixture_errors
 from tests.reference import latent_class_analysis as textbook
 
 TRUTH = MultinomialMixture(

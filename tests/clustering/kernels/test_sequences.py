@@ -12,8 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.clustering.kernels.long_tables import column
-from consilience.clustering.kernels.sequences import LONGEST_GAP, Sequences, coded, distinct_rows
+from consilience.clustering.kernels.sequences import (
+    LONGEST_GAP,
+    Sequences,
+    coded,
+    column,
+    distinct_rows,
+)
 from consilience.exceptions import DataError, ParameterError
 
 A, B, C = "abc"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from consilience.clustering.kernels import site_differences as room
+from consilience.clustering.kernels.cell_suppression import OWN, TOGETHER, UNTOLD
 from consilience.clustering.kernels.site_differences import (
     SiteTables,
     pooled_chances,
     site_differences,
 )
-from consilience.clustering.kernels.told_tables import OWN, TOGETHER, UNTOLD
 from tests.reference.site_differences import (
     error_of,
     functions_of,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consilience.clustering.kernels.cell_suppression import OWN, UNTOLD
 from consilience.clustering.kernels.site_differences import SiteTables, site_differences
-from consilience.clustering.kernels.told_tables import OWN, UNTOLD
 from consilience.datasets.simulate_sequences import draw_chains
 
 K, S = 3, 5

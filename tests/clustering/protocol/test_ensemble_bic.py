@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from consilience import EnsembleClustering
-from consilience.clustering.phases.vote import Ballot
-from consilience.clustering.protocol.messages import Settings, VoteRequest
-from consilience.clustering.protocol.pooling import number_by_bic
+from consilience.clustering.protocol.coordinator import number_by_bic
+from consilience.clustering.protocol.messages import Ballot, Settings, VoteRequest
 from consilience.clustering.report.ensemble_clustering import REPORT
 from consilience.exceptions import ParameterError
 from tests.clustering.protocol.coded import sequences

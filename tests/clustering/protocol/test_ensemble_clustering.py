@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from consilience import Columns, EnsembleClustering, Federation, Policy, Preparation, Run
-from consilience.clustering.estimators.cluster_models import model_from_arrays
+from consilience.clustering.estimators.local_models import model_from_arrays
 from consilience.clustering.protocol.messages import LocalModels, PatternCounts
 from consilience.clustering.protocol.site import profiled_classes
 from consilience.exceptions import ParameterError, QuorumError

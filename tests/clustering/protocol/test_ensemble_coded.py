@@ -11,14 +11,14 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from consilience import Columns, EnsembleClustering, Federation, Preparation
-from consilience.clustering.estimators.coded_models import (
+from consilience.clustering.estimators.local_models import (
     coded_bic,
     drawn_rows,
     fit_coded_model,
     local_model_from_arrays,
     models_each,
 )
-from consilience.clustering.protocol.local import permuted_codes
+from consilience.clustering.protocol.site import permuted_codes
 from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
 from consilience.protocol.result import Result
 from tests.clustering.protocol.coded import categories, columns_of, federation, sequences
@@ -296,8 +296,8 @@ def test_a_run_that_follows_labels_other_rows_the_same_way() -> None:
 def test_models_of_all_sites_are_about_eight(n_sites: int, expected: int) -> None:
     assert models_each(n_sites) == expected
     for kind, models in (("markov-mixture", expected), ("latent-class", expected), ("kmeans", 1)):
-        assert EnsembleClustering(model=kind)._models_each(n_sites) == models
-        assert EnsembleClustering(model=kind, n_resamples=3)._models_each(n_sites) == 3
+        assert EnsembleClustering(model=kind)._settings(1, n_sites=n_sites).n_resamples == models
+        assert EnsembleClustering(model=kind, n_resamples=3)._settings(1).n_resamples == 3
 
 
 @each_kind

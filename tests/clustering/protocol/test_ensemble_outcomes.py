@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from consilience import Columns, EnsembleClustering, Federation, Preparation
-from consilience.clustering.kernels.told_tables import HIDDEN
+from consilience.clustering.kernels.cell_suppression import HIDDEN
 from consilience.exceptions import QuorumError
 from consilience.testing.fakes import members, with_fixed_secrets
 from tests.clustering.protocol.coded import categories

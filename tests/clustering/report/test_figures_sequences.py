@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from consilience import report as room
 from consilience.clustering.kernels.sequences import Sequences
 from consilience.clustering.report import figures_sequences
-from consilience.clustering.report.sequence_reading import chains_of, items_of, told_of
+from consilience.clustering.report.figures_sequences import chains_of, items_of, told_of
 from consilience.exceptions import DataError, ParameterError
 from tests.report.told import drawn, letters
 

@@ -268,13 +268,3 @@ def levels_from_arrays(
             raise DataError("these arrays do not hold the levels of a table")
         found.append(known)
     return tuple(found)
-
-
-def fewer_because(n_dropped: int, n_distinct: int, record: str) -> str:
-    """Say why fewer classes were fitted than asked for; `record` is one of what is classed."""
-    if n_dropped:
-        were = "1 class was" if n_dropped == 1 else f"{n_dropped} classes were"
-        return f"{were} left without any {record}"
-    if n_distinct == 1:
-        return f"there is 1 distinct {record}"
-    return f"there are {n_distinct} distinct {record}s"

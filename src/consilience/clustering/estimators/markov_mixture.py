@@ -2,58 +2,41 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, DensityMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.clustering.estimators.category_codes import (
-    fewer_because,
     levels_from_arrays,
     levels_to_arrays,
 )
-from consilience.clustering.estimators.markov_mixture_input import (
-    column_names,
-    sequences_of,
-    weights_of,
-)
+from consilience.clustering.estimators.mixture import RULES, DiscreteMixture
 from consilience.clustering.kernels.markov_mixture import (
     Events,
     MarkovParameters,
     events_of,
     fit_markov_mixture,
+    markov_errors,
     parameter_count,
 )
-from consilience.clustering.kernels.markov_mixture_errors import markov_errors
-from consilience.clustering.kernels.mixture_starts import (
-    Search,
-    check_count,
-    check_search,
-    check_total_weight,
-    held_remark,
-    information,
-    start_remarks,
-    weight_remarks,
+from consilience.clustering.kernels.mixtures import (
+    numbers_of,
 )
-from consilience.clustering.kernels.sequences import Sequences
+from consilience.clustering.kernels.sequences import NO_STATE, Sequences, coded, column
 from consilience.datasets.simulate_sequences import draw_chains
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread
-from consilience.numerics.pattern_kmeans import FewerClustersWarning
 from consilience.numerics.random import stream
+from consilience.parameters import check, whole
 
-Fits = list[Search[MarkovParameters]]
 
-
-class MarkovMixture(DensityMixin, BaseEstimator):
+class MarkovMixture(DiscreteMixture):
     """Classes of sequences: each class is a Markov chain over a common alphabet of states.
 
     Parameters
@@ -146,6 +129,10 @@ class MarkovMixture(DensityMixin, BaseEstimator):
     [[0.0, 1.0], [1.0, 0.0]]
     """
 
+    _record = "sequence"
+    _fit_kernel = staticmethod(fit_markov_mixture)
+    _parameter_count = staticmethod(parameter_count)
+
     def __init__(
         self,
         n_classes: int | str = 2,
@@ -160,16 +147,18 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         states: Any = None,
         random_state: Any = None,
     ) -> None:
-        self.n_classes = n_classes
-        self.max_classes = max_classes
-        self.n_init = n_init
-        self.n_init_iter = n_init_iter
-        self.n_final = n_final
-        self.pseudo_count = pseudo_count
-        self.tol = tol
-        self.max_iter = max_iter
+        super().__init__(
+            n_classes,
+            max_classes,
+            n_init,
+            n_init_iter,
+            n_final,
+            pseudo_count,
+            tol,
+            max_iter,
+            random_state,
+        )
         self.states = states
-        self.random_state = random_state
 
     # ------------------------------------------------------------------ fit
 
@@ -207,29 +196,16 @@ class MarkovMixture(DensityMixin, BaseEstimator):
             The kept start had not settled after `max_iter` steps, or a class is the most probable
             one of no sequence.
         """
-        self._check()
+        check(RULES, vars(self))
         sequences = sequences_of(X, self.states)
-        weights = weights_of(sequences, sample_weight)
-        sequences = replace(sequences, weights=weights)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        with one_thread():
-            events = events_of(sequences)
-            if self.n_classes == "bic":
-                check_total_weight(events.total, "sequence")
-            fits = [self._fitted(events, k, seed) for k in self._numbers(events)]
-            chosen = self._take(sequences.states or (), events, fits)
-            self.labels_ = self._parameters.joint(events)[events.inverse].argmax(axis=1)
+        data = events_of(replace(sequences, weights=weights_of(sequences, sample_weight)))
+        self.states_ = _as_array(sequences.states or ())
         names = column_names(X)
         if names is not None:
             self.feature_names_in_ = names
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        self._remark(events, weights, chosen.n_dropped)
-        return self
-
-    def fit_predict(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> IntArray:
-        """Find the classes, and return the most probable class of each sequence, (n,)."""
-        return self.fit(X, y, sample_weight=sample_weight).labels_
+        return self._search(data)
 
     @staticmethod
     def sequences_from_long(
@@ -262,136 +238,28 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         """
         return Sequences.from_long(ids, times, state, states, start=start, gaps=gaps)
 
-    def _check(self) -> None:
-        if isinstance(self.n_classes, str):
-            if self.n_classes != "bic":
-                raise ParameterError.of("n_classes", "an integer or 'bic'", self.n_classes)
-        else:
-            check_count("n_classes", self.n_classes)
-        check_count("max_classes", self.max_classes)
-        check_search(self.n_init, self.n_init_iter, self.n_final, self.tol, self.max_iter)
-
-    def _numbers(self, events: Events) -> list[int]:
-        """Numbers of classes to fit, no more than there are distinct sequences."""
-        most = max(int(events.telling.sum()), 1)
-        if isinstance(self.n_classes, str):
-            return list(range(1, min(self.max_classes, most) + 1))
-        return [min(int(self.n_classes), most)]
-
-    def _fitted(self, events: Events, n_classes: int, seed: int) -> Search[MarkovParameters]:
-        return fit_markov_mixture(
-            events,
-            n_classes,
-            seed=seed,
-            n_init=self.n_init,
-            n_init_iter=self.n_init_iter,
-            n_final=self.n_final,
-            pseudo_count=self.pseudo_count,
-            tol=self.tol,
-            max_iter=self.max_iter,
-        )
-
-    def _take(
-        self, states: tuple[Any, ...], events: Events, fits: Fits
-    ) -> Search[MarkovParameters]:
-        """Keep the fit with the smallest criterion; of equal ones the one with fewer classes."""
-        numbers = [each.best.parameters.n_classes for each in fits]
-        likelihoods = [each.best.log_likelihood for each in fits]
-        counts = [parameter_count(events, k) for k in numbers]
-        curve = [information(*pair, events.total)[1] for pair in zip(likelihoods, counts)]
-        self.bic_curve_ = {
-            "n_classes": np.array(self._numbers(events)),
-            "log_likelihood": np.array(likelihoods),
-            "n_parameters": np.array(counts),
-            "bic": np.array(curve),
-        }
-        place = int(np.argmin(curve))
-        chosen, best = fits[place], fits[place].best
-        self._adopt(best.parameters, _as_array(states))
-        self.log_likelihood_ = best.log_likelihood
-        self.trace_, self.n_iter_, self.converged_ = best.trace, best.n_iter, best.converged
-        self.start_spread_ = chosen.start_spread
-        self.n_parameters_, self.bic_ = counts[place], curve[place]
-        return chosen
-
-    def _adopt(self, parameters: MarkovParameters, states: NDArray[Any]) -> None:
+    def _adopt(self, parameters: MarkovParameters) -> None:
         self._parameters = parameters
-        self.states_ = states
         self.n_classes_ = parameters.n_classes
         self.initial_ = parameters.initial
         self.transition_ = parameters.transition
         self.proportions_ = parameters.proportions
 
-    def _remark(self, events: Events, weights: FloatArray | None, n_dropped: int) -> None:
-        """Say what was noticed."""
+    def _joint(self, data: Events) -> FloatArray:
+        return self._parameters.joint(data)
+
+    def _own_remarks(self, data: Events) -> list[str]:
+        used = data.totals() > 0
+        seen, left = np.unique(data.target[used]), np.unique(data.source[used])
         remarks = []
-        if not isinstance(self.n_classes, str) and self.n_classes_ < self.n_classes:
-            why = fewer_because(n_dropped, int(events.telling.sum()), "sequence")
-            remarks.append(f"{why}: {self.n_classes_} of {self.n_classes} classes were fitted")
-            warnings.warn(remarks[-1], FewerClustersWarning, stacklevel=3)
-        if not self.converged_:
-            remarks.append(f"EM did not settle within max_iter = {self.max_iter}: raise it, or tol")
-            warnings.warn(remarks[-1], ConvergenceWarning, stacklevel=3)
-        held = held_remark(self.labels_, weights, self.n_classes_, "sequence")
-        if held:
-            remarks.append(held)
-            warnings.warn(held, ConvergenceWarning, stacklevel=3)
-        remarks += weight_remarks(events.total, len(self.labels_), "sequence")
-        used = events.totals() > 0
-        seen, left = np.unique(events.target[used]), np.unique(events.source[used])
         for code, name in enumerate(self.states_.tolist()):
             if code not in seen:
                 remarks.append(f"state {name!r} does not occur")
             elif code not in left:
                 remarks.append(f"state {name!r} is never left: its next states are not known")
-        remarks += start_remarks(self.start_spread_)
-        self.remarks_ = tuple(remarks)
+        return remarks
 
     # ------------------------------------------------------------------ sequences
-
-    def predict(self, X: Any) -> IntArray:
-        """Most probable class of each sequence, (m,); of equally probable ones the first.
-
-        Parameters
-        ----------
-        X : (m, t) array or data frame, list of lists, or Sequences
-
-        Raises
-        ------
-        DataError
-            X cannot be read, or holds a state that is not in `states_`.
-        """
-        sequences = self._read(X)
-        with one_thread():
-            return self._parameters.label(sequences)
-
-    def predict_proba(self, X: Any) -> FloatArray:
-        """Chance of each class given the sequence, (m, K); X as in `predict`."""
-        return np.exp(self.predict_log_proba(X))
-
-    def predict_log_proba(self, X: Any) -> FloatArray:
-        """Logarithm of `predict_proba`, (m, K)."""
-        return self._posterior(self._read(X))[0]
-
-    def score_samples(self, X: Any) -> FloatArray:
-        """Log likelihood of each sequence, (m,); X as in `predict`."""
-        return self._posterior(self._read(X))[1]
-
-    def score(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> float:
-        """Mean log likelihood of a sequence; X as in `predict`."""
-        total, weight = self._likelihood(X, sample_weight)
-        return total / weight
-
-    def aic(self, X: Any) -> float:
-        """Akaike information criterion on X, smaller is better."""
-        total, weight = self._likelihood(X)
-        return information(total, self.n_parameters_, weight)[0]
-
-    def bic(self, X: Any) -> float:
-        """Bayesian information criterion on X, smaller is better; n is the number of sequences."""
-        total, weight = self._likelihood(X)
-        check_total_weight(weight, "sequence")
-        return information(total, self.n_parameters_, weight)[1]
 
     def standard_errors(
         self, X: Any, *, sample_weight: Any = None
@@ -414,10 +282,8 @@ class MarkovMixture(DensityMixin, BaseEstimator):
             sequences do not tell the parameters apart. Near 0 or 1 an interval should not be read
             off a standard error.
         """
-        sequences = self._read(X)
-        sequences = replace(sequences, weights=weights_of(sequences, sample_weight))
         with one_thread():
-            errors = markov_errors(self._parameters, events_of(sequences))
+            errors = markov_errors(self._parameters, self._read(X, sample_weight))
         return errors.proportions, errors.initial, errors.transition
 
     def sample(
@@ -441,7 +307,7 @@ class MarkovMixture(DensityMixin, BaseEstimator):
             Their classes.
         """
         check_is_fitted(self)
-        check_count("n_samples", n_samples)
+        check({"n_samples": whole(1)}, {"n_samples": n_samples})
         lengths = np.asarray(length)
         fits = lengths.dtype.kind in "iu" and lengths.shape in ((), (n_samples,))
         if not fits or (lengths < 0).any():
@@ -454,25 +320,20 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         names = tuple(self.states_.tolist())
         return Sequences.of(wide, states=names), labels.astype(np.int64)
 
-    def _read(self, X: Any) -> Sequences:
+    def _read(
+        self, X: Any, sample_weight: ArrayLike | None = None, *, weigh: bool = True
+    ) -> Events:
         check_is_fitted(self)
-        names = column_names(X)
-        if names is not None and hasattr(self, "feature_names_in_"):
-            _same_order(list(self.feature_names_in_), list(names))
-        return sequences_of(X, self.states_.tolist())
-
-    def _posterior(self, sequences: Sequences) -> tuple[FloatArray, FloatArray]:
-        with one_thread():
-            return self._parameters.log_posterior(sequences)
-
-    def _likelihood(self, X: Any, sample_weight: Any = None) -> tuple[float, float]:
-        """Weighted log likelihood, and the sum of the weights."""
-        sequences = self._read(X)
-        weights = weights_of(sequences, sample_weight)
-        each = self._posterior(sequences)[1]
-        if weights is None:
-            return float(each.sum()), float(len(each))
-        return float((weights * np.where(weights > 0, each, 0.0)).sum()), float(weights.sum())
+        given = column_names(X)
+        if given is not None and hasattr(self, "feature_names_in_"):
+            fitted = self.feature_names_in_.tolist()
+            if [x for x in fitted if x in set(given)] != [x for x in given if x in set(fitted)]:
+                raise DataError(
+                    "the columns of X are time points, and stand in another order than in the fit"
+                )
+        sequences = sequences_of(X, self.states_.tolist())
+        weights = weights_of(sequences, sample_weight) if weigh else None
+        return events_of(replace(sequences, weights=weights))
 
     # ------------------------------------------------------------------ arrays
 
@@ -505,23 +366,12 @@ class MarkovMixture(DensityMixin, BaseEstimator):
         parameters = MarkovParameters.from_arrays(arrays)
         (states,) = levels_from_arrays(arrays, (parameters.n_states,), "states")
         found = cls(parameters.n_classes, states=states.tolist())
-        found._adopt(parameters, states)
+        found.states_ = states
+        found._adopt(parameters)
         k, size = parameters.n_classes, parameters.n_states
-        count = np.asarray(arrays.get("n_parameters", [k - 1 + k * (size - 1) * (1 + size)]))
-        if count.shape != (1,) or count.dtype.kind not in "iu" or count[0] < 0:
-            raise DataError("these arrays do not hold a mixture of Markov chains")
-        found.n_parameters_ = int(count[0])
+        every = {"n_parameters": np.array([k - 1 + k * (size - 1) * (1 + size)])}
+        found._take_parameter_count({**every, **arrays}, "a mixture of Markov chains")
         return found
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_parameters")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-        return tags
 
 
 def _as_array(states: tuple[Any, ...]) -> NDArray[Any]:
@@ -534,9 +384,136 @@ def _as_array(states: tuple[Any, ...]) -> NDArray[Any]:
     return found
 
 
-def _same_order(fitted: list[str], given: list[str]) -> None:
-    common = set(fitted) & set(given)
-    if [name for name in fitted if name in common] != [name for name in given if name in common]:
-        raise DataError(
-            "the columns of X are time points, and stand in another order than in the fit"
+# --------------------------------------------------------------------------- input
+
+
+def sequences_of(X: Any, states: Iterable[Any] | None) -> Sequences:
+    """Read sequences with the names of their states.
+
+    Parameters
+    ----------
+    X : Sequences, (n, t) array or data frame, or list of lists
+        Of a table the columns are successive time points. NaN and None are missing.
+    states : iterable, optional
+        The alphabet; by default what a data frame of categories declares, else what occurs, sorted.
+
+    Returns
+    -------
+    Sequences
+
+    Raises
+    ------
+    DataError
+        X has another form, a state is not in the alphabet, or there is no sequence.
+    """
+    if isinstance(X, Sequences):
+        own = range(X.n_states) if X.states is None else X.states
+        found = X.renamed(own if states is None else states)
+    elif isinstance(X, list | tuple):
+        if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in X):
+            raise DataError(
+                "Expected 2D array, got 1D array instead: X must hold one list of states for each "
+                "sequence. Reshape your data if it is one sequence"
+            )
+        _some(len(X))
+        found = Sequences.from_lists(X, states)
+    else:
+        found = _of_table(X, declared_states(X) if states is None else states)
+    _some(len(found))
+    return found
+
+
+def _some(n: int) -> None:
+    if n == 0:
+        raise DataError("X has no sequence (0 sample(s)): give at least one")
+
+
+def column_names(X: Any) -> NDArray[Any] | None:
+    """Names of the columns of a data frame, if all are texts."""
+    columns = getattr(X, "columns", None)
+    if columns is None or not all(isinstance(name, str) for name in columns):
+        return None
+    return np.asarray(list(columns), dtype=object)
+
+
+def declared_states(X: Any) -> tuple[Any, ...] | None:
+    """States that a data frame declares: all its columns are categorical with the same levels."""
+    kinds = getattr(X, "dtypes", None)
+    if kinds is None or not hasattr(X, "columns"):
+        return None
+    levels = {
+        None if found is None else tuple(found)
+        for found in (getattr(kind, "categories", None) for kind in kinds)
+    }
+    return levels.pop() if len(levels) == 1 else None
+
+
+def weights_of(sequences: Sequences, sample_weight: Any) -> FloatArray | None:
+    """Weights that were given with the sequences, times those that were given beside them.
+
+    Raises
+    ------
+    DataError
+        A weight is negative or not finite, there is not one for each sequence, or all are 0.
+    """
+    own = sequences.weights
+    if sample_weight is not None:
+        weight = numbers_of("sample_weight", sample_weight)
+        if weight.ndim == 0:
+            weight = np.full(len(sequences), float(weight))
+        if weight.shape != (len(sequences),):
+            raise DataError(
+                f"sample_weight.shape == {weight.shape}, expected {(len(sequences),)}: one weight "
+                "for each sequence"
+            )
+        if not np.isfinite(weight).all() or (weight < 0).any():
+            raise DataError("sample_weight must be finite and at least 0")
+        own = weight if own is None else own * weight
+    if own is not None and not own.sum() > 0:
+        raise DataError("all weights are zero: nothing can be fitted")
+    return own
+
+
+def _of_table(X: Any, states: Iterable[Any] | None) -> Sequences:
+    if hasattr(X, "toarray") and hasattr(X, "nnz"):
+        raise TypeError(
+            "Sparse data was passed for X, but sequences are dense: a state that is not stored is "
+            "not a missing one"
         )
+    table = column(X) if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
+    if table.ndim != 2:
+        raise DataError(
+            f"Expected 2D array, got {table.ndim}D array instead: X must have one row for each "
+            "sequence. Reshape your data if it is one sequence"
+        )
+    if table.dtype.kind == "c":
+        raise DataError("Complex data not supported: a state is a number or a text")
+    _some(len(table))
+    if table.shape[1] == 0:
+        raise DataError(
+            f"0 feature(s) (shape={table.shape}) while a minimum of 1 is required: X has no "
+            "time point"
+        )
+    if table.dtype.kind in "biuf":
+        codes, names = _of_numbers(table.ravel(), states)
+    else:
+        codes, names = coded(table.ravel().tolist(), states)
+    return Sequences.of(codes.reshape(table.shape), states=names)
+
+
+def _of_numbers(
+    cells: NDArray[Any], states: Iterable[Any] | None
+) -> tuple[NDArray[np.int32], tuple[Any, ...]]:
+    """Code numbers by their few different values."""
+    if cells.dtype.kind == "f" and np.isinf(cells).any():
+        raise DataError(NO_STATE)
+    kinds, place = np.unique(cells, return_inverse=True)  # NaN is one kind, the last
+    few = kinds.tolist()
+    if cells.dtype.kind == "f" and (np.isnan(kinds) | (kinds == np.round(kinds))).all():
+        few = [kind if kind != kind else int(kind) for kind in few]
+    try:
+        codes, names = coded(few, states)
+    except DataError:  # which counts kinds: count cells
+        codes, names = coded(np.array(few, dtype=object)[place.ravel()].tolist(), states)
+        return codes, names
+    return codes[place.ravel()], names

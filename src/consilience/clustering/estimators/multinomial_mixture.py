@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, DensityMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -18,39 +15,26 @@ from consilience.clustering.estimators.category_codes import (
     codes_of,
     columns_of,
     declared_levels,
-    fewer_because,
     learned_levels,
     levels_from_arrays,
     levels_to_arrays,
 )
-from consilience.clustering.kernels.mixture_starts import (
-    Search,
-    check_count,
-    check_pseudo_count,
-    check_search,
-    check_total_weight,
-    held_remark,
-    information,
-    start_remarks,
-    weight_remarks,
-)
+from consilience.clustering.estimators.mixture import RULES, Arrays, DiscreteMixture
 from consilience.clustering.kernels.multinomial_mixture import (
     CategoryPatterns,
     MultinomialMixture,
     fit_multinomial_mixture,
+    mixture_errors,
     parameter_count,
 )
-from consilience.clustering.kernels.multinomial_mixture_errors import mixture_errors
-from consilience.exceptions import DataError, ParameterError
-from consilience.numerics.pattern_kmeans import FewerClustersWarning
+from consilience.exceptions import DataError
 from consilience.numerics.random import stream
-
-Arrays = dict[str, NDArray[Any]]
+from consilience.parameters import check, whole
 
 _MANY_LEVELS = 0.5
 
 
-class LatentClassAnalysis(DensityMixin, BaseEstimator):
+class LatentClassAnalysis(DiscreteMixture):
     """Mixture of products of multinomials for categorical columns.
 
     Within a class the columns are independent. A missing entry is left out of the product, which is
@@ -148,6 +132,10 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
     True
     """
 
+    _record = "row"
+    _fit_kernel = staticmethod(fit_multinomial_mixture)
+    _parameter_count = staticmethod(parameter_count)
+
     def __init__(
         self,
         n_classes: int | Literal["bic"] = 2,
@@ -162,16 +150,18 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
         levels: Any = None,
         random_state: Any = None,
     ) -> None:
-        self.n_classes = n_classes
-        self.max_classes = max_classes
-        self.n_init = n_init
-        self.n_init_iter = n_init_iter
-        self.n_final = n_final
-        self.pseudo_count = pseudo_count
-        self.tol = tol
-        self.max_iter = max_iter
+        super().__init__(
+            n_classes,
+            max_classes,
+            n_init,
+            n_init_iter,
+            n_final,
+            pseudo_count,
+            tol,
+            max_iter,
+            random_state,
+        )
         self.levels = levels
-        self.random_state = random_state
 
     # ------------------------------------------------------------------ fit
 
@@ -207,210 +197,29 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
             The kept start had not settled after `max_iter` iterations, or a class is the most
             probable one of no row.
         """
-        self._check()
+        check(RULES, vars(self))
         columns, declared, names = self._columns(X, reset=True)
         user = declared_levels(self.levels, names)
         known = [own if own is not None else theirs for own, theirs in zip(user, declared)]
         self.levels_ = learned_levels(columns, known, names)
         codes = codes_of(columns, self.levels_, names)
-        data = CategoryPatterns.of(codes, self._n_levels, sample_weight)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        most = data.n_distinct
-        if self.n_classes == "bic":
-            check_total_weight(data.n, "row")
-            numbers = list(range(1, min(self.max_classes, most) + 1))
-        else:
-            numbers = [min(int(self.n_classes), most)]
-        kept = self._take([self._search(data, k, seed) for k in numbers], data)
-        labels = self._mixture.label(data.codes)
-        self.labels_ = labels[data.inverse]
-        self._remark(kept, data, labels, names)
-        return self
+        return self._search(CategoryPatterns.of(codes, self._n_levels, sample_weight))
 
-    def _check(self) -> None:
-        if isinstance(self.n_classes, str):
-            if self.n_classes != "bic":
-                raise ParameterError.of(
-                    "n_classes", "an integer of at least 1, or 'bic'", self.n_classes
-                )
-        else:
-            check_count("n_classes", self.n_classes)
-        check_count("max_classes", self.max_classes)
-        check_search(self.n_init, self.n_init_iter, self.n_final, self.tol, self.max_iter)
-        check_pseudo_count(self.pseudo_count)
+    def _adopt(self, parameters: MultinomialMixture) -> None:
+        self._mixture = parameters
+        self.n_classes_ = parameters.n_classes
+        self.proportions_ = parameters.proportions
+        self.class_probabilities_ = parameters.columns
 
-    def _search(self, data: CategoryPatterns, k: int, seed: int) -> Search[MultinomialMixture]:
-        return fit_multinomial_mixture(
-            data,
-            k,
-            seed=seed,
-            pseudo_count=self.pseudo_count,
-            n_init=self.n_init,
-            n_init_iter=self.n_init_iter,
-            n_final=self.n_final,
-            tol=self.tol,
-            max_iter=self.max_iter,
-        )
+    def _joint(self, data: CategoryPatterns) -> FloatArray:
+        return self._mixture.log_joint(data.codes)
 
-    def _take(
-        self, searches: list[Search[MultinomialMixture]], data: CategoryPatterns
-    ) -> Search[MultinomialMixture]:
-        """Keep the fit with the smallest criterion; of equal ones the one with fewer classes."""
-        fits = [search.best for search in searches]
-        counts = [parameter_count(data, fit.parameters.n_classes) for fit in fits]
-        self.bic_curve_ = {
-            "n_classes": np.array([fit.parameters.n_classes for fit in fits]),
-            "log_likelihood": np.array([fit.log_likelihood for fit in fits]),
-            "n_parameters": np.array(counts),
-            "bic": np.array(
-                [
-                    information(fit.log_likelihood, count, data.n)[1]
-                    for fit, count in zip(fits, counts, strict=True)
-                ]
-            ),
-        }
-        chosen = int(np.argmin(self.bic_curve_["bic"]))
-        best = fits[chosen]
-        self._keep(best.parameters)
-        self.log_likelihood_ = best.log_likelihood
-        self.trace_ = best.trace
-        self.n_iter_ = best.n_iter
-        self.converged_ = best.converged
-        self.start_spread_ = searches[chosen].start_spread
-        self.n_parameters_ = counts[chosen]
-        self.bic_ = float(self.bic_curve_["bic"][chosen])
-        return searches[chosen]
-
-    def _keep(self, mixture: MultinomialMixture) -> None:
-        self._mixture = mixture
-        self.n_classes_ = mixture.n_classes
-        self.proportions_ = mixture.proportions
-        self.class_probabilities_ = mixture.columns
-
-    def _remark(
-        self,
-        kept: Search[MultinomialMixture],
-        data: CategoryPatterns,
-        labels: IntArray,
-        names: list[str],
-    ) -> None:
-        """Say what was noticed; `labels` are those of the patterns."""
-        found = []
-        if self.n_classes != "bic" and self.n_classes_ < int(self.n_classes):
-            why = fewer_because(kept.n_dropped, data.n_distinct, "row")
-            found.append(f"{why}: {self.n_classes_} of {self.n_classes} classes were fitted")
-            warnings.warn(found[-1], FewerClustersWarning, stacklevel=3)
-        if not self.converged_:
-            found.append(f"EM had not settled after max_iter = {self.max_iter}: raise it, or tol")
-            warnings.warn(found[-1], ConvergenceWarning, stacklevel=3)
-        held = held_remark(labels, data.weights, self.n_classes_, "row")
-        if held:
-            found.append(held)
-            warnings.warn(held, ConvergenceWarning, stacklevel=3)
-        found += weight_remarks(data.n, len(data.inverse), "row")
-        found += [
+    def _own_remarks(self, data: CategoryPatterns) -> list[str]:
+        return [
             f"column {name} has {size} levels, nearly one for each row: is it a measurement?"
-            for name, size in zip(names, self._n_levels, strict=True)
+            for name, size in zip(self._column_names(), self._n_levels, strict=True)
             if size > max(_MANY_LEVELS * len(data.inverse), 2)
         ]
-        self.remarks_ = (*found, *start_remarks(self.start_spread_))
-
-    def fit_predict(
-        self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None
-    ) -> IntArray:
-        """Fit, and give the most probable class of each row, (n,).
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            See :meth:`fit`.
-        """
-        return self.fit(X, sample_weight=sample_weight).labels_
-
-    # ------------------------------------------------------------------ rows
-
-    def predict(self, X: Any) -> IntArray:
-        """Most probable class of each row, (m,); ties go to the first class.
-
-        Parameters
-        ----------
-        X : (m, d) array, list of rows or data frame
-            A row with nothing observed goes to the largest class.
-        """
-        data = self._patterns(X)
-        return np.asarray(self._mixture.label(data.codes)[data.inverse])
-
-    def predict_log_proba(self, X: Any) -> FloatArray:
-        """Log posterior probabilities of the classes, (m, K).
-
-        Parameters
-        ----------
-        X : (m, d) array, list of rows or data frame
-        """
-        return self._posterior(X)[0]
-
-    def predict_proba(self, X: Any) -> FloatArray:
-        """Posterior probabilities of the classes, (m, K).
-
-        Parameters
-        ----------
-        X : (m, d) array, list of rows or data frame
-        """
-        return np.asarray(np.exp(self._posterior(X)[0]))
-
-    def score_samples(self, X: Any) -> FloatArray:
-        """Log probability of each row's observed entries, (m,).
-
-        Parameters
-        ----------
-        X : (m, d) array, list of rows or data frame
-        """
-        return self._posterior(X)[1]
-
-    def score(self, X: Any, y: Any = None, *, sample_weight: ArrayLike | None = None) -> float:
-        """Mean log probability of a row.
-
-        Parameters
-        ----------
-        X : (m, d) array, list of rows or data frame
-        y : None
-            Ignored.
-        sample_weight : (m,) array, optional
-            Rows that each row stands for.
-        """
-        total, n = self._likelihood(X, sample_weight)
-        return total / n
-
-    def aic(self, X: Any) -> float:
-        """Akaike's criterion on these rows; smaller is better.
-
-        Parameters
-        ----------
-        X : (m, d) array, list of rows or data frame
-        """
-        return information(*self._on(X))[0]
-
-    def bic(self, X: Any) -> float:
-        """Bayesian information criterion on these rows; smaller is better.
-
-        Parameters
-        ----------
-        X : (m, d) array, list of rows or data frame
-        """
-        on = self._on(X)
-        check_total_weight(on[2], "row")
-        return information(*on)[1]
-
-    def _on(self, X: Any) -> tuple[float, int, float]:
-        total, n = self._likelihood(X)
-        return total, self.n_parameters_, n
-
-    def _likelihood(self, X: Any, sample_weight: ArrayLike | None = None) -> tuple[float, float]:
-        """Weighted log likelihood, and the sum of the weights."""
-        data = self._patterns(X, sample_weight)
-        density = self._mixture.log_posterior(data.codes)[1]
-        told = data.weights > 0
-        return float(density[told] @ data.weights[told]), data.n
 
     def standard_errors(
         self, X: Any, *, sample_weight: ArrayLike | None = None
@@ -431,7 +240,7 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
             NaN for levels that do not occur, and everywhere where the rows do not tell the
             parameters apart. Near 0 or 1 an interval should not be read off a standard error.
         """
-        data = self._patterns(X, sample_weight)
+        data = self._read(X, sample_weight)
         errors = mixture_errors(self._mixture, data)
         ends = np.cumsum(self._n_levels)[:-1]
         return errors.proportions, tuple(np.split(errors.probabilities, ends, axis=1))
@@ -451,7 +260,7 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
             Their classes.
         """
         check_is_fitted(self)
-        check_count("n_samples", n_samples)
+        check({"n_samples": whole(1)}, {"n_samples": n_samples})
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         codes, classes = self._mixture.sample(n_samples, stream(seed, "sample"))
         columns = [known[codes[:, j]] for j, known in enumerate(self.levels_)]
@@ -459,12 +268,9 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
             columns = [column.astype(object) for column in columns]
         return np.stack(columns, axis=1), classes
 
-    def _posterior(self, X: Any) -> tuple[FloatArray, FloatArray]:
-        data = self._patterns(X)
-        shares, density = self._mixture.log_posterior(data.codes)
-        return shares[data.inverse], density[data.inverse]
-
-    def _patterns(self, X: Any, sample_weight: ArrayLike | None = None) -> CategoryPatterns:
+    def _read(
+        self, X: Any, sample_weight: ArrayLike | None = None, *, weigh: bool = True
+    ) -> CategoryPatterns:
         check_is_fitted(self)
         columns, _, names = self._columns(X, reset=False)
         codes = codes_of(columns, self.levels_, names)
@@ -489,8 +295,11 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
             )
         checked = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
         columns, declared = columns_of(X if hasattr(X, "columns") else checked)
-        names = getattr(self, "feature_names_in_", np.arange(len(columns)))
-        return columns, declared, [str(name) for name in names]
+        return columns, declared, self._column_names()
+
+    def _column_names(self) -> list[str]:
+        names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+        return [str(name) for name in names]
 
     # ------------------------------------------------------------------ arrays
 
@@ -523,25 +332,12 @@ class LatentClassAnalysis(DensityMixin, BaseEstimator):
         mixture = MultinomialMixture.from_arrays(
             {key: arrays[key] for key in ("proportions", "probabilities", "n_levels")}
         )
-        count = np.asarray(arrays["n_parameters"])
-        if count.shape != (1,) or count.dtype.kind not in "iu" or count[0] < 0:
-            raise DataError("these arrays do not hold a latent class analysis")
         made = cls(mixture.n_classes)
         made.levels_ = levels_from_arrays(arrays, mixture.n_levels)
-        made.n_parameters_ = int(count[0])
+        made._take_parameter_count(arrays, "a latent class analysis")
         if any(key.startswith("names") for key in arrays):
             (names,) = levels_from_arrays(arrays, (mixture.n_columns,), "names")
             made.feature_names_in_ = names.astype(object)
         made.n_features_in_ = mixture.n_columns
-        made._keep(mixture)
+        made._adopt(mixture)
         return made
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_mixture")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-        return tags

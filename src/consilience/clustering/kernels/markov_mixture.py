@@ -28,23 +28,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.kernels.mixture_starts import (
+from consilience.clustering.kernels.mixtures import (
+    PSEUDO_COUNT_RULE,
     START_COUNT,
     EMStep,
     Search,
     best_of_starts,
-    check_count,
-    check_pseudo_count,
+    chance_errors,
     draw_members,
     log_shares,
+    logit_jacobian,
 )
 from consilience.clustering.kernels.sequences import Sequences, check_gaps, distinct_rows
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
+from consilience.parameters import check, whole
 
 Arrays = dict[str, NDArray[Any]]
-
 _SUM_TO_ONE = 1e-6
+_BLOCK = 2048
+_LEAST = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +89,14 @@ class Events:
         return len(self.weights)
 
     @property
-    def total(self) -> float:
+    def n(self) -> float:
         """Sum of the weights."""
         return float(self.weights.sum())
+
+    @property
+    def n_distinct(self) -> int:
+        """Distinct sequences with a state and a weight; at least 1."""
+        return max(int(self.telling.sum()), 1)
 
     @property
     def telling(self) -> NDArray[np.bool_]:
@@ -215,7 +223,7 @@ class MarkovParameters:
 
         A row does not depend on which other sequences there are.
         """
-        from consilience.clustering.kernels.markov_mixture_kernels import joint
+        from consilience.clustering.kernels.compiled import joint
 
         _fits(self, events)
         out = np.empty((len(events), self.n_classes))
@@ -329,7 +337,7 @@ def em_step(
         The objective is the log likelihood plus ``pseudo_count`` times the sum of the logarithms of
         all these chances.
     """
-    from consilience.clustering.kernels.markov_mixture_kernels import sweep
+    from consilience.clustering.kernels.compiled import sweep
 
     def step(parameters: MarkovParameters) -> EMStep[MarkovParameters]:
         _fits(parameters, events)
@@ -466,11 +474,8 @@ def fit_markov_mixture(
     *,
     seed: int,
     n_init: int = 40,
-    n_init_iter: int = 15,
-    n_final: int = 4,
     pseudo_count: float = 0.1,
-    tol: float = 1e-7,
-    max_iter: int = 500,
+    **search: Any,
 ) -> Search[MarkovParameters]:
     """Fit a mixture of Markov chains by EM from many starts.
 
@@ -481,7 +486,7 @@ def fit_markov_mixture(
         K.
     seed : int
         Every start has a stream of its own: more starts include those of fewer.
-    n_init, n_init_iter, n_final, tol, max_iter
+    n_init, **search
         See `best_of_starts`; with one class there is one start.
     pseudo_count : float
         See `em_step`.
@@ -498,8 +503,7 @@ def fit_markov_mixture(
     DataError
         No state was seen in a sequence of positive weight.
     """
-    check_count("n_classes", n_classes)
-    check_pseudo_count(pseudo_count)
+    check({"n_classes": whole(1)} | PSEUDO_COUNT_RULE, locals())
     if not events.telling.any():
         raise DataError("no state was seen in any sequence of positive weight")
 
@@ -511,10 +515,7 @@ def fit_markov_mixture(
         em_step(events, pseudo_count=float(pseudo_count)),
         start,
         n_init=n_init if n_classes > 1 else min(n_init, 1),
-        n_init_iter=n_init_iter,
-        n_final=n_final,
-        tol=tol,
-        max_iter=max_iter,
+        **search,
     )
 
 
@@ -569,3 +570,130 @@ def class_counts(
         initial.reshape(n_classes, size).astype(np.float64),
         transition.reshape(n_classes, size, size).astype(np.float64),
     )
+
+
+# ---------------------------------------------------------------------- standard errors
+
+
+@dataclass(frozen=True, eq=False)
+class MarkovErrors:
+    """Standard errors, NaN throughout where the sequences do not tell the parameters apart.
+
+    Attributes
+    ----------
+    proportions : (K,) array
+    initial : (K, S) array
+    transition : (K, S, S) array
+        NaN, as in `initial`, for a chance that rests on less than one expected count: it is at the
+        edge, and taken as known for the others.
+    """
+
+    proportions: FloatArray
+    initial: FloatArray
+    transition: FloatArray
+
+
+def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
+    """Standard errors of shares and chances at the fit.
+
+    Parameters
+    ----------
+    parameters : MarkovParameters
+        Fitted to these sequences.
+    events : Events
+
+    Notes
+    -----
+    The model is taken to be right, and pseudo-counts to be few against the counts. The information
+    is that of n sequences: with fewer of them than free chances there are no errors. Memory grows
+    with the square of K (S + S^2).
+    """
+    k, s = parameters.n_classes, parameters.n_states
+    inside = expectations(parameters, events)
+    width = s + s * s
+    with np.errstate(divide="ignore"):
+        shares = np.log(parameters.proportions)
+    posterior = np.exp(log_shares(parameters.joint(events), shares)[0])
+    information = np.zeros((k + k * width,) * 2)
+    counts = np.zeros(k * width)
+    for begin in range(0, len(events), _BLOCK):
+        part = np.arange(begin, min(begin + _BLOCK, len(events)))
+        scores, seen = _scores(parameters, events, inside, posterior[part], part)
+        weight = events.weights[part]
+        information += scores.T @ (weight[:, None] * scores)
+        counts += weight @ seen
+    chances = parameters.class_parameters
+    free = _free(chances, counts.reshape(k, width) >= _LEAST, s)
+    told = np.concatenate([np.ones(k, dtype=bool), counts >= _LEAST])
+    jacobian = logit_jacobian([parameters.proportions, *chances.reshape(-1, s)])
+    errors = chance_errors(information, jacobian, free)
+    errors = np.where(told, errors, np.nan)
+    cells = errors[k:].reshape(k, width)
+    return MarkovErrors(errors[:k], cells[:, :s], cells[:, s:].reshape(k, s, s))
+
+
+def expectations(parameters: MarkovParameters, events: Events) -> FloatArray:
+    """First states and steps expected in each event given the class, (F, K, S + S^2).
+
+    Notes
+    -----
+    Of a step from a to b over g unseen points ``E[x, y] = T[x, y] sum_j (T^j)[a, x]
+    (T^(g-j))[y, b] / (T^(g+1))[a, b]``; of a first state b after g unseen points the first one has
+    the chances ``u[x] (T^g)[x, b]``, and the steps ``sum_j (u T^j)[x] T[x, y] (T^(g-1-j))[y, b]``,
+    divided by ``(u T^g)[b]``.
+    """
+    t, u = parameters.transition, parameters.initial
+    k, s = u.shape
+    longest = int(events.gap.max(initial=0))
+    powers = [np.broadcast_to(np.eye(s), t.shape)]
+    for _ in range(longest + 1):
+        powers.append(powers[-1] @ t)
+    begins = [(u[:, None, :] @ power)[:, 0, :] for power in powers]
+    found = np.zeros((len(events.gap), k, s + s * s))
+    for f, (gap, a, b) in enumerate(zip(events.gap, events.source, events.target, strict=True)):
+        steps = np.zeros((k, s, s))
+        if a >= 0:
+            for j in range(gap + 1):
+                steps += powers[j][:, a, :, None] * powers[gap - j][:, None, :, b]
+            total = powers[gap + 1][:, a, b]
+        else:
+            for j in range(gap):
+                steps += begins[j][:, :, None] * powers[gap - 1 - j][:, None, :, b]
+            total = begins[gap][:, b]
+            found[f, :, :s] = u * powers[gap][:, :, b]
+        found[f, :, s:] = (t * steps).reshape(k, -1)
+        found[f] = np.divide(
+            found[f], total[:, None], out=np.zeros((k, s + s * s)), where=total[:, None] > 0
+        )
+    return found
+
+
+def _scores(
+    parameters: MarkovParameters,
+    events: Events,
+    inside: FloatArray,
+    posterior: FloatArray,
+    part: NDArray[np.int64],
+) -> tuple[FloatArray, FloatArray]:
+    """Derivatives of each sequence's log density by all logits, and expected counts by class."""
+    k, s = parameters.n_classes, parameters.n_states
+    low, high = events.indptr[part[0]], events.indptr[part[-1] + 1]
+    owner = np.repeat(np.arange(len(part)), np.diff(events.indptr[part[0] : part[-1] + 2]))
+    table = np.zeros((len(part), len(events.gap)))
+    table[owner, events.events[low:high]] = events.counts[low:high]
+    columns, counts = [posterior - parameters.proportions], []
+    for c in range(k):
+        expected = posterior[:, c, None] * (table @ inside[:, c])
+        first, steps = expected[:, :s], expected[:, s:].reshape(-1, s, s)
+        apart = steps - steps.sum(axis=2, keepdims=True) * parameters.transition[c]
+        columns.append(first - first.sum(axis=1, keepdims=True) * parameters.initial[c])
+        columns.append(apart.reshape(len(part), -1))
+        counts.append(expected)
+    return np.concatenate(columns, axis=1), np.concatenate(counts, axis=1)
+
+
+def _free(chances: FloatArray, told: NDArray[np.bool_], s: int) -> NDArray[np.bool_]:
+    """Logits to find: not that of the first share, nor of the largest told chance of a row."""
+    rows = told.reshape(-1, s).copy()
+    rows[np.arange(len(rows)), np.where(rows, chances.reshape(-1, s), -1.0).argmax(axis=1)] = False
+    return np.concatenate([np.arange(len(chances)) > 0, rows.ravel()])

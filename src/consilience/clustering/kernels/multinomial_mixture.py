@@ -20,26 +20,28 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.kernels.mixture_starts import (
+from consilience.clustering.kernels.mixtures import (
+    PSEUDO_COUNT_RULE,
     START_COUNT,
     EMStep,
     Search,
     best_of_starts,
-    check_count,
-    check_pseudo_count,
+    chance_errors,
     climb,
     draw_members,
     log_shares,
+    logit_jacobian,
     numbers_of,
     ordered,
 )
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
+from consilience.parameters import check, whole
 
 Arrays = dict[str, NDArray[Any]]
-
 _WORD_LIMIT = 2**62
 _TOLERANCE = 1e-8
+_BLOCK = 4096
 
 
 # --------------------------------------------------------------------------- data
@@ -175,6 +177,11 @@ class MultinomialMixture:
         return int(self.proportions.size)
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Levels of each column, as local models of coded rows call them."""
+        return self.n_levels
+
+    @property
     def n_columns(self) -> int:
         """Columns of a row."""
         return len(self.n_levels)
@@ -233,7 +240,7 @@ class MultinomialMixture:
             Complete rows.
         classes : (n,) array of int
         """
-        check_count("n", n, 0)
+        check({"n": whole(0)}, {"n": n})
         classes = rng.choice(self.n_classes, size=n, p=self.proportions / self.proportions.sum())
         codes = np.zeros((n, self.n_columns), dtype=np.int32)
         for j, levels in enumerate(self.columns):
@@ -300,7 +307,7 @@ def em_step(
     pseudo_count : float
         Added to the expected count of every level in every class.
     """
-    from consilience.clustering.kernels.multinomial_mixture_kernels import expectation
+    from consilience.clustering.kernels.compiled import expectation
 
     sizes = np.asarray(data.n_levels)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -362,11 +369,10 @@ def fit_multinomial_mixture(
     seed: int = 0,
     pseudo_count: float = 0.1,
     n_init: int = 40,
-    n_init_iter: int = 15,
-    n_final: int = 4,
     tol: float = 1e-7,
     max_iter: int = 500,
     start: MultinomialMixture | None = None,
+    **search: int,
 ) -> Search[MultinomialMixture]:
     """Fit latent classes by EM from many starts, or from a given one.
 
@@ -380,14 +386,14 @@ def fit_multinomial_mixture(
     pseudo_count : float
         Added to the expected count of every level in every class: EM then climbs the log
         likelihood plus ``pseudo_count`` times the sum of the logs of all level probabilities.
-    n_init, n_init_iter : int
-        Random starts, and iterations of each.
-    n_final : int
-        The best so many are followed to the end; the best of these is kept.
+    n_init : int
+        Random starts.
     tol : float
         EM ends where the objective rises by no more than this share of it.
     max_iter : int
         Iterations of a start in all.
+    **search
+        `n_init_iter` and `n_final` of `best_of_starts`.
     start : MultinomialMixture, optional
         The only start.
 
@@ -403,8 +409,7 @@ def fit_multinomial_mixture(
     DataError
         There are fewer distinct rows than classes.
     """
-    check_count("n_classes", n_classes)
-    check_pseudo_count(pseudo_count)
+    check({"n_classes": whole(1)} | PSEUDO_COUNT_RULE, locals())
     if n_classes > data.n_distinct:
         raise DataError(
             f"there are {data.n_distinct} distinct rows, fewer than {n_classes} classes"
@@ -425,8 +430,93 @@ def fit_multinomial_mixture(
         drawn,
         # With one class there is one peak.
         n_init=n_init if n_classes > 1 else min(n_init, 1),
-        n_init_iter=n_init_iter,
-        n_final=n_final,
         tol=tol,
         max_iter=max_iter,
+        **search,
     )
+
+
+# --------------------------------------------------------------------------- standard errors
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureErrors:
+    """Standard errors, NaN throughout where the rows do not tell the parameters apart.
+
+    Attributes
+    ----------
+    proportions : (K,) array
+    probabilities : (K, L) array
+        The columns one after the other; NaN for a level that does not occur.
+    """
+
+    proportions: FloatArray
+    probabilities: FloatArray
+
+
+def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> MixtureErrors:
+    """Standard errors of shares and level probabilities at the fit.
+
+    Parameters
+    ----------
+    model : MultinomialMixture
+        Fitted to these rows.
+    data : CategoryPatterns
+
+    Notes
+    -----
+    The model is taken to be right, and pseudo-counts to be few against the counts. Close to 0 or 1
+    a probability is not near normal, and its interval should not be read off its standard error.
+    """
+    k, n_levels = model.n_classes, int(np.sum(model.n_levels))
+    seen = _occurring(data)
+    by_class = [levels[c] for c in range(k) for levels in model.columns]
+    jacobian = logit_jacobian([model.proportions, *by_class])
+    information = np.zeros((k + k * n_levels,) * 2)
+    for begin in range(0, len(data.codes), _BLOCK):
+        part = slice(begin, begin + _BLOCK)
+        scores = _scores(model, data.codes[part])
+        information += scores.T @ (data.weights[part, None] * scores)
+    # Of each set of logits one is the reference: the share of the first class, and the level that
+    # has the largest probability in its column and class.
+    free = _free(model, seen)
+    errors = chance_errors(information, jacobian, free)
+    levels = np.where(seen[None, :], errors[k:].reshape(k, n_levels), np.nan)
+    return MixtureErrors(errors[:k], levels)
+
+
+def _occurring(data: CategoryPatterns) -> NDArray[np.bool_]:
+    """Levels that occur in a row with a weight, (L,)."""
+    found = [
+        np.bincount(column[(column >= 0) & (data.weights > 0)], minlength=size) > 0
+        for column, size in zip(data.codes.T, data.n_levels, strict=True)
+    ]
+    return np.concatenate(found)
+
+
+def _scores(model: MultinomialMixture, codes: NDArray[np.int32]) -> FloatArray:
+    """Derivatives of each row's log density by all logits, (n, K + K L)."""
+    shares = np.exp(model.log_posterior(codes)[0])
+    parts = [shares - model.proportions]
+    by_column = []
+    for j, levels in enumerate(model.columns):
+        told = codes[:, j] >= 0
+        hits = (codes[:, j, None] == np.arange(levels.shape[1])) & told[:, None]
+        # (n, K, L_j); a missing entry tells nothing of its column.
+        apart = hits[:, None, :] - told[:, None, None] * levels[None]
+        by_column.append(shares[:, :, None] * apart)
+    parts.append(np.concatenate(by_column, axis=2).reshape(len(codes), -1))
+    return np.concatenate(parts, axis=1)
+
+
+def _free(model: MultinomialMixture, seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    free = [np.arange(model.n_classes) > 0]
+    for c in range(model.n_classes):
+        start = 0
+        for levels in model.columns:
+            p = levels[c]
+            own = seen[start : start + p.size] & (p > 0)
+            start += p.size
+            own[np.argmax(np.where(own, p, -1.0))] = False
+            free.append(own)
+    return np.concatenate(free)

@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.clustering.kernels.told_tables import OWN, UNTOLD
+from consilience.clustering.kernels.cell_suppression import OWN, UNTOLD
 
 N_BOOTSTRAP = 400
 _TAILS = (0.025, 0.975)

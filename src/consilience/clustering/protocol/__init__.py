@@ -44,7 +44,7 @@ section 2. Departures:
   with fewer than two classes contributes counts only.
 * Outlying rows are told by the models of the other sites, after the exchange.
 * ``weighting="centred"`` is the default, ``"spectral"`` is the source's.
-* ``n_clusters="cv"`` is not in the source (see ``judging``): the number with the smallest error of
+* ``n_clusters="cv"`` is not in the source (see ``judge``): the number with the smallest error of
   held-out entries, added up over sites. It counts classes that sites tell apart by their own rows:
   where each site holds few of them, it finds few.
 * Stability between runs on disjoint halves is shown beside the same figure with columns permuted.
@@ -87,31 +87,41 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.clustering.estimators.coded_models import (
+from consilience.clustering.estimators.local_models import (
     MODELS_IN_ALL,
     kind_of,
     local_model_from_arrays,
     models_each,
 )
-from consilience.clustering.estimators.ensemble_predictor import EnsemblePredictor
+from consilience.clustering.estimators.predictors import EnsemblePredictor
 from consilience.clustering.kernels.ensemble import (
     Ensemble,
+    PatternTable,
     assign,
     build_ensemble,
+    merge_tables,
     n_clusters_by_eigenvalues,
     pattern_features,
 )
-from consilience.clustering.kernels.label_patterns import PatternTable, merge_tables
-from consilience.clustering.phases.vote import VoteCount, vote
-from consilience.clustering.protocol import comparing, judging
 from consilience.clustering.protocol import site as at_site
-from consilience.clustering.protocol.admission import misfit
+from consilience.clustering.protocol.coordinator import (
+    VoteCount,
+    compared_sites,
+    judged_numbers,
+    model_names,
+    number_by_bic,
+    pooled_levels,
+    pooled_means,
+    stability,
+    vote,
+)
 from consilience.clustering.protocol.messages import (
     CODED,
     MAX_FOLDS,
     MAX_JUDGED,
     MAX_PAIRS,
     MAX_RESAMPLES,
+    MAX_STARTS,
     AllModels,
     FitRequest,
     Map,
@@ -119,21 +129,17 @@ from consilience.clustering.protocol.messages import (
     Settings,
     VoteRequest,
 )
-from consilience.clustering.protocol.outcomes import pooled_levels
-from consilience.clustering.protocol.pooling import (
-    model_names,
-    number_by_bic,
-    pooled_means,
-    stability,
-)
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.numerics.pattern_kmeans import FewerClustersWarning, weighted_kmeans
+from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of, whole
 from consilience.protocol.method import (
     Ask,
+    Columns,
     CoordinatorContext,
     Exchange,
     Method,
+    Preparation,
     Replies,
     register,
 )
@@ -141,11 +147,10 @@ from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
 
 Arrays = dict[str, Any]
-
 MODELS = ("kmeans", "gaussian-mixture", *CODED)
 WEIGHTINGS = ("centred", "spectral", "equal")
 COVARIANCES = ("diag", "full", "spherical", "tied")
-RULES = ("vote", "bic", "eigenvalues", "cv")
+NUMBER_RULES = ("vote", "bic", "eigenvalues", "cv")
 _NO_MODEL = (
     "no site found two classes that are large enough: as far as each can tell its rows are one "
     "class, and there is nothing to join. Let larger sites take part, or name more columns"
@@ -216,28 +221,28 @@ class EnsembleClustering(Method):
         makes fewer.
     """
 
-    n_clusters: int | str = "vote"
-    model: str = "kmeans"
-    covariance_type: str = "diag"
-    weighting: str = "centred"
-    max_clusters: int = 6
-    n_init: int = 20
-    n_resamples: int | None = None
-    trim: float | None = None
-    stability_pairs: int = 5
-    n_folds: int = 10
+    n_clusters: int | str = allows(whole(1) | just(*NUMBER_RULES), default="vote")
+    model: str = allows(one_of(*MODELS), default="kmeans")
+    covariance_type: str = allows(one_of(*COVARIANCES), default="diag")
+    weighting: str = allows(one_of(*WEIGHTINGS), default="centred")
+    max_clusters: int = allows(whole(2, 100), default=6)
+    n_init: int = allows(whole(1, MAX_STARTS), default=20)
+    n_resamples: int | None = allows(whole(1, MAX_RESAMPLES) | LEFT_OUT, default=None)
+    trim: float | None = allows(number(above=0) | LEFT_OUT, default=None)
+    stability_pairs: int = allows(whole(0, MAX_PAIRS), default=5)
+    n_folds: int = allows(whole(2, MAX_FOLDS), default=10)
 
     name: ClassVar[str] = "ensemble-clustering"
     version: ClassVar[int] = 1
     title: ClassVar[str] = "Which subtypes exist across sites?"
     accepts_missing: ClassVar[bool] = True  # models of codes, see `admit`
     steps = (
-        judging.judge,
+        at_site.judge,
         at_site.vote,
         at_site.fit,
         at_site.count,
         at_site.label,
-        comparing.compare,
+        at_site.compare,
     )
     absence: ClassVar[str] = (
         "A site that misses the judging, the vote or the fit is left out of it, down to the "
@@ -262,36 +267,10 @@ class EnsembleClustering(Method):
     roles: ClassVar[tuple[str, ...]] = ("target", "sequence")
     foreign_models: ClassVar[bool] = True
 
-    def validate(self) -> None:
-        """Check the parameters; raise `ParameterError`."""
-        if self.n_clusters not in RULES and not _whole(self.n_clusters, 1):
-            raise ParameterError.of(
-                "n_clusters",
-                "a whole number of at least 1, 'vote', 'bic', 'eigenvalues' or 'cv'",
-                self.n_clusters,
-            )
-        for name, choices in (
-            ("model", MODELS),
-            ("covariance_type", COVARIANCES),
-            ("weighting", WEIGHTINGS),
-        ):
-            if getattr(self, name) not in choices:
-                raise ParameterError.of(name, f"one of {', '.join(choices)}", getattr(self, name))
-        for name, least, most in (
-            ("max_clusters", 2, MAX_JUDGED if self.n_clusters == "cv" else 100),
-            ("n_init", 1, 10_000),
-            ("n_resamples", 1, MAX_RESAMPLES),
-            ("stability_pairs", 0, MAX_PAIRS),
-            ("n_folds", 2, MAX_FOLDS),
-        ):
-            value = getattr(self, name)
-            if name == "n_resamples" and value is None:
-                continue
-            if not _whole(value, least) or value > most:
-                allowed = f"a whole number from {least} to {most}"
-                raise ParameterError.of(name, allowed, getattr(self, name))
-        if self.trim is not None and not (_real(self.trim) and 0 < self.trim < np.inf):
-            raise ParameterError.of("trim", "a positive number, or left out", self.trim)
+    def check_together(self) -> None:
+        """Held-out entries judge fewer numbers, and models of coded rows have no distances."""
+        if self.n_clusters == "cv":
+            check({"max_clusters": whole(2, MAX_JUDGED)}, vars(self))
         if self.model in CODED and self.trim is not None:
             raise ParameterError(
                 f"model {self.model!r} has no distances to trim by: leave trim out"
@@ -317,7 +296,7 @@ class EnsembleClustering(Method):
         ballots: VoteCount | None = None
         judged: dict[str, Any] = {}
         if self.n_clusters == "cv":
-            judged = yield from judging.judged_numbers(
+            judged = yield from judged_numbers(
                 ctx, n_folds=self.n_folds, max_clusters=self.max_clusters, n_init=self.n_init
             )
         if isinstance(self.n_clusters, str) or self.model in CODED:
@@ -334,7 +313,12 @@ class EnsembleClustering(Method):
         if main is None:
             raise QuorumError(_NO_COUNT)
         suggested = n_clusters_by_eigenvalues(main.eigenvalues, self.max_clusters)
-        n_clusters = chosen or self._number(None if given else ballots, suggested)
+        if given:
+            n_clusters = int(self.n_clusters)
+        elif self.n_clusters == "vote" and ballots is not None:
+            n_clusters = ballots.winner
+        else:
+            n_clusters = chosen or suggested
         compared = n_clusters if n_clusters > 1 else max(2, suggested)
         fitted = [self._cluster(ctx, main, tables[0], n_clusters)]
         if len(fitted[0].centres) < n_clusters:
@@ -343,7 +327,8 @@ class EnsembleClustering(Method):
         for models, counts in zip(ensembles[1:], tables[1:], strict=True):
             built = _build(models, counts, self.weighting)
             fitted.append(self._cluster(ctx, built, counts, compared))
-        profiles = yield from _label(ctx, fitted, tuple(how))
+        maps = tuple(f.features for f in fitted), tuple(f.centres for f in fitted)
+        profiles = yield from _label(ctx, *maps, tuple(how))
         built_pairs = [f.ensemble is not None for f in fitted[1:]]
         agreed = stability(profiles, built_pairs, fitted[0].tables, compared)
         tables_told = yield from self._compare(ctx, fitted[0], profiles, local=True)
@@ -378,8 +363,7 @@ class EnsembleClustering(Method):
             raise QuorumError("no site has enough rows to count: nothing can be said of them")
         fitted = _Fitted(tables[0], built, earlier.centres)
         # The map stays that of the earlier run: labels of both runs mean the same.
-        kept = _Mapped(earlier.features, earlier.centres)
-        profiles = yield from _label(ctx, [kept], tuple(how))
+        profiles = yield from _label(ctx, (earlier.features,), (earlier.centres,), tuple(how))
         tables_told = yield from self._compare(ctx, fitted, profiles, local=False)
         return _result(
             ctx,
@@ -474,15 +458,10 @@ class EnsembleClustering(Method):
             n_clusters=n_clusters,
             max_clusters=self.max_clusters,
             n_init=self.n_init,
-            n_resamples=self._models_each(n_sites),
+            n_resamples=self.n_resamples or (models_each(n_sites) if self.model in CODED else 1),
             trim=self.trim,
             pairs=self.stability_pairs if pairs is None else pairs,
         )
-
-    def _models_each(self, n_sites: int) -> int:
-        if self.n_resamples is not None:
-            return self.n_resamples
-        return models_each(n_sites) if self.model in CODED else 1
 
     def _compare(
         self, ctx: CoordinatorContext, fitted: _Fitted, profiles: dict[str, Profile], *, local: bool
@@ -491,9 +470,7 @@ class EnsembleClustering(Method):
         if self.model not in CODED:
             return {}
         k = len(fitted.centres)
-        settings, to = self._settings(k), tuple(profiles)
-        facts = yield from comparing.compared_sites(ctx, settings, to, k, local=local)
-        return facts
+        return (yield from compared_sites(ctx, self._settings(k), tuple(profiles), k, local=local))
 
     def _local_number(self, ballots: VoteCount | None, site: str) -> int:
         """Classes that a site fits: K, or its own vote where K is open or 1; two at least."""
@@ -502,11 +479,6 @@ class EnsembleClustering(Method):
         if self.n_clusters == "vote" and ballots.winner > 1:
             return ballots.winner
         return max(2, ballots.votes.get(site, 2))
-
-    def _number(self, ballots: VoteCount | None, suggested: int) -> int:
-        if ballots is None:
-            return int(self.n_clusters)
-        return ballots.winner if self.n_clusters == "vote" else suggested
 
     def _cluster(
         self,
@@ -548,24 +520,17 @@ def _by_bic(ctx: CoordinatorContext, ballots: VoteCount) -> int:
     return number
 
 
-@dataclass(frozen=True, eq=False)
-class _Mapped:
-    """Features and centres that are already known."""
-
-    features: FloatArray
-    centres: FloatArray
-
-
 def _label(
-    ctx: CoordinatorContext, fitted: list[Any], to: tuple[str, ...]
+    ctx: CoordinatorContext,
+    features: tuple[FloatArray, ...],
+    centres: tuple[FloatArray, ...],
+    to: tuple[str, ...],
 ) -> Generator[Ask, Replies, dict[str, Profile]]:
     """Send the map; the sites label their rows and reply with profiles that fit the classes."""
     request = Map(
-        features=relayed(tuple(f.features for f in fitted), Disclosure.MODEL),
-        centres=relayed(tuple(f.centres for f in fitted), Disclosure.MODEL),
+        features=relayed(features, Disclosure.MODEL), centres=relayed(centres, Disclosure.MODEL)
     )
-    replies = ctx.require((yield Ask("label", request, to=to)), at_least=1)
-    return replies
+    return ctx.require((yield Ask("label", request, to=to)), at_least=1)
 
 
 def _build(
@@ -624,9 +589,50 @@ def _result(
     )
 
 
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def misfit(kind: str, columns: Columns, preparation: Preparation) -> str:
+    """What the study says that the model cannot take, in one sentence; "" if it takes all.
 
-
-def _real(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    Parameters
+    ----------
+    kind : {"kmeans", "gaussian-mixture", "markov-mixture", "latent-class"}
+    columns : Columns
+    preparation : Preparation
+    """
+    single = [name for name, known in columns.levels.items() if len(known) < 2]
+    if single:
+        return (
+            f"levels of {single[0]!r} must be at least two different values: a column of one level "
+            "tells no rows apart, leave it out"
+        )
+    if columns.weight is not None:
+        return "ensemble-clustering weighs all rows alike: leave out [data] weight"
+    if kind not in CODED:
+        if preparation.missing == "keep":
+            return (
+                f"model {kind!r} needs a value in every cell and the study keeps missing ones: set "
+                '[preparation] missing to "complete-rows" or "aggregated-mean"'
+            )
+        return ""
+    if preparation.missing not in ("refuse", "complete-rows", "keep"):
+        return f'model {kind!r} fills no cells: set [preparation] missing to "keep" or "refuse"'
+    if preparation.standardize != "none":
+        return f'model {kind!r} has no scales: set [preparation] standardize to "none"'
+    if kind == "markov-mixture":
+        if not columns.sequence:
+            return (
+                "model 'markov-mixture' needs sequence columns: name them in [data] sequence, and "
+                "declare the states as levels of the first one"
+            )
+        if columns.features:
+            return "model 'markov-mixture' clusters sequence columns alone: leave features out"
+        return ""
+    numbers = [name for name in columns.features if name not in columns.levels]
+    if numbers or not columns.features:
+        which = f": {numbers[0]!r} has none" if numbers else ""
+        return f"model 'latent-class' needs features with declared levels{which}"
+    if preparation.categorical != "onehot" or preparation.indicators:
+        return (
+            "model 'latent-class' needs every level of a column: set [preparation] categorical to "
+            '"onehot", without indicators'
+        )
+    return ""

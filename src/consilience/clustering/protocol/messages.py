@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from consilience.clustering.estimators.cluster_models import GaussianMixtureModel, KMeansModel
-from consilience.clustering.estimators.coded_models import kind_of, local_model_from_arrays
-from consilience.clustering.kernels.told_tables import UNTOLD
+from consilience.clustering.estimators.local_models import (
+    GaussianMixtureModel,
+    KMeansModel,
+    kind_of,
+    local_model_from_arrays,
+)
+from consilience.clustering.kernels.cell_suppression import UNTOLD
 from consilience.exceptions import DisclosureError
 from consilience.protocol.phases.entry_errors import MOST_ENTRIES, are_errors
 from consilience.wire.disclosure import Released
@@ -19,11 +23,15 @@ from consilience.wire.message import Aggregate, Model, Public, message, part
 
 CODED = ("markov-mixture", "latent-class")
 """Models of coded rows."""
+AGREEMENTS = ("agreement", "null_agreement", "alone_agreement", "ported_agreement")
 MAX_PAIRS = 100
 MAX_RESAMPLES = 20
 MAX_FOLDS = 20
 MAX_JUDGED = 30
 """Each view of the rows tells a little more of them, whoever asks and why."""
+MAX_STARTS = 10_000
+"""What a site computes has an end."""
+_LARGEST = 1e50  # of a parameter: distances of classes, and products of these, are numbers
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Settings:
 
     def to_json(self) -> str:
         """Text form for the wire."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(asdict(self), sort_keys=True, default=int)
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
@@ -258,13 +266,7 @@ class Profile:
         off = np.abs(whole.sum(axis=1) - 1.0) > 0.1 * shares.shape[1]
         if shares.shape != kinds.shape or (whole.size and off.any()):
             return "shares of levels that do not add up"
-        said = (
-            self.agreement.value,
-            self.null_agreement.value,
-            self.alone_agreement.value,
-            self.ported_agreement.value,
-        )
-        fine = all(len(each) <= known["pairs"] for each in said)
+        fine = all(len(getattr(self, name).value) <= known["pairs"] for name in AGREEMENTS)
         return None if fine else "agreements of other pairs than there are"
 
 
@@ -340,9 +342,6 @@ class Compared:
         return None
 
 
-_LARGEST = 1e50  # of a parameter: distances of classes, and products of these, are numbers
-
-
 def _is_model(arrays: Any, s: Settings, known: Mapping[str, Any]) -> bool:
     """Whether arrays are those of a model of the study's kind and columns."""
     model = local_model_from_arrays(arrays)
@@ -359,3 +358,19 @@ def _is_model(arrays: Any, s: Settings, known: Mapping[str, Any]) -> bool:
         width = known["S"] * (1 + known["S"]) if states else known["p"]
         fine = found.shape[1] == width
     return fine and len(found) >= 2 and bool((np.abs(found) <= _LARGEST).all())
+
+
+@message("vote/ballot", version=1)
+class Ballot:
+    """A site's choice among whole numbers, with the scores behind it (NaN: not fitted).
+
+    The choice 0 is an abstention: too few rows to say anything that may leave.
+    """
+
+    choice: Released = Model("", "the number this site prefers", kind="int", low=0)
+    scores: Released = Model("c", "score of each candidate, smaller is better", gaps=True)
+
+    def check(self, request: object, known: Mapping[str, Any]) -> str | None:
+        """The choice is one of the numbers that were scored."""
+        fine = self.choice.value <= len(self.scores.value)
+        return None if fine else "a vote for none of the candidates"

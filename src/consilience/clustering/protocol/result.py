@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.clustering.kernels.told_tables import HIDDEN
+from consilience.clustering.kernels.cell_suppression import HIDDEN
+from consilience.numerics.held_out_entries import EntryCurve
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from consilience.numerics.held_out_entries import EntryCurve
 
 
 def _no_numbers() -> NDArray[np.int64]:
@@ -193,8 +192,6 @@ class EnsembleClusteringResult(Result):
         """Return the curve of errors per held-out entry; None where none were held out."""
         if not len(self.cv_candidates):
             return None
-        from consilience.clustering.protocol.judging import curve_of
-
         return curve_of(self.cv_fold_errors, self.cv_fold_entries, self.cv_curve_se)
 
     def summary(self) -> str:
@@ -338,3 +335,18 @@ def class_names(n: int) -> tuple[str, ...]:
 
 def _classes(n: int) -> str:
     return "One class only" if n == 1 else f"{n} classes"
+
+
+def curve_of(errors: FloatArray, entries: NDArray[Any], se: FloatArray) -> EntryCurve:
+    """Curve of the error per held-out entry.
+
+    Parameters
+    ----------
+    errors : (G, A) array
+        Sums of squared errors.
+    entries : (G,) array
+    se : (A,) array
+    """
+    numbers = np.arange(1, errors.shape[1] + 1)
+    # One class is where the problem itself begins; the largest number is where the question ends.
+    return EntryCurve.of_sums("n_clusters", numbers, errors, entries, natural=(True, False), se=se)

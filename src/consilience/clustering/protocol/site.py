@@ -9,37 +9,51 @@ means of many views would be equations in the rows.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.estimators.cluster_models import ClusterModel, outlying_rows
-from consilience.clustering.estimators.coded_models import CodedModel, LocalModel
-from consilience.clustering.estimators.coded_predictor import CodedPredictor
-from consilience.clustering.estimators.ensemble_predictor import EnsemblePredictor
-from consilience.clustering.kernels.ensemble import assign
-from consilience.clustering.phases.bootstrap_pairs import released_agreement, rounding_step
-from consilience.clustering.phases.vote import Ballot, ballot
-from consilience.clustering.protocol.local import (
-    View,
-    category_blocks,
-    counted,
-    fit_view,
-    labels_of,
-    models_of,
-    released_models,
-    score,
-    table_of,
-    told_spread,
-    views,
+from consilience.clustering.estimators.local_models import (
+    ClusterModel,
+    CodedModel,
+    LocalModel,
+    absorbing_rows,
+    bic,
+    coded_bic,
+    drawn_rows,
+    entries_of,
+    fit_cluster_model,
+    fit_coded_model,
+    local_model_from_arrays,
+    outlying_rows,
 )
+from consilience.clustering.estimators.predictors import CodedPredictor, EnsemblePredictor
+from consilience.clustering.kernels.cell_suppression import Entries, Sums, ToldTables, told_tables
+from consilience.clustering.kernels.ensemble import (
+    SiteSummary,
+    assign,
+    summarise_by_turns,
+    summarise_site,
+)
+from consilience.clustering.kernels.mixtures import same_peak
 from consilience.clustering.protocol.messages import (
     CODED,
+    MAX_FOLDS,
+    MAX_JUDGED,
+    MAX_STARTS,
     AllModels,
+    Ballot,
+    Compared,
+    CompareRequest,
     FitRequest,
+    Judged,
+    JudgeRequest,
     LocalModels,
     Map,
     PatternCounts,
@@ -47,18 +61,36 @@ from consilience.clustering.protocol.messages import (
     Settings,
     VoteRequest,
 )
-from consilience.clustering.protocol.outcomes import released_levels
+from consilience.exceptions import DataError, DisclosureError, ParameterError
+from consilience.numerics.agreement import adjusted_rand_index
+from consilience.numerics.entries import Entries as TableEntries
+from consilience.numerics.entry_folds import entry_folds
+from consilience.numerics.entry_paths import KMeansPath
+from consilience.numerics.held_out_entries import held_out_predictions
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.protocol.phases.entry_errors import (
+    entry_seed,
+    nothing_released,
+    released_errors,
+    squared_errors_by_row,
+)
 from consilience.wire.disclosure import (
     Limits,
     Released,
     aggregate,
     bundle,
     cell_counts,
+    chances,
     model,
     rounded,
 )
+from consilience.wire.message import Disclosure
+from consilience.wire.rounding import coarse, step_above
+
+RESAMPLE_SHARE = 0.8
+_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+TABLE_PARTS = ("chances", "kinds", "numbers")
 
 
 @step("vote", once=True)
@@ -68,9 +100,7 @@ def vote(
     """Choose the number of classes with the smallest BIC."""
     s = Settings.from_json(message.settings)
     table = table_of(data, s.model)
-    scores = np.full(s.max_clusters, np.nan)
-    for k in range(1, s.max_clusters + 1):
-        scores[k - 1] = score(table, k, s, site)
+    scores = np.array([score(table, k, s, site) for k in range(1, s.max_clusters + 1)])
     choice = 1 if np.isnan(scores).all() else int(np.nanargmin(scores)) + 1
     if s.model in CODED:
         known = np.isfinite(scores)
@@ -226,7 +256,7 @@ def _class_means(columns: FloatArray, shown: IntArray, n_classes: int) -> Releas
 def _target_means(data: SiteData, shown: IntArray, n_classes: int, site: SiteContext) -> Released:
     """Means of the target by class: of a 0/1 target they are counts, and guarded as such.
 
-    A target with declared levels has none: see `outcomes`.
+    A target with declared levels has none: see `released_levels`.
     """
     target = data.target
     if target is None or target.dtype.kind not in "fiub":
@@ -279,13 +309,9 @@ def _ported(
         ]
         said = [pair for pair in pairs if not np.isnan(pair.value)]
         mean = float(np.mean([pair.value for pair in said])) if said else float("nan")
-        least = min((_records(pair) for pair in said), default=0)
+        least = min((pair.evidence.n_records for pair in said if pair.evidence), default=0)
         found.append(rounded(mean, n_records=least, step=rounding_step(least)))
     return bundle(found)
-
-
-def _records(released: Released) -> int:
-    return 0 if released.evidence is None else released.evidence.n_records
 
 
 def _first_of_each(models: Sequence[LocalModel], owners: Sequence[str]) -> dict[str, LocalModel]:
@@ -316,4 +342,553 @@ def _predictor(
         columns, levels = tuple(blocks), list(blocks.values())
     return CodedPredictor(
         cast(Sequence[CodedModel], models), *main_map, levels=levels, columns=columns
+    )
+
+
+# --------------------------------------------------------------------------- views and models
+
+
+@dataclass(frozen=True)
+class View:
+    """All rows as one ensemble sees them, and the part its models are fitted on."""
+
+    rows: NDArray[Any]
+    part: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The rows of a site as models of one kind see them.
+
+    Attributes
+    ----------
+    rows : (n, p) array
+        Numbers, or codes.
+    sizes : tuple of int
+        Of codes: how many states there are, or levels in each column; empty for numbers.
+    """
+
+    rows: NDArray[Any]
+    sizes: tuple[int, ...] = ()
+
+
+def table_of(data: SiteData, kind: str) -> Table:
+    """Rows of a site for one kind of model: numbers, states, or levels from their 0/1 columns.
+
+    Raises
+    ------
+    DataError
+        The study names no columns of that kind.
+    """
+    if kind == "markov-mixture":
+        if data.sequence is None:
+            sentence = "model 'markov-mixture' needs sequence columns: name them in [data] sequence"
+            raise DataError(sentence, public=sentence)
+        return Table(data.sequence, (len(data.levels[data.sequence_names[0]]),))
+    if kind == "latent-class":
+        blocks = category_blocks(data.feature_names, data.levels)
+        sizes = tuple(len(levels) for levels in blocks.values())
+        codes = np.full((data.n_rows, len(sizes)), -1, dtype=np.int64)
+        for j, (end, size) in enumerate(zip(accumulate(sizes), sizes, strict=True)):
+            block = data.features[:, end - size : end]
+            seen = ~np.isnan(block).any(axis=1)
+            codes[seen, j] = block[seen].argmax(axis=1)
+        return Table(codes, sizes)
+    return Table(data.features)
+
+
+def category_blocks(names: Sequence[str], levels: Any) -> dict[str, tuple[str, ...]]:
+    """Categorical columns whose levels these prepared columns are, in their order.
+
+    Raises
+    ------
+    DataError
+        A prepared column is not the level of one.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    place = 0
+    while place < len(names):
+        for column, known in levels.items():
+            block = tuple(f"{column}={level}" for level in known)
+            if tuple(names[place : place + len(block)]) == block:
+                found[column] = tuple(known)
+                place += len(block)
+                break
+        else:
+            sentence = (
+                "model 'latent-class' needs features with declared levels and [preparation] "
+                "categorical = 'onehot'"
+            )
+            raise DataError(sentence, public=sentence)
+    return found
+
+
+def views(rows: NDArray[Any], pairs: int, seed: int) -> list[View]:
+    """Main view, then for each pair: half, other half, permuted half, permuted other half."""
+    everything = np.arange(len(rows), dtype=np.int64)
+    found = [View(rows, everything)]
+    for pair in range(pairs):
+        rng = stream(seed, "pair", pair)
+        first, second = halves(rng, len(rows))
+        shuffled = permuted(rng, rows) if rows.dtype.kind == "f" else permuted_codes(rng, rows)
+        found += [View(rows, first), View(rows, second)]
+        found += [View(shuffled, first), View(shuffled, second)]
+    return found
+
+
+def permuted_codes(rng: np.random.Generator, codes: IntArray) -> IntArray:
+    """Permute what was seen in each column; what was not stays where it is.
+
+    Lengths and gaps of sequences are no trait of a class, and would become gaps elsewhere.
+    """
+    shuffled = codes.copy()
+    for j in range(codes.shape[1]):
+        seen = np.flatnonzero(codes[:, j] >= 0)
+        shuffled[seen, j] = codes[rng.permutation(seen), j]
+    return shuffled
+
+
+@dataclass(frozen=True, eq=False)
+class OwnModel:
+    """A model of the site, the class of each row that it was fitted on, and what it is made of."""
+
+    model: LocalModel
+    labels: IntArray
+    sums: Sums | None = None
+
+
+def fit_view(
+    table: Table, view: View, s: Settings, site: SiteContext, secret: np.random.Generator
+) -> list[OwnModel]:
+    """Models of one view."""
+    rows = view.rows[view.part]
+    fitted = []
+    for _ in range(s.n_resamples):
+        if s.model in CODED:
+            fitted.append(_coded(rows, table.sizes, s, site, secret))
+        else:
+            fitted.append(_numeric(rows, s, site, secret))
+    return [one for one in fitted if one is not None]
+
+
+def _numeric(
+    rows: NDArray[Any], s: Settings, site: SiteContext, secret: np.random.Generator
+) -> OwnModel | None:
+    chosen = rows
+    if s.n_resamples > 1:
+        size = max(1, round(RESAMPLE_SHARE * len(rows)))
+        chosen = rows[np.sort(secret.integers(len(rows), size=size))] if len(rows) else rows
+    result = fit_cluster_model(
+        chosen,
+        n_clusters=s.n_clusters,
+        min_records=site.limits.min_records,
+        **_numeric_settings(s, site),
+    )
+    return None if result.model is None else OwnModel(result.model, result.labels)
+
+
+def _coded(
+    rows: NDArray[Any],
+    sizes: tuple[int, ...],
+    s: Settings,
+    site: SiteContext,
+    secret: np.random.Generator,
+) -> OwnModel | None:
+    """Fit on a secret part of the rows, also where it is the only one: tables by class follow."""
+    result = fit_coded_model(
+        rows,
+        sizes,
+        n_clusters=s.n_clusters,
+        **_coded_settings(s, site),
+        multiplicity=drawn_rows(len(rows), secret),
+    )
+    return None if result.model is None else OwnModel(result.model, result.labels, result.sums)
+
+
+def released_models(fitted: Sequence[OwnModel], kind: str) -> Released:
+    """Release the models of one view, with what they rest on as evidence."""
+    arrays = tuple(one.model.to_arrays() for one in fitted)
+    cells = [one.labels for one in fitted]
+    offsets = np.cumsum([0, *(int(c.max(initial=-1)) + 1 for c in cells)])
+    shifted = [np.where(c >= 0, c + o, -1) for c, o in zip(cells, offsets, strict=False)]
+    joined = np.concatenate(shifted) if shifted else np.empty(0, dtype=np.int64)
+    if kind in CODED:
+        return chances(arrays, cells=joined, sums=joined_sums([one.sums for one in fitted]))
+    return model(arrays, kind="centroids", n_records=len(joined), cells=joined)
+
+
+def joined_sums(parts: Sequence[Sums | None]) -> Sums:
+    """Sums of several models side by side."""
+    given = [part for part in parts if part is not None]
+    starts = np.cumsum([0, *(int(part.group.max(initial=-1)) + 1 for part in given)])
+    empty = np.empty(0, dtype=np.int64)
+    return Sums(
+        np.concatenate([empty, *(part.record for part in given)]),
+        np.concatenate([empty, *(p.group + o for p, o in zip(given, starts, strict=False))]),
+        np.concatenate([np.empty(0), *(part.weight for part in given)]),
+        np.concatenate([np.empty(0), *(part.amount for part in given)]),
+    )
+
+
+def told_spread(log_likelihoods: FloatArray) -> FloatArray:
+    """How far below the best the others are, (m,): 0 for the best, others below 0.
+
+    To two significant digits; ends on the same peak are 0. The log likelihood itself stays: to
+    somebody who knows all rows but one, it would tell how probable the last one is, and with one
+    class it is a function of counts alone.
+    """
+    if not len(log_likelihoods):
+        return np.empty(0)
+    best = float(log_likelihoods.max())
+    below = best - log_likelihoods
+    lower = below > same_peak(best)
+    size = 10.0 ** np.floor(np.log10(np.where(lower, below, 1.0)))
+    return np.where(lower, -np.round(np.round(below / size, 1) * size, 6), 0.0)
+
+
+# --------------------------------------------------------------------------- votes
+
+
+def score(table: Table, k: int, s: Settings, site: SiteContext) -> float:
+    """BIC of k classes; NaN where they may not be scored or cannot be fitted."""
+    if s.model in CODED:
+        return coded_bic(table.rows, table.sizes, k, **_coded_settings(s, site))
+    if not _votable(table.rows, k, s, site):
+        return float("nan")
+    found = bic(table.rows, k, **_numeric_settings(s, site))
+    return found if np.isfinite(found) else float("nan")
+
+
+def _votable(rows: NDArray[Any], k: int, s: Settings, site: SiteContext) -> bool:
+    """Whether k classes may be scored: each large enough, and no row dominates the spread."""
+    if k == 1:
+        squares = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1) if len(rows) else np.ones(1)
+        return bool(squares.max() <= site.limits.max_share * squares.sum())
+    fitted = fit_cluster_model(
+        rows,
+        n_clusters=k,
+        min_records=site.limits.min_records,
+        **_numeric_settings(s, site),
+    ).model
+    return fitted is not None and fitted.n_classes == k
+
+
+# --------------------------------------------------------------------------- labels
+
+
+def models_of(arrays: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[LocalModel, ...]]:
+    """Models by ensemble."""
+    return [tuple(local_model_from_arrays(item) for item in ensemble) for ensemble in arrays]
+
+
+def labels_of(models: Sequence[LocalModel], rows: NDArray[Any]) -> IntArray:
+    """Class of every row under every model, (n, M)."""
+    columns = [m.label(rows) for m in models]
+    return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0), dtype=np.int64)
+
+
+def counted(
+    labels: IntArray,
+    models: Sequence[LocalModel],
+    owners: Sequence[str],
+    s: Settings,
+    min_records: int,
+) -> SiteSummary:
+    """Counts of label tuples that may leave, and the cell in which each row is counted."""
+    parameters = [m.class_parameters for m in models]
+    if s.model in CODED:
+        return summarise_by_turns(labels, parameters, owners, min_records)
+    return summarise_site(labels, parameters, min_records)
+
+
+def _numeric_settings(s: Settings, site: SiteContext) -> dict[str, Any]:
+    """Arguments of each fit of rows of numbers."""
+    return {
+        "model": s.model.replace("-", "_"),
+        "rng": site.rng,
+        "n_init": s.n_init,
+        "covariance_type": s.covariance_type,
+    }
+
+
+def _coded_settings(s: Settings, site: SiteContext) -> dict[str, Any]:
+    """Arguments of each fit of coded rows."""
+    return {
+        "model": s.model,
+        "rng": site.rng,
+        "n_init": s.n_init,
+        "min_records": site.limits.min_records,
+        "max_share": site.limits.max_share,
+    }
+
+
+# --------------------------------------------------------------------------- stability
+
+
+def halves(rng: np.random.Generator, n: int) -> tuple[IntArray, IntArray]:
+    """Draw two disjoint halves of n rows, each in ascending order."""
+    order = rng.permutation(n).astype(np.int64)
+    return np.sort(order[: n // 2]), np.sort(order[n // 2 :])
+
+
+def permuted(rng: np.random.Generator, x: FloatArray) -> FloatArray:
+    """Permute each column by itself."""
+    return rng.permuted(x, axis=0)
+
+
+def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Released:
+    """Release the agreement of two labellings of the same rows; -1 leaves a row out.
+
+    Parameters
+    ----------
+    first, second : (n,) int array
+    limits : Limits
+
+    Returns
+    -------
+    Released
+        Adjusted Rand index over the rows in classes of at least `min_records` rows in both, or NaN
+        where there are none, or only one class in both: then there is nothing to agree on. Where a
+        class holds just `min_records` rows, one record can decide whether its rows take part.
+    """
+    kept = (first >= 0) & (second >= 0)
+    while True:
+        small = np.zeros(len(kept), dtype=bool)
+        for labels in (first, second):
+            classes, counts = np.unique(labels[kept], return_counts=True)
+            small |= kept & np.isin(labels, classes[counts < limits.min_records])
+        if not small.any():
+            break
+        kept &= ~small
+    sizes = [np.unique(labels[kept], return_counts=True)[1] for labels in (first, second)]
+    if not kept.any() or max(len(counts) for counts in sizes) == 1:
+        return rounded(float("nan"), n_records=0, step=1.0)
+    smallest = min(int(counts.min()) for counts in sizes)
+    value = adjusted_rand_index(first[kept], second[kept])
+    return rounded(value, n_records=smallest, step=rounding_step(smallest))
+
+
+def rounding_step(n_records: int) -> float:
+    """Round figure that is at least a hundredth and at least ``1/n_records``."""
+    return next((step for step in _STEPS if step * n_records >= 1), 1.0)
+
+
+# --------------------------------------------------------------------------- number of classes
+
+
+def ballot(choice: int, scores: NDArray[np.float64], n_records: int, limits: Limits) -> Ballot:
+    """Fill a ballot at a site; `scores` rest on all of its `n_records` rows."""
+    if n_records < limits.min_records:
+        choice, scores, n_records = 0, np.full(len(scores), np.nan), 0
+    return Ballot(
+        choice=model(int(choice), kind="summary", n_records=n_records),
+        scores=model(np.round(scores, 3), kind="summary", n_records=n_records),
+    )
+
+
+@step("judge", once=True)
+def judge(
+    message: JudgeRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Judged, State]:
+    """Hold entries out, predict them with 1, 2, ... classes, tell sums of squared errors."""
+    a = message.max_clusters
+    bounds = ((message.n_folds, 2, MAX_FOLDS), (a, 1, MAX_JUDGED), (message.n_init, 1, MAX_STARTS))
+    if not all(least <= asked <= most for asked, least, most in bounds):
+        sentence = "more folds, numbers of classes or starts than a site judges"
+        raise DisclosureError(sentence, public=sentence)
+    n = data.n_rows
+    n_folds = message.n_folds
+    if n < max(2 * a, site.limits.min_records):
+        return _abstention(a, site, "the table has too few rows"), state
+    seed = entry_seed(data.features, site, "ensemble clustering, held-out entries")
+    try:
+        entries = TableEntries.of(data.features)
+        folds = entry_folds(entries, n_folds, stream(seed, "folds"))
+    except (DataError, ParameterError) as error:
+        return _abstention(a, site, str(error)), state
+    path = KMeansPath(parameters=range(1, a + 1), n_init=message.n_init, seed=seed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _, guesses = held_out_predictions(entries, path, folds)
+    for remark in dict.fromkeys(str(one.message) for one in caught):
+        site.note(remark)
+    squares = (guesses - entries.values[:, None]) ** 2
+    by_row = squared_errors_by_row(entries.rows, folds, squares, (n, n_folds))
+    found = released_errors(by_row, folds, n_missing=0, limits=site.limits)
+    if not len(found.errors.value):
+        return _abstention(a, site, "single rows make most of the squared errors"), state
+    return Judged(errors=found.errors, entries=found.entries, se=found.se), state
+
+
+def _abstention(a: int, site: SiteContext, why: str) -> Judged:
+    """Say nothing, and tell the site's own people why."""
+    site.note(f"Held-out entries do not judge numbers of classes here: {why}.")
+    found = nothing_released(a)
+    return Judged(errors=found.errors, entries=found.entries, se=found.se)
+
+
+# --------------------------------------------------------------------------- tables of classes
+
+
+@step("compare", once=True)
+def compare(
+    message: CompareRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[Compared, State]:
+    """Tell chances within the final classes, and within classes that the site finds alone."""
+    s = Settings.from_json(message.settings)
+    table = table_of(data, s.model)
+    final, k = state["final"], int(state["n_classes"])
+    finals = _tables(table, s, final, k, site)
+    alone, spread = _found_alone(table, s, site, final, k) if message.local else (None, np.empty(0))
+    if alone is None:  # nothing to tell, in the same shape
+        locals_ = replace(finals, cells=np.full_like(finals.cells, -1), sums=joined_sums([]))
+    else:
+        locals_ = _tables(table, s, alone, k, site)
+    told = {
+        prefix + name: chances(
+            getattr(one, name) if (one.cells >= 0).any() else getattr(one, name)[:0],
+            cells=one.cells,
+            sums=one.sums,
+            disclosure=Disclosure.AGGREGATE,
+        )
+        for prefix, one in (("", finals), ("local_", locals_))
+        for name in TABLE_PARTS
+    }
+    n_records = data.n_rows if len(spread) else 0
+    told["start_spread"] = model(spread, kind="summary", n_records=n_records)
+    return Compared(**told), {}
+
+
+def _found_alone(
+    table: Table, s: Settings, site: SiteContext, final: IntArray, k: int
+) -> tuple[IntArray | None, FloatArray]:
+    """Class of each row in the site's own model, called as the final class it mostly is.
+
+    -1 for a fifth of the rows, which the site draws in secret; None where it finds no classes. And
+    how far below the best the starts that were followed ended.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    found = fit_coded_model(table.rows, table.sizes, n_clusters=k, **_coded_settings(s, site))
+    if found.model is None:
+        return None, np.empty(0)
+    joint = np.zeros((found.model.n_classes, k), dtype=np.int64)
+    np.add.at(joint, (found.labels, final), 1)
+    mine, theirs = linear_sum_assignment(joint, maximize=True)
+    name = np.zeros(len(joint), dtype=np.int64)
+    name[mine] = theirs
+    kept = drawn_rows(len(final), site.secret_rng) > 0
+    return np.where(kept, name[found.labels], -1), told_spread(found.start_spread)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTables:
+    """Chances (K, C), kinds (K, C) and numbers (K, R), and what they rest on."""
+
+    chances: FloatArray
+    kinds: IntArray
+    numbers: FloatArray
+    cells: IntArray
+    sums: Sums
+
+
+def _tables(table: Table, s: Settings, labels: IntArray, k: int, site: SiteContext) -> ClassTables:
+    """Tables of classes of coded rows."""
+    entries = entries_of(table.rows, s.model, table.sizes)
+    absorbing = absorbing_rows(s.model, table.sizes)
+    return class_tables(entries, labels, k, site.limits, absorbing=absorbing)
+
+
+def class_tables(
+    entries: Entries,
+    labels: IntArray,
+    k: int,
+    limits: Limits,
+    *,
+    absorbing: NDArray[np.bool_] | None = None,
+) -> ClassTables:
+    """Tables of classes that may be told; one of fewer than `min_records` rows is left out.
+
+    Parameters
+    ----------
+    entries : Entries
+        What records add to the cells of the table.
+    labels : (n,) int array
+        Class of each record; -1 in none.
+    k : int
+        Classes.
+    limits : Limits
+    absorbing : (R,) bool array, optional
+        See ``clustering.kernels.cell_suppression``.
+
+    Returns
+    -------
+    ClassTables
+    """
+    sizes = np.bincount(labels[labels >= 0], minlength=k)
+    cells = np.where((labels >= 0) & (sizes[labels] >= limits.min_records), labels, -1)
+    told = told_tables(
+        entries,
+        (cells[:, None] == np.arange(k)).astype(float),
+        min_records=limits.min_records,
+        max_share=limits.max_share,
+        absorbing=absorbing,
+        joining=False,
+    )
+    shares, numbers = _rounded(told, entries.row_of_cell, limits)
+    return ClassTables(shares, told.kinds, numbers, cells, told.sums)
+
+
+def _rounded(told: ToldTables, rows: IntArray, limits: Limits) -> tuple[FloatArray, FloatArray]:
+    """Chances (K, C) and numbers (K, R) by class, rounded where records are protected."""
+    n_rows = told.told.shape[1]
+    shares = told.chances(rows)
+    numbers = np.stack([np.bincount(rows, each, n_rows) for each in told.values]).astype(float)
+    if limits.min_records <= 1:
+        return shares, numbers
+    # Exact shares are ratios of whole numbers, which would tell their totals.
+    steps = step_above(1.0 / np.maximum(numbers[:, rows], 1.0))
+    shares = np.round(np.round(shares / steps) * steps, 12)
+    zeros = np.zeros_like(numbers)
+    return shares, coarse(zeros, zeros, numbers, zeros.astype(bool))[2]
+
+
+def released_levels(
+    data: SiteData, shown: IntArray, n_classes: int, limits: Limits
+) -> tuple[Released, Released]:
+    """Shares of the target's levels by class and what each cell shows, both (K, L).
+
+    Parameters
+    ----------
+    data : SiteData
+    shown : (n,) int array
+        Class under which each row is told; -1 in none.
+    n_classes : int
+    limits : Limits
+
+    Returns
+    -------
+    shares, kinds : Released
+        Without rows where the target has no levels, or no class has enough rows.
+    """
+    levels = tuple(data.levels.get(data.target_name or "", ()))
+    if not levels or data.target is None:
+        return _released_cells(np.empty((0, 0))), _released_cells(np.empty((0, 0), dtype=np.int64))
+    codes = np.full(data.n_rows, -1, dtype=np.int64)
+    for code, level in enumerate(levels):
+        codes[data.target == level] = code
+    entries = entries_of(codes[:, None], "latent-class", (len(levels),))
+    # A row without an outcome is in no class here, so that it is not behind any share.
+    tables = class_tables(entries, np.where(codes >= 0, shown, -1), n_classes, limits)
+    return _released_cells(tables.chances, tables), _released_cells(tables.kinds, tables)
+
+
+def _released_cells(values: NDArray[Any], tables: ClassTables | None = None) -> Released:
+    """Release cells with what the tables rest on; none where no class has enough rows."""
+    some = tables is not None and (tables.cells >= 0).any()
+    return chances(
+        values if some else values[:0],
+        cells=np.empty(0, dtype=np.int64) if tables is None else tables.cells,
+        sums=joined_sums([] if tables is None else [tables.sums]),
+        disclosure=Disclosure.AGGREGATE,
     )

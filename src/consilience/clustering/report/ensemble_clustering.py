@@ -230,7 +230,11 @@ def _profiles(run: Run, result: EnsembleClusteringResult) -> Block:
     ]
     if result.target and not result.target_levels:
         rows.append((f"mean {result.target}", *numbers(result.target_means)))
-    note = "\N{EN DASH}: no site had enough rows in the class to say." if _gaps(result) else ""
+    note = (
+        "\N{EN DASH}: no site had enough rows in the class to say."
+        if np.isnan(result.class_means).any()
+        else ""
+    )
     text = [
         "Every class is described by the mean of each column in it. A column coded 0/1 has the "
         "share of ones as its mean. High and low are meant against the mean of all rows.",
@@ -250,10 +254,6 @@ def _profiles(run: Run, result: EnsembleClusteringResult) -> Block:
     )
     table = Table(f"Means by class, {units}", head, tuple(rows), note)
     return Block("What the classes look like", tuple(text), picture=picture, tables=(table,))
-
-
-def _gaps(result: EnsembleClusteringResult) -> bool:
-    return bool(np.isnan(result.class_means).any())
 
 
 def _portraits(result: EnsembleClusteringResult, values: Any) -> list[str]:
@@ -297,7 +297,11 @@ def _shares(result: EnsembleClusteringResult) -> Block:
 def _target(result: EnsembleClusteringResult) -> Block:
     sites = sorted(result.target_means_by_site)
     by_class = [
-        (name, number(result.target_means[k]), *numbers(_of_class(result, sites, k)))
+        (
+            name,
+            number(result.target_means[k]),
+            *numbers(result.target_means_by_site[site][k] for site in sites),
+        )
         for k, name in enumerate(_classes(result))
     ]
     picture = Picture(
@@ -322,10 +326,6 @@ def _target(result: EnsembleClusteringResult) -> Block:
     return Block(
         f"How {result.target} differs between them", text, picture=picture, folded=(table,)
     )
-
-
-def _of_class(result: EnsembleClusteringResult, sites: list[str], k: int) -> list[float]:
-    return [float(result.target_means_by_site[site][k]) for site in sites]
 
 
 def _stability(result: EnsembleClusteringResult) -> Block:

@@ -10,7 +10,7 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.clustering.protocol.result import EnsembleClusteringResult
 from consilience.clustering.report import figures_sequences
-from consilience.clustering.report.sequence_reading import Chains, chains_of, items_of
+from consilience.clustering.report.figures_sequences import Chains, chains_of, items_of
 from consilience.report import drawing
 from consilience.report.sections import (
     DASH,
@@ -338,9 +338,10 @@ def _difference_words(found: dict[str, Any], i: int, part: str) -> str:
     if np.isnan(low) or np.isnan(high):
         return f"For {part} too little was told to compare with classes found alone."
     if np.isnan(ratio):
+        least = f"; it is {low:.2f} or more" if low > 0 else ""
         return (
             f"For {part}, sites differ no more than chance makes them in the classes that they "
-            f"find alone, so there is no ratio{_at_least(low)}."
+            f"find alone, so there is no ratio{least}."
         )
     said = (
         f"For {part}, sites are {ratio:.2f} times as far apart in the common classes as in those "
@@ -359,10 +360,6 @@ def _difference_words(found: dict[str, Any], i: int, part: str) -> str:
     else:
         bounds = f"{low:.2f} to {high:.2f}"
     return f"{said} ({bounds}): {verdict}."
-
-
-def _at_least(low: float) -> str:
-    return f"; it is {low:.2f} or more" if low > 0 else ""
 
 
 def _at(values: Any, i: int) -> float:

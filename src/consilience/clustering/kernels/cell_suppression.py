@@ -138,13 +138,11 @@ def told_tables(
         kinds = np.where(told[:, entries.row_of_cell], OWN, UNTOLD)
         return ToldTables(values, told, kinds, _dense(sums))
     table = _Table(entries, min_records, max_share)
-    plans = table.plans(shares)
-    pending = np.stack([plan.pending for plan in plans])
-    group = np.stack([plan.group for plan in plans])
-    target = np.stack([plan.target for plan in plans])
-    spread = np.stack([plan.spread for plan in plans])
-    kinds = np.stack([plan.kinds for plan in plans])
-    group, target = (_numbered(each, n_cells) for each in (group, target))
+    plans = [table.plan(share[entries.record]) for share in shares.T]
+    group, target, spread, kinds, pending = (np.stack(each) for each in zip(*plans, strict=True))
+    # Numbers of sums over all classes.
+    offsets = n_cells * np.arange(n_classes)[:, None]
+    group, target = (np.where(each >= 0, each + offsets, -1) for each in (group, target))
     if joining and pending.any():
         common = table.common_plan(shares, pending)
         base = n_classes * n_cells
@@ -187,8 +185,7 @@ def _guess(values: FloatArray, kinds: IntArray, row_of_cell: IntArray, amount: f
             values[k, largest] -= part
 
 
-@dataclass(frozen=True, eq=False)
-class _Plan:
+class _Plan(NamedTuple):
     """For one class: the sum in which each cell is counted, and where cells take theirs from.
 
     Attributes
@@ -220,10 +217,6 @@ class _Table:
             np.flatnonzero(entries.row_of_cell == row)
             for row in range(int(entries.row_of_cell.max(initial=-1)) + 1)
         ]
-
-    def plans(self, shares: FloatArray) -> list[_Plan]:
-        """One plan for each class."""
-        return [self.plan(share[self.entries.record]) for share in shares.T]
 
     def common_plan(self, shares: FloatArray, pending: BoolArray) -> _Plan:
         """Plan for the rows that are pending in some classes, over these classes."""
@@ -313,11 +306,6 @@ class _Table:
         found = np.zeros(n_groups, dtype=bool)
         found[: len(records)] = (records >= self.min_records) & (share <= self.max_share)
         return found
-
-
-def _numbered(places: IntArray, n_cells: int) -> IntArray:
-    """Numbers of sums over all classes, (K, C)."""
-    return np.where(places >= 0, places + n_cells * np.arange(len(places))[:, None], -1)
 
 
 def _sums(entries: Entries, shares: FloatArray, group: IntArray) -> Sums:

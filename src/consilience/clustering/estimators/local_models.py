@@ -14,29 +14,49 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.exceptions import DataError, ParameterError
+from consilience.clustering.kernels.cell_suppression import Entries, Sums, told_tables
+from consilience.clustering.kernels.markov_mixture import (
+    MarkovParameters,
+    events_of,
+    fit_markov_mixture,
+)
+from consilience.clustering.kernels.mixtures import information
+from consilience.clustering.kernels.multinomial_mixture import (
+    CategoryPatterns,
+    MultinomialMixture,
+    fit_multinomial_mixture,
+)
+from consilience.clustering.kernels.sequences import Sequences
+from consilience.exceptions import DataError
 from consilience.numerics.parallel import one_thread
+from consilience.parameters import LEFT_OUT, check, number, one_of, whole
 
 Arrays = dict[str, NDArray[Any]]
 ModelKind = Literal["kmeans", "gaussian_mixture"]
 CovarianceType = Literal["diag", "full", "spherical", "tied"]
-
 _COVARIANCE_TYPES: tuple[CovarianceType, ...] = ("diag", "full", "spherical", "tied")
 _ROWS_PER_BLOCK = 4096
 _EM_ITERATIONS = 200
 _EM_TOLERANCE = 1e-7
+_FIT_RULES = {
+    "model": one_of(*get_args(ModelKind)),
+    "covariance_type": one_of(*_COVARIANCE_TYPES),
+    "n_clusters": whole(1),
+    "n_init": whole(1),
+    "min_records": whole(1),
+    "trim": number(above=0) | LEFT_OUT,
+}
+CodedKind = Literal["markov-mixture", "latent-class"]
+PSEUDO_COUNT = 0.1
+DRAWN_SHARE = 0.8
+"""Share of the rows that a site draws in secret for each of its models."""
+MODELS_IN_ALL = 8
+"""Models of all sites together, about, unless a study says how many a site fits."""
+MOST_EACH = 4
 
 
 @dataclass(frozen=True)
-class KMeansModel:
-    """Class means; a row belongs to the nearest one.
-
-    Attributes
-    ----------
-    means : array, shape (K, d)
-        In lexicographic order.
-    """
-
+class _ClassMeans:
     means: FloatArray
 
     @property
@@ -48,6 +68,17 @@ class KMeansModel:
     def n_features(self) -> int:
         """Columns of a row."""
         return int(self.means.shape[1])
+
+
+@dataclass(frozen=True)
+class KMeansModel(_ClassMeans):
+    """Class means; a row belongs to the nearest one.
+
+    Attributes
+    ----------
+    means : array, shape (K, d)
+        In lexicographic order.
+    """
 
     @property
     def class_parameters(self) -> FloatArray:
@@ -64,7 +95,7 @@ class KMeansModel:
 
 
 @dataclass(frozen=True)
-class GaussianMixtureModel:
+class GaussianMixtureModel(_ClassMeans):
     """Gaussian classes with proportions; a row belongs to the class of highest posterior.
 
     Attributes
@@ -78,20 +109,9 @@ class GaussianMixtureModel:
     covariance_type : {"diag", "full", "spherical", "tied"}
     """
 
-    means: FloatArray
     covariances: FloatArray
     proportions: FloatArray
     covariance_type: CovarianceType
-
-    @property
-    def n_classes(self) -> int:
-        """K."""
-        return int(self.means.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        """Columns of a row."""
-        return int(self.means.shape[1])
 
     @property
     def class_parameters(self) -> FloatArray:
@@ -263,26 +283,27 @@ def fit_cluster_model(
     flagged instead. `outlying_rows`, which needs the models of the other sites, finds groups.
     """
     rows = _checked(X)
-    _check_choice("model", model, get_args(ModelKind))
-    _check_choice("covariance_type", covariance_type, _COVARIANCE_TYPES)
-    for name, value in (
-        ("n_clusters", n_clusters),
-        ("n_init", n_init),
-        ("min_records", min_records),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ParameterError.of(name, "an integer of at least 1", value)
-    if trim is not None and not trim > 0:
-        raise ParameterError.of("trim", "positive", trim)
+    check(_FIT_RULES, locals())
     seed = int(rng.integers(2**31 - 1))
 
     def fit(part: FloatArray) -> ClusterModel | None:
-        return _fit_shrinking(part, model, n_clusters, seed, n_init, min_records, covariance_type)
+        distinct = np.unique(part, axis=0).shape[0]
+        for k in range(min(n_clusters, distinct, len(part) // min_records), 1, -1):
+            fitted = (
+                KMeansModel(_kmeans_means(part, k, seed, n_init))
+                if model == "kmeans"
+                else _mixture_model(part, k, seed, n_init, covariance_type)
+            )
+            if np.bincount(fitted.label(part), minlength=k).min() >= min_records:
+                return fitted
+        return None
 
     fitted = fit(rows)
     inlying = np.ones(rows.shape[0], dtype=bool)
     if trim is not None and rows.shape[0]:
-        inlying = ~_outlying(rows, fitted, trim)
+        means = rows.mean(axis=0, keepdims=True) if fitted is None else fitted.means
+        own = np.zeros(len(rows), dtype=np.int64) if fitted is None else fitted.label(rows)
+        inlying = ~_far(np.sqrt(((rows - means[own]) ** 2).sum(axis=1)), trim)
         if not inlying.all():
             fitted = fit(rows[inlying])
     labels = np.full(rows.shape[0], -1, dtype=np.int64)
@@ -316,8 +337,7 @@ def outlying_rows(
     array of bool, shape (n,)
     """
     rows = _checked(X)
-    if not trim > 0:
-        raise ParameterError.of("trim", "positive", trim)
+    check({"trim": number(above=0)}, {"trim": trim})
     others = [m for i, m in enumerate(models) if i != own] or list(models)
     if not others or rows.shape[0] == 0:
         return np.zeros(rows.shape[0], dtype=bool)
@@ -356,7 +376,7 @@ def bic(
         classes or the likelihood is unbounded (classes without spread).
     """
     rows = _checked(X)
-    _check_choice("model", model, get_args(ModelKind))
+    check({"model": _FIT_RULES["model"]}, {"model": model})
     if np.unique(rows, axis=0).shape[0] < max(n_clusters, 2):
         return float("inf")
     seed = int(rng.integers(2**31 - 1))
@@ -382,36 +402,12 @@ def vote(
     Ties go to the smaller number; a site with no criterion at all (fewer than two distinct rows)
     votes 1. Source: arXiv 2409.08396, section 2.6.
     """
-    if max_clusters < 1:
-        raise ParameterError.of("max_clusters", "at least 1", max_clusters)
+    check({"max_clusters": whole(1)}, {"max_clusters": max_clusters})
     values = [
         bic(X, k, model=model, rng=rng, n_init=n_init, covariance_type=covariance_type)
         for k in range(1, max_clusters + 1)
     ]
     return int(np.argmin(values)) + 1
-
-
-def _fit_shrinking(
-    rows: FloatArray,
-    model: ModelKind,
-    n_clusters: int,
-    seed: int,
-    n_init: int,
-    min_records: int,
-    covariance_type: CovarianceType,
-) -> ClusterModel | None:
-    """Fit with one class fewer until every class has ``min_records`` rows."""
-    distinct = np.unique(rows, axis=0).shape[0]
-    for k in range(min(n_clusters, distinct, rows.shape[0] // min_records), 1, -1):
-        fitted: ClusterModel
-        if model == "kmeans":
-            fitted = KMeansModel(_kmeans_means(rows, k, seed, n_init))
-        else:
-            fitted = _mixture_model(rows, k, seed, n_init, covariance_type)
-        sizes = np.bincount(fitted.label(rows), minlength=k)
-        if sizes.min() >= min_records:
-            return fitted
-    return None
 
 
 def _kmeans_means(rows: FloatArray, k: int, seed: int, n_init: int) -> FloatArray:
@@ -456,12 +452,6 @@ def _ordered(centres: FloatArray) -> tuple[FloatArray, IntArray]:
     """Centres in lexicographic order: results must not depend on how classes are numbered."""
     order = np.lexsort(centres.T[::-1])
     return np.ascontiguousarray(centres[order], dtype=np.float64), order
-
-
-def _outlying(rows: FloatArray, fitted: ClusterModel | None, trim: float) -> NDArray[np.bool_]:
-    means = rows.mean(axis=0, keepdims=True) if fitted is None else fitted.means
-    own = np.zeros(rows.shape[0], dtype=np.int64) if fitted is None else fitted.label(rows)
-    return _far(np.sqrt(((rows - means[own]) ** 2).sum(axis=1)), trim)
 
 
 def _far(distance: FloatArray, trim: float) -> NDArray[np.bool_]:
@@ -534,6 +524,383 @@ def _checked(X: ArrayLike) -> FloatArray:
     return rows
 
 
-def _check_choice(name: str, value: object, allowed: tuple[Any, ...]) -> None:
-    if value not in allowed:
-        raise ParameterError.of(name, f"one of {allowed}", value)
+# --------------------------------------------------------------------------- coded rows
+
+
+@dataclass(frozen=True, eq=False)
+class MarkovModel:
+    """Markov chains with proportions; a sequence belongs to the class of highest posterior.
+
+    Attributes
+    ----------
+    parameters : MarkovParameters
+        Of K classes over S states.
+    """
+
+    parameters: MarkovParameters
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return self.parameters.n_classes
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """States."""
+        return (self.parameters.n_states,)
+
+    @property
+    def class_parameters(self) -> FloatArray:
+        """Initial chances beside all transition chances, shape (K, S + S^2)."""
+        return self.parameters.class_parameters
+
+    def label(self, codes: NDArray[Any]) -> IntArray:
+        """Class of each sequence of codes (n, t); ties go to the first class."""
+        return self.parameters.label(Sequences.of(codes, self.parameters.n_states))
+
+    def log_posterior(self, codes: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
+        """Log posterior probabilities, (n, K), and log density of each sequence, (n,)."""
+        return self.parameters.log_posterior(Sequences.of(codes, self.parameters.n_states))
+
+    def to_arrays(self) -> Arrays:
+        """Numeric arrays that hold the whole model."""
+        return self.parameters.to_arrays()
+
+
+CodedModel = MarkovModel | MultinomialMixture
+LocalModel = ClusterModel | CodedModel
+
+
+def local_model_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> LocalModel:
+    """Rebuild a local model of any kind from `to_arrays` of it, checking every number.
+
+    Raises
+    ------
+    DataError
+        The arrays are not those of a model.
+    """
+    keys = set(arrays)
+    model: CodedModel
+    if keys == {"initial", "transition", "proportions"}:
+        model = MarkovModel(MarkovParameters.from_arrays(arrays))
+    elif keys == {"proportions", "probabilities", "n_levels"}:
+        model = MultinomialMixture.from_arrays(arrays)
+    else:
+        return model_from_arrays(arrays)
+    if not np.isfinite(model.class_parameters).all() or not model.n_classes:
+        raise DataError("a clustering model has a chance out of range")
+    return model
+
+
+def kind_of(model: LocalModel) -> str:
+    """Kind of a model, as a study calls it; "" for models of numbers."""
+    if isinstance(model, MarkovModel):
+        return "markov-mixture"
+    return "latent-class" if isinstance(model, MultinomialMixture) else ""
+
+
+# --------------------------------------------------------------------------- what rows hold
+
+
+def row_of_cell(kind: str, sizes: Sequence[int]) -> IntArray:
+    """Row of the table of counts that each cell is in.
+
+    Parameters
+    ----------
+    kind : {"markov-mixture", "latent-class"}
+    sizes : sequence of int
+        Number of states S; or levels of each column.
+
+    Returns
+    -------
+    (C,) int array
+        First states and the steps that leave each state, C = S + S^2; or columns.
+    """
+    if kind == "markov-mixture":
+        (s,) = sizes
+        return np.repeat(np.arange(s + 1), s)
+    return np.repeat(np.arange(len(sizes)), np.asarray(sizes, dtype=np.int64))
+
+
+def entries_of(codes: NDArray[Any], kind: str, sizes: Sequence[int]) -> Entries:
+    """What coded rows add to the cells of the table of counts.
+
+    Steps over gaps add nothing, nor does the first state of a sequence that begins with a gap.
+    """
+    codes = np.asarray(codes, dtype=np.int64)
+    rows = row_of_cell(kind, sizes)
+    n, width = codes.shape
+    if kind != "markov-mixture":
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        seen = codes >= 0
+        cells = (codes + starts)[seen]
+        return Entries(np.nonzero(seen)[0], cells, np.ones(len(cells)), rows)
+    (s,) = sizes
+    record = np.repeat(np.arange(n), width).reshape(n, width)
+    begin = codes[:, :1] >= 0
+    step = (codes[:, :-1] >= 0) & (codes[:, 1:] >= 0)
+    cell = np.concatenate(
+        [codes[:, :1][begin], (s + codes[:, :-1] * s + codes[:, 1:])[step].astype(np.int64)]
+    )
+    owner = np.concatenate([record[:, :1][begin], record[:, 1:][step]])
+    pair, amount = np.unique(owner * len(rows) + cell, return_counts=True)
+    return Entries(pair // len(rows), pair % len(rows), amount.astype(np.float64), rows)
+
+
+def absorbing_rows(kind: str, sizes: Sequence[int]) -> NDArray[np.bool_] | None:
+    """Rows whose totals follow from lengths of sequences: the steps that leave each state."""
+    if kind != "markov-mixture":
+        return None
+    return np.arange(sizes[0] + 1) > 0
+
+
+# --------------------------------------------------------------------------- fits
+
+
+def models_each(n_sites: int) -> int:
+    """Models that each site fits: about `MODELS_IN_ALL` over all sites, from one to four each.
+
+    Two sites need several, since the weights of two models are always equal. More models make more
+    label tuples, of which fewer are frequent: five sites of 100 to 300 rows did as well with two
+    models each as with four, within the error (``replications/ensemble_clustering/categories``).
+    """
+    return min(MOST_EACH, max(1, -(-MODELS_IN_ALL // max(n_sites, 1))))
+
+
+def drawn_rows(n: int, rng: np.random.Generator) -> IntArray:
+    """Which of n rows a model is fitted on, (n,) of 0 and 1: `DRAWN_SHARE` of them, each once.
+
+    Drawing as many with replacement would leave 55 % of the rows: at small sites that costs more
+    than everything else that protects records.
+    """
+    drawn = np.zeros(n, dtype=np.int64)
+    drawn[rng.permutation(n)[: round(DRAWN_SHARE * n)]] = 1
+    return drawn
+
+
+@dataclass(frozen=True, eq=False)
+class CodedFit:
+    """What a site gets from fitting its own model.
+
+    Attributes
+    ----------
+    model : CodedModel or None
+        None if fewer than two classes of `min_records` rows could be found.
+    labels : (n,) int array
+        Class of each row under `model`, 0 if there is none.
+    sums : Sums or None
+        What the parameters are made of.
+    start_spread : (m,) array
+        Log likelihoods of the starts that were followed to their end.
+    """
+
+    model: CodedModel | None
+    labels: IntArray
+    sums: Sums | None
+    start_spread: FloatArray
+
+
+def fit_coded_model(
+    codes: NDArray[Any],
+    sizes: Sequence[int],
+    *,
+    model: str,
+    n_clusters: int,
+    rng: np.random.Generator,
+    n_init: int = 20,
+    min_records: int = 1,
+    max_share: float = 1.0,
+    multiplicity: NDArray[Any] | None = None,
+) -> CodedFit:
+    """Fit one site's model, of parameters that rest on enough rows.
+
+    Parameters
+    ----------
+    codes : (n, t) int array
+        States by time, or levels by column; -1 is missing.
+    sizes : sequence of int
+        Number of states; or levels of each column.
+    model : {"markov-mixture", "latent-class"}
+    n_clusters : int
+        Classes to look for.
+    rng : numpy.random.Generator
+        Source of the starts.
+    n_init : int
+        Starts of EM, 15 iterations each; the best four go on.
+    min_records : int
+        A class of fewer rows makes the site fit one class fewer, until none is left; cells of the
+        parameters to which fewer rows add are told together with others (`told_tables`).
+    max_share : float
+        Largest share of one row in what a cell is made of.
+    multiplicity : (n,) int array, optional
+        How often each row is drawn.
+
+    Returns
+    -------
+    CodedFit
+
+    Notes
+    -----
+    The parameters are those of EM where every cell rests on enough rows and no step is over a gap.
+    """
+    n = len(codes)
+    often = np.ones(n) if multiplicity is None else np.asarray(multiplicity, dtype=np.float64)
+    used = often > 0
+    seed = int(rng.integers(2**31 - 1))
+    part = np.asarray(codes)[used]
+    telling = part[(part >= 0).any(axis=1)]
+    distinct = len(np.unique(telling, axis=0)) if len(telling) else 0
+    for k in range(min(n_clusters, distinct, len(part) // max(min_records, 1)), 1, -1):
+        found = _fitted(part, often[used], sizes, model, k, seed, n_init)
+        if found is None or found[0].n_classes < k:
+            continue
+        fitted, spread = found
+        told, sums = _told(fitted, part, often[used], sizes, model, min_records, max_share)
+        labels = told.label(part)
+        if np.bincount(labels, minlength=k).min() < min_records or sums is None:
+            continue
+        everything = np.full(n, -1, dtype=np.int64)
+        everything[used] = labels
+        place = np.flatnonzero(used)
+        return CodedFit(told, everything, sums._replace(record=place[sums.record]), spread)
+    return CodedFit(None, np.zeros(n, dtype=np.int64), None, np.empty(0))
+
+
+def _fitted(
+    codes: NDArray[Any],
+    often: FloatArray,
+    sizes: Sequence[int],
+    kind: str,
+    k: int,
+    seed: int,
+    n_init: int,
+) -> tuple[CodedModel, FloatArray] | None:
+    """Fit by EM, with the spread of the starts; None where the rows say too little."""
+    if kind == "markov-mixture":
+        events = events_of(Sequences.of(codes, sizes[0], weights=often))
+        if int(events.telling.sum()) < k:
+            return None
+        chain = fit_markov_mixture(events, k, seed=seed, n_init=n_init, pseudo_count=PSEUDO_COUNT)
+        return MarkovModel(chain.best.parameters), chain.start_spread
+    data = CategoryPatterns.of(codes, sizes, often)
+    if k > data.n_distinct:
+        return None
+    found = fit_multinomial_mixture(data, k, seed=seed, n_init=n_init, pseudo_count=PSEUDO_COUNT)
+    return found.best.parameters, found.start_spread
+
+
+def _told(
+    fitted: CodedModel,
+    codes: NDArray[Any],
+    often: FloatArray,
+    sizes: Sequence[int],
+    kind: str,
+    min_records: int,
+    max_share: float,
+) -> tuple[CodedModel, Sums | None]:
+    """The same model with parameters made of sums that rest on enough rows."""
+    shares = np.exp(fitted.log_posterior(codes)[0])
+    entries = entries_of(codes, kind, sizes)
+    entries = entries._replace(amount=entries.amount * often[entries.record])
+    tables = told_tables(
+        entries,
+        shares,
+        min_records=min_records,
+        max_share=max_share,
+        absorbing=absorbing_rows(kind, sizes),
+    )
+    if min_records <= 1:
+        return fitted, tables.sums
+    if shares.sum(axis=0).min() < min_records or not tables.told.any(axis=1).all():
+        return fitted, None
+    chances = tables.chances(entries.row_of_cell, PSEUDO_COUNT)
+    counts = np.bincount(entries.row_of_cell)
+    chances = np.where(np.isnan(chances), 1.0 / counts[entries.row_of_cell], chances)
+    proportions = often @ shares
+    return model_of(kind, sizes, chances, proportions / proportions.sum()), tables.sums
+
+
+def model_of(
+    kind: str, sizes: Sequence[int], chances: FloatArray, proportions: FloatArray
+) -> CodedModel:
+    """Model of given chances (K, C) in the order of the cells."""
+    if kind == "markov-mixture":
+        s = sizes[0]
+        return MarkovModel(
+            MarkovParameters(chances[:, :s], chances[:, s:].reshape(-1, s, s), proportions)
+        )
+    levels = np.ascontiguousarray(chances)
+    return MultinomialMixture(proportions, levels, tuple(int(x) for x in sizes))
+
+
+def coded_bic(
+    codes: NDArray[Any],
+    sizes: Sequence[int],
+    n_clusters: int,
+    *,
+    model: str,
+    rng: np.random.Generator,
+    n_init: int = 20,
+    min_records: int = 1,
+    max_share: float = 1.0,
+) -> float:
+    """Bayesian information criterion of a local model; smaller is better.
+
+    Parameters
+    ----------
+    codes, sizes, model, rng, n_init
+        As in `fit_coded_model`.
+    n_clusters : int
+    min_records : int
+        Rows that each class must have.
+    max_share : float
+        Largest share of one row in the log likelihood.
+
+    Returns
+    -------
+    float
+        NaN where the classes cannot be fitted or one is too small, or where one row makes most of
+        the log likelihood.
+    """
+    seed = int(rng.integers(2**31 - 1))
+    ones = np.ones(len(codes))
+    if not len(codes):
+        return float("nan")
+    found = _fitted(codes, ones, sizes, model, n_clusters, seed, n_init)
+    if found is None or found[0].n_classes < n_clusters:
+        return float("nan")
+    fitted = found[0]
+    if np.bincount(fitted.label(codes), minlength=n_clusters).min() < min_records:
+        return float("nan")
+    each = -fitted.log_posterior(codes)[1]
+    total = float(each.sum())
+    if not np.isfinite(total) or each.max() > max_share * total:
+        return float("nan")
+    count = _parameters_seen(codes, sizes, n_clusters, model, min_records)
+    return information(-total, count, len(codes))[1]
+
+
+def _parameters_seen(
+    codes: NDArray[Any], sizes: Sequence[int], k: int, kind: str, min_records: int
+) -> int:
+    """Free parameters that at least `min_records` rows tell of.
+
+    Of states that occur, and of steps from states that are left; or of levels. Were those of fewer
+    rows counted, a criterion beside its log likelihood would tell whether somebody is in a state.
+    """
+
+    def enough(those: NDArray[np.bool_]) -> bool:
+        return int(those.any(axis=1).sum()) >= max(min_records, 1)
+
+    rows = np.asarray(codes)
+    if kind != "markov-mixture":
+        levels = [
+            sum(enough(rows[:, [j]] == level) for level in range(size))
+            for j, size in enumerate(sizes)
+        ]
+        return k - 1 + k * sum(max(count - 1, 0) for count in levels)
+    later = np.flip(np.logical_or.accumulate(np.flip(rows >= 0, axis=1), axis=1), axis=1)
+    followed = np.pad(later[:, 1:], ((0, 0), (0, 1)))
+    occur = sum(enough(rows == state) for state in range(sizes[0]))
+    left = sum(enough((rows == state) & followed) for state in range(sizes[0]))
+    return k - 1 + k * max(occur - 1, 0) * (1 + left)

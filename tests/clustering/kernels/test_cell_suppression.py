@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.clustering.estimators.coded_models import absorbing_rows, entries_of
-from consilience.clustering.kernels import told_tables as tt
+from consilience.clustering.estimators.local_models import absorbing_rows, entries_of
+from consilience.clustering.kernels import cell_suppression as tt
 from consilience.wire.chance_facts import chance_facts
 
 LIMITS = {"min_records": 10, "max_share": 0.5}

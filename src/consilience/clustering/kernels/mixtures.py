@@ -1,13 +1,16 @@
-"""What mixtures of discrete data share: many short starts, shares in log space, order, criteria.
+"""What mixtures of discrete data share: starts, shares in log space, criteria, standard errors.
 
 A kernel is one function ``step(parameters) -> EMStep``: the objective of the parameters that it was
 given (log likelihood plus the log density of the pseudo-counts) and the parameters that follow. The
 search knows nothing else about them.
+
+Source of the standard errors: McLachlan and Peel, *Finite Mixture Models*, 2000, chapter 2: the
+inverse of the empirical information, taken back to probabilities by the delta method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -15,9 +18,32 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError
+from consilience.parameters import check, number, whole
 
 P = TypeVar("P")
+C = TypeVar("C", bound="Classes")
+START_ROWS = 20
+"""Rows that a class starts from."""
+START_COUNT = 0.1
+"""Least pseudo-count of a start, so that no class begins with a probability of zero."""
+# EM leaves the last bits of a slow climb undone, so that ends at one peak are not quite equal.
+_SAME_PEAK = 1e-5
+_SAME_PEAK_AT_LEAST = 0.05
+_LEAST_WEIGHT = 0.5
+"""Mean weight of a record below which a fit says that weights are no counts."""
+EMPTY = 1e-9
+"""Share of a class that is left empty."""
+_SINGULAR = 1e-11
+PSEUDO_COUNT_RULE = {"pseudo_count": number(0)}
+SEARCH_RULES = {
+    "n_init": whole(1),
+    "n_init_iter": whole(0),
+    "n_final": whole(1),
+    "max_iter": whole(1),
+    "tol": number(0),
+}
+"""What the settings of a search may be."""
 
 
 class Classes(Protocol):
@@ -33,21 +59,6 @@ class Classes(Protocol):
 
     def take(self, classes: Any) -> Self:
         """These classes only, in this order, their shares scaled to sum to 1."""
-
-
-C = TypeVar("C", bound=Classes)
-
-START_ROWS = 20
-"""Rows that a class starts from."""
-START_COUNT = 0.1
-"""Least pseudo-count of a start, so that no class begins with a probability of zero."""
-# EM leaves the last bits of a slow climb undone, so that ends at one peak are not quite equal.
-_SAME_PEAK = 1e-5
-_SAME_PEAK_AT_LEAST = 0.05
-_LEAST_WEIGHT = 0.5
-"""Mean weight of a record below which a fit says that weights are no counts."""
-EMPTY = 1e-9
-"""Share of a class that is left empty."""
 
 
 class EMStep(NamedTuple, Generic[P]):
@@ -151,11 +162,11 @@ def best_of_starts(
     step: Callable[[C], EMStep[C]],
     start: Callable[[int], C],
     *,
-    n_init: int,
-    n_init_iter: int,
-    n_final: int,
-    tol: float,
-    max_iter: int,
+    n_init: int = 40,
+    n_init_iter: int = 15,
+    n_final: int = 4,
+    tol: float = 1e-7,
+    max_iter: int = 500,
 ) -> Search[C]:
     """Follow many starts a few iterations, the best of them to the end, and keep the best.
 
@@ -186,11 +197,15 @@ def best_of_starts(
     ParameterError
         A setting is out of its range.
     """
-    check_search(n_init, n_init_iter, n_final, tol, max_iter)
+    check(SEARCH_RULES, locals())
     first = min(n_init_iter, max_iter)
-    short = [climb(step, start(i), max_iter=first, tol=tol) for i in range(n_init)]
-    short.sort(key=lambda begun: -begun.objective)
-    ends = [_followed(step, begun, max_iter, tol) for begun in short[:n_final]]
+    ends = [climb(step, start(i), max_iter=first, tol=tol) for i in range(n_init)]
+    ends = sorted(ends, key=lambda end: -end.objective)[:n_final]
+    for i, begun in enumerate(ends):
+        if not begun.converged:
+            rest = climb(step, begun.parameters, max_iter=max_iter - begun.n_iter, tol=tol)
+            trace = np.concatenate([begun.trace, rest.trace[1:]])
+            ends[i] = replace(rest, trace=trace, n_iter=len(trace) - 1)
     ends.sort(key=lambda end: -end.objective)
     best = ends[0]
     kept = np.flatnonzero(best.parameters.proportions > EMPTY)
@@ -200,63 +215,10 @@ def best_of_starts(
     return Search(ordered(best), np.array([end.log_likelihood for end in ends]), n_dropped)
 
 
-def _followed(
-    step: Callable[[P], EMStep[P]], begun: Climb[P], max_iter: int, tol: float
-) -> Climb[P]:
-    """Go on from where a short start ended."""
-    if begun.converged:
-        return begun
-    rest = climb(step, begun.parameters, max_iter=max_iter - begun.n_iter, tol=tol)
-    trace = np.concatenate([begun.trace, rest.trace[1:]])
-    return replace(rest, trace=trace, n_iter=len(trace) - 1)
-
-
 def ordered(found: Climb[C]) -> Climb[C]:
     """The same with its classes in order, see :func:`class_order`."""
-    parameters = found.parameters
-    order = class_order(parameters.proportions, parameters.class_parameters)
-    return replace(found, parameters=parameters.take(order))
-
-
-def check_search(n_init: int, n_init_iter: int, n_final: int, tol: float, max_iter: int) -> None:
-    """Refuse settings of a search that are out of their range.
-
-    Raises
-    ------
-    ParameterError
-    """
-    for name, value, least in (
-        ("n_init", n_init, 1),
-        ("n_init_iter", n_init_iter, 0),
-        ("n_final", n_final, 1),
-        ("max_iter", max_iter, 1),
-    ):
-        check_count(name, value, least)
-    if not (isinstance(tol, int | float | np.floating) and tol >= 0):
-        raise ParameterError.of("tol", "at least 0", tol)
-
-
-def check_pseudo_count(value: object) -> None:
-    """Refuse what is no finite number of at least 0.
-
-    Raises
-    ------
-    ParameterError
-    """
-    number = isinstance(value, int | float | np.integer | np.floating)
-    if isinstance(value, bool) or not number or not 0 <= value < np.inf:  # type: ignore[operator]
-        raise ParameterError.of("pseudo_count", "at least 0 and finite", value)
-
-
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is no integer of at least `least`.
-
-    Raises
-    ------
-    ParameterError
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ParameterError.of(name, f"an integer of at least {least}", value)
+    order = class_order(found.parameters.proportions, found.parameters.class_parameters)
+    return replace(found, parameters=found.parameters.take(order))
 
 
 def numbers_of(name: str, values: ArrayLike) -> FloatArray:
@@ -451,3 +413,60 @@ def weight_remarks(total: float, n: int, record: str) -> tuple[str, ...]:
         "pseudo-counts are added to such counts: scale the weights so that they count the "
         f"{record}s",
     )
+
+
+# --------------------------------------------------------------------------- standard errors
+
+
+def logit_jacobian(blocks: Sequence[FloatArray]) -> FloatArray:
+    """Derivatives of chances by their logits.
+
+    Parameters
+    ----------
+    blocks : sequence of arrays
+        Chances that add up to 1 in each block.
+
+    Returns
+    -------
+    (q, q) array
+        ``diag(p) - p p'`` of each block along the diagonal, q chances in all.
+    """
+    size = sum(p.size for p in blocks)
+    full, begin = np.zeros((size, size)), 0
+    for p in blocks:
+        end = begin + p.size
+        full[begin:end, begin:end] = np.diag(p) - np.outer(p, p)
+        begin = end
+    return full
+
+
+def chance_errors(
+    information: FloatArray, jacobian: FloatArray, free: NDArray[np.bool_]
+) -> FloatArray:
+    """Standard errors of all chances.
+
+    Parameters
+    ----------
+    information : (q, q) array
+        Empirical information of all logits.
+    jacobian : (q, q) array
+        Of :func:`logit_jacobian`.
+    free : (q,) array of bool
+        Logits that were fitted; the others are references, or known.
+
+    Returns
+    -------
+    (q,) array
+        0 where nothing was fitted, NaN throughout where the information has no inverse.
+    """
+    if not free.any():
+        return np.zeros(len(free))
+    inner = information[np.ix_(free, free)]
+    scale = np.sqrt(np.diag(inner))
+    if (scale == 0).any():
+        return np.full(len(free), np.nan)
+    values, vectors = np.linalg.eigh(inner / np.outer(scale, scale))
+    if values[0] <= _SINGULAR * values[-1]:
+        return np.full(len(free), np.nan)
+    root = jacobian[:, free] / scale @ (vectors / np.sqrt(values))
+    return np.asarray(np.sqrt((root**2).sum(axis=1)))

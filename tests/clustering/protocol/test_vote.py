@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.clustering.phases.vote import ballot, tally
+from consilience.clustering.protocol.coordinator import tally
+from consilience.clustering.protocol.site import ballot
 from consilience.wire.disclosure import Limits
 
 

@@ -1,4 +1,4 @@
-"""Compiled loops of the mixture of Markov chains.
+"""Compiled loops of the mixtures of Markov chains and of multinomials.
 
 Imported on first use: it loads numba. One thread, one order. Of each distinct sequence there are
 the events that it is made of (a first state, a step from state to state) with their counts, as
@@ -7,22 +7,11 @@ pieces of ``events`` and ``counts`` between its pointers; ``log_chances`` are (F
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
 
 import numpy as np
-from numba import njit
-from numba.core.caching import FunctionCache
 
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile on first use, and keep the result where there is a place to keep it."""
-    dispatcher: Any = njit(nogil=True, fastmath={"contract"})(function)
-    try:
-        dispatcher._cache = FunctionCache(function)
-    except RuntimeError:  # nowhere to write: compiled anew in every process
-        return dispatcher
-    return dispatcher
+from consilience.numerics.observed_kmeans_kernels import compiled
 
 
 @compiled
@@ -77,4 +66,46 @@ def sweep(indptr, events, counts, weights, log_chances, log_shares, expected, si
             times, f = counts[e], events[e]
             for c in range(k):
                 expected[f, c] += times * resp[c]
+    return total
+
+
+@compiled
+def expectation(places, weights, log_shares, log_levels, sizes, counts):
+    """Expected sizes of the classes and counts of their levels; the log likelihood is returned.
+
+    ``places`` (P, d) are rows of ``log_levels`` (L + 1, K), whose last row stands for a missing
+    entry and is zero. ``sizes`` (K,) and ``counts`` (L + 1, K) are overwritten.
+    """
+    n_classes = log_shares.size
+    terms = np.empty(n_classes)
+    sizes[:] = 0.0
+    counts[:] = 0.0
+    total = 0.0
+    for i in range(weights.size):
+        w = weights[i]
+        if w == 0.0:
+            continue
+        for k in range(n_classes):
+            terms[k] = log_shares[k]
+        for j in range(places.shape[1]):
+            place = places[i, j]
+            for k in range(n_classes):
+                terms[k] += log_levels[place, k]
+        peak = terms[0]
+        for k in range(1, n_classes):
+            peak = max(peak, terms[k])
+        if peak == -math.inf:
+            return -math.inf
+        mass = 0.0
+        for k in range(n_classes):
+            terms[k] = math.exp(terms[k] - peak)
+            mass += terms[k]
+        total += w * (peak + math.log(mass))
+        for k in range(n_classes):
+            terms[k] *= w / mass
+            sizes[k] += terms[k]
+        for j in range(places.shape[1]):
+            place = places[i, j]
+            for k in range(n_classes):
+                counts[place, k] += terms[k]
     return total

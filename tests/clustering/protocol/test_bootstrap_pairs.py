@@ -3,13 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.clustering.phases.bootstrap_pairs import (
-    halves,
-    permuted,
-    pool,
-    released_agreement,
-    rounding_step,
-)
+from consilience.clustering.protocol.coordinator import pool
+from consilience.clustering.protocol.site import halves, permuted, released_agreement, rounding_step
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.sites.gate import review
 from consilience.sites.policy import Policy

@@ -1,0 +1,453 @@
+"""What the coordinator asks beside the models, and makes of the replies: figures over all sites."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.clustering.estimators.local_models import row_of_cell as rows_of_cells
+from consilience.clustering.kernels.cell_suppression import HIDDEN
+from consilience.clustering.kernels.ensemble import PatternTable
+from consilience.clustering.kernels.site_differences import (
+    SiteTables,
+    pooled_chances,
+    site_differences,
+)
+from consilience.clustering.protocol.messages import (
+    AGREEMENTS,
+    Compared,
+    CompareRequest,
+    JudgeRequest,
+    Profile,
+    Settings,
+)
+from consilience.clustering.protocol.result import curve_of
+from consilience.clustering.protocol.site import TABLE_PARTS, category_blocks
+from consilience.exceptions import QuorumError
+from consilience.protocol.method import Ask, Columns, CoordinatorContext, Replies
+from consilience.protocol.phases.entry_errors import merged
+from consilience.wire.rounding import coarse
+
+_NOBODY = (
+    "no site could judge numbers of classes by held-out entries: give n_clusters, let larger sites "
+    "take part, or name two features or more"
+)
+
+
+# --------------------------------------------------------------------------- number of classes
+
+
+@dataclass(frozen=True, eq=False)
+class VoteCount:
+    """Outcome of a vote.
+
+    Attributes
+    ----------
+    winner : int
+    votes : dict of str to int
+        0 for sites that abstained.
+    scores : dict of str to array
+    share : float
+        Share of the sites that voted for the winner.
+    """
+
+    winner: int
+    votes: dict[str, int]
+    scores: dict[str, NDArray[np.float64]]
+    share: float
+
+
+def tally(votes: dict[str, int]) -> tuple[int, float]:
+    """Plurality winner, ties to the smaller, and its share of the votes cast (1, 0 if none)."""
+    cast = [choice for choice in votes.values() if choice > 0]
+    if not cast:
+        return 1, 0.0
+    numbers, counts = np.unique(cast, return_counts=True)
+    best = int(np.argmax(counts))
+    return int(numbers[best]), float(counts[best] / counts.sum())
+
+
+def vote(ctx: CoordinatorContext, ask: Ask) -> Generator[Ask, Replies, VoteCount]:
+    """Hold a vote with the method's own question."""
+    replies = ctx.require((yield ask))
+    votes = {site: int(reply.choice.value) for site, reply in replies.items()}
+    winner, share = tally(votes)
+    return VoteCount(winner, votes, {s: r.scores.value for s, r in replies.items()}, share)
+
+
+def number_by_bic(
+    scores: Mapping[str, FloatArray],
+) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+    """Number of classes with the smallest sum over sites of their criteria.
+
+    A site that could score one number alone compares nothing, and would decide for everybody.
+
+    Parameters
+    ----------
+    scores : mapping of str to (c,) array
+        BIC of 1, 2, ... classes at each site that voted; NaN where it could not tell.
+
+    Returns
+    -------
+    number : int
+        Among those that every site scored, ties to the smaller; 0 if there is none.
+    gaps : tuple of str
+        Sites that did not score every number.
+    left_out : tuple of str
+        Sites that scored fewer than two.
+    """
+    left_out = tuple(site for site in sorted(scores) if np.isfinite(scores[site]).sum() < 2)
+    heard = [site for site in sorted(scores) if site not in left_out]
+    gaps = tuple(site for site in heard if np.isnan(scores[site]).any())
+    total = np.sum([scores[site] for site in heard], axis=0) if heard else np.empty(0)
+    if not np.isfinite(total).any():
+        return 0, gaps, left_out
+    return int(np.nanargmin(total)) + 1, gaps, left_out
+
+
+def judged_numbers(
+    ctx: CoordinatorContext, *, n_folds: int, max_clusters: int, n_init: int
+) -> Generator[Ask, Replies, dict[str, Any]]:
+    """Ask for held-out errors and add them up.
+
+    Returns
+    -------
+    dict
+        Fields of the result, by name.
+
+    Raises
+    ------
+    QuorumError
+        No site could judge.
+    """
+    asked = JudgeRequest(n_folds=n_folds, max_clusters=max_clusters, n_init=n_init)
+    replies = ctx.require((yield Ask("judge", asked)))
+    told: dict[str, dict[str, FloatArray]] = {}
+    for site, reply in replies.items():
+        if len(reply.errors.value):
+            told[site] = {
+                name: np.asarray(getattr(reply, name).value, dtype=float)
+                for name in ("errors", "entries", "se")
+            }
+        else:
+            ctx.note(
+                f"Site {site} did not judge numbers of classes: it has too few rows, or single "
+                "rows make most of its errors."
+            )
+    if not told:
+        raise QuorumError(_NOBODY)
+    found = _summary(told, max_clusters)
+    if found["cv_at_edge"]:
+        ctx.note(
+            f"The error of held-out entries is smallest at {max_clusters} classes, the largest "
+            "number that was tried, so it chooses none: raise max_clusters."
+        )
+    return found
+
+
+def _summary(told: Mapping[str, Mapping[str, FloatArray]], a: int) -> dict[str, Any]:
+    """Fields of the result."""
+    n_lines = min(len(one["entries"]) for one in told.values())
+    errors = sum(merged(told[site]["errors"], n_lines) for site in sorted(told))
+    entries = sum(merged(told[site]["entries"], n_lines) for site in sorted(told))
+    sizes = {site: int(one["entries"].sum()) for site, one in told.items()}
+    total = sum(sizes.values())
+    # Sites draw their folds by themselves, so what they do not know of their means adds up.
+    se = np.sqrt(sum((told[site]["se"] * sizes[site] / total) ** 2 for site in sorted(told)))
+    curve = curve_of(np.asarray(errors), np.asarray(entries), np.asarray(se))
+    return {
+        "cv_candidates": np.arange(1, a + 1),
+        "cv_fold_errors": np.asarray(errors),
+        "cv_fold_entries": np.asarray(entries).astype(np.int64),
+        "cv_curve_se": np.asarray(se),
+        "cv_site_errors": {site: one["errors"].sum(axis=0) for site, one in told.items()},
+        "cv_site_entries": sizes,
+        "cv_minimiser": int(curve.minimiser),
+        "cv_one_standard_error": int(curve.one_standard_error),
+        "cv_at_edge": bool(curve.at_edge),
+        "cv_chosen": int(curve.minimiser),
+        "cv_rule": "minimum",
+    }
+
+
+# --------------------------------------------------------------------------- stability
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Agreement of pairs of runs on disjoint halves.
+
+    Attributes
+    ----------
+    mean, low, high : float
+        Mean over pairs of the size-weighted mean over sites, with the smallest and largest pair.
+    null_mean, null_low, null_high : float
+        The same with columns permuted.
+    null_reached : int
+        Pairs with permuted columns that agree at least as well as the mean of the others.
+    pairs, null_pairs : int
+        Pairs of either kind of which some site said something.
+    """
+
+    mean: float
+    low: float
+    high: float
+    null_mean: float
+    null_low: float
+    null_high: float
+    null_reached: int
+    pairs: int
+    null_pairs: int
+
+
+def pool(agreements: FloatArray, null: FloatArray, sizes: FloatArray) -> Stability | None:
+    """Pool agreements (pairs, sites) with weights `sizes` (sites).
+
+    NaN marks a site that said nothing of a pair. A pair of which nobody said anything is left out;
+    None if none is left on either side.
+    """
+    observed, permuted_ = weighted(agreements, sizes), weighted(null, sizes)
+    if not len(observed) or not len(permuted_):
+        return None
+    return Stability(
+        float(observed.mean()),
+        float(observed.min()),
+        float(observed.max()),
+        float(permuted_.mean()),
+        float(permuted_.min()),
+        float(permuted_.max()),
+        int((permuted_ >= observed.mean()).sum()),
+        len(observed),
+        len(permuted_),
+    )
+
+
+def weighted(agreements: FloatArray, sizes: FloatArray) -> FloatArray:
+    """Mean over sites by pair, of those that said something."""
+    said = ~np.isnan(agreements)
+    weight = (said * sizes).sum(axis=1)
+    total = (np.where(said, agreements, 0.0) * sizes).sum(axis=1)
+    return np.asarray(total[weight > 0] / weight[weight > 0])
+
+
+def stability(
+    profiles: Mapping[str, Profile],
+    built: list[bool],
+    tables: Mapping[str, PatternTable],
+    n_clusters: int,
+) -> dict[str, Any]:
+    """Pool the agreements of the pairs whose four ensembles could all be built.
+
+    Parameters
+    ----------
+    profiles : mapping of str to Profile
+    built : list of bool
+        Whether each ensemble of the pairs could be built.
+    tables : mapping of str to PatternTable
+        Counts of the main ensemble by site.
+    n_clusters : int
+    """
+    usable = [i for i in range(len(built) // 4) if all(built[4 * i : 4 * i + 4])]
+    voiced = {s: p for s, p in profiles.items() if s in tables}
+    if not usable or not voiced:
+        return {}
+    sizes = np.array([tables[s].n_subjects for s in voiced], dtype=float)
+    padding = [float("nan")] * len(built)
+    said = {
+        name: np.array(
+            [
+                # A site may have said nothing of the last pairs.
+                [float(([*getattr(p, name).value, *padding])[i]) for p in voiced.values()]
+                for i in usable
+            ]
+        )
+        for name in AGREEMENTS
+    }
+    pooled = pool(said["agreement"], said["null_agreement"], sizes)
+    if pooled is None:
+        return {}
+    alone, ported = (
+        weighted(said[name], sizes) for name in ("alone_agreement", "ported_agreement")
+    )
+    by_site = {}
+    for j, site in enumerate(voiced):
+        own = said["agreement"][:, j]
+        by_site[site] = float(np.nanmean(own)) if (~np.isnan(own)).any() else float("nan")
+    return {
+        **dataclasses.asdict(pooled),
+        "n_clusters": n_clusters,
+        "alone_mean": float(alone.mean()) if len(alone) else float("nan"),
+        "ported_mean": float(ported.mean()) if len(ported) else float("nan"),
+        "by_site": by_site,
+    }
+
+
+# --------------------------------------------------------------------------- classes
+
+
+def pooled_means(means: dict[str, FloatArray], sizes: dict[str, NDArray[np.int64]]) -> FloatArray:
+    """Mean over sites weighted by class sizes; NaN where no site sent one."""
+    total: Any = 0.0
+    weight: Any = 0.0
+    for site in sorted(means):
+        if site in sizes:
+            present = ~np.isnan(means[site])
+            w = sizes[site][:, None] * present
+            total = total + np.where(present, means[site], 0.0) * w
+            weight = weight + w
+    return np.asarray(np.where(weight > 0, total / np.maximum(weight, 1), np.nan))
+
+
+def model_names(owners: tuple[str, ...]) -> tuple[str, ...]:
+    """Name each model by its site, numbered where a site has several."""
+    names = []
+    for i, owner in enumerate(owners):
+        number = owners[:i].count(owner) + 1
+        names.append(owner if owners.count(owner) == 1 else f"{owner}/{number}")
+    return tuple(names)
+
+
+def pooled_levels(
+    columns: Columns, profiles: Mapping[str, Profile], sizes: Mapping[str, IntArray]
+) -> dict[str, Any]:
+    """Fields of the result: shares by class over sites, weighted by class sizes, and by site."""
+    levels = tuple(columns.levels.get(columns.target or "", ()))
+    if not levels:
+        return {}
+    by_site, kinds = {}, {}
+    total: Any = 0.0
+    weight: Any = 0.0
+    told: Any = False
+    for site in sorted(profiles):
+        k = len(sizes[site]) if site in sizes else len(profiles[site].means.value)
+        by_site[site], kinds[site] = _levels_told(profiles[site], k, len(levels))
+        if site in sizes:
+            present = np.isfinite(by_site[site]).all(axis=1)
+            w = (sizes[site] * present)[:, None]
+            total = total + np.nan_to_num(by_site[site]) * w
+            weight = weight + w
+            told = told | ((kinds[site] != HIDDEN) & (w > 0))
+    # A level that is a guess at every site is a guess over all of them.
+    shares = np.where(told, total / np.maximum(weight, 1), np.nan)
+    return {
+        "target_levels": levels,
+        "target_shares": np.asarray(shares, dtype=np.float64),
+        "target_shares_by_site": by_site,
+        "target_kinds_by_site": kinds,
+    }
+
+
+def _levels_told(reply: Profile, k: int, width: int) -> tuple[FloatArray, IntArray]:
+    """What a site told, with gaps where it told nothing."""
+    shares, kinds = (np.asarray(x.value) for x in (reply.target_shares, reply.target_kinds))
+    if not shares.size:
+        return np.full((k, width), np.nan), np.zeros((k, width), dtype=np.int64)
+    return shares.astype(np.float64), kinds.astype(np.int64)
+
+
+# --------------------------------------------------------------------------- sites compared
+
+
+def compared_sites(
+    ctx: CoordinatorContext,
+    settings: Settings,
+    to: tuple[str, ...],
+    n_clusters: int,
+    *,
+    local: bool,
+) -> Generator[Ask, Replies, dict[str, Any]]:
+    """Ask for chances within the final classes; returns fields of the result by name."""
+    request = CompareRequest(settings=settings.to_json(), local=local)
+    replies = ctx.require((yield Ask("compare", request, to=to)), at_least=0)
+    shape = shape_of(ctx, settings.model)
+    rows = rows_of_cells(settings.model, shape["sizes"])
+    told = {site: _tables_told(reply, n_clusters, rows) for site, reply in replies.items()}
+    facts: dict[str, Any] = {
+        "model": settings.model,
+        "states": shape["states"],
+        "n_times": len(ctx.columns.sequence),
+        "category_levels": shape["levels"],
+        "site_chances": {s: x["chances"] for s, x in told.items()},
+        "site_local_chances": {s: x["local_chances"] for s, x in told.items()},
+        "site_kinds": {s: x["kinds"] for s, x in told.items()},
+        "site_numbers": {s: x["numbers"] for s, x in told.items()},
+        "start_spread": {
+            s: np.asarray(r.start_spread.value)
+            for s, r in replies.items()
+            if len(r.start_spread.value)
+        },
+    }
+    if not replies:
+        return facts
+    ensemble, alone = (
+        SiteTables.of(
+            [[x[p + "chances"], x[p + "kinds"], _behind(x[p + "numbers"])] for x in told.values()]
+        )
+        for p in ("", "local_")
+    )
+    pooled = pooled_chances(ensemble, rows)
+    if settings.model == "markov-mixture":
+        s = len(shape["states"])
+        facts["class_initial"] = pooled[:, :s]
+        facts["class_transition"] = pooled[:, s:].reshape(-1, s, s)
+        parts = {"initial": np.array([0]), "transition": np.arange(1, s + 1)}
+    else:
+        facts["class_means"] = facts["class_means_scaled"] = pooled
+        parts = {"levels": np.unique(rows)}
+    if len(replies) > 1 and not np.isnan(ensemble.chances).all():
+        names = tuple(replies)
+        facts["differences"] = {
+            "parts": tuple(parts),
+            "pairs": tuple((a, b) for i, a in enumerate(names) for b in names[i + 1 :]),
+            **site_differences(ensemble, alone, rows, parts, rng=ctx.rng),
+        }
+    return facts
+
+
+def _behind(numbers: FloatArray) -> FloatArray:
+    """What rows rest on, about, where a site told figures that are rounded down.
+
+    Between a round figure a and the next one b it is ln(b / a) / (1 / a - 1 / b), the number whose
+    inverse is that to be expected of a number whose logarithm may lie anywhere between: errors go
+    with the inverse, and told figures would make them a fifth too large. Sites that tell exact
+    numbers tell some that are not round.
+    """
+
+    def round_figures(values: FloatArray) -> FloatArray:
+        return coarse(values, values, values, np.zeros(values.shape, dtype=bool))[2]
+
+    known = numbers > 0
+    if not known.any() or not np.array_equal(round_figures(numbers)[known], numbers[known]):
+        return numbers
+    a = np.where(known, numbers, 1.0)
+    b = round_figures(a * 5 / 3)  # from one round figure to the next it is at most this
+    return np.where(known, np.round(np.log(b / a) / (1 / a - 1 / b)), numbers)
+
+
+def shape_of(ctx: CoordinatorContext, kind: str) -> dict[str, Any]:
+    """States; or levels of each column."""
+    if kind == "markov-mixture":
+        states = tuple(ctx.columns.levels[ctx.columns.sequence[0]])
+        return {"states": states, "levels": {}, "sizes": (len(states),)}
+    levels = category_blocks(ctx.feature_names, ctx.columns.levels)
+    return {"states": (), "levels": levels, "sizes": tuple(len(x) for x in levels.values())}
+
+
+def _tables_told(reply: Compared, k: int, rows: IntArray) -> dict[str, NDArray[Any]]:
+    """What a site told, with gaps where it told nothing."""
+    n_rows = int(rows.max()) + 1
+    found: dict[str, NDArray[Any]] = {}
+    for name in (prefix + part for prefix in ("", "local_") for part in TABLE_PARTS):
+        value = np.asarray(getattr(reply, name).value)
+        if not value.size:
+            width = n_rows if name.endswith("numbers") else len(rows)
+            empty = np.nan if name.endswith("chances") else 0
+            value = np.full((k, width), empty, dtype=value.dtype)
+        found[name] = value
+    return found
