@@ -14,12 +14,12 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from consilience import CommunityBayesClassifier
 from consilience.datasets.simulate_wide import community_classes
-from consilience.discriminant.estimators.community_bayes_predictor import CommunityBayesPredictor
+from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::consilience.discriminant.estimators.community_bayes_separation.SeparationWarning"
+    "ignore::consilience.discriminant.estimators.community_bayes_fit.SeparationWarning"
 )
 
 LABELS = {

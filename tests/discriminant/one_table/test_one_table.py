@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.discriminant.one_table.study import STAYS, STAYS_FEW
+from consilience.discriminant.one_table import STAYS, STAYS_FEW
 from consilience.engines.federation import Run
 from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
 from consilience.protocol.method import Preparation

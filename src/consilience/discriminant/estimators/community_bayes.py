@@ -23,10 +23,8 @@ from consilience.discriminant.estimators.community_bayes_fit import (
     evidence,
     fit_base,
     log_priors,
-    settings_of,
-)
-from consilience.discriminant.estimators.community_bayes_separation import (
     separated,
+    settings_of,
     warn_of_separation,
 )
 from consilience.discriminant.estimators.folds import folds_of
@@ -36,7 +34,7 @@ from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread, ordered_map
 
 if TYPE_CHECKING:
-    from consilience.discriminant.estimators.community_bayes_predictor import (
+    from consilience.discriminant.estimators.predictors import (
         CommunityBayesPredictor,
     )
 
@@ -365,7 +363,7 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
         ParameterError
             The base is not logistic regression (with standardised features or without).
         """
-        from consilience.discriminant.estimators.community_bayes_predictor import (
+        from consilience.discriminant.estimators.predictors import (
             CommunityBayesPredictor,
             linear_parts,
         )

@@ -15,13 +15,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.folds import Fold, folds_of
+from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_fit import (
     QDASettings,
     SparseQDAFit,
+    SparseQDAInteractions,
     fit_sparse_qda,
 )
-from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_results import SparseQDAInteractions
 from consilience.exceptions import DataError, ParameterError
 
 _NAMED = 5  # columns that a sentence names before it only counts

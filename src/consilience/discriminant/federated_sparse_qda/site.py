@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.federated_sparse_qda.messages import (
     MAX_ALPHAS,
     MAX_LINKS,
@@ -25,10 +26,19 @@ from consilience.discriminant.federated_sparse_qda.messages import (
     Products,
     Settings,
     blocks_of,
+    component_labels,
 )
-from consilience.discriminant.federated_sparse_qda.rows import Rows, by_class
+from consilience.discriminant.kernels.joint_precision import RowMoments, components
 from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError
-from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.numerics.random import stream
+from consilience.protocol.method import SiteContext, SiteData, State, Step, step
+from consilience.protocol.phases.holdout import held_out
+from consilience.protocol.phases.protected_rows import (
+    class_codes,
+    drawing_seed,
+    require_numbers,
+    with_common_levels,
+)
 from consilience.wire.disclosure import (
     Limits,
     Released,
@@ -41,6 +51,63 @@ from consilience.wire.disclosure import (
     weighted_means,
 )
 from consilience.wire.moment_facts import coded_within, unsafe_columns
+
+# The rows of a site as the method wants them: classes that are large enough, and rows held out.
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows that take part.
+
+    Attributes
+    ----------
+    x : (n, p) array
+    codes : (n,) int array
+        Class of each row, -1 in classes of too few rows.
+    cells : (n,) int array
+        The same, -1 also for rows that are held out.
+    held : (h,) int array
+        Rows that are held out.
+    seed : int
+        From which they follow where no record is protected.
+    """
+
+    x: FloatArray
+    codes: IntArray
+    cells: IntArray
+    held: IntArray
+    seed: int
+
+    @property
+    def kept(self) -> IntArray:
+        """Rows of the moments."""
+        return np.flatnonzero(self.cells >= 0)
+
+
+def by_class(data: SiteData, s: Settings, site: SiteContext, state: State | None = None) -> Rows:
+    """Sort rows into classes and hold some of every class out.
+
+    Parameters
+    ----------
+    state : dict, optional
+        What the offer found: streams are other ones in each step, and the same rows are held out in
+        all.
+
+    Raises
+    ------
+    DataError
+        No classes, or others than the study's.
+    """
+    codes = class_codes(data, s.levels)
+    require_numbers(data)
+    codes = np.where(with_common_levels(codes, len(s.levels), site.limits), codes, -1)
+    seed = drawing_seed(data, site, "sparse qda") if state is None else int(state["seed"])
+    order = stream(seed, "held out").permutation(len(codes))
+    (held,) = held_out(data, codes, [s.holdout], site.limits, order=order, spare=2)
+    cells = codes.copy()
+    cells[held] = -1
+    return Rows(data.features, codes, cells, held, seed)
+
 
 TOO_MANY = "more questions on the same rows than a site answers"
 _MOST = 1e30
@@ -106,8 +173,6 @@ def _tally(message: Links, data: SiteData, limits: Limits) -> dict[str, tuple[in
 @step("links", tally=_tally)
 def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tuple[Linked, State]:
     """Say which columns are linked, if every component could leave as moments."""
-    from consilience.discriminant.kernels.joint_precision import RowMoments, components
-
     s = _settings(message.settings, state)
     rows = by_class(data, s, site, state)
     columns, cells = _asked(message, rows, state)
@@ -182,17 +247,6 @@ def moments(
         coded=coded_within(data.coded, columns),
     )
     return Products(products=products), state
-
-
-def component_labels(components: NDArray[np.integer]) -> IntArray:
-    """Number components of two or more columns from 1, in order of first columns; others are 0."""
-    _, first, of, size = np.unique(
-        components, return_index=True, return_inverse=True, return_counts=True
-    )
-    several = np.flatnonzero(size > 1)
-    number = np.zeros(len(first), dtype=np.int64)
-    number[several[np.argsort(first[several])]] = np.arange(1, len(several) + 1)
-    return np.asarray(number[of.ravel()])
 
 
 # --------------------------------------------------------------------------- judge
@@ -368,4 +422,4 @@ def _of_own_rows(model: SparseQDAPredictor, data: SiteData) -> SparseQDAPredicto
     return SparseQDAPredictor.from_arrays(arrays)
 
 
-STEPS: Sequence[Any] = (offer, links, moments, judge, conclude)
+STEPS: tuple[Step, ...] = (offer, links, moments, judge, conclude)

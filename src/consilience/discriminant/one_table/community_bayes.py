@@ -49,16 +49,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.community_bayes_predictor import CommunityBayesPredictor
-from consilience.discriminant.one_table.messages import Fitted
-from consilience.discriminant.one_table.result import OneTableResult
-from consilience.discriminant.one_table.study import (
+from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
+from consilience.discriminant.one_table import (
     FREQUENCIES,
     LocalFit,
     LogProba,
+    OneTableResult,
     OneTableStudy,
     fit_step,
 )
+from consilience.discriminant.one_table.messages import Fitted
 from consilience.exceptions import ParameterError, StudyError
 from consilience.protocol.method import CoordinatorContext, register
 from consilience.protocol.one_table.rows import Rows

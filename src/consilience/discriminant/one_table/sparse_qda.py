@@ -45,12 +45,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.sparse_qda_fit import QDASettings
-from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_results import SparseQDAInteractions
+from consilience.discriminant.estimators.predictors import SparseQDAPredictor
+from consilience.discriminant.estimators.sparse_qda_fit import QDASettings, SparseQDAInteractions
+from consilience.discriminant.one_table import (
+    LocalFit,
+    LogProba,
+    OneTableResult,
+    OneTableStudy,
+    fit_step,
+)
 from consilience.discriminant.one_table.messages import Fitted
-from consilience.discriminant.one_table.result import OneTableResult
-from consilience.discriminant.one_table.study import LocalFit, LogProba, OneTableStudy, fit_step
 from consilience.exceptions import DataError, ParameterError, StudyError
 from consilience.protocol.method import CoordinatorContext, register
 from consilience.protocol.one_table.rows import Rows
