@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,15 +16,125 @@ from consilience.discriminant.kernels.multinomial import log_softmax
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.ids import as_ids, ids_from_arrays, ids_to_arrays
 
-if TYPE_CHECKING:
-    from consilience.discriminant.estimators.sparse_qda_fit import QDAUnits
-    from consilience.discriminant.kernels.joint_precision import JointPrecision
-
+_NAMED = 5  # columns that a sentence names before it only counts
 _TILE = 32  # rows that share a pass over a factor: it is read from memory once for all of them
 _PARTS = ("means", "log_priors", "scale", "kept", "diagonal", "members", "sizes", "triangles")
 
 
-class SparseQDAPredictor:
+class ScoredClasses:
+    """Predictions from scores of the classes: logarithms up to a constant in each row."""
+
+    classes_: NDArray[Any]
+
+    def _scores(self, X: Any) -> FloatArray:
+        """Scores of the classes, (n, K)."""
+        raise NotImplementedError
+
+    def decision_function(self, X: Any) -> FloatArray:
+        """Scores of the classes, (n, K); with two classes the log-odds of the second, (n,).
+
+        Parameters
+        ----------
+        X : (n, p) array or data frame
+        """
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_log_proba(self, X: Any) -> FloatArray:
+        """Logarithms of the classes' probabilities, (n, K).
+
+        Parameters
+        ----------
+        X : (n, p) array or data frame
+        """
+        return log_softmax(self._scores(X))
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Probability of each class, (n, K).
+
+        Parameters
+        ----------
+        X : (n, p) array or data frame
+        """
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Most probable class of each row, (n,); of equally probable ones the first.
+
+        Parameters
+        ----------
+        X : (n, p) array or data frame
+        """
+        best = self._scores(X).argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+
+class RowsPredictor(ScoredClasses):
+    """Checks the rows that it is given, and prepares them."""
+
+    n_features_in_: int
+    scaling: FloatArray | None
+
+    def _prepare_by(self, feature_names: Sequence[str] | None, scaling: ArrayLike | None) -> None:
+        """Keep names and scaling of the columns, which may be left out.
+
+        Raises
+        ------
+        DataError
+            They are those of other columns.
+        """
+        self.scaling = None if scaling is None else np.asarray(scaling, dtype=np.float64)
+        if self.scaling is not None:
+            fits = self.scaling.shape == (3, self.n_features_in_)
+            if not fits or not np.isfinite(self.scaling).all() or not (self.scaling[2] > 0).all():
+                raise DataError("the scaling of a predictor does not fit its columns")
+        if feature_names is not None:
+            if len(feature_names) != self.n_features_in_:
+                raise DataError("a predictor needs one name for each of its columns")
+            self.feature_names_in_ = np.array([str(name) for name in feature_names], dtype=object)
+
+    def with_names(self, feature_names: Sequence[str] | None, scaling: Any = None) -> Self:
+        """Same predictor for tables with these columns, prepared by `scaling`.
+
+        Parameters
+        ----------
+        feature_names : sequence of str or None
+        scaling : (3, p) array, optional
+            As in the class.
+        """
+        made = copy(self)
+        made.__dict__.pop("feature_names_in_", None)
+        made._prepare_by(feature_names, scaling)
+        return made
+
+    def _rows(self, X: ArrayLike) -> FloatArray:
+        names = getattr(X, "columns", None)
+        if names is not None and hasattr(self, "feature_names_in_"):
+            wanted = self.feature_names_in_.tolist()
+            if [str(name) for name in names] != wanted:
+                more = "" if len(wanted) <= _NAMED else f" and {len(wanted) - _NAMED} more"
+                raise DataError(
+                    "the columns must be those of the fit, in its order "
+                    f"({', '.join(wanted[:_NAMED])}{more}): rename or reorder them"
+                )
+        try:
+            rows = np.asarray(X, dtype=np.float64)
+        except (TypeError, ValueError):  # their own words would show a value
+            raise DataError("the table must hold numbers") from None
+        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
+            raise DataError(f"the table must have {self.n_features_in_} columns")
+        if self.scaling is not None:
+            fill, centre, scale = self.scaling
+            rows = (np.where(np.isnan(rows), fill, rows) - centre) / scale
+        if not np.isfinite(rows).all():
+            raise DataError("the table has missing or infinite values: fill or drop these rows")
+        return rows
+
+
+# --------------------------------------------------------------------------- sparse QDA
+
+
+class SparseQDAPredictor(RowsPredictor):
     """Classify by normal densities whose precision matrices are sparse.
 
     The score of class k is ``1/2 logdet T_k - 1/2 (x - mu_k)' T_k (x - mu_k) + log pi_k``. A row's
@@ -93,52 +204,9 @@ class SparseQDAPredictor:
         self.precisions = tuple(np.asarray(block, dtype=np.float64) for block in precisions)
         self.classes_ = np.asarray(classes)
         self.n_features_in_ = len(self.kept) if n_features is None else int(n_features)
-        self.scaling = None if scaling is None else np.asarray(scaling, dtype=np.float64)
         self._check()
-        if feature_names is not None:
-            if len(feature_names) != self.n_features_in_:
-                raise DataError("a predictor needs one name for each of its columns")
-            self.feature_names_in_ = np.array([str(name) for name in feature_names], dtype=object)
+        self._prepare_by(feature_names, scaling)
         self._factor()
-
-    @classmethod
-    def of(
-        cls,
-        precision: JointPrecision,
-        means: ArrayLike,
-        log_priors: ArrayLike,
-        units: QDAUnits,
-        classes: ArrayLike,
-        feature_names: Sequence[str] | None = None,
-        scaling: ArrayLike | None = None,
-    ) -> SparseQDAPredictor:
-        """Predictor of a fit.
-
-        Parameters
-        ----------
-        precision : JointPrecision
-            Over the columns that take part, in their units.
-        means : (K, p) array
-            Of all columns, in the units of the table.
-        log_priors : (K,) array
-        units : QDAUnits
-        classes : (K,) array
-        feature_names : sequence of str, optional
-        scaling : (3, p) array, optional
-        """
-        return cls(
-            np.asarray(means, dtype=np.float64)[:, units.kept],
-            log_priors=log_priors,
-            scale=units.scale,
-            kept=units.kept,
-            diagonal=precision.diagonal,
-            blocks=precision.blocks,
-            precisions=precision.precisions,
-            classes=classes,
-            n_features=units.n_features,
-            feature_names=feature_names,
-            scaling=scaling,
-        )
 
     def _check(self) -> None:
         k, m = self.means.shape if self.means.ndim == 2 else (0, 0)
@@ -155,9 +223,6 @@ class SparseQDAPredictor:
         fits = fits and self.kept[0] >= 0 and self.kept[-1] < self.n_features_in_
         fits = fits and bool((np.diff(self.kept) > 0).all())
         fits = fits and len(self.blocks) == len(self.precisions)
-        if self.scaling is not None:
-            fits = fits and self.scaling.shape == (3, self.n_features_in_)
-            fits = fits and bool(np.isfinite(self.scaling).all() and (self.scaling[2] > 0).all())
         if not fits:
             raise DataError("the parts of a predictor do not fit together")
         members = np.concatenate([*self.blocks, np.zeros(0, dtype=np.int64)])
@@ -221,70 +286,10 @@ class SparseQDAPredictor:
             found[:, k] = self._constant[k] - 0.5 * distance
         return found
 
-    def decision_function(self, X: ArrayLike) -> FloatArray:
-        """Scores of the classes, (n, K); of two classes the second's minus the first's, (n,)."""
-        scores = self.scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict_log_proba(self, X: ArrayLike) -> FloatArray:
-        """Logarithms of the classes' probabilities, (n, K)."""
-        return log_softmax(self.scores(X))
-
-    def predict_proba(self, X: ArrayLike) -> FloatArray:
-        """Probability of each class, (n, K)."""
-        return np.exp(self.predict_log_proba(X))
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Class of the largest score of each row; of equal ones the first, (n,)."""
-        return np.asarray(self.classes_[self.scores(X).argmax(axis=1)])
-
-    def _rows(self, X: ArrayLike) -> FloatArray:
-        names = getattr(X, "columns", None)
-        if names is not None and hasattr(self, "feature_names_in_"):
-            given, wanted = [str(name) for name in names], self.feature_names_in_.tolist()
-            if given != wanted:
-                raise DataError(
-                    "the columns must be those of the fit, in its order: rename or reorder them"
-                )
-        try:
-            rows = np.asarray(X, dtype=np.float64)
-        except (TypeError, ValueError):  # their own words would show a value
-            raise DataError("the table must hold numbers") from None
-        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
-            raise DataError(f"the table must have {self.n_features_in_} columns")
-        if self.scaling is not None:
-            fill, centre, scale = self.scaling
-            rows = (np.where(np.isnan(rows), fill, rows) - centre) / scale
-        if not np.isfinite(rows).all():
-            raise DataError("the table has missing or infinite values: fill or drop these rows")
-        return rows
+    def _scores(self, X: Any) -> FloatArray:
+        return self.scores(X)
 
     # -------------------------------------------------------------- keeping
-
-    def with_names(
-        self, feature_names: Sequence[str] | None, scaling: ArrayLike | None = None
-    ) -> SparseQDAPredictor:
-        """Same predictor for tables with these columns, prepared by `scaling`.
-
-        Parameters
-        ----------
-        feature_names : sequence of str or None
-        scaling : (3, p) array, optional
-            As in the class.
-        """
-        return SparseQDAPredictor(
-            self.means,
-            log_priors=self.log_priors,
-            scale=self.scale,
-            kept=self.kept,
-            diagonal=self.diagonal,
-            blocks=self.blocks,
-            precisions=self.precisions,
-            classes=self.classes_,
-            n_features=self.n_features_in_,
-            feature_names=feature_names,
-            scaling=scaling,
-        )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
@@ -402,7 +407,7 @@ def _squared_distances(
 # --------------------------------------------------------------------------- community Bayes
 
 
-class CommunityBayesPredictor:
+class CommunityBayesPredictor(RowsPredictor):
     """Posteriors from one multinomial logistic regression for each community of features.
 
     Parameters
@@ -459,15 +464,42 @@ class CommunityBayesPredictor:
         self.intercepts = np.asarray(intercepts, dtype=np.float64)
         self.priors_ = np.atleast_1d(np.asarray(priors, dtype=np.float64))
         labels = np.asarray(classes)
-        self.classes_ = labels if labels.dtype.kind in "iubU" else _labels(labels)
-        self.scaling = None if scaling is None else np.asarray(scaling, dtype=np.float64)
+        # Labels are whole numbers or texts, where they are neither.
+        plain = labels.dtype.kind in "iubU"
+        self.classes_ = labels if plain else as_ids(labels, len(labels), "classes")
         self._check()
         self.n_communities_ = len(self.communities_)
         self.n_features_in_ = sum(len(part) for part in self.communities_)
-        if feature_names is not None:
-            if len(feature_names) != self.n_features_in_:
-                raise DataError("a predictor needs one name for each of its columns")
-            self.feature_names_in_ = np.array([str(name) for name in feature_names], dtype=object)
+        self._prepare_by(feature_names, scaling)
+
+    @classmethod
+    def of_rows(
+        cls,
+        communities: Sequence[ArrayLike],
+        rows: Sequence[tuple[FloatArray, FloatArray]],
+        priors: ArrayLike,
+        **more: Any,
+    ) -> CommunityBayesPredictor:
+        """Build the predictor from coefficients as scikit-learn has them.
+
+        Parameters
+        ----------
+        communities : sequence of L int arrays
+        rows : sequence of L pairs
+            Coefficients (1 or K, q) and intercepts (1 or K,): one row is the log odds of the second
+            class.
+        priors : (K,) array
+        **more
+            As in the class.
+        """
+        both = [both_classes(*pair) for pair in rows]
+        return cls(
+            communities=communities,
+            coefs=[coefficients for coefficients, _ in both],
+            intercepts=np.stack([intercepts for _, intercepts in both]),
+            priors=priors,
+            **more,
+        )
 
     def _check(self) -> None:
         k, n = len(self.priors_), len(self.communities_)
@@ -487,10 +519,6 @@ class CommunityBayesPredictor:
             raise DataError("the numbers of a predictor must be finite, its priors positive")
         if len(set(self.classes_.tolist())) != k:
             raise DataError("the classes of a predictor must differ")
-        if self.scaling is not None:
-            fits = self.scaling.shape == (3, len(features))
-            if not fits or not np.isfinite(self.scaling).all() or not (self.scaling[2] > 0).all():
-                raise DataError("the scaling of a predictor does not fit its columns")
 
     # -------------------------------------------------------------- predicting
 
@@ -515,90 +543,10 @@ class CommunityBayesPredictor:
             found[:, place] = log_softmax(eta)
         return found - np.log(self.priors_)
 
-    def predict_log_proba(self, X: ArrayLike) -> FloatArray:
-        """Log-posteriors, (n, K).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return log_softmax(self._scores(X))
-
-    def predict_proba(self, X: ArrayLike) -> FloatArray:
-        """Posteriors, (n, K).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return np.exp(self.predict_log_proba(X))
-
-    def decision_function(self, X: ArrayLike) -> FloatArray:
-        """Scores of the classes, (n, K); with two classes the log-odds of the second, (n,).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        scores = self._scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Most probable class of each row, (n,).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return np.asarray(self.classes_[self._scores(X).argmax(axis=1)])
-
-    def _scores(self, X: ArrayLike) -> FloatArray:
+    def _scores(self, X: Any) -> FloatArray:
         return np.asarray(self.contributions(X).sum(axis=1) + np.log(self.priors_))
 
-    def _rows(self, X: ArrayLike) -> FloatArray:
-        names = getattr(X, "columns", None)
-        if names is not None and hasattr(self, "feature_names_in_"):
-            wanted = self.feature_names_in_.tolist()
-            if [str(name) for name in names] != wanted:
-                raise DataError(
-                    f"the columns must be {', '.join(wanted)}, in this order: "
-                    "rename or reorder the table"
-                )
-        try:
-            rows = np.asarray(X, dtype=np.float64)
-        except (TypeError, ValueError):  # their own words would show a value
-            raise DataError("the table must hold numbers") from None
-        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
-            raise DataError(f"the table must have {self.n_features_in_} columns")
-        if self.scaling is not None:
-            fill, centre, scale = self.scaling
-            rows = (np.where(np.isnan(rows), fill, rows) - centre) / scale
-        if not np.isfinite(rows).all():
-            raise DataError("the table has missing or infinite values: fill or drop these rows")
-        return rows
-
     # -------------------------------------------------------------- keeping
-
-    def with_names(
-        self, feature_names: Sequence[str] | None, scaling: ArrayLike | None = None
-    ) -> CommunityBayesPredictor:
-        """Same predictor for tables with these columns, prepared by `scaling`.
-
-        Parameters
-        ----------
-        feature_names : sequence of str or None
-        scaling : (3, p) array, optional
-            As in the class.
-        """
-        return CommunityBayesPredictor(
-            communities=self.communities_,
-            coefs=self.coefs,
-            intercepts=self.intercepts,
-            priors=self.priors_,
-            classes=self.classes_,
-            feature_names=feature_names,
-            scaling=scaling,
-        )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
@@ -653,6 +601,13 @@ class CommunityBayesPredictor:
         )
 
 
+def both_classes(coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """A row for each class, where one row has the log odds of the second of two."""
+    if len(coef) > 1:
+        return coef, intercept
+    return np.vstack([0.0 * coef, coef]), np.append(0.0, intercept)
+
+
 def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
     """Coefficients (K, q) and intercepts (K,) of a logistic regression, in the table's units.
 
@@ -679,17 +634,12 @@ def linear_parts(fitted: Any, n_classes: int) -> tuple[FloatArray, FloatArray]:
             "only logistic regression, alone or after StandardScaler, has a predictor of arrays: "
             "keep the classifier itself"
         )
-    coef, intercept = np.asarray(last.coef_, float), np.asarray(last.intercept_, float)
-    if len(coef) == 1:  # two classes: the log-odds of the second
-        coef, intercept = np.vstack([0.0 * coef, coef]), np.append(0.0, intercept)
+    coef, intercept = both_classes(
+        np.asarray(last.coef_, float), np.asarray(last.intercept_, float)
+    )
     for scaler in before:
         if scaler.scale_ is not None:
             coef = coef / scaler.scale_
         if scaler.with_mean:
             intercept = intercept - coef @ scaler.mean_
     return coef, intercept
-
-
-def _labels(labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels as whole numbers or texts, where they are neither."""
-    return as_ids(labels, len(labels), "classes")

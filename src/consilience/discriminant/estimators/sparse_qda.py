@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.folds import Fold, folds_of
-from consilience.discriminant.estimators.predictors import SparseQDAPredictor
+from consilience.discriminant.estimators.predictors import ScoredClasses
 from consilience.discriminant.estimators.sparse_qda_fit import (
     QDASettings,
     SparseQDAFit,
@@ -27,7 +27,7 @@ from consilience.exceptions import DataError, ParameterError
 _NAMED = 5  # columns that a sentence names before it only counts
 
 
-class SparseQDA(ClassifierMixin, BaseEstimator):
+class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
     """Quadratic discriminant analysis with sparse precision matrices of a common pattern.
 
     Minimises ``sum_k n_k (-logdet T_k + tr(S_k T_k)) + lam sum_{j != j'} |(T_1,jj', ...,
@@ -285,48 +285,9 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ answers
 
-    def decision_function(self, X: Any) -> FloatArray:
-        """Scores of the classes, (n, K), or of two classes the second's minus the first's, (n,).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return self._predictor().decision_function(self._rows(X))
-
-    def predict_log_proba(self, X: Any) -> FloatArray:
-        """Logarithms of the classes' probabilities, (n, K).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return self._predictor().predict_log_proba(self._rows(X))
-
-    def predict_proba(self, X: Any) -> FloatArray:
-        """Probability of each class, (n, K).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return self._predictor().predict_proba(self._rows(X))
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Most probable class of each row, (n,).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return self._predictor().predict(self._rows(X))
-
-    def _predictor(self) -> SparseQDAPredictor:
+    def _scores(self, X: Any) -> FloatArray:
         check_is_fitted(self)
-        return self.predictor_
-
-    def _rows(self, X: Any) -> FloatArray:
-        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        return self.predictor_.scores(validate_data(self, X, reset=False, dtype=np.float64))
 
 
 def fitted_sparse_qda(

@@ -22,12 +22,10 @@ from consilience.discriminant.kernels.joint_precision import (
     tiles,
 )
 from consilience.exceptions import DataError, ParameterError
+from consilience.parameters import LEFT_OUT, check, just, number, one_of, whole
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Columns of a sparse quadratic discriminant analysis: which take part, in which units.
-
 
 ROUNDING = 1e-12
 """Standard deviations below this times the size of the mean are rounding errors of a constant."""
@@ -117,9 +115,6 @@ def units_of(
 
 
 # --------------------------------------------------------------------------- results
-
-
-# What a sparse quadratic discriminant analysis found: its path, and features that interact.
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,9 +281,6 @@ class SparseQDAInteractions:
 # --------------------------------------------------------------------------- screening
 
 
-# Which features a whole path of penalties links, from one pass over the moments.
-
-
 @dataclass(frozen=True, eq=False)
 class LinkForest:
     """Spanning forest of the strongest links: it has the components of every larger penalty.
@@ -445,6 +437,15 @@ class ForestMoments:
 Fold = tuple[IntArray, IntArray]
 
 TIES = ("sparsest", "densest", "middle")
+_ALLOWED = {
+    "alpha": number(0) | just("cv"),
+    "n_alphas": whole(2),
+    "smallest": number(above=0, below=1) | just("auto"),
+    "ties": one_of(*TIES),
+    "max_block": whole(2) | LEFT_OUT,
+    "tol": number(above=0),
+    "max_iter": whole(1) | LEFT_OUT,
+}
 
 
 @dataclass(frozen=True)
@@ -469,51 +470,23 @@ class QDASettings:
     n_jobs: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.alpha, str):
-            if self.alpha != "cv":
-                raise ParameterError.of("alpha", "'cv' or a number of at least 0", self.alpha)
-        elif not _number(self.alpha) or self.alpha < 0:
-            raise ParameterError.of("alpha", "'cv' or a number of at least 0", self.alpha)
-        if not _whole(self.n_alphas) or self.n_alphas < 2:
-            raise ParameterError.of("n_alphas", "a whole number of at least 2", self.n_alphas)
-        automatic = isinstance(self.smallest, str) and self.smallest == "auto"
-        if not automatic and not (_number(self.smallest) and 0 < self.smallest < 1):
-            raise ParameterError.of("smallest", "'auto' or between 0 and 1", self.smallest)
-        if self.ties not in TIES:
-            raise ParameterError.of("ties", f"one of {', '.join(TIES)}", self.ties)
-        if self.max_block is not None and (not _whole(self.max_block) or self.max_block < 2):
-            allowed = "None or a whole number of at least 2"
-            raise ParameterError.of("max_block", allowed, self.max_block)
-        if not _number(self.tol) or self.tol <= 0:
-            raise ParameterError.of("tol", "above 0", self.tol)
-        if self.max_iter is not None and (not _whole(self.max_iter) or self.max_iter < 1):
-            allowed = "None or a whole number of at least 1"
-            raise ParameterError.of("max_iter", allowed, self.max_iter)
-        if self.alphas is not None:
-            object.__setattr__(self, "alphas", _falling(self.alphas))
-
-
-def _number(value: Any) -> bool:
-    return (
-        isinstance(value, int | float | np.integer | np.floating)
-        and not isinstance(value, bool)
-        and bool(np.isfinite(value))
-    )
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _falling(alphas: Any) -> FloatArray:
-    """A grid of penalties, the largest first."""
-    try:
-        grid = np.unique(np.asarray(alphas, dtype=np.float64))[::-1]
-    except (TypeError, ValueError):
-        raise ParameterError.of("alphas", "numbers of at least 0", alphas) from None
-    if not len(grid) or np.ndim(alphas) != 1 or not np.isfinite(grid).all() or grid[-1] < 0:
-        raise ParameterError.of("alphas", "a list of numbers of at least 0", alphas)
-    return np.ascontiguousarray(grid)
+        check(_ALLOWED, vars(self))
+        if self.alphas is None:
+            return
+        allowed = "a list of numbers of at least 0"
+        try:
+            grid = np.unique(np.asarray(self.alphas, dtype=np.float64))[::-1]
+        except (TypeError, ValueError):
+            raise ParameterError.of("alphas", allowed, self.alphas) from None
+        if (
+            not len(grid)
+            or np.ndim(self.alphas) != 1
+            or not np.isfinite(grid).all()
+            or grid[-1] < 0
+        ):
+            raise ParameterError.of("alphas", allowed, self.alphas)
+        # The largest first.
+        object.__setattr__(self, "alphas", np.ascontiguousarray(grid))
 
 
 # ------------------------------------------------------------------ moments in their units
@@ -589,18 +562,21 @@ class PreparedMoments:
         classes: NDArray[Any],
         priors: FloatArray | None = None,
         feature_names: Sequence[str] | None = None,
-        scaling: FloatArray | None = None,
     ) -> SparseQDAPredictor:
         """Predictor with the classes' shares of the rows as priors, unless others are given."""
         shares = self.n / self.total if priors is None else priors
-        return SparseQDAPredictor.of(
-            precision,
-            self.means,
-            np.log(shares),
-            self.units,
-            classes,
+        units = self.units
+        return SparseQDAPredictor(
+            self.means[:, units.kept],
+            log_priors=np.log(shares),
+            scale=units.scale,
+            kept=units.kept,
+            diagonal=precision.diagonal,
+            blocks=precision.blocks,
+            precisions=precision.precisions,
+            classes=classes,
+            n_features=units.n_features,
             feature_names=feature_names,
-            scaling=scaling,
         )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
 from consilience.discriminant.federated_community_bayes.messages import (
     MAX_CANDIDATES,
     MAX_ROUNDS,
@@ -36,7 +37,6 @@ from consilience.discriminant.federated_community_bayes.messages import (
     n_parameters,
     packed,
 )
-from consilience.discriminant.federated_community_bayes.result import predictor_of
 from consilience.discriminant.kernels import multinomial
 from consilience.discriminant.kernels.communities import unit_ranks
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
@@ -562,11 +562,11 @@ def conclude(
         counts=True,
         consent=site.per_record,
     )
-    predictor = predictor_of(
+    predictor = CommunityBayesPredictor.of_rows(
         _communities(message.communities.value, rows.x.shape[1]),
         [multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value],
         np.asarray(message.priors.value),
-        classes=np.array(s.levels)[classes].tolist(),
+        classes=np.array(s.levels)[classes],
         feature_names=data.feature_names,
         scaling=data.scaling,
     )

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -34,7 +34,8 @@ from consilience.discriminant.one_table.messages import (
     Fitted,
     Settings,
 )
-from consilience.exceptions import ConsilienceError, DataError, ParameterError, StudyError
+from consilience.exceptions import ConsilienceError, DataError, StudyError
+from consilience.parameters import allows, number
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -185,7 +186,6 @@ class OneTableResult(Result):
 
 LogProba = Callable[[FloatArray], FloatArray]
 
-MOST_HELD = 0.5
 FREQUENCIES = "class frequencies"
 """Rule that looks at no feature."""
 
@@ -254,7 +254,7 @@ class OneTableStudy(Method):
         fifths, or nothing.
     """
 
-    holdout: float = 0.2
+    holdout: float = allows(number(0, 0.5), default=0.2)
 
     absence: ClassVar[str] = (
         "There is one site: without it the run stops, and goes on with it when it is asked again."
@@ -263,13 +263,11 @@ class OneTableStudy(Method):
     roles: ClassVar[tuple[str, ...]] = ("target", "entity")
     foreign_models: ClassVar[bool] = True  # fits of somebody's choice, and what they found
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        share = self.holdout
-        if isinstance(share, bool) or not isinstance(share, int | float):
-            raise ParameterError.of("holdout", "a number in [0, .5]", share)
-        if not 0 <= share <= MOST_HELD:
-            raise ParameterError.of("holdout", "a number in [0, .5]", share)
+    def __post_init__(self) -> None:
+        for field_ in fields(self):
+            given = getattr(self, field_.name)
+            if isinstance(field_.default, tuple) and isinstance(given, list | np.ndarray):
+                object.__setattr__(self, field_.name, tuple(given))
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are classes and features, and one site."""

@@ -46,7 +46,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.predictors import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_fit import QDASettings, SparseQDAInteractions
+from consilience.discriminant.estimators.sparse_qda_fit import TIES, SparseQDAInteractions
 from consilience.discriminant.one_table import (
     LocalFit,
     LogProba,
@@ -55,10 +55,20 @@ from consilience.discriminant.one_table import (
     fit_step,
 )
 from consilience.discriminant.one_table.messages import Fitted
-from consilience.exceptions import DataError, ParameterError, StudyError
+from consilience.exceptions import DataError, StudyError
+from consilience.parameters import (
+    FLAG,
+    LEFT_OUT,
+    allows,
+    just,
+    number,
+    one_of,
+    several,
+    whole,
+)
 from consilience.protocol.method import CoordinatorContext, register
 from consilience.protocol.one_table.rows import Rows
-from consilience.protocol.one_table.words import counted, whole_number
+from consilience.protocol.one_table.words import counted
 
 if TYPE_CHECKING:
     from consilience.discriminant.estimators.sparse_qda import SparseQDA
@@ -178,16 +188,20 @@ class SparseQDAStudy(OneTableStudy):
         holds out one or two fifths, or nothing.
     """
 
-    alpha: float | str = "cv"
-    n_alphas: int = 20
-    smallest: float | str = "auto"
-    alphas: tuple[float, ...] = ()
-    cv: int = 5
-    ties: str = "sparsest"
-    priors: tuple[float, ...] = ()
-    standardize: bool = True
-    max_block: int = 2000
-    tol: float = 1e-8
+    alpha: float | str = allows(number(0) | just("cv"), default="cv")
+    n_alphas: int = allows(whole(2, MOST_ALPHAS), default=20)
+    smallest: float | str = allows(number(above=0, below=1) | just("auto"), default="auto")
+    alphas: tuple[float, ...] = allows(
+        several(number(0), most=MOST_ALPHAS, different=False), default=()
+    )
+    cv: int = allows(whole(2), default=5)
+    ties: str = allows(one_of(*TIES), default="sparsest")
+    priors: tuple[float, ...] = allows(
+        several(number(above=0, below=1), different=False), default=()
+    )
+    standardize: bool = allows(FLAG, default=True)
+    max_block: int = allows(whole(2) | LEFT_OUT, default=2000)
+    tol: float = allows(number(above=0), default=1e-8)
 
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 2
@@ -206,27 +220,6 @@ class SparseQDAStudy(OneTableStudy):
     predictor: ClassVar[Any] = SparseQDAPredictor
     several: ClassVar[str] = "federated-sparse-qda"
 
-    def __post_init__(self) -> None:
-        for field in ("alphas", "priors"):
-            given = getattr(self, field)
-            if not isinstance(given, list | tuple | np.ndarray):
-                raise ParameterError.of(field, "a list of numbers", given)
-            object.__setattr__(self, field, tuple(given))
-
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        super().validate()
-        self._settings()
-        whole_number("cv", self.cv, 2)
-        whole_number("n_alphas", self.n_alphas, 2, MOST_ALPHAS)
-        if len(self.alphas) > MOST_ALPHAS:
-            raise ParameterError(f"alphas has {len(self.alphas)} numbers: {MOST_ALPHAS} at most")
-        if not isinstance(self.standardize, bool):
-            raise ParameterError.of("standardize", "true or false", self.standardize)
-        numbers = [isinstance(v, int | float) and not isinstance(v, bool) for v in self.priors]
-        if not all(numbers) or not all(0 < v < 1 for v in self.priors):
-            raise ParameterError.of("priors", "numbers between 0 and 1", self.priors)
-
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that classes, features and priors go together."""
         super().admit(ctx)
@@ -236,18 +229,6 @@ class SparseQDAStudy(OneTableStudy):
                 f"priors has {len(self.priors)} numbers and the target {k} levels: give one for "
                 "each, in the order of [data.levels]"
             )
-
-    def _settings(self) -> QDASettings:
-        return QDASettings(
-            alpha=self.alpha,
-            n_alphas=self.n_alphas,
-            smallest=self.smallest,
-            alphas=self.alphas or None,
-            ties=self.ties,
-            standardize=self.standardize,
-            max_block=self.max_block,
-            tol=self.tol,
-        )
 
     # ------------------------------------------------------------------ at the site
 
@@ -284,17 +265,10 @@ class SparseQDAStudy(OneTableStudy):
     def _estimator(self, rows: Rows, **more: Any) -> SparseQDA:
         from consilience.discriminant.estimators.sparse_qda import SparseQDA
 
-        settings = {
-            "n_alphas": self.n_alphas,
-            "smallest": self.smallest,
-            "alphas": self.alphas or None,
-            "ties": self.ties,
-            "priors": self._priors_of(rows),
-            "standardize": self.standardize,
-            "max_block": self.max_block,
-            "tol": self.tol,
-        }
-        return SparseQDA(**{**settings, **more})
+        names = ("n_alphas", "smallest", "ties", "standardize", "max_block", "tol")
+        settings = {name: getattr(self, name) for name in names}
+        grid, priors = self.alphas or None, self._priors_of(rows)
+        return SparseQDA(**settings, alphas=grid, priors=priors, **more)
 
     def _priors_of(self, rows: Rows) -> FloatArray | None:
         """Priors in the order of sorted classes, of those that occur."""
