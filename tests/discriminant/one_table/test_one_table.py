@@ -326,7 +326,7 @@ def test_columns_that_do_not_fit(columns: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 0.51, "much", True, float("nan")])
 def test_holdout_out_of_range(share: Any) -> None:
-    with pytest.raises(ParameterError, match="holdout must be a number from 0 to 0.5"):
+    with pytest.raises(ParameterError, match=r"holdout must be a number from 0 to 0\.5"):
         run_of(table(), ShrunkenLDA(holdout=share))
 
 

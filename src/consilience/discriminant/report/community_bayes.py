@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import IntArray
 from consilience.discriminant.one_table.community_bayes import CommunityBayesStudyResult
-from consilience.discriminant.report import figures
+from consilience.discriminant.report import ClassesReport, figures
 from consilience.report import drawing, wide_evidence
-from consilience.report.drawing import short
-from consilience.report.run import Run
 from consilience.report.sections import (
     Block,
-    Headline,
-    MethodReport,
     Picture,
     Table,
     listed,
@@ -28,14 +24,9 @@ from consilience.report.wide_evidence import (
     Rules,
     choice,
     count_words,
-    rounded,
-    rules_of,
     with_error,
 )
 from consilience.report.wide_reading import candidates_of, tree_of
-
-# Evidence in reports of community Bayes: communities of columns, and how many there are.
-
 
 OPEN_COMMUNITIES = 20
 MOST_COMMUNITIES = 300
@@ -244,89 +235,37 @@ KNOWN = (
 )
 
 
-class CommunityBayesReport(MethodReport):
+class CommunityBayesReport(ClassesReport):
     """Words, tables and figures on classifiers by communities of columns."""
 
-    def headline(self, run: Run) -> Headline:
-        """How many held-out rows are in a wrong class, and whether communities help."""
-        result = self.read(run)
-        rules, cautions = rules_of(result, rounded(run)), self.cautions(result)
-        of = number_words(result)
-        more = [
-            *gain_words(result, rules),
-            *wide_evidence.beside_words(rules, (ALONE,)),
-            *([of] if rules.told else []),
-            *cautions,
-        ]
-        return Headline(
-            wide_evidence.headline_words(rules, of),
-            wide_evidence.tone_of(rules, cautions),
-            tuple(more),
-        )
+    result: ClassVar[type] = CommunityBayesStudyResult
+    study: ClassVar[str] = "community Bayes"
+    parts: ClassVar[str] = "communities"
+    beside: ClassVar[Mapping[str, str]] = RULES
+    known: ClassVar[tuple[str, ...]] = KNOWN
 
-    def facts(self, run: Run) -> Sequence[tuple[str, str]]:
-        """Classes, columns, rows, communities."""
-        result = self.read(run)
-        facts = [
-            ("classes", f"{len(result.levels):,}"),
-            ("columns", f"{len(result.feature_names):,}"),
-            ("rows that are fitted", wide_evidence.count_words(np.nansum(result.n_fitted))),
-            ("held-out rows", wide_evidence.count_words(np.nansum(result.n_held))),
-        ]
-        if len(result.communities):
-            sizes = [len(members) for members in result.communities]
-            facts.append(("communities", f"{len(sizes):,}"))
-            facts.append(("columns of the largest", f"{max(sizes):,}"))
-        return facts
+    def model_words(self, result: Any) -> str:
+        """Say how many communities there are."""
+        return number_words(result)
 
-    def evidence(self, run: Run) -> Sequence[Block]:
-        """Held-out rows, communities, their number, rows."""
-        result = self.read(run)
-        rules = rules_of(result, rounded(run))
-        blocks: list[Block | None] = []
-        if rules.told:
-            blocks.append(wide_evidence.held_out(result, rules, RULES))
-        blocks += [
-            communities(result),
-            number(result),
-            wide_evidence.rows_by_class(result, self.rows_words(result, rules)),
-        ]
-        return [block for block in blocks if block is not None]
+    def beside_words(self, result: Any, rules: Rules) -> list[str]:
+        """Say whether communities help, and compare with the other rules."""
+        return [*gain_words(result, rules), *wide_evidence.beside_words(rules, (ALONE,))]
 
-    def handling(self, run: Run) -> Sequence[str]:
-        """What stayed at the site."""
-        result = self.read(run)
-        words = [
-            "The model, its predictions of every row and the tables of communities stay at the "
-            f"site (consilience site outputs, with the site's own file and the run {run.info.run})."
-        ]
-        if result.model_stays:
-            words.append(f"The communities stayed there too: {short(result.model_stays, 300)}.")
-        return words
+    def model_facts(self, result: Any) -> list[tuple[str, str]]:
+        """Communities."""
+        sizes = [len(members) for members in result.communities]
+        if not sizes:
+            return []
+        return [("communities", f"{len(sizes):,}"), ("columns of the largest", f"{max(sizes):,}")]
 
-    def limits(self, run: Run) -> Sequence[str]:
-        """What communities and errors cannot say."""
-        return KNOWN
+    def model_blocks(self, result: Any) -> list[Block | None]:
+        """Communities and their number."""
+        return [communities(result), number(result)]
 
-    # ------------------------------------------------------------------ what differs by method
-
-    def read(self, run: Run) -> Any:
-        """Return the result, checked."""
-        if not isinstance(run.result, CommunityBayesStudyResult):
-            raise TypeError("the run is not one of community Bayes")
-        return run.result
-
-    def cautions(self, result: Any) -> list[str]:
-        """What stands against the answer."""
-        found = [f"{short(r, 500).rstrip('.')}." for r in getattr(result, "remarks", ())]
-        separable = separable_words(result)
-        return [separable, *found] if separable else found
-
-    def rows_words(self, result: Any, rules: Rules) -> str:
-        """Say which rows are counted."""
-        return (
-            f"All rows of the table {result.site} that take part; {rules.n:,} of them are held out."
-        )
+    def model_caution(self, result: Any) -> str:
+        """Say that the classes can be told apart without error in some communities."""
+        return separable_words(result)
 
 
 REPORT = CommunityBayesReport

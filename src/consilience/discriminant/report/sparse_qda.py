@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from consilience.discriminant.one_table.sparse_qda import SparseQDAStudyResult
-from consilience.discriminant.report import figures
-from consilience.report import drawing, wide_evidence
-from consilience.report.drawing import short
-from consilience.report.run import Run
+from consilience.discriminant.report import ClassesReport, figures
+from consilience.report import drawing
 from consilience.report.sections import (
     Block,
-    Headline,
-    MethodReport,
     Picture,
     Table,
     numbers,
     percent,
     plural,
 )
-from consilience.report.wide_evidence import Rules, choice, rounded, rules_of
+from consilience.report.wide_evidence import choice
 from consilience.report.wide_reading import (
     DENSITY,
     Network,
@@ -31,9 +27,6 @@ from consilience.report.wide_reading import (
     community_words,
     network_of,
 )
-
-# Evidence in reports of sparse quadratic discriminant analysis: features that go together.
-
 
 OPEN_PAIRS = 15
 MOST_PAIRS = 300
@@ -227,85 +220,37 @@ KNOWN = (
 )
 
 
-class SparseQDAReport(MethodReport):
+class SparseQDAReport(ClassesReport):
     """Words, tables and figures on classes told apart by linked columns."""
 
-    def headline(self, run: Run) -> Headline:
-        """How many held-out rows are in a wrong class, and which columns are linked."""
-        result = self.read(run)
-        rules, cautions = rules_of(result, rounded(run)), self.cautions(result)
-        linked = links_words(result)
-        more = [*wide_evidence.beside_words(rules), *([linked] if rules.told else []), *cautions]
-        return Headline(
-            wide_evidence.headline_words(rules, linked),
-            wide_evidence.tone_of(rules, cautions),
-            tuple(more),
-        )
+    result: ClassVar[type] = SparseQDAStudyResult
+    study: ClassVar[str] = "sparse quadratic discriminant analysis"
+    parts: ClassVar[str] = "links"
+    beside: ClassVar[Mapping[str, str]] = RULES
+    known: ClassVar[tuple[str, ...]] = KNOWN
 
-    def facts(self, run: Run) -> Sequence[tuple[str, str]]:
-        """Classes, columns, rows, links, penalty, gap."""
-        result = self.read(run)
+    def model_words(self, result: Any) -> str:
+        """Say how many pairs are linked."""
+        return links_words(result)
+
+    def model_facts(self, result: Any) -> list[tuple[str, str]]:
+        """Links, penalty, gap."""
         linked = chosen_links(result)
-        facts = [
-            ("classes", f"{len(result.levels):,}"),
-            ("columns", f"{len(result.feature_names):,}"),
-            ("rows that are fitted", wide_evidence.count_words(np.nansum(result.n_fitted))),
-            ("held-out rows", wide_evidence.count_words(np.nansum(result.n_held))),
+        if linked is None:
+            return []
+        return [
+            ("linked pairs", f"{linked:,} of {n_pairs(result):,}"),
+            ("penalty for a row (alpha)", f"{result.alpha:.3g}"),
+            ("distance from the optimum, at most", f"{max(result.gap, 0.0):.1e}"),
         ]
-        if linked is not None:
-            facts.append(("linked pairs", f"{linked:,} of {n_pairs(result):,}"))
-            facts.append(("penalty for a row (alpha)", f"{result.alpha:.3g}"))
-            facts.append(("distance from the optimum, at most", f"{max(result.gap, 0.0):.1e}"))
-        return facts
 
-    def evidence(self, run: Run) -> Sequence[Block]:
-        """Held-out rows, penalty, links, rows."""
-        result = self.read(run)
-        rules = rules_of(result, rounded(run))
-        blocks: list[Block | None] = []
-        if rules.told:
-            blocks.append(wide_evidence.held_out(result, rules, RULES))
-        blocks += [
-            links(result),
-            penalty(result),
-            wide_evidence.rows_by_class(result, self.rows_words(result, rules)),
-        ]
-        return [block for block in blocks if block is not None]
+    def model_blocks(self, result: Any) -> list[Block | None]:
+        """Links and penalty."""
+        return [links(result), penalty(result)]
 
-    def handling(self, run: Run) -> Sequence[str]:
-        """What stayed at the site."""
-        result = self.read(run)
-        words = [
-            "The model, its predictions of every row and the tables of links stay at the site "
-            f"(consilience site outputs, with the site's own file and the run {run.info.run})."
-        ]
-        if result.model_stays:
-            words.append(f"The links stayed there too: {short(result.model_stays, 300)}.")
-        return words
-
-    def limits(self, run: Run) -> Sequence[str]:
-        """What links and errors cannot say."""
-        return KNOWN
-
-    # ------------------------------------------------------------------ what differs by method
-
-    def read(self, run: Run) -> Any:
-        """Return the result, checked."""
-        if not isinstance(run.result, SparseQDAStudyResult):
-            raise TypeError("the run is not one of sparse quadratic discriminant analysis")
-        return run.result
-
-    def cautions(self, result: Any) -> list[str]:
-        """What stands against the answer."""
-        found = [convergence_words(result)]
-        found += [f"{short(r, 500).rstrip('.')}." for r in getattr(result, "remarks", ())]
-        return [words for words in found if words]
-
-    def rows_words(self, result: Any, rules: Rules) -> str:
-        """Say which rows are counted."""
-        return (
-            f"All rows of the table {result.site} that take part; {rules.n:,} of them are held out."
-        )
+    def model_caution(self, result: Any) -> str:
+        """Say that the fit did not come near its optimum."""
+        return convergence_words(result)
 
 
 REPORT = SparseQDAReport
