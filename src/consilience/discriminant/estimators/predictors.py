@@ -369,11 +369,7 @@ def _squares() -> Callable[..., FloatArray]:
 
 
 def _squared_distances(
-    apart: FloatArray,
-    diagonal: FloatArray,
-    members: IntArray,
-    sizes: IntArray,
-    factors: FloatArray,
+    apart: FloatArray, diagonal: FloatArray, members: IntArray, sizes: IntArray, factors: FloatArray
 ) -> FloatArray:
     """Sum of squares of L'd over blocks plus those of single features, (n,), row by row.
 

@@ -223,11 +223,7 @@ class SparseQDAInteractions:
 
     @classmethod
     def of(
-        cls,
-        precision: JointPrecision,
-        units: QDAUnits,
-        classes: NDArray[Any],
-        names: Sequence[str],
+        cls, precision: JointPrecision, units: QDAUnits, classes: NDArray[Any], names: Sequence[str]
     ) -> SparseQDAInteractions:
         """Interactions of a fit.
 
@@ -926,10 +922,7 @@ def fit_sparse_qda(
 
 
 def follow(
-    prepared: PreparedMoments,
-    alphas: FloatArray,
-    answers: list[FoldAnswer],
-    settings: QDASettings,
+    prepared: PreparedMoments, alphas: FloatArray, answers: list[FoldAnswer], settings: QDASettings
 ) -> SparseQDAFit:
     """Follow the path on all rows, and keep the fit at the penalty that the folds chose.
 

@@ -116,16 +116,7 @@ from consilience.discriminant.federated_community_bayes.result import (
 from consilience.discriminant.federated_community_bayes.site import STEPS
 from consilience.discriminant.kernels.communities import Linkage
 from consilience.exceptions import ParameterError, QuorumError, StudyError
-from consilience.parameters import (
-    Allowed,
-    allows,
-    is_number,
-    just,
-    number,
-    one_of,
-    several,
-    whole,
-)
+from consilience.parameters import Allowed, allows, is_number, just, number, one_of, several, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
@@ -259,9 +250,7 @@ class FederatedCommunityBayes(Method):
                 f"{len(survey.sites)} sites have enough training rows of some class and the study "
                 f"needs {ctx.quorum}: {', '.join(small)} have not"
             )
-        tables = ctx.require(
-            (yield Ask("ranks", Rank(settings=s.to_json()), to=survey.sites)),
-        )
+        tables = ctx.require((yield Ask("ranks", Rank(settings=s.to_json()), to=survey.sites)))
         pooled = pool_ranks(
             [tables[site].tables.value for site in sorted(tables)],
             np.stack([survey.counts[site] for site in sorted(tables)]),
@@ -314,8 +303,7 @@ class FederatedCommunityBayes(Method):
         """One fit of each site, joined by their curvature."""
         communities = tree.communities
         message = Fit(
-            settings=survey.settings.to_json(),
-            communities=relayed(communities, AGGREGATE),
+            settings=survey.settings.to_json(), communities=relayed(communities, AGGREGATE)
         )
         ask = Ask("fit", message, to=survey.sites, known=survey.told)
         replies = ctx.require((yield ask))

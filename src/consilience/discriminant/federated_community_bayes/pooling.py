@@ -412,11 +412,7 @@ class Tree:
 
 
 def tree_of(
-    survey: Survey,
-    pooled: PooledRanks,
-    sites: Sequence[str],
-    wanted: Sequence[int],
-    linkage: Any,
+    survey: Survey, pooled: PooledRanks, sites: Sequence[str], wanted: Sequence[int], linkage: Any
 ) -> Tree:
     """Join features by their rank correlations.
 

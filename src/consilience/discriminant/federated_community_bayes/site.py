@@ -287,9 +287,7 @@ def judged_models(
     means = weighted_means(values, limits=limits, entities=np.arange(len(y)), least=least)
     told = wrong if counts else []
     return Judged(
-        losses=means.mean,
-        errors=means.variance,
-        wrong=_shares(told, shifts, len(y), limits),
+        losses=means.mean, errors=means.variance, wrong=_shares(told, shifts, len(y), limits)
     )
 
 
@@ -554,13 +552,7 @@ def conclude(
     if len(message.models.value) > 3:
         raise ProtocolError("three models are judged at the end")
     reply = judged_models(
-        rows,
-        TEST,
-        message.models.value,
-        classes,
-        site.limits,
-        counts=True,
-        consent=site.per_record,
+        rows, TEST, message.models.value, classes, site.limits, counts=True, consent=site.per_record
     )
     predictor = CommunityBayesPredictor.of_rows(
         _communities(message.communities.value, rows.x.shape[1]),

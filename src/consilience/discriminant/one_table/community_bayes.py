@@ -309,10 +309,7 @@ def _community_columns(
 ) -> dict[str, list[Any]]:
     """Columns of a table of features with their communities, numbered from 1."""
     pairs = [(int(j), c + 1) for c, part in enumerate(communities) for j in part]
-    return {
-        "feature": [names[j] for j, _ in pairs],
-        "community": [c for _, c in pairs],
-    }
+    return {"feature": [names[j] for j, _ in pairs], "community": [c for _, c in pairs]}
 
 
 def _candidates(fitted: CommunityBayesClassifier, c: float) -> dict[str, Any]:

@@ -56,16 +56,7 @@ from consilience.discriminant.one_table import (
 )
 from consilience.discriminant.one_table.messages import Fitted
 from consilience.exceptions import DataError, StudyError
-from consilience.parameters import (
-    FLAG,
-    LEFT_OUT,
-    allows,
-    just,
-    number,
-    one_of,
-    several,
-    whole,
-)
+from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, several, whole
 from consilience.protocol.method import CoordinatorContext, register
 from consilience.protocol.one_table.rows import Rows
 from consilience.protocol.one_table.words import counted

@@ -12,20 +12,8 @@ from consilience.arrays import IntArray
 from consilience.discriminant.one_table.community_bayes import CommunityBayesStudyResult
 from consilience.discriminant.report import ClassesReport, figures
 from consilience.report import drawing, wide_evidence
-from consilience.report.sections import (
-    Block,
-    Picture,
-    Table,
-    listed,
-    numbers,
-    plural,
-)
-from consilience.report.wide_evidence import (
-    Rules,
-    choice,
-    count_words,
-    with_error,
-)
+from consilience.report.sections import Block, Picture, Table, listed, numbers, plural
+from consilience.report.wide_evidence import Rules, choice, count_words, with_error
 from consilience.report.wide_reading import candidates_of, tree_of
 
 OPEN_COMMUNITIES = 20
@@ -206,7 +194,7 @@ def number(result: Any) -> Block | None:
         return None
     text = [
         "One community is the base on all columns at once; as many as columns is naive Bayes with "
-        "the base for each column.",
+        "the base for each column."
     ]
     columns: dict[str, list[str]] = {}
     gains = np.asarray(getattr(result, "candidate_gain", np.empty(0)), dtype=float)

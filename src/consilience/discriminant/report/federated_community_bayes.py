@@ -79,7 +79,7 @@ def _joined(result: Any) -> Block:
         "Each site fitted each community to its own rows and sent coefficients and their "
         "curvature, where its rows bear that; the coordinator joined the fits by their curvature. "
         "This is near the fit of all rows together, not equal to it: with many rows at each site "
-        "the difference is far below the standard errors.",
+        "the difference is far below the standard errors."
     ]
     if fewest:
         text.append(f"Every community's fit rests on {fewest} rows or more.")

@@ -11,14 +11,7 @@ import numpy as np
 from consilience.discriminant.one_table.sparse_qda import SparseQDAStudyResult
 from consilience.discriminant.report import ClassesReport, figures
 from consilience.report import drawing
-from consilience.report.sections import (
-    Block,
-    Picture,
-    Table,
-    numbers,
-    percent,
-    plural,
-)
+from consilience.report.sections import Block, Picture, Table, numbers, percent, plural
 from consilience.report.wide_evidence import choice
 from consilience.report.wide_reading import (
     DENSITY,
@@ -173,7 +166,7 @@ def penalty(result: Any) -> Block | None:
         return None
     text = [
         "A large penalty leaves no link, which is naive Bayes with normal densities; the smaller "
-        "it is, the nearer to quadratic discriminant analysis, where all columns are linked.",
+        "it is, the nearer to quadratic discriminant analysis, where all columns are linked."
     ]
     if result.fixed:
         text.append("The penalty was given, so nothing was chosen.")
