@@ -385,9 +385,6 @@ def settings_of(param_grid: Any, base: Any) -> list[dict[str, Any]]:
 # --------------------------------------------------------------------------- separation
 
 
-# Whether classes can be told apart without error by planes: then likelihoods have no maximum.
-
-
 LARGEST_PROGRAM = 300_000
 """Rules times unknowns of the linear program that is still solved (about 2 s); beyond it only the
 errors of the base are looked at."""

@@ -366,30 +366,10 @@ def _spanning(p: int, pairs: IntArray, norms: FloatArray) -> tuple[IntArray, Flo
 
 
 @dataclass(frozen=True, eq=False)
-class ForestMoments:
-    """Moments that remember a forest of links and the covariances of its components.
-
-    For penalties of at least that of the forest they answer as the moments that they stand for,
-    without another pass over the rows: tiles hold the links of the forest only.
-
-    Attributes
-    ----------
-    inner : ClassMoments
-    forest : LinkForest
-    lam : float
-        Smallest penalty that will be asked about.
-    """
+class MomentsOf:
+    """Moments that answer as others do, but for what a subclass changes."""
 
     inner: ClassMoments
-    forest: LinkForest
-    lam: float
-    _home: IntArray = field(init=False, repr=False)
-    _known: dict[int, tuple[IntArray, FloatArray]] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        home = self.forest.labels(self.lam)
-        object.__setattr__(self, "_home", home)
-        object.__setattr__(self, "_known", {})
 
     @property
     def n(self) -> FloatArray:
@@ -405,6 +385,40 @@ class ForestMoments:
     def diagonal(self) -> FloatArray:
         """Variances, (K, m)."""
         return self.inner.diagonal
+
+    def block(self, features: Any) -> FloatArray:
+        """Covariances among some features, (K, q, q)."""
+        return self.inner.block(features)
+
+    def norms(self, rows: slice, columns: slice) -> FloatArray:
+        """Tile of the norms of pairs of features."""
+        return self.inner.norms(rows, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class ForestMoments(MomentsOf):
+    """Moments that remember a forest of links and the covariances of its components.
+
+    For penalties of at least that of the forest they answer as the moments that they stand for,
+    without another pass over the rows: tiles hold the links of the forest only.
+
+    Attributes
+    ----------
+    inner : ClassMoments
+    forest : LinkForest
+    lam : float
+        Smallest penalty that will be asked about.
+    """
+
+    forest: LinkForest
+    lam: float
+    _home: IntArray = field(init=False, repr=False)
+    _known: dict[int, tuple[IntArray, FloatArray]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        home = self.forest.labels(self.lam)
+        object.__setattr__(self, "_home", home)
+        object.__setattr__(self, "_known", {})
 
     def block(self, features: Any) -> FloatArray:
         """Covariances among features of one component, (K, q, q)."""
@@ -489,21 +503,13 @@ class QDASettings:
 
 
 @dataclass(frozen=True, eq=False)
-class FlooredMoments:
-    """Moments whose variances are raised by a floor, where a column is constant within a class."""
+class FlooredMoments(MomentsOf):
+    """Moments with variances raised by a floor, where a column is constant within a class.
 
-    inner: ClassMoments
+    Norms of pairs are without it, on the diagonal too.
+    """
+
     floor: FloatArray
-
-    @property
-    def n(self) -> FloatArray:
-        """Rows by class, (K,)."""
-        return self.inner.n
-
-    @property
-    def n_features(self) -> int:
-        """Features m."""
-        return self.inner.n_features
 
     @property
     def diagonal(self) -> FloatArray:
@@ -516,10 +522,6 @@ class FlooredMoments:
         at = np.arange(found.shape[1])
         found[:, at, at] += self.floor[:, features]
         return found
-
-    def norms(self, rows: slice, columns: slice) -> FloatArray:
-        """Tile of the norms of pairs of features; on the diagonal without the floor."""
-        return self.inner.norms(rows, columns)
 
 
 @dataclass(frozen=True, eq=False)

@@ -283,9 +283,6 @@ def pooled_figures(
 # --------------------------------------------------------------------------- survey and tree
 
 
-# What the sites bring, and the tree that their ranks give.
-
-
 @dataclass(frozen=True, eq=False)
 class Survey:
     """Rows by site.

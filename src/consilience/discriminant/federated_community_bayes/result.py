@@ -223,9 +223,6 @@ class FederatedCommunityBayesResult(Result):
 # --------------------------------------------------------------------------- making it
 
 
-# From fits and figures to the classifier that is kept, and to the result.
-
-
 JUDGED = ("communities", "one community", "class frequencies")
 
 
@@ -365,6 +362,15 @@ def build_result(
     rows = [multinomial.as_rows(phi) for phi in chosen.phis[i]]
     judged = JUDGED if chosen.base is not None else (JUDGED[0], JUDGED[2])
     counts = np.stack([survey.counts[site] for site in sites])
+    # Sites without choosing rows, and protected ones, tell no wrong predictions.
+    telling = [site for site, told in sorted(chosen.wrong.items()) if np.isfinite(told).all()]
+    telling = [site for site in telling if survey.choosing[site]]
+    wrong = sum(
+        (survey.choosing[site] * chosen.wrong[site] for site in telling),
+        start=np.zeros(len(chosen.candidates))
+        if telling
+        else np.full(len(chosen.candidates), np.nan),
+    )
     return FederatedCommunityBayesResult(
         levels=tuple(survey.settings.levels[k] for k in survey.classes),
         feature_names=ctx.feature_names,
@@ -393,21 +399,12 @@ def build_result(
         intercepts=tuple(intercepts for _, intercepts in rows),
         community_rows=chosen.rows[i],
         judged=judged,
-        **_choosing_errors(chosen, survey),
+        cv_errors=np.asarray(wrong),
+        cv_rows=sum(survey.choosing[site] for site in telling),
         **_test_figures(survey, concluded, len(judged)),
         scaling=np.zeros((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
         remarks=_remarks(ctx, survey, pooled, tree, chosen),
     )
-
-
-def _choosing_errors(chosen: Chosen, survey: Survey) -> dict[str, Any]:
-    """Wrong predictions of choosing rows by candidate, over the sites that tell them."""
-    told = {site: wrong for site, wrong in chosen.wrong.items() if np.isfinite(wrong).all()}
-    rows = sum(survey.choosing[site] for site in told)
-    if not rows:
-        return {"cv_errors": np.full(len(chosen.candidates), np.nan), "cv_rows": 0}
-    errors = sum(survey.choosing[site] * wrong for site, wrong in sorted(told.items()))
-    return {"cv_errors": np.asarray(errors), "cv_rows": int(rows)}
 
 
 def _test_figures(survey: Survey, concluded: Mapping[str, Judged], n: int) -> dict[str, Any]:
@@ -425,27 +422,24 @@ def _test_figures(survey: Survey, concluded: Mapping[str, Judged], n: int) -> di
     held = np.array([survey.test[site] if site in told else 0 for site in sites])
     known = np.isfinite(wrong).all(axis=1) & (held > 0)
     counts = (wrong[known] * held[known, None]).sum(axis=0) if known.any() else np.full(n, np.nan)
+    # Each over the sites that tell it.
+    weight = np.where(np.isfinite(loss), held[:, None], 0.0)
+    total = weight.sum(axis=0)
+    summed = (weight * np.nan_to_num(loss)).sum(axis=0)
+    mean = np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan)
     gain, gain_se = -figures, errors.copy()
     gain[0] = gain_se[0] = np.nan
     return {
         "n_held": held,
         "errors": counts,
         "error_rows": int(held[known].sum()),
-        "log_loss": _over_sites(loss, held),
+        "log_loss": mean,
         "log_loss_se": np.array([errors[0], *np.full(n - 1, np.nan)]),
         "log_loss_gain": gain,
         "log_loss_gain_se": gain_se,
         "site_errors": wrong,
         "site_log_loss": loss,
     }
-
-
-def _over_sites(values: FloatArray, rows: IntArray) -> FloatArray:
-    """Averages (j,) of figures (B, j) by rows, each over the sites that tell it."""
-    weight = np.where(np.isfinite(values), rows[:, None], 0.0)
-    total = weight.sum(axis=0)
-    summed = (weight * np.nan_to_num(values)).sum(axis=0)
-    return np.asarray(np.where(total > 0, summed / np.where(total > 0, total, 1.0), np.nan))
 
 
 def _remarks(

@@ -319,7 +319,10 @@ def figures_of(
     losses, wrong = [], []
     for phi in models:
         eta = design @ phi.T
-        scores = (_flattened(eta) if protected else eta)[held] @ q.T
+        size = float(np.sqrt((eta**2).sum(axis=1).mean()))
+        if protected and size > STEEPEST:
+            eta = eta * (STEEPEST / size)
+        scores = eta[held] @ q.T
         scores = scores - scores.max(axis=1, keepdims=True)
         loss = -multinomial.log_softmax(scores)[np.arange(len(y)), y]
         losses.append(np.minimum(loss, LARGEST_LOSS) if protected else loss)
@@ -336,12 +339,6 @@ def steps_of(n_models: int, n_rows: int, part: int) -> FloatArray:
     if part == CHOOSING:
         reach[1:] = 2.0 * LARGEST_GAIN
     return _step_above(reach / n_rows)
-
-
-def _flattened(eta: FloatArray) -> FloatArray:
-    """Contrasts of no more than a certain size over the site's rows."""
-    size = float(np.sqrt((eta**2).sum(axis=1).mean()))
-    return eta if size <= STEEPEST else eta * (STEEPEST / size)
 
 
 def _step_above(x: FloatArray) -> FloatArray:
@@ -563,7 +560,9 @@ def conclude(
         scaling=data.scaling,
     )
     site.output("predictor", predictor)
-    chances = predictor.predict_proba(_as_read(data))
+    # In the columns' own units.
+    x = data.features if data.scaling is None else data.features * data.scaling[2] + data.scaling[1]
+    chances = predictor.predict_proba(x)
     best = chances.argmax(axis=1)
     table = {
         "row": data.rows,
@@ -573,14 +572,6 @@ def conclude(
     }
     site.table("predictions", table if data.id is None else {"id": data.id, **table})
     return reply, {"settings": message.settings}
-
-
-def _as_read(data: SiteData) -> FloatArray:
-    """Features in the columns' own units."""
-    if data.scaling is None:
-        return data.features
-    _, centre, scale = data.scaling
-    return np.asarray(data.features * scale + centre)
 
 
 STEPS: tuple[Step, ...] = (offer, ranks, fit, slopes_, judge, conclude)

@@ -52,8 +52,6 @@ from consilience.wire.disclosure import (
 )
 from consilience.wire.moment_facts import coded_within, unsafe_columns
 
-# The rows of a site as the method wants them: classes that are large enough, and rows held out.
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -173,8 +171,7 @@ def _tally(message: Links, data: SiteData, limits: Limits) -> dict[str, tuple[in
 @step("links", tally=_tally)
 def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tuple[Linked, State]:
     """Say which columns are linked, if every component could leave as moments."""
-    s = _settings(message.settings, state)
-    rows = by_class(data, s, site, state)
+    s, rows = _goes_on(message.settings, data, state, site)
     columns, cells = _asked(message, rows, state)
     scale = np.asarray(message.scale.value, dtype=float)
     if scale.shape != (len(columns),) or not ((scale >= 1 / _MOST) & (scale <= _MOST)).all():
@@ -217,10 +214,12 @@ def _asked(message: Links | Moments, rows: Rows, state: State) -> tuple[IntArray
     return np.flatnonzero(features), np.where(used, rows.cells, -1)
 
 
-def _settings(text: str, state: State) -> Settings:
+def _goes_on(text: str, data: SiteData, state: State, site: SiteContext) -> tuple[Settings, Rows]:
+    """Settings and rows of a later question."""
     if text != state.get("settings"):
         raise ProtocolError("a question goes on with the settings of the offer")
-    return Settings.from_json(text)
+    s = Settings.from_json(text)
+    return s, by_class(data, s, site, state)
 
 
 # --------------------------------------------------------------------------- moments
@@ -231,8 +230,7 @@ def moments(
     message: Moments, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Products, State]:
     """Tell sums of products within blocks, by class."""
-    s = _settings(message.settings, state)
-    rows = by_class(data, s, site, state)
+    s, rows = _goes_on(message.settings, data, state, site)
     columns, cells = _asked(message, rows, state)
     labels = np.asarray(message.labels.value)
     if labels.shape != (len(columns),):
@@ -265,11 +263,10 @@ def _judges(site: SiteContext) -> bool:
 @step("judge", once=True)
 def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
     """Say how many rows each model gets wrong, rounded."""
-    s = _settings(message.settings, state)
+    s, rows = _goes_on(message.settings, data, state, site)
     if not _judges(site):
         sentence = "this site does not say how many of its rows models get wrong"
         raise DisclosureError(sentence, public=sentence)
-    rows = by_class(data, s, site, state)
     judged = rows.held if message.held else rows.kept
     models = message.models.value
     if not isinstance(models, tuple) or len(models) > MAX_ALPHAS:
@@ -307,7 +304,9 @@ class Answers:
         least = self._limits.min_records
         if self._n < max(least, 1):
             return rounded(np.nan, n_records=0, step=1.0)
-        step_ = rate_step(self._n, least)
+        # Half of `min_records`, or a fifth of the share's error: so a share says neither whether
+        # any row is wrong nor whether one more is.
+        step_ = max(least / 2, np.sqrt(self._n) / 10) if least > 1 else 1.0
         share = float(np.mean(wrong))
         if least > 1:
             near = [i for i, other in enumerate(self._wrong) if not self._apart(wrong, other)]
@@ -316,7 +315,7 @@ class Answers:
             else:
                 self._wrong.append(np.array(wrong))
                 self._told.append(share)
-        return rounded(share, n_records=self._n, step=step_)
+        return rounded(share, n_records=self._n, step=float(step_) / self._n)
 
     def _apart(self, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
         moved = first != second
@@ -362,16 +361,6 @@ def _classes(model: SparseQDAPredictor, x: FloatArray) -> IntArray:
     return np.asarray(np.where(np.isnan(scores).any(axis=1), -2, scores.argmax(axis=1)))
 
 
-def rate_step(n: int, min_records: int) -> float:
-    """To what a share of wrong rows is rounded: half of `min_records`, or a fifth of its error.
-
-    So it says neither whether any row is wrong nor whether one more is.
-    """
-    if min_records <= 1:
-        return 1.0 / n
-    return float(max(min_records / 2, np.sqrt(n) / 10)) / n
-
-
 # --------------------------------------------------------------------------- conclude
 
 
@@ -380,15 +369,18 @@ def conclude(
     message: Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Concluded, State]:
     """Keep the model, and judge it on rows that were held out."""
-    s = _settings(message.settings, state)
-    rows = by_class(data, s, site, state)
+    s, rows = _goes_on(message.settings, data, state, site)
     models = message.models.value
     if not isinstance(models, tuple) or len(models) != 2:
         raise ProtocolError("the end takes the model and the one without links")
     made = [_model(m, s) for m in models]
     if any(model.n_features_in_ != rows.x.shape[1] for model in made):
         raise ProtocolError("a model has other columns than the study")
-    site.output("predictor", _of_own_rows(made[0], data))
+    # For tables in the site's own units.
+    arrays = made[0].to_arrays()
+    if data.scaling is not None:
+        arrays["scaling"] = np.asarray(data.scaling)
+    site.output("predictor", SparseQDAPredictor.from_arrays(arrays))
     x, y = rows.x[rows.held], rows.codes[rows.held]
     of = None if data.entity is None else data.entity[rows.held]
     answers = Answers(len(y), of, site.limits)
@@ -412,14 +404,6 @@ def _log_losses(
     first, second = (-m.predict_log_proba(x)[np.arange(len(y)), y] for m in models)
     found = weighted_means(np.stack([first, second, second - first], axis=1), limits=limits)
     return found.mean, found.variance
-
-
-def _of_own_rows(model: SparseQDAPredictor, data: SiteData) -> SparseQDAPredictor:
-    """The model for tables in the site's own units."""
-    arrays = model.to_arrays()
-    if data.scaling is not None:
-        arrays["scaling"] = np.asarray(data.scaling)
-    return SparseQDAPredictor.from_arrays(arrays)
 
 
 STEPS: tuple[Step, ...] = (offer, links, moments, judge, conclude)

@@ -1,7 +1,10 @@
-"""Communities of features: a tree from correlations by class, cut into any number of parts.
+"""Communities of features: a tree from rank correlations by class, cut into any number of parts.
 
-Source: Le and Hastie, *Sparse quadratic discriminant analysis and community Bayes*,
-arXiv 1407.4543, the section on community Bayes.
+Sources: Le and Hastie, *Sparse quadratic discriminant analysis and community Bayes*,
+arXiv 1407.4543, the section on community Bayes; for what rank correlations say of a correlation
+under monotone transforms, Liu, Han, Yuan, Lafferty and Wasserman, *High-dimensional semiparametric
+Gaussian copula graphical models*, Annals of Statistics 40 (2012), section 4: the nonparanormal
+SKEPTIC.
 """
 
 from __future__ import annotations
@@ -14,11 +17,6 @@ from numpy.typing import ArrayLike
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
-
-# Rank correlations of rows, and what they say of a correlation under monotone transforms.
-#
-# Source: Liu, Han, Yuan, Lafferty and Wasserman, *High-dimensional semiparametric Gaussian copula
-# graphical models*, Annals of Statistics 40 (2012), section 4: the nonparanormal SKEPTIC.
 
 
 def spearman(x: ArrayLike) -> FloatArray:

@@ -20,6 +20,7 @@ of alternating directions (ADMM) goes first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -397,13 +398,6 @@ def dual_value(problem: Problem, point: Point) -> float:
     return best
 
 
-def support_of(point: Point) -> Mask:
-    """Pairs whose group is not zero, with the diagonal."""
-    mask = point.norms > 0
-    np.fill_diagonal(mask, True)
-    return mask
-
-
 def gradient(problem: Problem, point: Point) -> Floats:
     """Gradient of the smooth part."""
     return problem.n[:, None, None] * (problem.s - inverse_of(point))
@@ -479,7 +473,8 @@ class Support:
     @classmethod
     def of(cls, problem: Problem, point: Point, g: Floats) -> Support:
         """Gradient and curvature on the support; there the penalty is smooth."""
-        mask = support_of(point)
+        mask = point.norms > 0
+        np.fill_diagonal(mask, True)
         off = mask.copy()
         np.fill_diagonal(off, False)
         safe = np.where(off, point.norms, 1.0)
@@ -495,13 +490,6 @@ class Support:
         out += self.stiff * (d - self.unit * along)
         out *= self.mask
         return out
-
-    def damping(self) -> Floats:
-        """Factor for directions across a group, where the penalty is curved."""
-        w, n = inverse_of(self.point), self.problem.n
-        diagonal = np.diagonal(w, axis1=1, axis2=2)
-        curve = np.einsum("k,ki,kj->ij", n, diagonal, diagonal) / len(n)
-        return np.sqrt(curve / (curve + self.stiff))
 
     def precondition(self, r: Floats, shrink: Floats) -> Floats:
         """``T R T / n_k`` on the support, with stiff directions damped on both sides."""
@@ -521,7 +509,11 @@ class Support:
         Stops where the squared error, in the norm of the preconditioner, is this share of what it
         was, or enough (which counts from a hundredth on); also returns the number of steps.
         """
-        shrink = self.damping()
+        # Directions across a group, where the penalty is curved, are damped.
+        diagonal = np.diagonal(inverse_of(self.point), axis1=1, axis2=2)
+        n = self.problem.n
+        curve = np.einsum("k,ki,kj->ij", n, diagonal, diagonal) / len(n)
+        shrink = np.sqrt(curve / (curve + self.stiff))
         d = np.zeros_like(self.residual)
         r = self.residual.copy()
         z = self.precondition(r, shrink)
@@ -849,10 +841,30 @@ def fit_precisions(
     """
     _check(moments, lam, tol, max_iter)
     labels = components(moments, lam)
-    blocks = _blocks(labels)
-    _check_size(moments, lam, blocks, max_block)
+    # Components of two features or more, in order of first features.
+    order = np.argsort(labels, kind="stable")
+    cuts = np.flatnonzero(np.diff(labels[order])) + 1
+    blocks = [block for block in np.split(order, cuts) if len(block) > 1]
+    # Refused before anything of their size is made.
+    largest = max((len(block) for block in blocks), default=0)
+    if max_block is not None and largest > max_block:
+        alpha = lam / float(np.sum(moments.n))
+        raise ParameterError(
+            f"the largest block has {largest} of {moments.n_features} features at alpha = "
+            f"{alpha:.6g} (lam = {lam:.6g}), more than max_block = {max_block}: raise alpha or "
+            "max_block"
+        )
     parts = [moments.block(block) for block in blocks]
-    return _fit(moments, lam, blocks, parts, start, tol, max_iter, n_jobs)
+    n, variances = moments.n, moments.diagonal
+    tasks: list[tuple[Any, ...]] = [
+        (Problem(part, n, lam), block, _start(block, variances[:, block], start), tol, max_iter)
+        for block, part in zip(blocks, parts, strict=True)
+    ]
+    if n_jobs != 1 and sum(len(block) >= LARGE for block in blocks) > 1:
+        solutions = ordered_map(_solve, tasks, n_jobs=n_jobs)
+    else:
+        solutions = [_solve(task) for task in tasks]
+    return _joined(moments, lam, blocks, solutions)
 
 
 def _check(moments: ClassMoments, lam: float, tol: float, max_iter: int) -> None:
@@ -873,27 +885,6 @@ def _check(moments: ClassMoments, lam: float, tol: float, max_iter: int) -> None
         )
 
 
-def _check_size(
-    moments: ClassMoments, lam: float, blocks: list[Indices], max_block: int | None
-) -> None:
-    """Refuse blocks that are too large, before anything of their size is made."""
-    largest = max((len(block) for block in blocks), default=0)
-    if max_block is not None and largest > max_block:
-        alpha = lam / float(np.sum(moments.n))
-        raise ParameterError(
-            f"the largest block has {largest} of {moments.n_features} features at alpha = "
-            f"{alpha:.6g} (lam = {lam:.6g}), more than max_block = {max_block}: raise alpha or "
-            "max_block"
-        )
-
-
-def _blocks(labels: Indices) -> list[Indices]:
-    """Features of each component of two or more, in order of first features."""
-    order = np.argsort(labels, kind="stable")
-    cuts = np.flatnonzero(np.diff(labels[order])) + 1
-    return [block for block in np.split(order, cuts) if len(block) > 1]
-
-
 def _start(block: Indices, variances: Floats, start: JointPrecision | None) -> Floats:
     """Block-diagonal start: earlier precision matrices where they lie inside the block."""
     place = np.arange(len(block))
@@ -910,27 +901,12 @@ def _start(block: Indices, variances: Floats, start: JointPrecision | None) -> F
     return out
 
 
-def _fit(
-    moments: ClassMoments,
-    lam: float,
-    blocks: list[Indices],
-    parts: list[Floats],
-    start: JointPrecision | None,
-    tol: float,
-    max_iter: int,
-    n_jobs: int | None,
+def _joined(
+    moments: ClassMoments, lam: float, blocks: list[Indices], solutions: Sequence[Solution]
 ) -> JointPrecision:
-    """Solve every block and put the pieces together."""
-    n, variances, p = moments.n, moments.diagonal, moments.n_features
-    tasks: list[tuple[Any, ...]] = [
-        (Problem(part, n, lam), block, _start(block, variances[:, block], start), tol, max_iter)
-        for block, part in zip(blocks, parts, strict=True)
-    ]
-    if n_jobs != 1 and sum(len(block) >= LARGE for block in blocks) > 1:
-        solutions = ordered_map(_solve, tasks, n_jobs=n_jobs)
-    else:
-        solutions = [_solve(task) for task in tasks]
-    diagonal = 1.0 / variances
+    """Put blocks and single features together."""
+    n, p = moments.n, moments.n_features
+    diagonal = 1.0 / moments.diagonal
     single = np.ones(p, dtype=bool)
     for block in blocks:
         single[block] = False
@@ -977,20 +953,19 @@ def _solve(task: tuple[Problem, Indices, Floats, float, int]) -> Solution:
     factors = []
     for k, s in enumerate(problem.s):
         found = cholesky(s[None])
-        if found is None or _singular(found[0][0]):
+        factor = None if found is None else found[0][0]
+        # Singular also where a pivot is nothing but rounding beside its diagonal element.
+        if (
+            factor is None
+            or (np.diag(factor) < 1e-7 * np.sqrt(np.einsum("ij,ij->i", factor, factor))).any()
+        ):
             raise DataError(
                 f"the covariance matrix of class {k} (numbered from 0) is singular over the "
                 f"{len(block)} features linked to feature {int(block[0])}: lam = 0 has no "
                 "solution, give a positive lam"
             )
-        factors.append(found[0][0])
+        factors.append(factor)
     lower = np.stack(factors)
     log_det = -2.0 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
     value = float(problem.n @ (len(block) - log_det))
     return Solution(symmetric_inverse(lower), log_det, value, value, 1, {"inverse": 1})
-
-
-def _singular(factor: Floats) -> bool:
-    """Whether a pivot is nothing but rounding beside its diagonal element."""
-    rows = np.sqrt(np.einsum("ij,ij->i", factor, factor))
-    return bool((np.diag(factor) < 1e-7 * rows).any())

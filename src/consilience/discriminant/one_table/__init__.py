@@ -35,7 +35,7 @@ from consilience.discriminant.one_table.messages import (
     Settings,
 )
 from consilience.exceptions import ConsilienceError, DataError, StudyError
-from consilience.parameters import allows, number
+from consilience.parameters import allows, number, plain
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -66,9 +66,6 @@ if TYPE_CHECKING:
 
 
 # --------------------------------------------------------------------------- the result
-
-
-# Result of a study of one table: how well the classes are told apart.
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -179,9 +176,6 @@ class OneTableResult(Result):
 
 
 # --------------------------------------------------------------------------- the study
-
-
-# What every study of one table does: ask once, fit and judge at the site, tell what may leave.
 
 
 LogProba = Callable[[FloatArray], FloatArray]
@@ -373,8 +367,14 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
     for remark in made.remarks:
         site.note(remark)
     limits = site.limits
-    log_proba = [_by_level(rule(rows.x), made.classes, rows.levels) for rule in made.rules.values()]
-    names = _told_rules(made, rows, limits)
+    # Levels that do not occur are never predicted.
+    log_proba = [np.full((len(rows.y), len(rows.levels)), -np.inf) for _ in made.rules]
+    there = [rows.levels.index(name) for name in made.classes]
+    for by_level, rule in zip(log_proba, made.rules.values(), strict=True):
+        by_level[:, there] = rule(rows.x)
+    # Scores of the class frequencies would tell of a small class.
+    small = small_classes(rows, limits).any()
+    names = tuple(name for name in made.rules if not (small and name == FREQUENCIES))
     told_of = [lp for name, lp in zip(made.rules, log_proba, strict=True) if name in names]
     judged = judge(rows, [lp[rows.held] for lp in told_of], limits)
     said, said_errors = evidence(rows, _parts(made, rows), limits)
@@ -386,12 +386,7 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
         n=count(len(rows.y)),
         n_held=count(len(rows.held)),
         n_by_class=rows_by_class(rows, limits),
-        errors=judged.errors,
-        confusion=judged.confusion,
-        scores=judged.scores,
-        score_errors=judged.score_errors,
-        gains=judged.gains,
-        gain_errors=judged.gain_errors,
+        **plain(judged),
         evidence=said,
         evidence_errors=said_errors,
         cv_errors=cv_errors,
@@ -402,12 +397,6 @@ def _answered(study: OneTableStudy, rows: Rows, data: SiteData, site: SiteContex
     )
 
 
-def _told_rules(made: LocalFit, rows: Rows, limits: Limits) -> tuple[str, ...]:
-    """Rules whose figures leave: scores of the class frequencies would tell of a small class."""
-    small = small_classes(rows, limits).any()
-    return tuple(name for name in made.rules if not (small and name == FREQUENCIES))
-
-
 def _parts(made: LocalFit, rows: Rows) -> FloatArray | None:
     """What each part of the first rule says for each level, of the rows that are held out."""
     if made.parts is None:
@@ -415,15 +404,6 @@ def _parts(made: LocalFit, rows: Rows) -> FloatArray | None:
     found = made.parts(rows.x[rows.held]) if len(rows.held) else made.parts(rows.x[:1])[:0]
     full = np.full((*found.shape[:2], len(rows.levels)), np.nan)
     full[:, :, [rows.levels.index(name) for name in made.classes]] = found
-    return full
-
-
-def _by_level(
-    log_proba: FloatArray, classes: tuple[str, ...], levels: tuple[str, ...]
-) -> FloatArray:
-    """Log-probabilities by declared level; levels that do not occur are never predicted."""
-    full = np.full((len(log_proba), len(levels)), -np.inf)
-    full[:, [levels.index(name) for name in classes]] = log_proba
     return full
 
 
@@ -439,7 +419,9 @@ def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits)
         rough = {"cv_se": np.where(np.isnan(cv_errors), np.nan, made.cv_se)}
         if len(made.cv_log_loss):
             rough["cv_log_loss"] = made.cv_log_loss
-        given |= {name: _two_digits(v) if protects else v for name, v in rough.items()}
+        for name, values in rough.items():
+            digits = [float(f"{value:.1e}") for value in values]
+            given[name] = np.array(digits) if protects else values
     told: dict[str, Any] = {}
     left = n_rows
     for name, value in given.items():
@@ -447,10 +429,6 @@ def _figures(made: LocalFit, cv_errors: FloatArray, n_rows: int, limits: Limits)
         if left >= 0 or not protects:
             told[name] = value
     return model(told, kind="figures", n_records=n_rows)
-
-
-def _two_digits(values: FloatArray) -> FloatArray:
-    return np.array([float(f"{value:.1e}") for value in values])
 
 
 def _told(made: LocalFit, study: OneTableStudy, rows: Rows, limits: Limits) -> tuple[Released, str]:
@@ -505,16 +483,17 @@ def _keep(
             "fitted_rows": [int((mask & (held == 0)).sum()) for mask in inside],
         },
     )
-    site.table("rules", _rules_table(log_proba, made, rows))
+    # How every rule did on the rows that are held out, with all digits.
+    y, rules = rows.y[rows.held], [lp[rows.held] for lp in log_proba]
+    means = [row_scores(lp, y).mean(axis=0) if len(y) else (np.nan, np.nan) for lp in rules]
+    site.table(
+        "rules",
+        {
+            "rule": list(made.rules),
+            "held_out_rows": [len(y)] * len(rules),
+            "errors": [int((lp.argmax(axis=1) != y).sum()) for lp in rules],
+            **{name: [float(m[j]) for m in means] for j, name in enumerate(SCORES)},
+        },
+    )
     for name, columns in made.tables.items():
         site.table(name, columns)
-
-
-def _rules_table(log_proba: list[FloatArray], made: LocalFit, rows: Rows) -> dict[str, Any]:
-    """How every rule did on the rows that are held out, with all digits."""
-    y = rows.y[rows.held]
-    table: dict[str, Any] = {"rule": list(made.rules), "held_out_rows": [len(y)] * len(log_proba)}
-    held = [lp[rows.held] for lp in log_proba]
-    table["errors"] = [int((lp.argmax(axis=1) != y).sum()) for lp in held]
-    means = [row_scores(lp, y).mean(axis=0) if len(y) else (np.nan, np.nan) for lp in held]
-    return table | {name: [float(m[j]) for m in means] for j, name in enumerate(SCORES)}

@@ -304,14 +304,6 @@ class CommunityBayesStudy(OneTableStudy):
         )
 
 
-def _community_columns(
-    communities: tuple[IntArray, ...], names: tuple[str, ...]
-) -> dict[str, list[Any]]:
-    """Columns of a table of features with their communities, numbered from 1."""
-    pairs = [(int(j), c + 1) for c, part in enumerate(communities) for j in part]
-    return {"feature": [names[j] for j, _ in pairs], "community": [c for _, c in pairs]}
-
-
 def _candidates(fitted: CommunityBayesClassifier, c: float) -> dict[str, Any]:
     """What cross-validation says of each number of communities, at the chosen penalty."""
     if not hasattr(fitted, "cv_results_"):
@@ -334,7 +326,11 @@ def _tables(fitted: CommunityBayesClassifier, rows: Rows, c: float) -> dict[str,
     """Communities, tree and candidates, for the site's own people."""
     tree = fitted.tree_
     tables: dict[str, dict[str, Any]] = {
-        "communities": _community_columns(fitted.communities_, rows.names),
+        # Numbered from 1.
+        "communities": {
+            "feature": [rows.names[j] for part in fitted.communities_ for j in part],
+            "community": [c for c, part in enumerate(fitted.communities_, 1) for _ in part],
+        },
         "tree": {
             "first": tree[:, 0].astype(np.int64),
             "second": tree[:, 1].astype(np.int64),

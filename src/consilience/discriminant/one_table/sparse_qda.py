@@ -232,7 +232,7 @@ class SparseQDAStudy(OneTableStudy):
             warnings.simplefilter("ignore")
             fitted = self._estimator(rows, alpha=self.alpha, cv=self.cv).fit(x, y, groups=groups)
             rules = {NAME: fitted.predict_log_proba, **self._others(rows)}
-        path = fitted.path_
+        path, first = fitted.path_, fitted.interactions_.pairs[:, 0]
         return LocalFit(
             classes=tuple(str(name) for name in fitted.classes_),
             rules=rules,
@@ -248,7 +248,8 @@ class SparseQDAStudy(OneTableStudy):
             },
             model=_model(fitted, rows.levels),
             n_rows=int(np.unique(y, return_counts=True)[1].min()),
-            n_parameters=_parameters(fitted),
+            # Of a class in the block that has most: variances and entries that are not 0.
+            n_parameters=max([1, *(len(b) + int(np.isin(first, b).sum()) for b in fitted.blocks_)]),
             tables=_tables(fitted, rows),
             remarks=_remarks(fitted, rows.names),
         )
@@ -313,24 +314,6 @@ class SparseQDAStudy(OneTableStudy):
         )
 
 
-def _interaction_columns(
-    pairs: IntArray,
-    strength: FloatArray,
-    precision: FloatArray,
-    partial: FloatArray,
-    names: tuple[str, ...],
-    levels: tuple[str, ...],
-) -> dict[str, Any]:
-    """Columns of a table of interactions."""
-    return {
-        "feature_1": [names[i] for i in pairs[:, 0]],
-        "feature_2": [names[j] for j in pairs[:, 1]],
-        "strength": strength,
-        **{f"precision_{level}": precision[:, k] for k, level in enumerate(levels)},
-        **{f"partial_correlation_{level}": partial[:, k] for k, level in enumerate(levels)},
-    }
-
-
 def _model(fitted: SparseQDA, levels: tuple[str, ...]) -> dict[str, Any]:
     """What the fit tells of pairs, the classes in the order of the declared levels."""
     found = fitted.interactions_
@@ -341,16 +324,6 @@ def _model(fitted: SparseQDA, levels: tuple[str, ...]) -> dict[str, Any]:
         by_class[name][:, places] = values
     blocks = tuple(np.asarray(block, dtype=np.int64) for block in fitted.blocks_)
     return {"pairs": found.pairs, "strength": found.strength, **by_class, "blocks": blocks}
-
-
-def _parameters(fitted: SparseQDA) -> int:
-    """Parameters of a class in the block that has most: variances and entries that are not 0."""
-    found = fitted.interactions_
-    most = 1
-    for block in fitted.blocks_:
-        inside = int(np.isin(found.pairs[:, 0], block).sum())
-        most = max(most, len(block) + inside)
-    return most
 
 
 def _remarks(fitted: SparseQDA, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -369,18 +342,16 @@ def _remarks(fitted: SparseQDA, names: tuple[str, ...]) -> tuple[str, ...]:
 def _tables(fitted: SparseQDA, rows: Rows) -> dict[str, dict[str, Any]]:
     """Interactions and path, for the site's own people."""
     told: Any = _model(fitted, rows.levels)
-    path = fitted.path_
-    judged = len(path.cv_rows) > 0
-    wrong = path.cv_wrong.sum(axis=0) if judged else np.full(len(path), np.nan)
+    levels, path = list(enumerate(rows.levels)), fitted.path_
+    wrong = path.cv_wrong.sum(axis=0) if len(path.cv_rows) else np.full(len(path), np.nan)
     return {
-        "interactions": _interaction_columns(
-            told["pairs"],
-            told["strength"],
-            told["precision"],
-            told["partial"],
-            rows.names,
-            rows.levels,
-        ),
+        "interactions": {
+            "feature_1": [rows.names[i] for i in told["pairs"][:, 0]],
+            "feature_2": [rows.names[j] for j in told["pairs"][:, 1]],
+            "strength": told["strength"],
+            **{f"precision_{level}": told["precision"][:, k] for k, level in levels},
+            **{f"partial_correlation_{level}": told["partial"][:, k] for k, level in levels},
+        },
         "path": {
             "alpha": path.alphas,
             "n_links": path.n_links,

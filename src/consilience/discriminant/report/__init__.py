@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,7 @@ class ClassesReport(MethodReport):
     result: ClassVar[type]
     study: ClassVar[str]
     parts: ClassVar[str]
-    beside: ClassVar[Mapping[str, str]]
+    beside: ClassVar[dict[str, str]]
     known: ClassVar[tuple[str, ...]]
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -229,7 +229,7 @@ class CommunityBayesReport(ClassesReport):
     result: ClassVar[type] = CommunityBayesStudyResult
     study: ClassVar[str] = "community Bayes"
     parts: ClassVar[str] = "communities"
-    beside: ClassVar[Mapping[str, str]] = RULES
+    beside: ClassVar[dict[str, str]] = RULES
     known: ClassVar[tuple[str, ...]] = KNOWN
 
     def model_words(self, result: Any) -> str:

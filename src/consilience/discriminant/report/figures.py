@@ -1,7 +1,12 @@
 """Figures of wide classification: the network of linked features, the tree of communities.
 
 Each `plot_*` takes a fitted estimator or the result of a run and returns a Matplotlib figure, as in
-`figures`.
+`consilience.report.figures`.
+
+Of a network, what is linked stands together, and nothing is random: each connected part is laid out
+by itself, by majorization of the stress between distances on the sheet and numbers of links on the
+shortest way (Gansner, Koren and North, *Graph drawing by stress majorization*, Graph Drawing 2004);
+then the parts are put on shelves, the largest first.
 """
 
 from __future__ import annotations
@@ -20,13 +25,6 @@ from matplotlib.ticker import MaxNLocator
 from consilience.arrays import FloatArray, IntArray
 from consilience.report import drawing
 from consilience.report.wide_reading import Network, Tree, network_of, tree_of
-
-# Places of the nodes of a network on a sheet: what is linked stands together, nothing is random.
-#
-# Each connected part is laid out by itself, by majorization of the stress between distances on the
-# sheet and numbers of links on the shortest way (Gansner, Koren and North, *Graph drawing by stress
-# majorization*, Graph Drawing 2004); then the parts are put on shelves, the largest first.
-
 
 _ROUNDS = 150
 _SETTLED = 1e-4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -219,7 +219,7 @@ class SparseQDAReport(ClassesReport):
     result: ClassVar[type] = SparseQDAStudyResult
     study: ClassVar[str] = "sparse quadratic discriminant analysis"
     parts: ClassVar[str] = "links"
-    beside: ClassVar[Mapping[str, str]] = RULES
+    beside: ClassVar[dict[str, str]] = RULES
     known: ClassVar[tuple[str, ...]] = KNOWN
 
     def model_words(self, result: Any) -> str:
