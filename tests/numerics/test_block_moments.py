@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from consilience.discriminant.kernels.joint_precision import (
+    TILE,
     MatrixMoments,
     components,
     fit_precisions,
 )
-from consilience.discriminant.kernels.joint_precision_moments import TILE
 from consilience.numerics.block_moments import BetweenMoments, BlockMoments, pooled
 
 

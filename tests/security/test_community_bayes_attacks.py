@@ -17,8 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from consilience import Columns, FederatedCommunityBayes, Federation
-from consilience.discriminant.federated_community_bayes import judging
-from consilience.discriminant.federated_community_bayes import rows as at_rows
+from consilience.discriminant.federated_community_bayes import site as at_rows
 from consilience.discriminant.federated_community_bayes.messages import (
     Conclude,
     Fit,
@@ -393,9 +392,9 @@ def _places_left(policy: str) -> float:
     for place in (*PLACES, true):
         _, rows = _with_an_extreme(place, policy)
         y = CODES[rows.part == at_rows.CHOOSING]
-        values, _ = judging.figures_of(rows, at_rows.CHOOSING, STEEP, y, protected=protected)
+        values, _ = at_rows.figures_of(rows, at_rows.CHOOSING, STEEP, y, protected=protected)
         # Half a step of rounding, and a shift of half a step that it does not know.
-        steps = judging.steps_of(len(told), len(y), at_rows.CHOOSING)
+        steps = at_rows.steps_of(len(told), len(y), at_rows.CHOOSING)
         width = steps if protected else np.full(len(told), 1e-9)
         known = np.isfinite(told)
         left.append(bool((np.abs(values.mean(axis=0) - told) <= width * (1 + 1e-6))[known].all()))

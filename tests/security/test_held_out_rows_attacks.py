@@ -23,8 +23,8 @@ from consilience.assisted.glm import rows as assisted_rows
 from consilience.averaging.protocol import rows as averaging_rows
 from consilience.averaging.protocol.messages import Accepted
 from consilience.collaborators.protocol import rows as meta_rows
-from consilience.discriminant.federated_community_bayes import rows as bayes_rows
-from consilience.discriminant.federated_sparse_qda import rows as qda_rows
+from consilience.discriminant.federated_community_bayes import site as bayes_rows
+from consilience.discriminant.federated_sparse_qda import site as qda_rows
 from consilience.discriminant.one_table.sparse_qda import SparseQDAStudy
 from consilience.latent_regression.protocol import rows as latent_rows
 from consilience.numerics.random import stream

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import consilience
 from consilience import Columns, Federation
-from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.federated_sparse_qda import site as at_site
 from consilience.discriminant.federated_sparse_qda.messages import (

@@ -52,8 +52,8 @@ from consilience.collaborators.report.figures_meta_gain import (
     plot_held_out_loss as plot_held_out_loss,
 )
 from consilience.collaborators.report.figures_meta_gain import plot_spectrum as plot_spectrum
-from consilience.discriminant.report.figures_wide import plot_dendrogram as plot_dendrogram
-from consilience.discriminant.report.figures_wide import plot_interactions as plot_interactions
+from consilience.discriminant.report.figures import plot_dendrogram as plot_dendrogram
+from consilience.discriminant.report.figures import plot_interactions as plot_interactions
 from consilience.latent_regression.report.figures_latent_sites import (
     plot_latent_held_out as plot_latent_held_out,
 )

@@ -31,15 +31,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from consilience import CommunityBayesClassifier
 from consilience.datasets.simulate_wide import community_classes, simulate_separate_groups
 from consilience.discriminant.estimators.community_bayes import default_base
-from consilience.discriminant.estimators.community_bayes_fit import CommunityCV
-from consilience.discriminant.estimators.community_bayes_separation import SeparationWarning
+from consilience.discriminant.estimators.community_bayes_fit import CommunityCV, SeparationWarning
 from consilience.discriminant.kernels.communities import cut
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 from tests.reference.community_bayes import community_bayes
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::consilience.discriminant.estimators.community_bayes_separation.SeparationWarning"
+    "ignore::consilience.discriminant.estimators.community_bayes_fit.SeparationWarning"
 )
 
 

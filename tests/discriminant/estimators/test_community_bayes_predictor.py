@@ -14,12 +14,12 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from consilience import CommunityBayesClassifier
 from consilience.datasets.simulate_wide import community_classes
-from consilience.discriminant.estimators.community_bayes_predictor import CommunityBayesPredictor
+from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::consilience.discriminant.estimators.community_bayes_separation.SeparationWarning"
+    "ignore::consilience.discriminant.estimators.community_bayes_fit.SeparationWarning"
 )
 
 LABELS = {
@@ -80,7 +80,7 @@ def test_names_are_kept() -> None:
     assert again.feature_names_in_.tolist() == [f"f{j}" for j in range(8)]
     frame = pd.DataFrame(new, columns=again.feature_names_in_)
     np.testing.assert_array_equal(again.predict_proba(frame), again.predict_proba(new))
-    with pytest.raises(DataError, match="in this order"):
+    with pytest.raises(DataError, match="in its order"):
         again.predict(frame[frame.columns[::-1]])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.discriminant.estimators.community_bayes_separation import linearly_separable
+from consilience.discriminant.estimators.community_bayes_fit import linearly_separable
 from consilience.numerics.random import stream
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from consilience import SparseQDA
-from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.exceptions import DataError
 from tests.discriminant.estimators.sparse_qda_data import blocks_table, scores
 

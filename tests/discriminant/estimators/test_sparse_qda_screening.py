@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.discriminant.estimators import sparse_qda_screening
-from consilience.discriminant.estimators.sparse_qda_fit import prepare_rows
-from consilience.discriminant.estimators.sparse_qda_screening import LinkForest, ScreenedMoments
+from consilience.discriminant.estimators.sparse_qda_fit import (
+    ForestMoments,
+    LinkForest,
+    prepare_rows,
+)
+from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import (
     MatrixMoments,
     components,
@@ -20,7 +23,7 @@ from tests.reference.joint_precision import components as by_walking
 @pytest.mark.parametrize("tile", [4, 512])
 @pytest.mark.parametrize("seed", range(5))
 def test_components_of_every_penalty(tile: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_qda_screening, "_TILE", tile)
+    monkeypatch.setattr(joint_precision, "TILE", tile)
     x, y = blocks_table([9, 14], 15, seed=seed)
     n, means, covariances = moments_by_class(x, y)
     moments = MatrixMoments(n.astype(float), means, covariances)
@@ -28,7 +31,7 @@ def test_components_of_every_penalty(tile: int, seed: int, monkeypatch: pytest.M
     smallest = float(np.quantile(norms, 0.3))
     forest = LinkForest.of(moments, smallest)
     assert len(forest.norms) <= 14
-    screened = ScreenedMoments(moments, forest, smallest)
+    screened = ForestMoments(moments, forest, smallest)
     sizes = set()
     for lam in [smallest, *np.quantile(norms, [0.6, 0.9, 0.97]), float(norms.max())]:
         labels = forest.labels(lam)
@@ -46,7 +49,7 @@ def test_screened_moments_give_the_same_fit() -> None:
     moments = prepare_rows(x, y, 2).moments
     forest = LinkForest.of(moments, 0.0)
     lams = np.quantile(forest.norms, [0.9, 0.6, 0.3])
-    screened = ScreenedMoments(moments, forest, float(lams[-1]))
+    screened = ForestMoments(moments, forest, float(lams[-1]))
     for lam in lams:
         plain, quick = fit_precisions(moments, lam), fit_precisions(screened, lam)
         assert [b.tolist() for b in plain.blocks] == [b.tolist() for b in quick.blocks]

@@ -18,7 +18,6 @@ from consilience import Columns, FederatedCommunityBayes, Federation, Policy, Pr
 from consilience.datasets.simulate_wide import community_classes
 from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier
 from consilience.discriminant.federated_community_bayes import pooling
-from consilience.discriminant.federated_community_bayes.curvature import row_factors
 from consilience.discriminant.federated_community_bayes.messages import (
     Fit,
     Fitted,
@@ -27,11 +26,15 @@ from consilience.discriminant.federated_community_bayes.messages import (
     packed,
     unpacked,
 )
-from consilience.discriminant.federated_community_bayes.ranks import class_ranks, thin_pairs
+from consilience.discriminant.federated_community_bayes.pooling import Tree, tree_of
 from consilience.discriminant.federated_community_bayes.result import FederatedCommunityBayesResult
-from consilience.discriminant.federated_community_bayes.survey import Tree, tree_of
+from consilience.discriminant.federated_community_bayes.site import (
+    class_ranks,
+    row_factors,
+    thin_pairs,
+)
 from consilience.discriminant.kernels import multinomial
-from consilience.discriminant.kernels.rank_correlation import skeptic, spearman
+from consilience.discriminant.kernels.communities import skeptic, spearman
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.wire.disclosure import Limits, relayed
 from consilience.wire.message import Disclosure

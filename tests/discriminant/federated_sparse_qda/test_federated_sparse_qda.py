@@ -12,8 +12,9 @@ import pytest
 from sklearn.model_selection import LeaveOneGroupOut
 
 from consilience import Columns, Federation, Preparation, load_run
+from consilience.discriminant import federated_sparse_qda
 from consilience.discriminant.estimators.sparse_qda import SparseQDA
-from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA, choosing
+from consilience.discriminant.federated_sparse_qda import FederatedSparseQDA
 from consilience.discriminant.federated_sparse_qda.messages import Moments, Products
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.sites.policy import Policy
@@ -584,8 +585,11 @@ def test_products_that_rows_of_the_spreads_have_not(values: Any, words: str) -> 
 
 def test_the_gap_of_a_path_is_the_largest_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = [SimpleNamespace(relative_gap=gap) for gap in (1e-9, 3e-5, 2e-7)]
-    monkeypatch.setattr(choosing, "precision_path", lambda *_, stop: iter(fits))
-    method: Any = SimpleNamespace(model_of=lambda ctx, prepared, precision: precision)
+    monkeypatch.setattr(federated_sparse_qda, "precision_path", lambda *_, stop: iter(fits))
+    method: Any = FederatedSparseQDA()
     nothing: Any = None
-    path = choosing.path_of(method, nothing, nothing, np.ones(3), nothing)
-    assert path.gap == 3e-5 and path.models == tuple(fits)
+    choice = federated_sparse_qda.Choice(
+        method, nothing, "", nothing, nothing, nothing, np.ones(3), nothing
+    )
+    models, gap = choice._path(nothing, lambda prepared, precision: precision)
+    assert gap == 3e-5 and models == fits

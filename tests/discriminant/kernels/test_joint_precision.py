@@ -11,18 +11,19 @@ from consilience.discriminant.estimators.sparse_qda_fit import (
     PreparedMoments,
     QDASettings,
     precision_path,
+    units_of,
 )
-from consilience.discriminant.estimators.sparse_qda_units import units_of
-from consilience.discriminant.kernels import joint_precision_moments
+from consilience.discriminant.kernels import joint_precision
 from consilience.discriminant.kernels.joint_precision import (
     JointPrecision,
     MatrixMoments,
+    Problem,
     RowMoments,
     components,
     fit_precisions,
     largest_penalty,
+    solve_block,
 )
-from consilience.discriminant.kernels.joint_precision_solver import Problem, solve_block
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 from tests.reference import joint_precision as textbook
@@ -114,7 +115,7 @@ def test_tiles_and_sources_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     matrices = MatrixMoments(moments.n, moments.means, whole(moments))
     lam_max = largest_penalty(moments)
     wanted = [components(moments, r * lam_max) for r in (0.8, 0.5, 0.2)]
-    monkeypatch.setattr(joint_precision_moments, "TILE", 7)
+    monkeypatch.setattr(joint_precision, "TILE", 7)
     for source in (moments, matrices):
         assert largest_penalty(source) == pytest.approx(lam_max, rel=1e-14)
         for labels, ratio in zip(wanted, (0.8, 0.5, 0.2), strict=True):

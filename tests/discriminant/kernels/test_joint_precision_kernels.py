@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from consilience.discriminant.kernels.joint_precision_kernels import (
-    factorise,
-    group_prox,
-    invert,
-    sweeps,
-)
-from consilience.discriminant.kernels.joint_precision_solver import (
+from consilience.discriminant.kernels.joint_precision import (
     Problem,
     Support,
     admm_burst,
@@ -21,6 +15,12 @@ from consilience.discriminant.kernels.joint_precision_solver import (
     solve_block,
     solve_compiled,
     solve_general,
+)
+from consilience.discriminant.kernels.joint_precision_kernels import (
+    factorise,
+    group_prox,
+    invert,
+    sweeps,
 )
 from consilience.numerics.random import stream
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from consilience.discriminant.kernels.rank_correlation import skeptic, spearman
+from consilience.discriminant.kernels.communities import skeptic, spearman
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from tests.reference.community_bayes import spearman_slowly

@@ -10,11 +10,11 @@ import pytest
 
 from consilience.datasets.simulate_wide import simulate_separate_groups
 from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier
+from consilience.discriminant.one_table import STAYS
 from consilience.discriminant.one_table.community_bayes import (
     CommunityBayesStudy,
     CommunityBayesStudyResult,
 )
-from consilience.discriminant.one_table.study import STAYS
 from consilience.engines.federation import Run
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.protocol.method import Preparation
@@ -189,13 +189,13 @@ def test_the_predictor_takes_columns_in_their_own_units() -> None:
     [
         ({"n_communities": "all"}, "n_communities must be"),
         ({"n_communities": 0}, "n_communities must be"),
-        ({"candidates": 3}, "candidates must be a list"),
+        ({"candidates": 3}, "candidates must be 0 to 100 values"),
         ({"candidates": (0,)}, "candidates must be"),
-        ({"candidates": (1,) * 101}, "100 at most"),
+        ({"candidates": (1,) * 101}, "candidates must be 0 to 100 values"),
         ({"linkage": "ward"}, "linkage must be"),
         ({"scoring": "auc"}, "scoring must be"),
-        ({"C": 0.0}, "C must be above 0"),
-        ({"penalties": (1.0, -1.0)}, "penalties must be above 0"),
+        ({"C": 0.0}, "C must be a number above 0"),
+        ({"penalties": (1.0, -1.0)}, "penalties must be .* a number above 0"),
         ({"cv": 1}, "cv must be"),
         ({"one_standard_error": 1}, "one_standard_error must be"),
         ({"holdout": 0.9}, "holdout must be"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.discriminant.one_table.study import STAYS, STAYS_FEW
+from consilience.discriminant.one_table import STAYS, STAYS_FEW
 from consilience.engines.federation import Run
 from consilience.exceptions import ConsilienceError, ParameterError, QuorumError, StudyError
 from consilience.protocol.method import Preparation
@@ -326,7 +326,7 @@ def test_columns_that_do_not_fit(columns: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 0.51, "much", True, float("nan")])
 def test_holdout_out_of_range(share: Any) -> None:
-    with pytest.raises(ParameterError, match="holdout must be a number in"):
+    with pytest.raises(ParameterError, match=r"holdout must be a number from 0 to 0\.5"):
         run_of(table(), ShrunkenLDA(holdout=share))
 
 

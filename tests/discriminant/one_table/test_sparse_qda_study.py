@@ -196,8 +196,8 @@ def test_more_columns_than_rows() -> None:
     [
         ({"alpha": "best"}, "alpha must be"),
         ({"alpha": -1.0}, "alpha must be"),
-        ({"alphas": 0.1}, "alphas must be a list"),
-        ({"alphas": (0.1,) * 101}, "100 at most"),
+        ({"alphas": 0.1}, "alphas must be 0 to 100 values"),
+        ({"alphas": (0.1,) * 101}, "alphas must be 0 to 100 values"),
         ({"n_alphas": 1}, "n_alphas must be"),
         ({"n_alphas": 1000}, "n_alphas must be"),
         ({"smallest": 2.0}, "smallest must be"),

@@ -15,7 +15,7 @@ from scipy.cluster.hierarchy import dendrogram, linkage
 
 from consilience import CommunityBayesClassifier, SparseQDA
 from consilience import report as room
-from consilience.discriminant.report import figures_wide, network_layout
+from consilience.discriminant.report import figures
 from consilience.exceptions import ParameterError
 from consilience.report import drawing, figures_wide_choice, wide_reading
 from consilience.report.wide_reading import Candidates, Contributions, Network, Tree
@@ -71,7 +71,7 @@ def test_what_is_linked_is_named_and_what_is_not_is_left_out() -> None:
     words = letters(drawn(room.plot_interactions(found))).split()
     assert {"x3", "x7", "x9", "x20", "x21"} <= set(words)
     assert not {"x0", "x8", "x22"} & set(words)
-    which, value = figures_wide.strongest(found)
+    which, value = figures.strongest(found)
     assert which.tolist() == [0, 1, 1]
     assert value.tolist() == [0.5, -0.6, 0.2]
     svg = letters(drawn(room.plot_interactions(found)))
@@ -82,7 +82,7 @@ def test_what_is_linked_is_named_and_what_is_not_is_left_out() -> None:
 
 def test_of_many_links_the_strongest_are_drawn() -> None:
     found = network(40)
-    assert len(found.pairs) > figures_wide.MOST_LINKS
+    assert len(found.pairs) > figures.MOST_LINKS
     svg = letters(drawn(room.plot_interactions(found, 1)))
     a, b = (found.names[j] for j in found.pairs[0])
     shown = {word for word in svg.split() if word.startswith("x")}
@@ -107,12 +107,12 @@ def test_layout_keeps_what_is_linked_together_and_parts_apart() -> None:
     # A ring of eight, a chain of three, a pair.
     ring = [(i, (i + 1) % 8) for i in range(8)]
     pairs = np.array([*ring, (8, 9), (9, 10), (11, 12)])
-    assert [part.tolist() for part in network_layout.connected(13, pairs)] == [
+    assert [part.tolist() for part in figures.connected(13, pairs)] == [
         list(range(8)),
         [8, 9, 10],
         [11, 12],
     ]
-    made = network_layout.lay_out(13, pairs)
+    made = figures.lay_out(13, pairs)
     assert (made.places >= 0).all()
     assert (made.places <= [made.width, made.height]).all()
     apart = np.hypot(*(made.places[:, None] - made.places[None]).transpose(2, 0, 1))
@@ -123,8 +123,8 @@ def test_layout_keeps_what_is_linked_together_and_parts_apart() -> None:
     assert apart[8, 10] == pytest.approx(2 * apart[8, 9], rel=0.02)
     # Boxes of parts do not overlap: nodes of two parts are never nearer than a margin.
     parts = np.array([0] * 8 + [1] * 3 + [2] * 2)
-    assert apart[parts[:, None] != parts[None]].min() > network_layout.MARGIN[1]
-    again = network_layout.lay_out(13, pairs)
+    assert apart[parts[:, None] != parts[None]].min() > figures.MARGIN[1]
+    again = figures.lay_out(13, pairs)
     assert np.array_equal(made.places, again.places)
 
 
@@ -134,7 +134,7 @@ def test_layout_keeps_what_is_linked_together_and_parts_apart() -> None:
 @pytest.mark.parametrize("method", ["average", "complete", "single"])
 def test_tree_has_the_brackets_of_scipy(method: str) -> None:
     found = tree(25, 4, method)
-    mine = figures_wide.drawn_tree(found)
+    mine = figures.drawn_tree(found)
     theirs = dendrogram(found.merges, no_plot=True)
     heights = sorted(tuple(np.sort(line[:, 0]).round(9)) for line in mine.lines)
     assert heights == sorted(tuple(np.sort(d).round(9)) for d in theirs["dcoord"])
@@ -150,7 +150,7 @@ def test_tree_has_the_brackets_of_scipy(method: str) -> None:
 @pytest.mark.parametrize("n_communities", [1, 2, 7, 24, 25])
 def test_cut_leaves_as_many_communities(n_communities: int) -> None:
     found = tree(25, n_communities)
-    mine = figures_wide.drawn_tree(found)
+    mine = figures.drawn_tree(found)
     assert mine.cut is not None
     below = sum(line[1, 0] < mine.cut for line in mine.lines)
     assert below == 25 - n_communities
@@ -161,8 +161,8 @@ def test_cut_leaves_as_many_communities(n_communities: int) -> None:
 
 def test_of_many_features_the_last_merges_are_drawn() -> None:
     found = tree(500, 30)
-    mine = figures_wide.drawn_tree(found, figures_wide.MOST_LEAVES)
-    assert len(mine.names) == figures_wide.MOST_LEAVES
+    mine = figures.drawn_tree(found, figures.MOST_LEAVES)
+    assert len(mine.names) == figures.MOST_LEAVES
     more = [int(name.split(" and ")[1].split()[0]) for name in mine.names if " and " in name]
     assert len(mine.names) + sum(more) == 500
     assert len({group for group in mine.groups if group >= 0}) <= 30
@@ -306,7 +306,7 @@ def test_communities_are_named_by_their_first_features() -> None:
 
 def test_merges_beyond_the_cut_are_grey_and_those_within_are_not() -> None:
     found = tree(12, 3)
-    mine = figures_wide.drawn_tree(found)
+    mine = figures.drawn_tree(found)
     (lines,) = (
         made
         for made in room.plot_dendrogram(found).axes[0].collections

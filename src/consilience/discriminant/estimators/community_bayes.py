@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -23,29 +22,25 @@ from consilience.discriminant.estimators.community_bayes_fit import (
     evidence,
     fit_base,
     log_priors,
-    settings_of,
-)
-from consilience.discriminant.estimators.community_bayes_separation import (
     separated,
+    settings_of,
     warn_of_separation,
 )
 from consilience.discriminant.estimators.folds import folds_of
+from consilience.discriminant.estimators.predictors import (
+    CommunityBayesPredictor,
+    ScoredClasses,
+    linear_parts,
+)
 from consilience.discriminant.kernels.communities import Linkage, cut, linkage_tree
-from consilience.discriminant.kernels.multinomial import log_softmax
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread, ordered_map
-
-if TYPE_CHECKING:
-    from consilience.discriminant.estimators.community_bayes_predictor import (
-        CommunityBayesPredictor,
-    )
-
 
 DEFAULT_C = 1.0
 """``C`` of the default base, on standardised features: a ridge of 1, intercepts unpenalised."""
 
 
-class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
+class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
     """Classify by communities of features that are taken as independent given the class.
 
     Features are clustered by their rank correlations within classes, a base classifier is fitted
@@ -305,7 +300,8 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
             Sums over communities, with the log prior added, are the log-posteriors up to a
             constant for each row.
         """
-        rows = self._rows(X)
+        check_is_fitted(self)
+        rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
         prior = np.log(self.priors_)
         found = np.empty((len(rows), self.n_communities_, len(prior)))
         for place, (fitted, part) in enumerate(
@@ -314,44 +310,6 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
             logs = base_log_probabilities(fitted, rows[:, part], len(prior))
             found[:, place] = evidence(logs, prior)
         return found
-
-    def predict_log_proba(self, X: Any) -> FloatArray:
-        """Log-posteriors, (n, K).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return log_softmax(self._scores(X))
-
-    def predict_proba(self, X: Any) -> FloatArray:
-        """Posteriors, (n, K).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return np.exp(self.predict_log_proba(X))
-
-    def decision_function(self, X: Any) -> FloatArray:
-        """Scores of the classes, (n, K); with two classes the log-odds of the second, (n,).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        scores = self._scores(X)
-        return scores[:, 1] - scores[:, 0] if len(self.priors_) == 2 else scores
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Most probable class of each row, (n,).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        places = self._scores(X).argmax(axis=1)
-        return np.asarray(self.classes_[places])
 
     def to_predictor(self) -> CommunityBayesPredictor:
         """Arrays that predict the same, for a site to keep.
@@ -365,11 +323,6 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
         ParameterError
             The base is not logistic regression (with standardised features or without).
         """
-        from consilience.discriminant.estimators.community_bayes_predictor import (
-            CommunityBayesPredictor,
-            linear_parts,
-        )
-
         check_is_fitted(self)
         parts = [linear_parts(fitted, len(self.classes_)) for fitted in self.estimators_]
         return CommunityBayesPredictor(
@@ -384,10 +337,6 @@ class CommunityBayesClassifier(ClassifierMixin, BaseEstimator):
     def _scores(self, X: Any) -> FloatArray:
         parts = self.contributions(X)
         return np.asarray(np.log(self.priors_) + parts.sum(axis=1))
-
-    def _rows(self, X: Any) -> FloatArray:
-        check_is_fitted(self)
-        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
 
 class _Fit:

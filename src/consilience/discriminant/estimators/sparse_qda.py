@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.discriminant.estimators.folds import Fold, folds_of
+from consilience.discriminant.estimators.predictors import ScoredClasses
 from consilience.discriminant.estimators.sparse_qda_fit import (
     QDASettings,
     SparseQDAFit,
+    SparseQDAInteractions,
     fit_sparse_qda,
 )
-from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_results import SparseQDAInteractions
 from consilience.exceptions import DataError, ParameterError
 
 _NAMED = 5  # columns that a sentence names before it only counts
 
 
-class SparseQDA(ClassifierMixin, BaseEstimator):
+class SparseQDA(ClassifierMixin, ScoredClasses, BaseEstimator):
     """Quadratic discriminant analysis with sparse precision matrices of a common pattern.
 
     Minimises ``sum_k n_k (-logdet T_k + tr(S_k T_k)) + lam sum_{j != j'} |(T_1,jj', ...,
@@ -190,13 +191,17 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
         UserWarning
             Columns are constant, a grid was cut short, or folds lack a class or rows.
         """
-        settings = self._settings()
+        settings = QDASettings(**{f.name: getattr(self, f.name) for f in fields(QDASettings)})
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         self._check_classes(codes)
         priors = self._priors()
-        folds = self._folds(X, codes, groups) if isinstance(settings.alpha, str) else []
+        folds: list[Fold] = []
+        if isinstance(settings.alpha, str):
+            with warnings.catch_warnings():  # of classes with fewer rows than folds, see _remarks
+                warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+                folds = folds_of(self.cv, X, codes, groups)
         names = self._names(X.shape[1])
         found = fit_sparse_qda(
             np.asarray(X),
@@ -213,20 +218,6 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
             if category is not None:
                 warnings.warn(sentence, category, stacklevel=2)
         return self
-
-    def _settings(self) -> QDASettings:
-        return QDASettings(
-            alpha=self.alpha,
-            n_alphas=self.n_alphas,
-            smallest=self.smallest,
-            alphas=self.alphas,
-            ties=self.ties,
-            standardize=bool(self.standardize),
-            max_block=self.max_block,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            n_jobs=self.n_jobs,
-        )
 
     def _check_classes(self, codes: IntArray) -> None:
         counts = np.bincount(codes)
@@ -251,11 +242,6 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
         if not fits or abs(priors.sum() - 1.0) > 1e-6:
             raise ParameterError.of("priors", allowed, self.priors)
         return np.asarray(priors / priors.sum())
-
-    def _folds(self, x: FloatArray, codes: IntArray, groups: Any) -> list[Fold]:
-        with warnings.catch_warnings():  # of classes with fewer rows than folds, see _remarks
-            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-            return folds_of(self.cv, x, codes, groups)
 
     def _names(self, n_features: int) -> list[str]:
         names = getattr(self, "feature_names_in_", None)
@@ -285,48 +271,9 @@ class SparseQDA(ClassifierMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ answers
 
-    def decision_function(self, X: Any) -> FloatArray:
-        """Scores of the classes, (n, K), or of two classes the second's minus the first's, (n,).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return self._predictor().decision_function(self._rows(X))
-
-    def predict_log_proba(self, X: Any) -> FloatArray:
-        """Logarithms of the classes' probabilities, (n, K).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return self._predictor().predict_log_proba(self._rows(X))
-
-    def predict_proba(self, X: Any) -> FloatArray:
-        """Probability of each class, (n, K).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return self._predictor().predict_proba(self._rows(X))
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Most probable class of each row, (n,).
-
-        Parameters
-        ----------
-        X : (n, p) array or data frame
-        """
-        return self._predictor().predict(self._rows(X))
-
-    def _predictor(self) -> SparseQDAPredictor:
+    def _scores(self, X: Any) -> FloatArray:
         check_is_fitted(self)
-        return self.predictor_
-
-    def _rows(self, X: Any) -> FloatArray:
-        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        return self.predictor_.scores(validate_data(self, X, reset=False, dtype=np.float64))
 
 
 def fitted_sparse_qda(

@@ -3,26 +3,459 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_results import SparseQDAPath
-from consilience.discriminant.estimators.sparse_qda_screening import LinkForest, ScreenedMoments
-from consilience.discriminant.estimators.sparse_qda_units import ROUNDING, QDAUnits, units_of
+from consilience.discriminant.estimators.predictors import SparseQDAPredictor
+from consilience.discriminant.kernels.joint_precision import (
+    ClassMoments,
+    JointPrecision,
+    MatrixMoments,
+    RowMoments,
+    fit_precisions,
+    largest_penalty,
+    tiles,
+)
 from consilience.exceptions import DataError, ParameterError
+from consilience.parameters import LEFT_OUT, check, just, number, one_of, whole
 
 if TYPE_CHECKING:
-    from consilience.discriminant.kernels.joint_precision import ClassMoments, JointPrecision
+    import pandas as pd
+
+ROUNDING = 1e-12
+"""Standard deviations below this times the size of the mean are rounding errors of a constant."""
+
+
+@dataclass(frozen=True, eq=False)
+class QDAUnits:
+    """Columns that take part, and their units.
+
+    Attributes
+    ----------
+    n_features : int
+        p, with the columns that take no part.
+    kept : (m,) array of int
+        Columns that are not constant, in the order of the table.
+    scale : (m,) array
+        What the kept columns are divided by; 1 without standardisation.
+    floor : (K, m) array
+        What is added to the variances of the kept columns, in units of `scale` squared: 0 but where
+        a column is constant within a class.
+    """
+
+    n_features: int
+    kept: IntArray
+    scale: FloatArray
+    floor: FloatArray
+
+    @property
+    def left_out(self) -> IntArray:
+        """Columns that are constant everywhere."""
+        return np.setdiff1d(np.arange(self.n_features), self.kept).astype(np.int64)
+
+    @property
+    def floored(self) -> IntArray:
+        """Pairs of class and column whose variance was raised, (f, 2)."""
+        k, j = np.nonzero(self.floor)
+        return np.column_stack([k, self.kept[j]]).astype(np.int64)
+
+
+def units_of(
+    n: ArrayLike, means: ArrayLike, variances: ArrayLike, *, standardize: bool = True
+) -> QDAUnits:
+    """Units of the columns from aggregates of the classes.
+
+    Parameters
+    ----------
+    n : (K,) array
+        Rows by class.
+    means : (K, p) array
+    variances : (K, p) array
+        Divisor n_k.
+    standardize : bool
+        Divide columns by their pooled standard deviation within the classes, divisor n.
+
+    Returns
+    -------
+    QDAUnits
+
+    Raises
+    ------
+    DataError
+        All columns are constant.
+
+    Notes
+    -----
+    A column that is constant within a class, but not everywhere, would give this class an infinite
+    precision. The class says nothing of the column's spread there, so it takes that of the others:
+    the pooled variance within the classes. (Smaller stand-ins make a class surer the less it has
+    told: on words of mails that a class happens to lack, errors rise from .13 with the pooled
+    variance to .17 with a share 1 / n_k of it and .20 with a thousandth.) A column that is constant
+    within every class counts with its total variance instead.
+    """
+    n, means, variances = (np.asarray(value, dtype=np.float64) for value in (n, means, variances))
+    weights = n / n.sum()
+    within = weights @ variances
+    total = within + weights @ (means - weights @ means) ** 2
+    noise = (ROUNDING * np.abs(means).max(axis=0)) ** 2
+    kept = np.flatnonzero(total > noise)
+    if not len(kept):
+        raise DataError("every column is constant: there is nothing that tells classes apart")
+    within, total, noise = within[kept], total[kept], noise[kept]
+    spread = np.where(within > np.maximum(noise, ROUNDING * total), within, total)
+    constant = variances[:, kept] <= np.maximum(noise, ROUNDING**2 * spread)
+    scale = np.sqrt(spread) if standardize else np.ones(len(kept))
+    floor = np.where(constant, spread, 0.0) / scale**2
+    return QDAUnits(means.shape[1], kept.astype(np.int64), scale, floor)
+
+
+# --------------------------------------------------------------------------- results
+
+
+@dataclass(frozen=True, eq=False)
+class SparseQDAPath:
+    """Fits along a grid of penalties, the sparsest first.
+
+    Attributes
+    ----------
+    alphas : (A,) array
+        Penalty for a row, falling.
+    n_links : (A,) array of int
+        Pairs of features that interact.
+    largest_block : (A,) array of int
+        Features of the largest block, 1 where no features are linked.
+    penalty_norms : (A,) array
+        P(T): sum of the norms of all groups over ordered pairs.
+    relative_penalties : (A,) array
+        P(T) over that of `relative_to` of the estimator.
+    gaps : (A,) array
+        Relative duality gaps.
+    cv_wrong : (F, A) array of int
+        Rows that were misclassified, by fold; no folds without cross-validation.
+    cv_rows : (F,) array of int
+        Rows that were judged in each fold.
+    """
+
+    alphas: FloatArray
+    n_links: IntArray
+    largest_block: IntArray
+    penalty_norms: FloatArray
+    relative_penalties: FloatArray
+    gaps: FloatArray
+    cv_wrong: IntArray
+    cv_rows: IntArray
+
+    @property
+    def cv_errors(self) -> FloatArray:
+        """Share of misclassified rows by fold and penalty, (F, A)."""
+        return np.asarray(self.cv_wrong / self.cv_rows[:, None], dtype=np.float64)
+
+    @property
+    def cv_error(self) -> FloatArray:
+        """Share of misclassified rows over all folds, (A,); NaN without cross-validation."""
+        if not len(self.cv_rows):
+            return np.full(len(self.alphas), np.nan)
+        return np.asarray(self.cv_wrong.sum(axis=0) / self.cv_rows.sum(), dtype=np.float64)
+
+    @property
+    def cv_se(self) -> FloatArray:
+        """Standard error of `cv_error` from the spread of the folds, (A,); NaN below two folds."""
+        if len(self.cv_rows) < 2:
+            return np.full(len(self.alphas), np.nan)
+        deviations = self.cv_wrong - self.cv_rows[:, None] * self.cv_error
+        n_folds = len(self.cv_rows)
+        spread = (deviations**2).sum(axis=0) * n_folds / (n_folds - 1)
+        return np.asarray(np.sqrt(spread) / self.cv_rows.sum(), dtype=np.float64)
+
+    def __len__(self) -> int:
+        return len(self.alphas)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each penalty."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "alpha": self.alphas,
+                "n_links": self.n_links,
+                "largest_block": self.largest_block,
+                "penalty_norm": self.penalty_norms,
+                "relative_penalty": self.relative_penalties,
+                "gap": self.gaps,
+                "cv_error": self.cv_error,
+                "cv_se": self.cv_se,
+            }
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SparseQDAInteractions:
+    """Pairs of features that interact within the classes, the strongest first.
+
+    Attributes
+    ----------
+    feature_1, feature_2 : (L,) arrays of str
+        Names, the feature that comes first in the table first.
+    pairs : (L, 2) array of int
+        Columns of the table.
+    strength : (L,) array
+        Euclidean norm of the pair's entries over the classes, which the penalty acts on, in the
+        units of the fit.
+    precision : (L, K) array
+        Entries of the precision matrices, in the units of the fit.
+    partial_correlation : (L, K) array
+        Given all other features.
+    classes : (K,) array
+    """
+
+    feature_1: NDArray[Any]
+    feature_2: NDArray[Any]
+    pairs: IntArray
+    strength: FloatArray
+    precision: FloatArray
+    partial_correlation: FloatArray
+    classes: NDArray[Any]
+
+    @classmethod
+    def of(
+        cls, precision: JointPrecision, units: QDAUnits, classes: NDArray[Any], names: Sequence[str]
+    ) -> SparseQDAInteractions:
+        """Interactions of a fit.
+
+        Parameters
+        ----------
+        precision : JointPrecision
+        units : QDAUnits
+        classes : (K,) array
+        names : sequence of str
+            Of all columns of the table.
+        """
+        pairs, entries = precision.links()
+        diagonal = np.array(precision.diagonal)
+        for block, matrices in zip(precision.blocks, precision.precisions):
+            diagonal[:, block] = np.diagonal(matrices, axis1=1, axis2=2)
+        strength = np.sqrt((entries**2).sum(axis=1))
+        order = np.lexsort((pairs[:, 1], pairs[:, 0], -strength))
+        pairs, entries = pairs[order], entries[order]
+        size = np.sqrt(diagonal[:, pairs[:, 0]] * diagonal[:, pairs[:, 1]]).T
+        columns = units.kept[pairs].reshape(-1, 2)
+        texts = np.array([str(name) for name in names], dtype=object)
+        return cls(
+            feature_1=texts[columns[:, 0]],
+            feature_2=texts[columns[:, 1]],
+            pairs=columns.astype(np.int64),
+            strength=strength[order],
+            precision=entries,
+            partial_correlation=-entries / size,
+            classes=classes,
+        )
+
+    def __len__(self) -> int:
+        return len(self.strength)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each pair."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {
+            "feature_1": self.feature_1,
+            "feature_2": self.feature_2,
+            "strength": self.strength,
+        }
+        for k, label in enumerate(self.classes):
+            columns[f"precision_{label}"] = self.precision[:, k]
+        for k, label in enumerate(self.classes):
+            columns[f"partial_correlation_{label}"] = self.partial_correlation[:, k]
+        return pd.DataFrame(columns)
+
+
+# --------------------------------------------------------------------------- screening
+
+
+@dataclass(frozen=True, eq=False)
+class LinkForest:
+    """Spanning forest of the strongest links: it has the components of every larger penalty.
+
+    Attributes
+    ----------
+    n_features : int
+    pairs : (e, 2) array of int
+        Features j < j', at most one pair fewer than features.
+    norms : (e,) array
+        ``|(n_k S_k,jj')_k|_2`` of the pairs.
+    """
+
+    n_features: int
+    pairs: IntArray
+    norms: FloatArray
+
+    @classmethod
+    def of(cls, moments: ClassMoments, lam: float) -> LinkForest:
+        """Forest of the links above a penalty, tile by tile.
+
+        Parameters
+        ----------
+        moments : ClassMoments
+        lam : float
+
+        Notes
+        -----
+        Memory is one tile, its links and the forest. The links of a maximum spanning forest that
+        exceed a threshold span the components of all links that exceed it (the cycle property), and
+        forests of parts may be merged.
+        """
+        p = moments.n_features
+        pairs, norms = np.zeros((0, 2), dtype=np.int64), np.zeros(0)
+        for rows, columns in tiles(p):
+            tile = moments.norms(rows, columns)
+            linked = tile > lam
+            if rows == columns:
+                linked = np.triu(linked, 1)
+            i, j = np.nonzero(linked)
+            if len(i):
+                more = np.column_stack([i + rows.start, j + columns.start])
+                pairs = np.concatenate([pairs, more])
+                norms = np.concatenate([norms, tile[i, j]])
+                pairs, norms = _spanning(p, pairs, norms)
+        return cls(p, pairs, norms)
+
+    def labels(self, lam: float) -> IntArray:
+        """Number of each feature's component, (p,)."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        i, j = self.pairs[self.norms > lam].T
+        graph = coo_array((np.ones(len(i)), (i, j)), shape=(self.n_features,) * 2)
+        return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
+
+    def largest(self, lam: float) -> int:
+        """Features of the largest component."""
+        return int(np.bincount(self.labels(lam)).max())
+
+    def critical(self, max_size: int) -> float:
+        """Smallest penalty of the forest's links with no larger component; 0 where all have none.
+
+        Parameters
+        ----------
+        max_size : int
+        """
+        values = np.concatenate([[0.0], np.unique(self.norms)])
+        low, high = 0, len(values) - 1  # at the largest value nothing is linked
+        while low < high:
+            middle = (low + high) // 2
+            if self.largest(float(values[middle])) > max_size:
+                low = middle + 1
+            else:
+                high = middle
+        return float(values[high])
+
+
+def _spanning(p: int, pairs: IntArray, norms: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Maximum spanning forest of some links."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
+    graph = coo_array((-norms, (pairs[:, 0], pairs[:, 1])), shape=(p, p)).tocsr()
+    tree = minimum_spanning_tree(graph).tocoo()
+    return np.column_stack([tree.row, tree.col]).astype(np.int64), -tree.data
+
+
+@dataclass(frozen=True, eq=False)
+class MomentsOf:
+    """Moments that answer as others do, but for what a subclass changes."""
+
+    inner: ClassMoments
+
+    @property
+    def n(self) -> FloatArray:
+        """Rows by class, (K,)."""
+        return self.inner.n
+
+    @property
+    def n_features(self) -> int:
+        """Features m."""
+        return self.inner.n_features
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """Variances, (K, m)."""
+        return self.inner.diagonal
+
+    def block(self, features: Any) -> FloatArray:
+        """Covariances among some features, (K, q, q)."""
+        return self.inner.block(features)
+
+    def norms(self, rows: slice, columns: slice) -> FloatArray:
+        """Tile of the norms of pairs of features."""
+        return self.inner.norms(rows, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class ForestMoments(MomentsOf):
+    """Moments that remember a forest of links and the covariances of its components.
+
+    For penalties of at least that of the forest they answer as the moments that they stand for,
+    without another pass over the rows: tiles hold the links of the forest only.
+
+    Attributes
+    ----------
+    inner : ClassMoments
+    forest : LinkForest
+    lam : float
+        Smallest penalty that will be asked about.
+    """
+
+    forest: LinkForest
+    lam: float
+    _home: IntArray = field(init=False, repr=False)
+    _known: dict[int, tuple[IntArray, FloatArray]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        home = self.forest.labels(self.lam)
+        object.__setattr__(self, "_home", home)
+        object.__setattr__(self, "_known", {})
+
+    def block(self, features: Any) -> FloatArray:
+        """Covariances among features of one component, (K, q, q)."""
+        features = np.asarray(features)
+        home = int(self._home[features[0]])
+        if home not in self._known:
+            members = np.flatnonzero(self._home == home)
+            self._known[home] = (members, self.inner.block(members))
+        members, covariances = self._known[home]
+        at = np.searchsorted(members, features)
+        return np.ascontiguousarray(covariances[:, at[:, None], at[None, :]])
+
+    def norms(self, rows: slice, columns: slice) -> FloatArray:
+        """Tile of the forest's norms; 0 where two features have no link in the forest."""
+        first, last = range(self.n_features)[rows], range(self.n_features)[columns]
+        tile = np.zeros((len(first), len(last)))
+        for i, j in (self.forest.pairs.T, self.forest.pairs.T[::-1]):
+            inside = (i >= first.start) & (i < first.stop) & (j >= last.start) & (j < last.stop)
+            tile[i[inside] - first.start, j[inside] - last.start] = self.forest.norms[inside]
+        return tile
+
+
+# --------------------------------------------------------------------------- settings
+
 
 Fold = tuple[IntArray, IntArray]
 
 TIES = ("sparsest", "densest", "middle")
+_ALLOWED = {
+    "alpha": number(0) | just("cv"),
+    "n_alphas": whole(2),
+    "smallest": number(above=0, below=1) | just("auto"),
+    "ties": one_of(*TIES),
+    "max_block": whole(2) | LEFT_OUT,
+    "tol": number(above=0),
+    "max_iter": whole(1) | LEFT_OUT,
+}
 
 
 @dataclass(frozen=True)
@@ -47,72 +480,36 @@ class QDASettings:
     n_jobs: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.alpha, str):
-            if self.alpha != "cv":
-                raise ParameterError.of("alpha", "'cv' or a number of at least 0", self.alpha)
-        elif not _number(self.alpha) or self.alpha < 0:
-            raise ParameterError.of("alpha", "'cv' or a number of at least 0", self.alpha)
-        if not _whole(self.n_alphas) or self.n_alphas < 2:
-            raise ParameterError.of("n_alphas", "a whole number of at least 2", self.n_alphas)
-        automatic = isinstance(self.smallest, str) and self.smallest == "auto"
-        if not automatic and not (_number(self.smallest) and 0 < self.smallest < 1):
-            raise ParameterError.of("smallest", "'auto' or between 0 and 1", self.smallest)
-        if self.ties not in TIES:
-            raise ParameterError.of("ties", f"one of {', '.join(TIES)}", self.ties)
-        if self.max_block is not None and (not _whole(self.max_block) or self.max_block < 2):
-            allowed = "None or a whole number of at least 2"
-            raise ParameterError.of("max_block", allowed, self.max_block)
-        if not _number(self.tol) or self.tol <= 0:
-            raise ParameterError.of("tol", "above 0", self.tol)
-        if self.max_iter is not None and (not _whole(self.max_iter) or self.max_iter < 1):
-            allowed = "None or a whole number of at least 1"
-            raise ParameterError.of("max_iter", allowed, self.max_iter)
-        if self.alphas is not None:
-            object.__setattr__(self, "alphas", _falling(self.alphas))
-
-
-def _number(value: Any) -> bool:
-    return (
-        isinstance(value, int | float | np.integer | np.floating)
-        and not isinstance(value, bool)
-        and bool(np.isfinite(value))
-    )
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _falling(alphas: Any) -> FloatArray:
-    """A grid of penalties, the largest first."""
-    try:
-        grid = np.unique(np.asarray(alphas, dtype=np.float64))[::-1]
-    except (TypeError, ValueError):
-        raise ParameterError.of("alphas", "numbers of at least 0", alphas) from None
-    if not len(grid) or np.ndim(alphas) != 1 or not np.isfinite(grid).all() or grid[-1] < 0:
-        raise ParameterError.of("alphas", "a list of numbers of at least 0", alphas)
-    return np.ascontiguousarray(grid)
+        check(_ALLOWED, vars(self))
+        if self.alphas is None:
+            return
+        allowed = "a list of numbers of at least 0"
+        try:
+            grid = np.unique(np.asarray(self.alphas, dtype=np.float64))[::-1]
+        except (TypeError, ValueError):
+            raise ParameterError.of("alphas", allowed, self.alphas) from None
+        if (
+            not len(grid)
+            or np.ndim(self.alphas) != 1
+            or not np.isfinite(grid).all()
+            or grid[-1] < 0
+        ):
+            raise ParameterError.of("alphas", allowed, self.alphas)
+        # The largest first.
+        object.__setattr__(self, "alphas", np.ascontiguousarray(grid))
 
 
 # ------------------------------------------------------------------ moments in their units
 
 
 @dataclass(frozen=True, eq=False)
-class FlooredMoments:
-    """Moments whose variances are raised by a floor, where a column is constant within a class."""
+class FlooredMoments(MomentsOf):
+    """Moments with variances raised by a floor, where a column is constant within a class.
 
-    inner: ClassMoments
+    Norms of pairs are without it, on the diagonal too.
+    """
+
     floor: FloatArray
-
-    @property
-    def n(self) -> FloatArray:
-        """Rows by class, (K,)."""
-        return self.inner.n
-
-    @property
-    def n_features(self) -> int:
-        """Features m."""
-        return self.inner.n_features
 
     @property
     def diagonal(self) -> FloatArray:
@@ -125,10 +522,6 @@ class FlooredMoments:
         at = np.arange(found.shape[1])
         found[:, at, at] += self.floor[:, features]
         return found
-
-    def norms(self, rows: slice, columns: slice) -> FloatArray:
-        """Tile of the norms of pairs of features; on the diagonal without the floor."""
-        return self.inner.norms(rows, columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,18 +560,21 @@ class PreparedMoments:
         classes: NDArray[Any],
         priors: FloatArray | None = None,
         feature_names: Sequence[str] | None = None,
-        scaling: FloatArray | None = None,
     ) -> SparseQDAPredictor:
         """Predictor with the classes' shares of the rows as priors, unless others are given."""
         shares = self.n / self.total if priors is None else priors
-        return SparseQDAPredictor.of(
-            precision,
-            self.means,
-            np.log(shares),
-            self.units,
-            classes,
+        units = self.units
+        return SparseQDAPredictor(
+            self.means[:, units.kept],
+            log_priors=np.log(shares),
+            scale=units.scale,
+            kept=units.kept,
+            diagonal=precision.diagonal,
+            blocks=precision.blocks,
+            precisions=precision.precisions,
+            classes=classes,
+            n_features=units.n_features,
             feature_names=feature_names,
-            scaling=scaling,
         )
 
 
@@ -202,8 +598,6 @@ def prepare_rows(
     DataError
         All columns are constant.
     """
-    from consilience.discriminant.kernels.joint_precision import RowMoments
-
     raw = RowMoments.of(x, codes, n_classes)
     units = units_of(raw.n, raw.means, raw.diagonal, standardize=standardize)
     if standardize or len(units.kept) < units.n_features:
@@ -237,8 +631,6 @@ def prepare_moments(
     DataError
         All columns are constant.
     """
-    from consilience.discriminant.kernels.joint_precision import MatrixMoments
-
     n, means = np.asarray(n, dtype=np.float64), np.asarray(means, dtype=np.float64)
     variances = np.diagonal(covariances, axis1=1, axis2=2)
     units = units_of(n, means, variances, standardize=standardize)
@@ -261,8 +653,6 @@ def grid_of(prepared: PreparedMoments, settings: QDASettings) -> FloatArray:
 
     An automatic grid ends where more than `max_block` features would be linked.
     """
-    from consilience.discriminant.kernels.joint_precision import largest_penalty
-
     if not isinstance(settings.alpha, str):
         return np.array([float(settings.alpha)])
     if settings.alphas is not None:
@@ -309,8 +699,6 @@ def precision_path(
     stop : bool
         End before the first penalty whose largest block is too large, in place of an error.
     """
-    from consilience.discriminant.kernels.joint_precision import fit_precisions
-
     options: dict[str, Any] = {"tol": settings.tol, "n_jobs": n_jobs}
     if settings.max_iter is not None:
         options["max_iter"] = settings.max_iter
@@ -344,7 +732,7 @@ def _screened(
         large = [forest.largest(float(lam)) > max_block for lam in lams]
         lams = lams[: large.index(True)] if True in large else lams
     smallest = float(lams[-1]) if len(lams) else float("inf")
-    return ScreenedMoments(moments, forest, smallest), lams
+    return ForestMoments(moments, forest, smallest), lams
 
 
 @dataclass(frozen=True, eq=False)
@@ -536,10 +924,7 @@ def fit_sparse_qda(
 
 
 def follow(
-    prepared: PreparedMoments,
-    alphas: FloatArray,
-    answers: list[FoldAnswer],
-    settings: QDASettings,
+    prepared: PreparedMoments, alphas: FloatArray, answers: list[FoldAnswer], settings: QDASettings
 ) -> SparseQDAFit:
     """Follow the path on all rows, and keep the fit at the penalty that the folds chose.
 
@@ -616,8 +1001,6 @@ def follow(
 
 def full_norm(prepared: PreparedMoments, settings: QDASettings) -> float | None:
     """P(T) without a penalty; None where that fit does not exist or is too large."""
-    from consilience.discriminant.kernels.joint_precision import fit_precisions
-
     size = prepared.moments.n_features
     if not prepared.full_rank or size > (settings.max_block or size):
         return None

@@ -78,13 +78,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from consilience.discriminant.estimators.community_bayes_predictor import CommunityBayesPredictor
-from consilience.discriminant.federated_community_bayes import site as at_site
+from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
 from consilience.discriminant.federated_community_bayes.messages import (
+    LARGEST_C,
+    MAX_CANDIDATES,
+    MAX_ROUNDS,
+    SHARES,
+    SMALLEST_C,
     Fit,
     Judge,
     Judged,
@@ -93,25 +97,26 @@ from consilience.discriminant.federated_community_bayes.messages import (
     Settings,
     Slope,
 )
-from consilience.discriminant.federated_community_bayes.outcome import (
-    Chosen,
-    build_result,
-    conclude_message,
-)
-from consilience.discriminant.federated_community_bayes.parameters import (
-    candidates_of,
-    check_parameters,
-)
 from consilience.discriminant.federated_community_bayes.pooling import (
     Combined,
     Descent,
+    Survey,
     combine,
     pool_ranks,
     pooled_figures,
+    survey_of,
+    tree_of,
 )
-from consilience.discriminant.federated_community_bayes.result import FederatedCommunityBayesResult
-from consilience.discriminant.federated_community_bayes.survey import Survey, survey_of, tree_of
-from consilience.exceptions import QuorumError, StudyError
+from consilience.discriminant.federated_community_bayes.result import (
+    Chosen,
+    FederatedCommunityBayesResult,
+    build_result,
+    conclude_message,
+)
+from consilience.discriminant.federated_community_bayes.site import STEPS
+from consilience.discriminant.kernels.communities import Linkage
+from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.parameters import Allowed, allows, is_number, just, number, one_of, several, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
@@ -119,6 +124,9 @@ from consilience.wire.message import Disclosure
 
 Answers = Generator[Ask, Replies, Any]
 AGGREGATE, MODEL = Disclosure.AGGREGATE, Disclosure.MODEL
+
+_GRID = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
+_SHARE = Allowed(lambda v: is_number(v) and v in SHARES, "a share of 0, .1, .2, .3 or .4")
 
 
 @register
@@ -154,26 +162,19 @@ class FederatedCommunityBayes(Method):
     "pooled". Sites need a class with twice as many training rows as columns to tell its ranks.
     """
 
-    n_communities: int | str = "auto"
-    candidates: tuple[int, ...] = ()
-    C: float = 1.0
-    fit: str = "auto"
-    linkage: str = "average"
-    choosing: float = 0.2
-    holdout: float = 0.2
-    max_rounds: int = 50
+    n_communities: int | str = allows(whole(1) | just("auto"), default="auto")
+    candidates: tuple[int, ...] = allows(several(whole(1), most=MAX_CANDIDATES), default=())
+    C: float = allows(number(SMALLEST_C, LARGEST_C), default=1.0)
+    fit: str = allows(one_of("auto", "one-shot", "exact"), default="auto")
+    linkage: str = allows(one_of(*get_args(Linkage)), default="average")
+    choosing: float = allows(_SHARE, default=0.2)
+    holdout: float = allows(_SHARE, default=0.2)
+    max_rounds: int = allows(whole(1, MAX_ROUNDS), default=50)
 
     name: ClassVar[str] = "federated-community-bayes"
     version: ClassVar[int] = 2
     title: ClassVar[str] = "Which groups of features tell the classes apart, each by itself?"
-    steps = (
-        at_site.offer,
-        at_site.ranks,
-        at_site.fit,
-        at_site.slopes_,
-        at_site.judge,
-        at_site.conclude,
-    )
+    steps = STEPS
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
         "judge": "any",
         "conclude": "any",
@@ -205,9 +206,12 @@ class FederatedCommunityBayes(Method):
         plain = tuple(v.item() if isinstance(v, np.generic) else v for v in listed)
         object.__setattr__(self, "candidates", plain)
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        check_parameters(self)
+    def check_together(self) -> None:
+        """Check that rows choose, where the number of communities is chosen."""
+        if self.n_communities == "auto" and not self.choosing > 0:
+            raise ParameterError.of(
+                "choosing", "above 0 where the number of communities is chosen", self.choosing
+            )
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are features, and a response with levels."""
@@ -235,7 +239,7 @@ class FederatedCommunityBayes(Method):
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Offer, ranks, fits, judging, conclusion."""
         p = len(ctx.feature_names)
-        wanted = candidates_of(self, p)
+        wanted = self._wanted(p)
         s = self._settings(ctx)
         say_share(ctx, s.choosing, s.holdout)
         offered = ctx.require((yield Ask("offer", Offer(settings=s.to_json()))))
@@ -246,9 +250,7 @@ class FederatedCommunityBayes(Method):
                 f"{len(survey.sites)} sites have enough training rows of some class and the study "
                 f"needs {ctx.quorum}: {', '.join(small)} have not"
             )
-        tables = ctx.require(
-            (yield Ask("ranks", Rank(settings=s.to_json()), to=survey.sites)),
-        )
+        tables = ctx.require((yield Ask("ranks", Rank(settings=s.to_json()), to=survey.sites)))
         pooled = pool_ranks(
             [tables[site].tables.value for site in sorted(tables)],
             np.stack([survey.counts[site] for site in sorted(tables)]),
@@ -278,14 +280,30 @@ class FederatedCommunityBayes(Method):
             holdout=float(self.holdout),
         )
 
+    def _wanted(self, p: int) -> tuple[int, ...]:
+        """Numbers of communities to compare, ascending.
+
+        Raises
+        ------
+        ParameterError
+            More communities than columns.
+        """
+        if not isinstance(self.n_communities, str):
+            listed: tuple[int, ...] = (int(self.n_communities),)
+        else:
+            listed = tuple(sorted(self.candidates)) or tuple(n for n in _GRID if n <= p)
+        if max(listed) > p:
+            allowed = f"at most {p}, the number of columns"
+            raise ParameterError.of("n_communities", allowed, max(listed))
+        return listed
+
     # ------------------------------------------------------------------ fits
 
     def _one_shot(self, ctx: CoordinatorContext, survey: Survey, tree: Any) -> Answers:
         """One fit of each site, joined by their curvature."""
         communities = tree.communities
         message = Fit(
-            settings=survey.settings.to_json(),
-            communities=relayed(communities, AGGREGATE),
+            settings=survey.settings.to_json(), communities=relayed(communities, AGGREGATE)
         )
         ask = Ask("fit", message, to=survey.sites, known=survey.told)
         replies = ctx.require((yield ask))

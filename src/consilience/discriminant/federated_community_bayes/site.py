@@ -1,13 +1,23 @@
-"""What a site does: rank its columns, fit its rows, judge what comes back on rows it held out."""
+"""What a site does: rank its columns, fit its rows, judge what comes back on rows it held out.
+
+Every judged model is a question of somebody else's choice about the rows. Where records are
+protected, a steep model, whose loss would count the rows beyond a plane, is judged as if it were
+flatter; losses are bounded; and a mean is rounded to no less than what any row could do to it, at a
+place that only the site knows. A plane beyond all rows but one leaves the losses of all others
+spread out, so that the one does not show to somebody who does not know them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.federated_community_bayes.curvature import row_factors
-from consilience.discriminant.federated_community_bayes.judging import judged_models
-from consilience.discriminant.federated_community_bayes.keeping import predictor_of
+from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
 from consilience.discriminant.federated_community_bayes.messages import (
     MAX_CANDIDATES,
     MAX_ROUNDS,
@@ -27,19 +37,340 @@ from consilience.discriminant.federated_community_bayes.messages import (
     n_parameters,
     packed,
 )
-from consilience.discriminant.federated_community_bayes.ranks import class_ranks, thin_pairs
-from consilience.discriminant.federated_community_bayes.rows import (
-    CHOOSING,
-    TEST,
-    TRAINING,
-    Rows,
-    by_part,
-)
 from consilience.discriminant.kernels import multinomial
+from consilience.discriminant.kernels.communities import unit_ranks
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
-from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.wire.disclosure import Limits, Released, bundle, cell_counts, count
+from consilience.numerics.random import stream
+from consilience.protocol.method import SiteContext, SiteData, State, Step, step
+from consilience.protocol.phases.holdout import held_out
+from consilience.protocol.phases.protected_rows import (
+    class_codes,
+    drawing_seed,
+    made_constant,
+    require_numbers,
+    with_common_levels,
+    without_thin,
+)
+from consilience.wire.disclosure import (
+    Limits,
+    Released,
+    aggregate,
+    bundle,
+    cell_counts,
+    count,
+    cross_products,
+    rounded,
+    weighted_means,
+)
 from consilience.wire.local_fits import fit_fault, local_fit, slopes, together
+from consilience.wire.moment_facts import Coded, moment_facts
+
+LEFT_OUT, TRAINING, CHOOSING, TEST = -1, 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows with their class and their part.
+
+    Attributes
+    ----------
+    x : (n, p) array
+    codes : (n,) int array
+        Position of each row's level.
+    part : (n,) int array
+        Training, choosing, test, or left out because the class has too few rows.
+    seed : int
+    thin : int array
+        Columns that were made constant, since few training rows differ in them.
+    """
+
+    x: FloatArray
+    codes: IntArray
+    part: IntArray
+    seed: int
+    thin: IntArray
+
+    def of(self, part: int) -> tuple[FloatArray, IntArray]:
+        """Features and classes of a part."""
+        chosen = self.part == part
+        return self.x[chosen], self.codes[chosen]
+
+
+def by_part(data: SiteData, s: Settings, site: SiteContext, state: State | None = None) -> Rows:
+    """Sort the rows into parts.
+
+    A class whose training rows would be too few takes no part. A part that would hold too few rows
+    is not held out at all, since figures of it could not leave.
+
+    Parameters
+    ----------
+    state : dict, optional
+        What the offer found: the seed of the draws and the thin columns.
+
+    Raises
+    ------
+    DataError
+        No response, levels that are not the declared ones, or missing values.
+    """
+    codes = class_codes(data, s.levels)
+    require_numbers(data)
+    seed = drawing_seed(data, site, "community bayes") if state is None else int(state["seed"])
+    order = stream(seed, "parts", f"{s.choosing:g}", f"{s.holdout:g}").permutation(len(codes))
+    cells = np.where(with_common_levels(codes, len(s.levels), site.limits), codes, -1)
+    shares = [s.choosing, s.holdout]
+    choosing, test = held_out(data, cells, shares, site.limits, order=order, spare=1)
+    part = np.where(cells >= 0, TRAINING, LEFT_OUT)
+    part[choosing], part[test] = CHOOSING, TEST
+    if state is None:
+        thin = without_thin(data.features[part == TRAINING], site.limits)[1]
+    else:
+        thin = np.asarray(state["thin"], dtype=np.int64)
+    return Rows(made_constant(data.features, thin), codes, part, seed, thin)
+
+
+# --------------------------------------------------------------------------- ranks
+
+
+def class_ranks(x: FloatArray, limits: Limits, coded: Sequence[Coded] = ()) -> Released:
+    """Release Spearman's correlations of the rows of a class; an empty matrix if rows < 2p.
+
+    Parameters
+    ----------
+    x : (n, p) array
+    limits : Limits
+    coded : sequence of Coded
+        What of the columns are levels of one category.
+
+    Notes
+    -----
+    NaN where the moments of two columns could not leave: of columns of two values their correlation
+    would tell the size of small groups.
+    """
+    n, p = x.shape
+    if n < max(2 * p, limits.min_records, 2):
+        return cross_products(np.empty((0, 0)), limits=limits)
+    released = cross_products(unit_ranks(x)[0], limits=limits, coded=coded)
+    if limits.min_records <= 1:
+        return released
+    released = released.withhold_unsafe(limits)
+    hidden = moment_facts(x, limits=limits, coded=coded).unsafe
+    return released.withhold(hidden | np.isnan(released.value))
+
+
+def thin_pairs(x: FloatArray, limits: Limits, coded: Sequence[Coded] = ()) -> NDArray[np.bool_]:
+    """Pairs of columns of two values each of which some combination is in few rows or none, (p, p).
+
+    Levels of one category are no such pair: that no row has both is known.
+    """
+    p = x.shape[1]
+    found = np.zeros((p, p), dtype=bool)
+    if limits.min_records <= 1 or not len(x):
+        return found
+    low, high = x.min(axis=0), x.max(axis=0)
+    two = np.flatnonzero(((x == low) | (x == high)).all(axis=0) & (low < high))
+    up = (x[:, two] == high[two]).astype(float)
+    for first in (up, 1.0 - up):
+        for second in (up, 1.0 - up):
+            few = np.rint(first.T @ second) < limits.min_records
+            found[np.ix_(two, two)] |= few
+    for group in coded:
+        found[np.ix_(group.columns, group.columns)] = False
+    alone = np.zeros(p, dtype=bool)
+    alone[two] = np.minimum(up.sum(axis=0), len(x) - up.sum(axis=0)) < limits.min_records
+    found[np.arange(p), np.arange(p)] = alone
+    return found
+
+
+# --------------------------------------------------------------------------- curvature
+
+
+_MOST_PASSES = 100
+_MARGIN = 1e-6
+
+
+def row_factors(rows: FloatArray, weights: FloatArray, max_share: float) -> FloatArray:
+    """Factors of the rows' weights with which none has more than a share of any cell.
+
+    Sites are joined by any curvatures that weigh them: less weight of a row changes how much the
+    site's fit counts in some direction, and not the fit.
+
+    Parameters
+    ----------
+    rows : (n, q) array
+    weights : (n, k) array
+        Cells are ``sum_i w_ik x_ij x_il``.
+    max_share : float
+        Below 1.
+
+    Returns
+    -------
+    (n,) array
+        In [0, 1].
+    """
+    factors = np.ones(len(rows))
+    ratio = max_share / (1.0 - max_share) * (1.0 - _MARGIN)
+    for _ in range(_MOST_PASSES):
+        limits = np.ones(len(rows))
+        for w in np.abs(weights).T:
+            scaled = np.abs(rows) * np.sqrt(w * factors)[:, None]
+            for j in range(rows.shape[1]):
+                terms = scaled[:, j:] * scaled[:, [j]]
+                place = terms.argmax(axis=0)
+                peak = terms[place, np.arange(terms.shape[1])]
+                rest = terms.sum(axis=0) - peak
+                over = peak > ratio * rest
+                np.minimum.at(limits, place[over], ratio * rest[over] / peak[over])
+        if (limits >= 1.0).all():
+            return factors
+        factors = factors * limits
+    return factors
+
+
+# --------------------------------------------------------------------------- judging
+
+
+STEEPEST = 10.0
+"""Root mean square of the contrasts of a model over the site's rows."""
+LARGEST_LOSS = float(np.log(100.0))
+"""Where records are protected, a class counts as no less likely than 1 in 100."""
+LARGEST_GAIN = 1.0
+"""Where records are protected, no choosing row is more for or against a candidate than this."""
+
+
+def judged_models(
+    rows: Rows,
+    part: int,
+    models: FloatArray,
+    classes: IntArray,
+    limits: Limits,
+    *,
+    counts: bool,
+    consent: bool,
+) -> Judged:
+    """Judge models on one part of the rows.
+
+    Parameters
+    ----------
+    rows : Rows
+    part : int
+    models : (a, m - 1, p + 1) array
+        Contrasts of the classes, intercepts first.
+    classes : (m,) int array
+        Levels of these classes.
+    limits : Limits
+    counts : bool
+        Whether shares of wrong predictions are told.
+    consent : bool
+        Whether the policy lets values of single records leave. Otherwise nothing is told of fewer
+        rows than twice the coefficients of a model: with more of them somebody who knows the
+        columns of a person finds a model that is large there alone, and asks for the class.
+
+    Returns
+    -------
+    Judged
+        Mean log loss of the first model, and by how much that of each other one is lower.
+    """
+    m = len(classes)
+    if models.shape[1:] != (m - 1, rows.x.shape[1] + 1) or not len(models):
+        raise ProtocolError("judged models are none of the study's columns and classes")
+    held = rows.part == part
+    y = np.searchsorted(classes, rows.codes[held])
+    few = len(y) < 2 * n_parameters(rows.x.shape[1], m)
+    if not len(y) or (few and limits.min_records > 1 and not consent):
+        gaps = aggregate(np.full((0, len(models)), np.nan)).withhold(np.ones(len(models), bool))
+        return Judged(losses=gaps, errors=gaps, wrong=_shares([], np.zeros(len(models)), 0, limits))
+    values, wrong = figures_of(rows, part, models, y, protected=limits.min_records > 1)
+    least, shifts = None, np.zeros(len(models))
+    if limits.min_records > 1:
+        least, shifts = steps_of(len(models), len(y), part), _shifts(models, rows.seed, part)
+        values = values + least * shifts
+    means = weighted_means(values, limits=limits, entities=np.arange(len(y)), least=least)
+    told = wrong if counts else []
+    return Judged(
+        losses=means.mean, errors=means.variance, wrong=_shares(told, shifts, len(y), limits)
+    )
+
+
+def figures_of(
+    rows: Rows, part: int, models: FloatArray, y: IntArray, *, protected: bool
+) -> tuple[FloatArray, list[float]]:
+    """Log losses of the rows of a part, before anything is rounded.
+
+    Parameters
+    ----------
+    rows : Rows
+    part : int
+    models : (a, m - 1, p + 1) array
+    y : (n,) int array
+        Class of each row of the part.
+    protected : bool
+        Flatten models and bound losses.
+
+    Returns
+    -------
+    values : (n, a) array
+        Loss under the first model, and by how much it is lower under each other one.
+    wrong : list of a float
+        Shares of wrong predictions.
+    """
+    used = rows.part != LEFT_OUT
+    held = (rows.part == part)[used]
+    design, q = multinomial.design_of(rows.x[used]), multinomial.contrasts(models.shape[1] + 1)
+    losses, wrong = [], []
+    for phi in models:
+        eta = design @ phi.T
+        size = float(np.sqrt((eta**2).sum(axis=1).mean()))
+        if protected and size > STEEPEST:
+            eta = eta * (STEEPEST / size)
+        scores = eta[held] @ q.T
+        scores = scores - scores.max(axis=1, keepdims=True)
+        loss = -multinomial.log_softmax(scores)[np.arange(len(y)), y]
+        losses.append(np.minimum(loss, LARGEST_LOSS) if protected else loss)
+        wrong.append(float(np.mean(scores.argmax(axis=1) != y)))
+    gains = [losses[0] - other for other in losses[1:]]
+    if protected and part == CHOOSING:
+        gains = [np.clip(gain, -LARGEST_GAIN, LARGEST_GAIN) for gain in gains]
+    return np.column_stack([losses[0], *gains]), wrong
+
+
+def steps_of(n_models: int, n_rows: int, part: int) -> FloatArray:
+    """Steps of rounding where records are protected: no less than what any row could do, (a,)."""
+    reach = np.full(n_models, LARGEST_LOSS)
+    if part == CHOOSING:
+        reach[1:] = 2.0 * LARGEST_GAIN
+    return _step_above(reach / n_rows)
+
+
+def _step_above(x: FloatArray) -> FloatArray:
+    """Smallest of 1, 2, 5 times a power of ten that is at least x (a hair less); 0 for 0."""
+    safe = np.where(x > 0, x, 1.0)
+    power = 10.0 ** np.floor(np.log10(safe))
+    lead = np.array([1.0, 2.0, 5.0, 10.0])
+    found = lead[np.searchsorted(lead, safe / power * (1 - 1e-9))] * power
+    return np.asarray(np.where(x > 0, found * (1 - 1e-9), 0.0))
+
+
+def _shifts(models: FloatArray, seed: int, part: int) -> FloatArray:
+    """Places of the rounding, (a,) in [-.5, .5): nobody else's knowledge, the same if asked again.
+
+    So roundings of several sites even out, and nobody can put a mean between two of its steps.
+    """
+    first = hashlib.sha256(np.ascontiguousarray(models[0]).tobytes()).hexdigest()
+    found = [
+        stream(seed, "told", part, first, hashlib.sha256(model.tobytes()).hexdigest()).random()
+        for model in np.ascontiguousarray(models)
+    ]
+    return np.array(found) - 0.5
+
+
+def _shares(wrong: list[float], shifts: FloatArray, n: int, limits: Limits) -> Released:
+    """Shares of wrong predictions, to within `min_records` rows; NaN where none are told."""
+    if not wrong:
+        return bundle([rounded(float("nan"), n_records=0, step=1.0) for _ in shifts])
+    step = min(1.0, max(limits.min_records, 1) / n)
+    moved = (share + step * shift for share, shift in zip(wrong, shifts, strict=True))
+    return bundle([rounded(share, n_records=n, step=step) for share in moved])
+
 
 NUMBERS_PER_CELL = 0.5
 """Numbers of fits that a site tells at most for each cell (row and column) of its training rows."""
@@ -218,24 +549,20 @@ def conclude(
     if len(message.models.value) > 3:
         raise ProtocolError("three models are judged at the end")
     reply = judged_models(
-        rows,
-        TEST,
-        message.models.value,
-        classes,
-        site.limits,
-        counts=True,
-        consent=site.per_record,
+        rows, TEST, message.models.value, classes, site.limits, counts=True, consent=site.per_record
     )
-    predictor = predictor_of(
+    predictor = CommunityBayesPredictor.of_rows(
         _communities(message.communities.value, rows.x.shape[1]),
         [multinomial.as_rows(np.asarray(phi)) for phi in message.coefficients.value],
         np.asarray(message.priors.value),
-        classes=np.array(s.levels)[classes].tolist(),
+        classes=np.array(s.levels)[classes],
         feature_names=data.feature_names,
         scaling=data.scaling,
     )
     site.output("predictor", predictor)
-    chances = predictor.predict_proba(_as_read(data))
+    # In the columns' own units.
+    x = data.features if data.scaling is None else data.features * data.scaling[2] + data.scaling[1]
+    chances = predictor.predict_proba(x)
     best = chances.argmax(axis=1)
     table = {
         "row": data.rows,
@@ -247,9 +574,4 @@ def conclude(
     return reply, {"settings": message.settings}
 
 
-def _as_read(data: SiteData) -> FloatArray:
-    """Features in the columns' own units."""
-    if data.scaling is None:
-        return data.features
-    _, centre, scale = data.scaling
-    return np.asarray(data.features * scale + centre)
+STEPS: tuple[Step, ...] = (offer, ranks, fit, slopes_, judge, conclude)

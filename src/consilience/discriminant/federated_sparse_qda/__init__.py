@@ -59,48 +59,69 @@ what).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from consilience.arrays import FloatArray
+from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.estimators.sparse_qda_fit import (
+    TIES,
     FoldAnswer,
     PreparedMoments,
     QDASettings,
+    QDAUnits,
     SparseQDAFit,
     follow,
     grid_of,
-)
-from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
-from consilience.discriminant.federated_sparse_qda import pooling, site, survey
-from consilience.discriminant.federated_sparse_qda.choosing import (
-    by_densities,
-    by_held_out,
-    by_sites,
-)
-from consilience.discriminant.federated_sparse_qda.linking import (
-    Blocks,
-    ask_for_links,
-    one_block,
-    proven_alpha,
-    remaining,
-    tells_all,
+    precision_path,
 )
 from consilience.discriminant.federated_sparse_qda.messages import (
+    MAX_ALPHAS,
     Conclude,
+    Judge,
     Moments,
     Offer,
     Settings,
 )
-from consilience.discriminant.federated_sparse_qda.outcome import build_result
-from consilience.discriminant.federated_sparse_qda.parameters import check_parameters, levels_of
-from consilience.discriminant.federated_sparse_qda.pooling import SiteProducts
-from consilience.discriminant.federated_sparse_qda.result import FederatedSparseQDAResult
-from consilience.discriminant.federated_sparse_qda.survey import Survey, survey_of
-from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.discriminant.federated_sparse_qda.pooling import (
+    Blocks,
+    SiteProducts,
+    Survey,
+    ask_for_links,
+    block_notes,
+    one_block,
+    proven_alpha,
+    remaining,
+    survey_notes,
+    survey_of,
+    tells_all,
+)
+from consilience.discriminant.federated_sparse_qda.result import (
+    FederatedSparseQDAResult,
+    build_result,
+)
+from consilience.discriminant.federated_sparse_qda.site import STEPS
+from consilience.discriminant.kernels.joint_precision import (
+    JointPrecision,
+    fit_precisions,
+    largest_penalty,
+)
+from consilience.exceptions import DataError, ParameterError, QuorumError, StudyError
+from consilience.parameters import (
+    LEFT_OUT,
+    Allowed,
+    allows,
+    is_number,
+    just,
+    number,
+    one_of,
+    several,
+    whole,
+)
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
@@ -108,8 +129,15 @@ from consilience.wire.message import Disclosure
 
 Answers = Generator[Ask, Replies, Any]
 
+SMALLEST = 0.02
+"""Penalty for a row at which links are asked for first, unless given."""
 MOST_LOST = 0.1
 """Share of the rows of a class that one block for all columns may cost before links are asked."""
+
+
+def _are_shares(priors: Any) -> bool:
+    listed = isinstance(priors, tuple) and all(is_number(v) and v > 0 for v in priors)
+    return listed and (not priors or abs(sum(priors) - 1) <= 1e-6)
 
 
 @register
@@ -155,22 +183,24 @@ class FederatedSparseQDA(Method):
     `min_records` at a site counts as empty there.
     """
 
-    alpha: float | None = None
-    alphas: tuple[float, ...] = ()
-    n_alphas: int = 20
-    smallest: float | str = "auto"
-    choose: str = "auto"
-    ties: str = "sparsest"
-    screening: str | bool = "auto"
-    priors: tuple[float, ...] = ()
-    holdout: float = 0.2
-    max_block: int = 2000
-    tol: float = 1e-8
+    alpha: float | None = allows(number(0, 1) | LEFT_OUT, default=None)
+    alphas: tuple[float, ...] = allows(several(number(0, 1), most=MAX_ALPHAS), default=())
+    n_alphas: int = allows(whole(2, MAX_ALPHAS), default=20)
+    smallest: float | str = allows(just("auto") | number(above=0, below=1), default="auto")
+    choose: str = allows(one_of("auto", "likelihood", "sites", "holdout"), default="auto")
+    ties: str = allows(one_of(*TIES), default="sparsest")
+    screening: str | bool = allows(just("auto", True, False), default="auto")
+    priors: tuple[float, ...] = allows(
+        Allowed(_are_shares, "one share for each class, together 1"), default=()
+    )
+    holdout: float = allows(number(0, 0.5), default=0.2)
+    max_block: int = allows(whole(2, 100_000), default=2000)
+    tol: float = allows(number(above=0, below=1), default=1e-8)
 
     name: ClassVar[str] = "federated-sparse-qda"
     version: ClassVar[int] = 2
     title: ClassVar[str] = "Which class does a row belong to, and which columns interact?"
-    steps = (site.offer, site.links, site.moments, site.judge, site.conclude)
+    steps = STEPS
     tolerates: ClassVar[Mapping[str, Literal["quorum", "all", "any"]]] = {
         "judge": "any",
         "conclude": "any",
@@ -200,9 +230,10 @@ class FederatedSparseQDA(Method):
             plain = tuple(v.item() if isinstance(v, np.generic) else v for v in listed)
             object.__setattr__(self, name, plain)
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        check_parameters(self)
+    def check_together(self) -> None:
+        """Check that rows are held out where they choose."""
+        if self.choose == "holdout" and self.alpha is None and self.holdout == 0:
+            raise ParameterError.of("holdout", "above 0 where held-out rows choose", self.holdout)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are classes and features."""
@@ -236,16 +267,15 @@ class FederatedSparseQDA(Method):
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Offer, links, moments, choice, end."""
-        s = self.settings(ctx)
-        say_share(ctx, s.holdout)
-        offered = ctx.require((yield Ask("offer", Offer(settings=s.to_json()))))
-        brought = survey_of(offered, s.levels)
-        brought, units, blocks = yield from self._blocks(ctx, s, brought)
-        columns = units.kept
+        levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
+        settings = Settings(levels=levels, holdout=float(self.holdout)).to_json()
+        say_share(ctx, self.holdout)
+        offered = ctx.require((yield Ask("offer", Offer(settings=settings))))
+        brought, units, blocks = yield from self._blocks(ctx, settings, survey_of(offered, levels))
         messages = {
             name: Moments(
-                settings=s.to_json(),
-                features=np.isin(np.arange(units.n_features), columns),
+                settings=settings,
+                features=np.isin(np.arange(units.n_features), units.kept),
                 classes=brought.used[b],
                 labels=relayed(blocks.labels, Disclosure.AGGREGATE),
             )
@@ -254,52 +284,62 @@ class FederatedSparseQDA(Method):
         ask = Ask("moments", messages, to=brought.sites, known=brought.squares())
         replies = ctx.require((yield ask))
         left = remaining(brought, replies)
-        products = SiteProducts.of(replies, columns, blocks.labels, s.levels)
+        products = SiteProducts.of(replies, units.kept, blocks.labels, levels)
         prepared = products.prepared(left)
         lowest = blocks.alpha if len(blocks.thresholds) else None
         if lowest is not None and len(left.sites) < len(brought.sites):
             lowest = max(lowest, proven_alpha(blocks, brought, units, left))
         for sentence in (
-            *survey.notes_of(left, prepared.units, s.levels, ctx.feature_names),
-            *pooling.notes_of(products, left),
+            *survey_notes(left, prepared.units, levels, ctx.feature_names),
+            *block_notes(products, left),
         ):
             ctx.note(sentence)
         alphas = self._grid(ctx, prepared, lowest)
-        told = (blocks, brought, units)
-        fit, choice = yield from self._chosen(ctx, left, products, prepared, alphas, told)
-        shares = prepared.n if not self.priors else np.array(self.priors)
-        models = relayed(self._models(ctx, prepared, fit), Disclosure.MODEL)
-        message = Conclude(settings=s.to_json(), models=models)
-        ask = Ask("conclude", message, to=left.sites)
-        concluded = ctx.require((yield ask), at_least=0)
-        return build_result(
-            ctx,
-            s.levels,
-            left,
-            products,
-            blocks,
-            fit,
-            shares / shares.sum(),
-            choice,
-            concluded,
-            self.tol,
-        )
+        linked = (blocks, brought, units)
+        choice = Choice(self, ctx, settings, left, products, prepared, alphas, linked)
+        fit, chosen = yield from choice.made()
+        # The model, and the one without links: above the largest penalty nothing is linked.
+        none = max(prepared.total, largest_penalty(prepared.moments))
+        pair = (fit.precision, fit_precisions(prepared.moments, none))
+        models = tuple(self.model_of(ctx, prepared, precision) for precision in pair)
+        message = Conclude(settings=settings, models=relayed(models, Disclosure.MODEL))
+        concluded = ctx.require((yield Ask("conclude", message, to=left.sites)), at_least=0)
+        shares = np.array(self.priors) if self.priors else prepared.n
+        priors = shares / shares.sum()
+        return build_result(ctx, left, products, blocks, fit, priors, chosen, concluded, self.tol)
 
     # ------------------------------------------------------------------ parts of the exchange
 
-    def settings(self, ctx: CoordinatorContext) -> Settings:
-        """What travels with each message."""
-        levels = tuple(ctx.columns.levels[str(ctx.columns.target)])
-        return Settings(levels=levels, holdout=float(self.holdout))
-
-    def model_of(self, ctx: CoordinatorContext, prepared: PreparedMoments, precision: Any) -> Any:
+    def model_of(
+        self, ctx: CoordinatorContext, prepared: PreparedMoments, precision: JointPrecision
+    ) -> Any:
         """A model as it travels."""
         levels = np.array(ctx.columns.levels[str(ctx.columns.target)])
         priors = np.array(self.priors) / sum(self.priors) if self.priors else None
         made = prepared.predictor(precision, levels, priors, feature_names=ctx.feature_names)
         return made.to_arrays()
 
-    def _blocks(self, ctx: CoordinatorContext, s: Settings, brought: Survey) -> Answers:
+    def qda_settings(self) -> QDASettings:
+        """Settings of fits and paths."""
+        return QDASettings(
+            alpha="cv" if self.alpha is None else float(self.alpha),
+            alphas=np.array(self.alphas) if self.alphas else None,
+            n_alphas=self.n_alphas,
+            ties=self.ties,
+            max_block=self.max_block,
+            tol=self.tol,
+        )
+
+    def _wanted(self) -> FloatArray:
+        """Penalties at which links may be asked for, falling."""
+        if self.alpha is not None:
+            return np.array([float(self.alpha)])
+        if self.alphas:
+            return np.sort(np.array(self.alphas, dtype=float))[::-1].copy()
+        smallest = SMALLEST if isinstance(self.smallest, str) else self.smallest
+        return np.geomspace(1.0, smallest, self.n_alphas)
+
+    def _blocks(self, ctx: CoordinatorContext, settings: str, brought: Survey) -> Answers:
         """Survey, units, and blocks whose moments are asked for."""
         units = brought.units()
         whole = one_block(len(units.kept))
@@ -311,25 +351,20 @@ class FederatedSparseQDA(Method):
         asks = self.screening is True or not tells_all(brought, whole.labels, MOST_LOST)
         if self.screening is False or not asks:
             return brought, units, whole
-        return (yield from ask_for_links(ctx, s.to_json(), brought, levels_of(self)))
+        return (yield from ask_for_links(ctx, settings, brought, self._wanted()))
 
     def _grid(
         self, ctx: CoordinatorContext, prepared: PreparedMoments, lowest: float | None
     ) -> FloatArray:
         """Penalties of the path, falling, none smaller than the blocks allow."""
-        from consilience.discriminant.kernels.joint_precision import largest_penalty
-
         if lowest is None and isinstance(self.smallest, str):
-            return grid_of(prepared, self._qda_settings())
-        least = 0.0 if lowest is None else lowest
-        wanted = levels_of(self)
+            return grid_of(prepared, self.qda_settings())
+        least, wanted = lowest or 0.0, self._wanted()
         if self.alpha is not None or self.alphas:
             grid = wanted[wanted >= least * (1 - 1e-12)]
         else:
-            largest, end = (
-                largest_penalty(prepared.moments) / prepared.total,
-                max(wanted[-1], least),
-            )
+            largest = largest_penalty(prepared.moments) / prepared.total
+            end = max(wanted[-1], least)
             grid = np.geomspace(largest, end, self.n_alphas) if largest > end else np.array([end])
         if not len(grid):
             raise QuorumError(
@@ -343,84 +378,226 @@ class FederatedSparseQDA(Method):
             )
         return np.asarray(grid)
 
-    def _qda_settings(self) -> QDASettings:
-        return QDASettings(
-            alpha="cv" if self.alpha is None else float(self.alpha),
-            alphas=np.array(self.alphas) if self.alphas else None,
-            n_alphas=self.n_alphas,
-            ties=self.ties,
-            max_block=self.max_block,
-            tol=self.tol,
-        )
 
-    def _chosen(
-        self,
-        ctx: CoordinatorContext,
-        left: Survey,
-        products: SiteProducts,
-        prepared: PreparedMoments,
-        alphas: FloatArray,
-        told: tuple[Blocks, Survey, Any],
-    ) -> Answers:
-        """The path with its errors, the fit that is chosen, and who chose."""
-        settings = self._qda_settings()
+# --------------------------------------------------------------------------- choice of the penalty
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The choice of the penalty: by the density of sites that a path did not see, or by errors.
+
+    Densities of a site's rows under a model depend on the rows through their moments only, which
+    the coordinator has: this choice asks the sites nothing. Errors have to be counted at the sites.
+
+    Attributes
+    ----------
+    method : FederatedSparseQDA
+    ctx : CoordinatorContext
+    settings : str
+        As messages have them.
+    survey : Survey
+        Of the sites whose moments are pooled.
+    products : SiteProducts
+    prepared : PreparedMoments
+    alphas : (A,) array
+        Penalties for a row, falling.
+    linked : tuple of Blocks, Survey, QDAUnits
+        Blocks, and what the sites had brought when they told which columns are linked.
+    """
+
+    method: FederatedSparseQDA
+    ctx: CoordinatorContext
+    settings: str
+    survey: Survey
+    products: SiteProducts
+    prepared: PreparedMoments
+    alphas: FloatArray
+    linked: tuple[Blocks, Survey, QDAUnits]
+
+    def made(self) -> Answers:
+        """The fit that is chosen, and who chose: by what, which sites, with which mean losses."""
+        chosen = self.method.alpha is None and len(self.alphas) > 1
+        way = self._way() if chosen else "given"
+        if way == "likelihood":
+            return self._by_densities()
         answers: dict[str, FoldAnswer] = {}
-        loss = np.full(len(alphas), np.nan)
-        choice = "given"
-        if self.alpha is None and len(alphas) > 1:
-            choice = self._way(left)
-        if choice == "likelihood":
-            return self._by_densities(ctx, left, products, prepared, alphas)
-        if choice == "sites":
-            answers = yield from by_sites(self, ctx, left, products, alphas, settings, told)
-        elif choice == "holdout":
-            answers = yield from by_held_out(self, ctx, left, prepared, alphas, settings)
-        fit: SparseQDAFit = follow(prepared, alphas, list(answers.values()), settings)
-        return fit, (choice, tuple(answers), loss[: len(fit.path)])
+        if way == "sites":
+            answers = yield from self._by_sites()
+        elif way == "holdout":
+            answers = yield from self._by_held_out()
+        fit = follow(self.prepared, self.alphas, [*answers.values()], self.method.qda_settings())
+        return fit, (way, tuple(answers), np.full(len(fit.path), np.nan))
 
-    def _by_densities(
-        self,
-        ctx: CoordinatorContext,
-        left: Survey,
-        products: SiteProducts,
-        prepared: PreparedMoments,
-        alphas: FloatArray,
-    ) -> tuple[SparseQDAFit, tuple[str, tuple[str, ...], FloatArray]]:
-        """The path, and the fit that the sites' moments choose; nothing is asked."""
-        settings = self._qda_settings()
-        found = by_densities(self, ctx, left, products, alphas, settings)
-        reach = len(found.loss)
-        others = (np.arange(reach) != int(np.argmin(found.loss))).astype(np.int64)
-        chosen = FoldAnswer(others, 1, np.empty(0, dtype=np.int64), found.gap)
-        fit = follow(prepared, alphas, [chosen], settings)
-        n = len(fit.path)
-        none = np.empty((0, n), dtype=np.int64)
-        path = dataclasses.replace(fit.path, cv_wrong=none, cv_rows=np.empty(0, dtype=np.int64))
-        fit = dataclasses.replace(fit, path=path)
-        return fit, ("likelihood", found.judges, found.loss[:n])
-
-    def _way(self, left: Survey) -> str:
+    def _way(self) -> str:
         """Who chooses: errors where all sites tell them exactly, else the moments."""
-        if self.choose == "sites" and len(left.sites) < 3:
+        choose, sites = self.method.choose, self.survey.sites
+        if choose == "sites" and len(sites) < 3:
             raise QuorumError("fewer than three sites are left to choose alpha: give alpha")
-        if self.choose != "auto":
-            return self.choose
+        if choose != "auto":
+            return choose
         # Rounded errors choose worse than densities do.
-        if any(left.protected[name] for name in left.sites):
+        if any(self.survey.protected[name] for name in sites):
             return "likelihood"
-        if len(left.sites) >= 3:
+        if len(sites) >= 3:
             return "sites"
-        return "holdout" if left.held.any() else "likelihood"
+        return "holdout" if self.survey.held.any() else "likelihood"
 
-    def _models(
-        self, ctx: CoordinatorContext, prepared: PreparedMoments, fit: SparseQDAFit
-    ) -> tuple[Any, Any]:
-        """The model, and the one without links."""
-        from consilience.discriminant.kernels.joint_precision import fit_precisions, largest_penalty
+    # ------------------------------------------------------------------ by errors
 
-        none = max(prepared.total, largest_penalty(prepared.moments))
-        single = fit_precisions(prepared.moments, none)
-        return (
-            self.model_of(ctx, prepared, fit.precision),
-            self.model_of(ctx, prepared, single),
-        )
+    def _by_sites(self) -> Answers:
+        """Fit the path without each site in turn; that site counts the errors on its rows."""
+        paths, near = {}, []
+        for site in (site for site in self.survey.sites if self.survey.judges[site]):
+            found = self._without(site, self._model)
+            if found is None:
+                continue
+            others, paths[site] = found
+            known = len(self.linked[0].thresholds) > 0
+            if known and proven_alpha(*self.linked, others) > self.alphas[-1]:
+                near.append(site)
+        if near:
+            self.ctx.note(
+                "Without one site, columns of two blocks might be linked at the smallest alphas; "
+                f"the models that {', '.join(near)} judged there leave such links out."
+            )
+        return (yield from self._judged(paths, held=False))
+
+    def _by_held_out(self) -> Answers:
+        """Fit one path; sites that hold rows out count the errors on these."""
+        path = self._path(self.prepared, self._model)
+        held = zip(self.survey.sites, self.survey.held.sum(axis=1), strict=True)
+        holding = [site for site, n in held if n and self.survey.judges[site]]
+        return (yield from self._judged(dict.fromkeys(holding, path), held=True))
+
+    def _judged(self, paths: Mapping[str, tuple[list[Any], float]], *, held: bool) -> Answers:
+        """What the sites that tell errors say of models, by site.
+
+        Raises
+        ------
+        QuorumError
+            No site does.
+        """
+        told: dict[str, Any] = {}
+        if paths:
+            messages = {
+                site: Judge(
+                    settings=self.settings,
+                    held=held,
+                    models=relayed(tuple(models), Disclosure.MODEL),
+                )
+                for site, (models, _) in paths.items()
+            }
+            replies = self.ctx.require(
+                (yield Ask("judge", messages, to=tuple(messages))), at_least=0
+            )
+            told = {site: r for site, r in replies.items() if np.isfinite(r.rates.value).all()}
+        if not told:
+            raise QuorumError(
+                "no site can say how many of its rows the models get wrong, so alpha cannot be "
+                "chosen: give alpha, or let more or larger sites take part"
+            )
+        counts = (self.survey.held if held else self.survey.counts).sum(axis=1)
+        found = {}
+        for site, reply in told.items():
+            n = int(counts[self.survey.sites.index(site)])
+            wrong = np.rint(np.asarray(reply.rates.value, dtype=float) * n).astype(np.int64)
+            found[site] = FoldAnswer(wrong, n, np.empty(0, dtype=np.int64), paths[site][1])
+        return found
+
+    # ------------------------------------------------------------------ by densities
+
+    def _by_densities(self) -> tuple[SparseQDAFit, tuple[str, tuple[str, ...], FloatArray]]:
+        """The fit that the sites' moments choose, under models of the others; nothing is asked.
+
+        Raises
+        ------
+        QuorumError
+            No site can be left out.
+        """
+        judges, losses, rows, gap = [], [], 0.0, 0.0
+        for site, n in zip(self.survey.sites, self.survey.sizes.sum(axis=1), strict=True):
+            found = self._without(site, partial(self._loss, site)) if n else None
+            if found is not None:
+                values, worst = found[1]
+                judges.append(site)
+                losses.append(np.array(values))
+                rows, gap = rows + float(n), max(gap, worst)
+        reach = min((len(values) for values in losses), default=0)
+        if not reach:
+            raise QuorumError(
+                "no site can be left out of the moments, so alpha cannot be chosen: give alpha, or "
+                "let more sites take part"
+            )
+        loss = np.sum([values[:reach] for values in losses], axis=0) / rows
+        # As one fold that has a single error everywhere but at the penalty of the smallest loss.
+        others = (np.arange(reach) != int(np.argmin(loss))).astype(np.int64)
+        nothing = np.empty(0, dtype=np.int64)
+        answer = FoldAnswer(others, 1, nothing, gap)
+        fit = follow(self.prepared, self.alphas, [answer], self.method.qda_settings())
+        none = np.empty((0, len(fit.path)), dtype=np.int64)
+        path = dataclasses.replace(fit.path, cv_wrong=none, cv_rows=nothing)
+        how = ("likelihood", tuple(judges), loss[: len(path)])
+        return dataclasses.replace(fit, path=path), how
+
+    def _loss(self, site: str, prepared: PreparedMoments, precision: JointPrecision) -> float:
+        """Negative log density of a site's rows, from its moments.
+
+        Blocks of which the site withholds a class are left out there, at all penalties.
+        """
+        survey, products = self.survey, self.products
+        b, units = survey.sites.index(site), prepared.units
+        place = {int(j): (i, at) for i, of in enumerate(products.blocks) for at, j in enumerate(of)}
+        where = np.searchsorted(products.columns, units.kept)
+        total = 0.0
+        for k in np.flatnonzero(survey.used[b]):
+            n, told = survey.counts[b, k], np.ones(len(units.kept), dtype=bool)
+            for i, block in enumerate(products.blocks):
+                told[np.isin(where, block)] &= products.told(site, i, int(k))
+            apart = (survey.means[b, k, units.kept] - prepared.means[k, units.kept]) / units.scale
+            spread = survey.variances[b, k, units.kept] / units.scale**2 + apart**2
+            diagonal = precision.diagonal[k]
+            single = told & ~np.isnan(diagonal)
+            part = float((diagonal[single] * spread[single] - np.log(diagonal[single])).sum())
+            for block, matrices in zip(precision.blocks, precision.precisions, strict=True):
+                if not told[block].all():
+                    continue
+                which = place[int(where[block[0]])][0]
+                at = np.array([place[int(j)][1] for j in where[block]])
+                sums = products.sums[site][which][k][np.ix_(at, at)]
+                scale = units.scale[block]
+                second = sums / n / np.outer(scale, scale) + np.outer(apart[block], apart[block])
+                part += float((matrices[k] * second).sum() - np.linalg.slogdet(matrices[k])[1])
+            part += float((2 * np.log(units.scale[told]) + np.log(2 * np.pi)).sum())
+            total += 0.5 * n * part
+        return total
+
+    # ------------------------------------------------------------------ paths
+
+    def _model(self, prepared: PreparedMoments, precision: JointPrecision) -> Any:
+        return self.method.model_of(self.ctx, prepared, precision)
+
+    def _path(
+        self, prepared: PreparedMoments, read: Callable[[PreparedMoments, JointPrecision], Any]
+    ) -> tuple[list[Any], float]:
+        """What is read of each fit of a path, and the largest gap; no block is too large."""
+        found, gap, settings = [], 0.0, self.method.qda_settings()
+        for precision in precision_path(prepared, self.alphas, settings, stop=True):
+            found.append(read(prepared, precision))
+            gap = max(gap, precision.relative_gap)
+        return found, gap
+
+    def _without(
+        self, site: str, read: Callable[[PreparedMoments, JointPrecision], Any]
+    ) -> tuple[Survey, tuple[list[Any], float]] | None:
+        """The other sites and the path on their moments; None where they lack some."""
+        others = self.survey.only([other for other in self.survey.sites if other != site])
+        try:
+            if not others.complete:
+                raise QuorumError("a class is at this site only")
+            return others, self._path(self.products.prepared(others), read)
+        except (QuorumError, DataError):
+            self.ctx.note(
+                f"Site {site} does not take part in the choice of alpha: without it some class, or "
+                "some block of columns in a class, has no moments."
+            )
+            return None

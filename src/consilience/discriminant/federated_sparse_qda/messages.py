@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import IntArray
 from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
 from consilience.wire.message import Aggregate, Model, Public, is_gram, message
@@ -169,6 +170,17 @@ def blocks_of(labels: NDArray[np.integer]) -> list[NDArray[np.intp]]:
     """Places of each label above 0 that two or more columns have, by label."""
     found = [np.flatnonzero(labels == label) for label in np.unique(labels[labels > 0])]
     return [block for block in found if len(block) > 1]
+
+
+def component_labels(components: NDArray[np.integer]) -> IntArray:
+    """Number components of two or more columns from 1, in order of first columns; others are 0."""
+    _, first, of, size = np.unique(
+        components, return_index=True, return_inverse=True, return_counts=True
+    )
+    several = np.flatnonzero(size > 1)
+    number = np.zeros(len(first), dtype=np.int64)
+    number[several[np.argsort(first[several])]] = np.arange(1, len(several) + 1)
+    return np.asarray(number[of.ravel()])
 
 
 def unpacked(

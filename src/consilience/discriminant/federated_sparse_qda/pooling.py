@@ -1,19 +1,259 @@
-"""The pooled moments of the classes, from those of the sites."""
+"""What the coordinator makes of the sites' moments: a survey, blocks of columns, pooled moments.
+
+A class and column that a site withholds leaves two ways out: to do without the column everywhere,
+or without the rows of this class at this site. Whichever costs the smaller share (of the columns,
+or of the rows) for each gap that it closes goes first, until no gap is left. Then every sum is over
+the same rows, and pooled matrices are those of a table.
+
+Links tell which columns have to be in one block at a penalty. Let A_b be the sums of products of a
+site about its own means, C what the means of the sites add, in pooled units, norms over classes for
+each pair of columns. Then ``|n S| <= sum_b |A_b| + |C|``. Where no site's norm is above its
+threshold t_b, and ``|C| <= lam - sum_b t_b``, the pair is not linked at lam: it lies in no common
+block unless others join it. So blocks that contain the components of all the sites, and those of C
+above ``lam - sum_b t_b``, contain the blocks of the pooled table (docs/proofs/class-moments.md).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, floored
-from consilience.discriminant.federated_sparse_qda.messages import Products, blocks_of, unpacked
-from consilience.discriminant.federated_sparse_qda.survey import Survey
-from consilience.exceptions import QuorumError
-from consilience.numerics.block_moments import BlockMoments, pooled
+from consilience.discriminant.estimators.sparse_qda_fit import (
+    PreparedMoments,
+    QDAUnits,
+    floored,
+    units_of,
+)
+from consilience.discriminant.federated_sparse_qda.messages import (
+    MAX_LINKS,
+    Links,
+    Offered,
+    Products,
+    blocks_of,
+    component_labels,
+    unpacked,
+)
+from consilience.discriminant.kernels.joint_precision import (
+    components,
+    largest_penalty,
+    merged,
+    tiles,
+)
+from consilience.exceptions import DataError, QuorumError
+from consilience.numerics.block_moments import BetweenMoments, BlockMoments, pooled
+from consilience.protocol.method import Ask, CoordinatorContext, Replies
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """Aggregates by site and class.
+
+    Attributes
+    ----------
+    sites : tuple of str
+        B sites, in name order.
+    counts, held : (B, K) arrays
+        Rows that are not held out, and those that are.
+    means, variances : (B, K, p) arrays
+        NaN where they are withheld.
+    used : (B, K) bool array
+        Whose rows count in the moments.
+    features : (p,) bool array
+        Columns that take part.
+    protected, judges : dict of str to bool
+        Whether a site withholds moments of large blocks; whether it counts errors of models.
+    """
+
+    sites: tuple[str, ...]
+    counts: FloatArray
+    held: FloatArray
+    means: FloatArray
+    variances: FloatArray
+    used: NDArray[np.bool_]
+    features: NDArray[np.bool_]
+    protected: Mapping[str, bool]
+    judges: Mapping[str, bool]
+
+    def only(self, sites: Sequence[str]) -> Survey:
+        """Some of the sites."""
+        at = [self.sites.index(site) for site in sites]
+        return dataclasses.replace(
+            self,
+            sites=tuple(self.sites[i] for i in at),
+            counts=self.counts[at],
+            held=self.held[at],
+            means=self.means[at],
+            variances=self.variances[at],
+            used=self.used[at],
+        )
+
+    def squares(self) -> dict[str, dict[str, FloatArray]]:
+        """By site: sums of squares about the means of its classes, and about nought, (K, p)."""
+        about = self.counts[:, :, None] * self.variances
+        all_ = about + self.counts[:, :, None] * self.means**2
+        return {s: {"squares": about[b], "sizes": all_[b]} for b, s in enumerate(self.sites)}
+
+    @property
+    def sizes(self) -> FloatArray:
+        """Rows of the moments by site and class, (B, K)."""
+        return np.where(self.used, self.counts, 0.0)
+
+    @property
+    def n(self) -> FloatArray:
+        """Rows of the moments by class, (K,)."""
+        return np.asarray(self.sizes.sum(axis=0))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every class has rows to tell a variance from."""
+        return bool((self.n >= 2).all())
+
+    def pooled(self, columns: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Means and variances by class over all sites, (K, m) each."""
+        means, variances = [], []
+        for k in range(self.counts.shape[1]):
+            at = np.flatnonzero(self.used[:, k])
+            own = self.counts[at, k]
+            n, mean, squares = pooled(
+                own,
+                [self.means[b, k, columns] for b in at],
+                [n * self.variances[b, k, columns] for n, b in zip(own, at, strict=True)],
+            )
+            means.append(mean)
+            variances.append(squares / n)
+        return np.array(means), np.array(variances)
+
+    def between(self, units: QDAUnits) -> BetweenMoments:
+        """Moments of the sites' means, in some units."""
+        means = self.means[:, :, units.kept] / units.scale
+        return BetweenMoments.of(self.sizes, np.nan_to_num(means))
+
+    def units(self) -> QDAUnits:
+        """Columns that take part and vary, with their scales and floors.
+
+        Raises
+        ------
+        QuorumError
+            None does.
+        """
+        columns = np.flatnonzero(self.features)
+        means, variances = self.pooled(columns)
+        try:
+            found = units_of(self.n, means, variances)
+        except DataError as error:
+            raise QuorumError(f"no column is left to tell the classes apart: {error}") from None
+        return dataclasses.replace(
+            found, n_features=len(self.features), kept=columns[found.kept].astype(np.int64)
+        )
+
+
+def survey_of(offered: Mapping[str, Offered], levels: Sequence[str]) -> Survey:
+    """Put together what the sites bring; see the module's words on what gives way.
+
+    Raises
+    ------
+    QuorumError
+        A class that no site has rows of, or no column is left.
+    """
+    sites = tuple(sorted(offered))
+    counts, held = (
+        np.array([getattr(offered[site], name).value for site in sites], dtype=float)
+        for name in ("counts", "held")
+    )
+    means, variances = (
+        np.stack([np.asarray(getattr(offered[site], name).value) for site in sites])
+        for name in ("means", "spreads")
+    )
+    gaps = np.isnan(means) & (counts[:, :, None] > 0)
+    used, features = _giving_way(counts, gaps)
+    lost = [level for level, n in zip(levels, (counts * used).sum(axis=0), strict=True) if n < 2]
+    if lost:
+        raise QuorumError(
+            f"no site can tell the moments of class {lost[0]!r}: let sites with more rows of it "
+            "take part, or leave it out"
+        )
+    if not features.any():
+        raise QuorumError("every column is withheld by some site: leave out sparse columns")
+    protected = {site: bool(offered[site].protected) for site in sites}
+    judges = {site: bool(offered[site].judges) for site in sites}
+    return Survey(sites, counts, held, means, variances, used, features, protected, judges)
+
+
+def _giving_way(
+    counts: FloatArray, gaps: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which classes of which sites count, and which columns, so that no gap is left."""
+    used, features = counts > 0, np.ones(gaps.shape[2], dtype=bool)
+    open_ = gaps.copy()
+    while open_.any():
+        by_column, by_class = open_.sum(axis=(0, 1)), open_.sum(axis=2)
+        share = counts / max(float((counts * used).sum()), 1.0)
+        # A class that no other site has cannot be done without.
+        only = used & (used.sum(axis=0) == 1)
+        gain = np.where(only, 0.0, by_class / np.maximum(share, 1e-12))
+        worst = int(by_column.max())
+        if worst * features.sum() >= gain.max():
+            gone = by_column == worst
+            features[gone] = False
+            open_[:, :, gone] = False
+        else:
+            b, k = np.unravel_index(int(np.argmax(gain)), gain.shape)
+            used[b, k] = False
+            open_[b, k] = False
+    return used, features
+
+
+def survey_notes(
+    survey: Survey, units: QDAUnits, levels: Sequence[str], names: Sequence[str]
+) -> list[str]:
+    """Say what gave way."""
+    found = []
+    for b, site in enumerate(survey.sites):
+        small = [levels[int(k)] for k in np.flatnonzero(survey.counts[b] == 0)]
+        away = [levels[int(k)] for k in np.flatnonzero((survey.counts[b] > 0) & ~survey.used[b])]
+        if small:
+            found.append(
+                f"Site {site} has no rows, or too few to tell of, in class {_listed(small)}."
+            )
+        if away:
+            found.append(
+                f"The rows of class {_listed(away)} at site {site} are not in the moments: the "
+                "site withholds some of their columns."
+            )
+    gone = [names[int(j)] for j in np.flatnonzero(~survey.features)]
+    if gone:
+        found.append(
+            f"Columns {_listed(gone)} take no part: some site withholds them (too few rows differ "
+            "from the others, or one row dominates)."
+        )
+    constant = np.setdiff1d(np.flatnonzero(survey.features), units.kept)
+    if len(constant):
+        found.append(
+            f"Columns {_listed([names[int(j)] for j in constant])} are constant everywhere."
+        )
+    if len(units.floored):
+        found.append(
+            "Columns that do not vary within a class got a variance there: "
+            f"{_listed(sorted({names[int(j)] for j in units.floored[:, 1]}))}."
+        )
+    return found
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(str(name) for name in names[:most])
+    more = len(names) - most
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+# --------------------------------------------------------------------------- moments
+
 
 Block = NDArray[np.intp]
 
@@ -130,7 +370,7 @@ class ScreenedMoments(PreparedMoments):
         return False
 
 
-def notes_of(products: SiteProducts, survey: Survey) -> list[str]:
+def block_notes(products: SiteProducts, survey: Survey) -> list[str]:
     """Say which classes of which sites are missing in some blocks."""
     found = []
     for site, pairs in products.withheld(survey).items():
@@ -142,3 +382,175 @@ def notes_of(products: SiteProducts, survey: Survey) -> list[str]:
             "of few rows): they come from the other sites."
         )
     return found
+
+
+# --------------------------------------------------------------------------- links
+
+
+MOST_FOR_MEANS = 0.5
+"""Largest share of the penalty that is set aside for what the sites' means add."""
+_SLACK = 1e-9
+"""Share of the penalty by which thresholds stay below it, for rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Blocks of columns, and down to which penalty they are enough.
+
+    Attributes
+    ----------
+    labels : (m,) array of int
+        Block of each column that takes part.
+    thresholds : (B,) array
+        Of the sites; empty where nothing was asked.
+    alpha : float
+        Penalty for a row down to which no pair of two blocks is linked; 0 for a single block.
+    asked : int
+        Questions for links.
+    """
+
+    labels: IntArray
+    thresholds: FloatArray
+    alpha: float
+    asked: int
+
+
+def one_block(m: int) -> Blocks:
+    """All columns in one block: nothing is asked."""
+    return Blocks(np.ones(m, dtype=np.int64), np.empty(0), 0.0, 0)
+
+
+def tells_all(survey: Survey, labels: IntArray, most_lost: float = 1.0) -> bool:
+    """Whether for every block and class some site, and enough of the rows, can tell the moments."""
+    largest = max((len(block) for block in blocks_of(labels)), default=1)
+    if largest == 1:
+        return True
+    free = np.array([not survey.protected[site] for site in survey.sites])
+    tells = (survey.sizes >= 2 * largest) | (free[:, None] & survey.used)
+    told = np.where(tells, survey.sizes, 0.0).sum(axis=0)
+    lost = 1.0 - told / np.maximum(survey.n, 1.0)
+    return bool((told > 0).all() and (lost <= most_lost).all())
+
+
+def ask_for_links(
+    ctx: CoordinatorContext, settings: str, survey: Survey, alphas: FloatArray
+) -> Generator[Ask, Replies, tuple[Survey, QDAUnits, Blocks]]:
+    """Find the smallest of the penalties whose blocks can be told, by bisection.
+
+    Parameters
+    ----------
+    ctx : CoordinatorContext
+    settings : str
+    survey : Survey
+    alphas : (A,) array
+        Falling.
+
+    Returns
+    -------
+    survey : Survey
+        Of the sites that answered to the end.
+    units : QDAUnits
+    blocks : Blocks
+
+    Raises
+    ------
+    QuorumError
+        At no penalty the blocks can be told.
+    """
+    best: Blocks | None = None
+    # Good at `low` (at the first all columns may be single), not good at `high`.
+    place, low, high, asked = len(alphas) - 1, -1, len(alphas), 0
+    while place > low and place < high and asked < MAX_LINKS:
+        units = survey.units()
+        between = survey.between(units)
+        lam = float(alphas[place]) * float(survey.n.sum())
+        thresholds, reserve = _thresholds(survey, between, lam)
+        messages = {
+            site: Links(
+                settings=settings,
+                features=np.isin(np.arange(units.n_features), units.kept),
+                classes=survey.used[b],
+                scale=relayed(units.scale, Disclosure.AGGREGATE),
+                threshold=float(thresholds[b]),
+            )
+            for b, site in enumerate(survey.sites)
+        }
+        asked += 1
+        replies = ctx.require((yield Ask("links", messages, to=survey.sites)))
+        if len(replies) < len(survey.sites):
+            # Who does not say what is linked has no rows in the moments: others are asked anew.
+            survey, best, low, high = remaining(survey, replies), None, -1, len(alphas)
+            continue
+        joined = components(between, reserve)
+        for reply in replies.values():
+            own = np.asarray(reply.labels.value)
+            linked = np.flatnonzero(own)
+            _, first, of = np.unique(own[linked], return_index=True, return_inverse=True)
+            joined = merged(joined, linked[first[of.ravel()]], linked)
+        labels = component_labels(joined)
+        good = all(reply.fits for reply in replies.values()) and tells_all(survey, labels)
+        if good:
+            best, low = Blocks(labels, thresholds, float(alphas[place]), asked), place
+        else:
+            high = place
+        place = (low + high) // 2
+    if best is None:
+        raise QuorumError(
+            f"at alpha = {float(alphas[0]):.3g} or smaller, blocks of linked columns are more than "
+            "half the rows of a class at some site: raise the smallest alpha, or let sites with "
+            "more rows take part"
+        )
+    return survey, survey.units(), Blocks(best.labels, best.thresholds, best.alpha, asked)
+
+
+def remaining(survey: Survey, replies: Mapping[str, object]) -> Survey:
+    """The sites that answered.
+
+    Raises
+    ------
+    QuorumError
+        They have no rows of some class.
+    """
+    left = survey.only([site for site in survey.sites if site in replies])
+    if not left.complete:
+        raise QuorumError("the sites that are left have no rows of one of the classes")
+    return left
+
+
+def _thresholds(survey: Survey, between: BetweenMoments, lam: float) -> tuple[FloatArray, float]:
+    """Thresholds of the sites, and what is left for the means, together below lam.
+
+    By chance alone columns are linked equally often at all sites if thresholds are in proportion to
+    the roots of their numbers of rows.
+    """
+    reserve = min(largest_penalty(between), MOST_FOR_MEANS * lam)
+    roots = np.sqrt(survey.sizes.sum(axis=1))
+    return (1 - _SLACK) * (lam - reserve) * roots / roots.sum(), reserve
+
+
+def proven_alpha(blocks: Blocks, told: Survey, units: QDAUnits, survey: Survey) -> float:
+    """Penalty for a row down to which blocks are proven for some of the sites that told them.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    told : Survey
+        Of the sites that told their links.
+    units : QDAUnits
+        In which they did.
+    survey : Survey
+        Of those of them whose moments are pooled.
+    """
+    own = survey.units()
+    at = np.searchsorted(units.kept, own.kept)
+    ratio = units.scale[at] / own.scale
+    sites = [told.sites.index(site) for site in survey.sites]
+    sum_of_thresholds = float(blocks.thresholds[sites].sum())
+    between, labels, worst = survey.between(own), blocks.labels[at], 0.0
+    for rows, columns in tiles(len(at)):
+        bound = sum_of_thresholds * np.outer(ratio[rows], ratio[columns])
+        bound += between.norms(rows, columns)
+        apart = labels[rows][:, None] != labels[columns][None, :]
+        apart |= (labels[rows] == 0)[:, None] & (at[rows][:, None] != at[columns][None, :])
+        worst = max(worst, float(np.where(apart, bound, 0.0).max(initial=0.0)))
+    return worst / float(survey.n.sum())

@@ -1,7 +1,8 @@
-"""Result of sparse quadratic discriminant analysis over sites."""
+"""Result of sparse quadratic discriminant analysis over sites, and how it is made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.discriminant.estimators.predictors import SparseQDAPredictor
+from consilience.discriminant.estimators.sparse_qda_fit import (
+    PreparedMoments,
+    QDAUnits,
+    SparseQDAFit,
+    SparseQDAInteractions,
+    SparseQDAPath,
+)
+from consilience.discriminant.federated_sparse_qda.messages import Concluded
+from consilience.discriminant.federated_sparse_qda.pooling import Blocks, SiteProducts, Survey
+from consilience.discriminant.kernels.joint_precision import JointPrecision
+from consilience.numerics.block_moments import BlockMoments
+from consilience.parameters import plain
+from consilience.protocol.method import CoordinatorContext
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from consilience.discriminant.estimators.sparse_qda import SparseQDA
-    from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+
+JUDGED = ("sparse-qda", "naive Bayes")
+_PATH = tuple(SparseQDAPath.__dataclass_fields__)[1:]
+"""Fields of a path that the result has by the same names: all but the penalties."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -172,16 +190,13 @@ class FederatedSparseQDAResult(Result):
 
     def predictor(self) -> SparseQDAPredictor:
         """Return what the sites keep: it takes rows in their own units."""
-        from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
-
-        places = {int(j): i for i, j in enumerate(self.columns)}
         return SparseQDAPredictor(
             self.means[:, self.columns],
             log_priors=np.log(self.priors),
             scale=self.scale,
             kept=self.columns,
             diagonal=np.nan_to_num(self.diagonal),
-            blocks=[np.array([places[int(j)] for j in block]) for block in self.blocks],
+            blocks=self._places(),
             precisions=self.precisions,
             classes=np.array(self.levels),
             n_features=len(self.feature_names),
@@ -189,11 +204,45 @@ class FederatedSparseQDAResult(Result):
             scaling=self.scaling if self.scaling.size else None,
         )
 
+    def _places(self) -> tuple[IntArray, ...]:
+        """Blocks by their places among the columns that take part."""
+        return tuple(np.searchsorted(self.columns, block) for block in self.blocks)
+
     def to_estimator(self) -> SparseQDA:
         """Return a fitted `SparseQDA`, for rows on the scale of the preparation."""
-        from consilience.discriminant.federated_sparse_qda.outcome import estimator_of
+        from consilience.discriminant.estimators.sparse_qda import fitted_sparse_qda
 
-        return estimator_of(self)
+        precision = JointPrecision(
+            lam=self.lam,
+            n=self.n_by_class,
+            n_features=len(self.columns),
+            blocks=self._places(),
+            precisions=self.precisions,
+            diagonal=self.diagonal,
+            log_det=self.log_det,
+            objective=self.objective,
+            dual=self.dual,
+            gap=self.objective - self.dual,
+            relative_gap=self.gap,
+            penalty_norm=self.penalty_norm,
+            n_links=int(self.n_links[self.chosen]),
+            n_iter=0,
+        )
+        units = QDAUnits(len(self.feature_names), self.columns, self.scale, self.floor)
+        known = BlockMoments(self.n_by_class, 1.0 / np.nan_to_num(self.diagonal, nan=1.0), (), ())
+        fit = SparseQDAFit(
+            prepared=PreparedMoments(self.n_by_class, self.means, units, known),
+            precision=precision,
+            path=SparseQDAPath(self.candidates, **{name: getattr(self, name) for name in _PATH}),
+            chosen=self.chosen,
+            relative_to=self.relative_to,
+            cut=None,
+            missing=np.empty(0, dtype=np.int64),
+            fold_gap=0.0,
+        )
+        return fitted_sparse_qda(
+            fit, np.array(self.levels), self.priors, self.feature_names, alpha=self.alpha
+        )
 
     def summary(self) -> str:
         """Return a few plain sentences that answer the study's question."""
@@ -270,3 +319,129 @@ class FederatedSparseQDAResult(Result):
                 "chosen": np.arange(len(self.candidates)) == self.chosen,
             }
         )
+
+
+# --------------------------------------------------------------------------- making it
+
+
+def build_result(
+    ctx: CoordinatorContext,
+    survey: Survey,
+    products: SiteProducts,
+    blocks: Blocks,
+    fit: SparseQDAFit,
+    priors: FloatArray,
+    choice: tuple[str, tuple[str, ...], FloatArray],
+    concluded: Mapping[str, Concluded],
+    tol: float,
+) -> FederatedSparseQDAResult:
+    """Put the result together."""
+    precision, units, levels = fit.precision, fit.prepared.units, products.levels
+    found = SparseQDAInteractions.of(precision, units, np.array(levels), ctx.feature_names)
+    path = plain(fit.path)
+    alphas = path.pop("alphas")
+    wrong = path["cv_wrong"]
+    return FederatedSparseQDAResult(
+        target_name=str(ctx.columns.target),
+        levels=levels,
+        feature_names=ctx.feature_names,
+        sites=survey.sites,
+        n_by_site=survey.counts,
+        held_by_site=survey.held,
+        used=survey.used,
+        n_by_class=survey.n,
+        means=fit.prepared.means,
+        columns=units.kept,
+        scale=units.scale,
+        floor=units.floor,
+        priors=priors,
+        screened=bool(blocks.asked),
+        screened_blocks=tuple(products.columns[block] for block in products.blocks),
+        n_questions=blocks.asked,
+        alpha=float(alphas[fit.chosen]),
+        lam=float(alphas[fit.chosen]) * fit.prepared.total,
+        candidates=alphas,
+        chosen=fit.chosen,
+        fixed=choice[0] == "given",
+        choice=choice[0],
+        judges=choice[1],
+        candidate_loss=choice[2],
+        **path,
+        cv_errors=wrong.sum(axis=0).astype(float) if len(wrong) else np.full(len(alphas), np.nan),
+        relative_to=fit.relative_to,
+        gap=float(precision.relative_gap),
+        blocks=tuple(units.kept[block] for block in precision.blocks),
+        precisions=tuple(precision.precisions),
+        diagonal=precision.diagonal,
+        log_det=precision.log_det,
+        objective=float(precision.objective),
+        dual=float(precision.dual),
+        penalty_norm=float(precision.penalty_norm),
+        pairs=found.pairs,
+        strength=found.strength,
+        precision=found.precision,
+        partial=found.partial_correlation,
+        **_held_out(survey, concluded),
+        scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
+        remarks=_remarks(survey, concluded, fit, tol),
+    )
+
+
+def _held_out(survey: Survey, concluded: Mapping[str, Concluded]) -> dict[str, Any]:
+    """What held-out rows say, by site and together."""
+    n = survey.held.sum(axis=1)
+
+    def told(name: str, width: int) -> FloatArray:
+        gap = np.full(width, np.nan)
+        given = {site: getattr(reply, name).value for site, reply in concluded.items()}
+        return np.array([given.get(site, gap) for site in survey.sites], dtype=float)
+
+    # Rates of the two rules; losses of the two and of their difference.
+    rates, losses, squares = told("rates", 2), told("losses", 3), told("errors", 3)
+    known = np.isfinite(rates).all(axis=1) & (n > 0)
+    sure = np.isfinite(losses).all(axis=1) & np.isfinite(squares).all(axis=1) & (n > 0)
+    mean = error = np.full(3, np.nan)
+    if sure.any():
+        share = n[sure] / n[sure].sum()
+        mean, error = share @ losses[sure], np.sqrt(share**2 @ squares[sure])
+    wrong = (n[known, None] * rates[known]).sum(axis=0)
+    return {
+        "judged": JUDGED,
+        "errors": wrong if known.any() else np.full(2, np.nan),
+        "n_held": int(n[known].sum()),
+        "site_held": n,
+        "site_errors": rates,
+        "log_loss": mean[:2],
+        "log_loss_se": error[:2],
+        "log_loss_gain": np.array([np.nan, mean[2]]),
+        "log_loss_gain_se": np.array([np.nan, error[2]]),
+    }
+
+
+def _remarks(
+    survey: Survey, concluded: Mapping[str, Concluded], fit: SparseQDAFit, tol: float
+) -> tuple[str, ...]:
+    """What the reader should know of the way to the result."""
+    found, path = [], fit.path
+    missing = [site for site in survey.sites if site not in concluded]
+    if missing:
+        found.append(f"{', '.join(missing)} did not take the model at the end.")
+    without = [s for s, n in zip(survey.sites, survey.held.sum(axis=1), strict=True) if not n]
+    if without and len(without) < len(survey.sites):
+        found.append(f"Too few rows of some class to hold some out at {', '.join(without)}.")
+    coarse = any(survey.protected.values())
+    if coarse and (len(path.cv_rows) or survey.held.any()):
+        found.append(
+            "Sites that protect records tell numbers of wrong rows coarsely, and the same of two "
+            "models that few rows tell apart."
+        )
+    worst = max(float(path.gaps.max()), fit.fold_gap)
+    if worst > tol:
+        found.append(f"A relative duality gap is {worst:.1e}, above tol = {tol:.1e}.")
+    if fit.cut is not None:
+        found.append(
+            f"The path ends above alpha = {fit.cut:.3g}, where a block would be too large."
+        )
+    if fit.chosen == len(path.alphas) - 1 and len(path.alphas) > 1:
+        found.append("The smallest alpha was chosen: a smaller one might be better.")
+    return tuple(found)

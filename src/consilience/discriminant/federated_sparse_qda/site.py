@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
+from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.federated_sparse_qda.messages import (
     MAX_ALPHAS,
     MAX_LINKS,
@@ -25,10 +26,19 @@ from consilience.discriminant.federated_sparse_qda.messages import (
     Products,
     Settings,
     blocks_of,
+    component_labels,
 )
-from consilience.discriminant.federated_sparse_qda.rows import Rows, by_class
+from consilience.discriminant.kernels.joint_precision import RowMoments, components
 from consilience.exceptions import ConsilienceError, DisclosureError, ProtocolError
-from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.numerics.random import stream
+from consilience.protocol.method import SiteContext, SiteData, State, Step, step
+from consilience.protocol.phases.holdout import held_out
+from consilience.protocol.phases.protected_rows import (
+    class_codes,
+    drawing_seed,
+    require_numbers,
+    with_common_levels,
+)
 from consilience.wire.disclosure import (
     Limits,
     Released,
@@ -41,6 +51,61 @@ from consilience.wire.disclosure import (
     weighted_means,
 )
 from consilience.wire.moment_facts import coded_within, unsafe_columns
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows that take part.
+
+    Attributes
+    ----------
+    x : (n, p) array
+    codes : (n,) int array
+        Class of each row, -1 in classes of too few rows.
+    cells : (n,) int array
+        The same, -1 also for rows that are held out.
+    held : (h,) int array
+        Rows that are held out.
+    seed : int
+        From which they follow where no record is protected.
+    """
+
+    x: FloatArray
+    codes: IntArray
+    cells: IntArray
+    held: IntArray
+    seed: int
+
+    @property
+    def kept(self) -> IntArray:
+        """Rows of the moments."""
+        return np.flatnonzero(self.cells >= 0)
+
+
+def by_class(data: SiteData, s: Settings, site: SiteContext, state: State | None = None) -> Rows:
+    """Sort rows into classes and hold some of every class out.
+
+    Parameters
+    ----------
+    state : dict, optional
+        What the offer found: streams are other ones in each step, and the same rows are held out in
+        all.
+
+    Raises
+    ------
+    DataError
+        No classes, or others than the study's.
+    """
+    codes = class_codes(data, s.levels)
+    require_numbers(data)
+    codes = np.where(with_common_levels(codes, len(s.levels), site.limits), codes, -1)
+    seed = drawing_seed(data, site, "sparse qda") if state is None else int(state["seed"])
+    order = stream(seed, "held out").permutation(len(codes))
+    (held,) = held_out(data, codes, [s.holdout], site.limits, order=order, spare=2)
+    cells = codes.copy()
+    cells[held] = -1
+    return Rows(data.features, codes, cells, held, seed)
+
 
 TOO_MANY = "more questions on the same rows than a site answers"
 _MOST = 1e30
@@ -106,10 +171,7 @@ def _tally(message: Links, data: SiteData, limits: Limits) -> dict[str, tuple[in
 @step("links", tally=_tally)
 def links(message: Links, data: SiteData, state: State, site: SiteContext) -> tuple[Linked, State]:
     """Say which columns are linked, if every component could leave as moments."""
-    from consilience.discriminant.kernels.joint_precision import RowMoments, components
-
-    s = _settings(message.settings, state)
-    rows = by_class(data, s, site, state)
+    s, rows = _goes_on(message.settings, data, state, site)
     columns, cells = _asked(message, rows, state)
     scale = np.asarray(message.scale.value, dtype=float)
     if scale.shape != (len(columns),) or not ((scale >= 1 / _MOST) & (scale <= _MOST)).all():
@@ -152,10 +214,12 @@ def _asked(message: Links | Moments, rows: Rows, state: State) -> tuple[IntArray
     return np.flatnonzero(features), np.where(used, rows.cells, -1)
 
 
-def _settings(text: str, state: State) -> Settings:
+def _goes_on(text: str, data: SiteData, state: State, site: SiteContext) -> tuple[Settings, Rows]:
+    """Settings and rows of a later question."""
     if text != state.get("settings"):
         raise ProtocolError("a question goes on with the settings of the offer")
-    return Settings.from_json(text)
+    s = Settings.from_json(text)
+    return s, by_class(data, s, site, state)
 
 
 # --------------------------------------------------------------------------- moments
@@ -166,8 +230,7 @@ def moments(
     message: Moments, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Products, State]:
     """Tell sums of products within blocks, by class."""
-    s = _settings(message.settings, state)
-    rows = by_class(data, s, site, state)
+    s, rows = _goes_on(message.settings, data, state, site)
     columns, cells = _asked(message, rows, state)
     labels = np.asarray(message.labels.value)
     if labels.shape != (len(columns),):
@@ -182,17 +245,6 @@ def moments(
         coded=coded_within(data.coded, columns),
     )
     return Products(products=products), state
-
-
-def component_labels(components: NDArray[np.integer]) -> IntArray:
-    """Number components of two or more columns from 1, in order of first columns; others are 0."""
-    _, first, of, size = np.unique(
-        components, return_index=True, return_inverse=True, return_counts=True
-    )
-    several = np.flatnonzero(size > 1)
-    number = np.zeros(len(first), dtype=np.int64)
-    number[several[np.argsort(first[several])]] = np.arange(1, len(several) + 1)
-    return np.asarray(number[of.ravel()])
 
 
 # --------------------------------------------------------------------------- judge
@@ -211,11 +263,10 @@ def _judges(site: SiteContext) -> bool:
 @step("judge", once=True)
 def judge(message: Judge, data: SiteData, state: State, site: SiteContext) -> tuple[Judged, State]:
     """Say how many rows each model gets wrong, rounded."""
-    s = _settings(message.settings, state)
+    s, rows = _goes_on(message.settings, data, state, site)
     if not _judges(site):
         sentence = "this site does not say how many of its rows models get wrong"
         raise DisclosureError(sentence, public=sentence)
-    rows = by_class(data, s, site, state)
     judged = rows.held if message.held else rows.kept
     models = message.models.value
     if not isinstance(models, tuple) or len(models) > MAX_ALPHAS:
@@ -253,7 +304,9 @@ class Answers:
         least = self._limits.min_records
         if self._n < max(least, 1):
             return rounded(np.nan, n_records=0, step=1.0)
-        step_ = rate_step(self._n, least)
+        # Half of `min_records`, or a fifth of the share's error: so a share says neither whether
+        # any row is wrong nor whether one more is.
+        step_ = max(least / 2, np.sqrt(self._n) / 10) if least > 1 else 1.0
         share = float(np.mean(wrong))
         if least > 1:
             near = [i for i, other in enumerate(self._wrong) if not self._apart(wrong, other)]
@@ -262,7 +315,7 @@ class Answers:
             else:
                 self._wrong.append(np.array(wrong))
                 self._told.append(share)
-        return rounded(share, n_records=self._n, step=step_)
+        return rounded(share, n_records=self._n, step=float(step_) / self._n)
 
     def _apart(self, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
         moved = first != second
@@ -308,16 +361,6 @@ def _classes(model: SparseQDAPredictor, x: FloatArray) -> IntArray:
     return np.asarray(np.where(np.isnan(scores).any(axis=1), -2, scores.argmax(axis=1)))
 
 
-def rate_step(n: int, min_records: int) -> float:
-    """To what a share of wrong rows is rounded: half of `min_records`, or a fifth of its error.
-
-    So it says neither whether any row is wrong nor whether one more is.
-    """
-    if min_records <= 1:
-        return 1.0 / n
-    return float(max(min_records / 2, np.sqrt(n) / 10)) / n
-
-
 # --------------------------------------------------------------------------- conclude
 
 
@@ -326,15 +369,18 @@ def conclude(
     message: Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Concluded, State]:
     """Keep the model, and judge it on rows that were held out."""
-    s = _settings(message.settings, state)
-    rows = by_class(data, s, site, state)
+    s, rows = _goes_on(message.settings, data, state, site)
     models = message.models.value
     if not isinstance(models, tuple) or len(models) != 2:
         raise ProtocolError("the end takes the model and the one without links")
     made = [_model(m, s) for m in models]
     if any(model.n_features_in_ != rows.x.shape[1] for model in made):
         raise ProtocolError("a model has other columns than the study")
-    site.output("predictor", _of_own_rows(made[0], data))
+    # For tables in the site's own units.
+    arrays = made[0].to_arrays()
+    if data.scaling is not None:
+        arrays["scaling"] = np.asarray(data.scaling)
+    site.output("predictor", SparseQDAPredictor.from_arrays(arrays))
     x, y = rows.x[rows.held], rows.codes[rows.held]
     of = None if data.entity is None else data.entity[rows.held]
     answers = Answers(len(y), of, site.limits)
@@ -360,12 +406,4 @@ def _log_losses(
     return found.mean, found.variance
 
 
-def _of_own_rows(model: SparseQDAPredictor, data: SiteData) -> SparseQDAPredictor:
-    """The model for tables in the site's own units."""
-    arrays = model.to_arrays()
-    if data.scaling is not None:
-        arrays["scaling"] = np.asarray(data.scaling)
-    return SparseQDAPredictor.from_arrays(arrays)
-
-
-STEPS: Sequence[Any] = (offer, links, moments, judge, conclude)
+STEPS: tuple[Step, ...] = (offer, links, moments, judge, conclude)

@@ -5,44 +5,708 @@ over ordered pairs, the diagonal free (Le and Hastie, arXiv 1407.4543, equation 
 graphical lasso of Danaher, Wang and Witten, JRSS B 2014, with a group penalty only). Screening
 splits the features exactly into blocks, each of which is solved alone; the gap between the value
 and a feasible point of the dual says how far the result can be from the minimum.
+
+A group of entries ``(T_1,jj', ..., T_K,jj')`` can only be other than zero within the connected
+components of ``|(n_k S_k,jj')_k|_2 > lam`` (the covariance thresholding of Witten, Friedman and
+Simon, JCGS 2011, and Mazumder and Hastie, JMLR 2012, for groups). So nothing of size p x p is
+needed before the blocks are known.
+
+In a block an iteration takes one proximal Newton step by coordinate descent, which finds the
+support (all of it while few pairs are linked, else its border), and Newton steps on that support,
+by conjugate gradients preconditioned with ``D -> T D T / n_k``. Coordinate descent alone stalls on
+real data at small penalties, Newton alone does not know the support. Where both are slow, a burst
+of alternating directions (ADMM) goes first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from consilience.discriminant.kernels.joint_precision_moments import (
-    ClassMoments,
-    Floats,
-    Indices,
-    MatrixMoments,
-    RowMoments,
-    components,
-    largest_penalty,
-    pair_norms,
-)
-from consilience.discriminant.kernels.joint_precision_solver import (
-    Problem,
-    Solution,
-    cholesky,
-    solve_block,
-    symmetric_inverse,
-)
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import ordered_map
 
-__all__ = [
-    "ClassMoments",
-    "JointPrecision",
-    "MatrixMoments",
-    "RowMoments",
-    "components",
-    "fit_precisions",
-    "largest_penalty",
-]
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+TILE = 512
+"""Features of one side of a tile."""
+
+ROUNDING = 1e-12
+
+
+class ClassMoments(Protocol):
+    """Numbers of rows and covariance matrices of K classes, by blocks and tiles."""
+
+    @property
+    def n(self) -> Floats:
+        """Rows of each class, shape (K,)."""
+
+    @property
+    def n_features(self) -> int:
+        """Number of features p."""
+
+    @property
+    def diagonal(self) -> Floats:
+        """Variances ``S_k,jj`` with divisor n_k, shape (K, p)."""
+
+    def block(self, features: Indices) -> Floats:
+        """Covariances among some features, shape (K, q, q)."""
+
+    def norms(self, rows: slice, columns: slice) -> Floats:
+        """Tile of ``|(n_k S_k,jj')_k|_2``."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowMoments:
+    """Moments that are computed from rows when they are asked for.
+
+    Parameters
+    ----------
+    n : ndarray of shape (K,)
+    means : ndarray of shape (K, p)
+    centred : tuple of ndarray of shape (n_k, p)
+        Rows of each class minus the mean of the class.
+    diagonal : ndarray of shape (K, p)
+    """
+
+    n: Floats
+    means: Floats
+    centred: tuple[Floats, ...]
+    diagonal: Floats
+
+    @classmethod
+    def of(cls, x: Floats, codes: NDArray[np.integer], n_classes: int) -> RowMoments:
+        """Centre the rows of each class.
+
+        Parameters
+        ----------
+        x : ndarray of shape (n, p)
+        codes : ndarray of int of shape (n,)
+            Class of each row, 0 to ``n_classes - 1``.
+        n_classes : int
+
+        Raises
+        ------
+        DataError
+            Where a class has no row.
+        """
+        x = np.asarray(x, dtype=np.float64)
+        parts = [x[codes == k] for k in range(n_classes)]
+        n = np.array([len(part) for part in parts], dtype=np.float64)
+        if (n == 0).any():
+            raise DataError(f"class {int(np.argmin(n))} has no row: a class needs rows")
+        means = np.stack([part.mean(axis=0) for part in parts])
+        centred = tuple(part - mean for part, mean in zip(parts, means, strict=True))
+        diagonal = np.stack([np.einsum("ij,ij->j", c, c) / len(c) for c in centred])
+        return cls(n, means, centred, diagonal)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features p."""
+        return int(self.means.shape[1])
+
+    def block(self, features: Indices) -> Floats:
+        """Covariances among some features, shape (K, q, q)."""
+        out = np.empty((len(self.n), len(features), len(features)))
+        for k, rows in enumerate(self.centred):
+            part = rows if len(features) == self.n_features else rows[:, features]
+            np.divide(part.T @ part, self.n[k], out=out[k])
+        return out
+
+    def norms(self, rows: slice, columns: slice) -> Floats:
+        """Tile of ``|(n_k S_k,jj')_k|_2``."""
+        total: Floats | None = None
+        for part in self.centred:
+            product = part[:, rows].T @ part[:, columns]
+            np.square(product, out=product)
+            total = product if total is None else np.add(total, product, out=total)
+        if total is None:
+            raise DataError("there are no classes")
+        return np.sqrt(total, out=total)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixMoments:
+    """Moments whose covariance matrices are there, as from several sites.
+
+    Parameters
+    ----------
+    n : ndarray of shape (K,)
+    means : ndarray of shape (K, p)
+    covariances : ndarray of shape (K, p, p)
+        Divisor ``n_k``.
+    """
+
+    n: Floats
+    means: Floats
+    covariances: Floats
+
+    def __post_init__(self) -> None:
+        k, p = self.means.shape
+        if self.n.shape != (k,) or self.covariances.shape != (k, p, p):
+            raise ParameterError.of(
+                "covariances", f"of shape ({k}, {p}, {p})", self.covariances.shape
+            )
+
+    @property
+    def n_features(self) -> int:
+        """Number of features p."""
+        return int(self.means.shape[1])
+
+    @property
+    def diagonal(self) -> Floats:
+        """Variances, shape (K, p)."""
+        return np.ascontiguousarray(np.diagonal(self.covariances, axis1=1, axis2=2))
+
+    def block(self, features: Indices) -> Floats:
+        """Covariances among some features, shape (K, q, q)."""
+        part = self.covariances[:, features[:, None], features[None, :]]
+        return 0.5 * (part + part.transpose(0, 2, 1))
+
+    def norms(self, rows: slice, columns: slice) -> Floats:
+        """Tile of ``|(n_k S_k,jj')_k|_2``."""
+        return pair_norms(self.n[:, None, None] * self.covariances[:, rows, columns])
+
+
+def pair_norms(matrices: Floats) -> Floats:
+    """Euclidean norm over the first axis, shape (q, q) of (K, q, q)."""
+    return np.sqrt(np.einsum("kij,kij->ij", matrices, matrices))
+
+
+def tiles(p: int) -> list[tuple[slice, slice]]:
+    """Tiles on and above the diagonal."""
+    cuts = [slice(start, min(start + TILE, p)) for start in range(0, p, TILE)]
+    return [(a, b) for i, a in enumerate(cuts) for b in cuts[i:]]
+
+
+def components(moments: ClassMoments, lam: float) -> Indices:
+    """Label of the component of each feature, shape (p,), exact.
+
+    Parameters
+    ----------
+    moments : ClassMoments
+    lam : float
+        Penalty; features are linked where ``|(n_k S_k,jj')_k|_2 > lam``.
+
+    Notes
+    -----
+    Memory is one tile, its links, and one label for each feature. Labels follow the smallest
+    feature of each component. Norms within rounding of lam count as equal to it, so that the
+    largest penalty gives single features however its tiles were added up.
+    """
+    bound = lam * (1 + ROUNDING)
+    labels = np.arange(moments.n_features)
+    for rows, columns in tiles(moments.n_features):
+        linked = moments.norms(rows, columns) > bound
+        if rows == columns:
+            linked = np.triu(linked, 1)
+        i, j = np.nonzero(linked)
+        if i.size:
+            labels = merged(labels, i + rows.start, j + columns.start)
+    return labels
+
+
+def merged(labels: Indices, i: Indices, j: Indices) -> Indices:
+    """Labels after the components of ``i`` and ``j`` became one, in order of first features."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    a, b = labels[i], labels[j]
+    if (a == b).all():
+        return labels
+    p = len(labels)
+    graph = coo_array((np.ones(len(a), dtype=bool), (a, b)), shape=(p, p))
+    _, found = connected_components(graph, directed=False)
+    _, first, inverse = np.unique(found[labels], return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(first))
+    return np.asarray(order[inverse], dtype=np.intp)
+
+
+def largest_penalty(moments: ClassMoments) -> float:
+    """Smallest lam with diagonal precision matrices: the largest ``|(n_k S_k,jj')_k|_2``.
+
+    Parameters
+    ----------
+    moments : ClassMoments
+    """
+    largest = 0.0
+    for rows, columns in tiles(moments.n_features):
+        tile = moments.norms(rows, columns)
+        if rows == columns:
+            np.fill_diagonal(tile, 0.0)
+        largest = max(largest, float(tile.max()))
+    return largest
+
+
+# --------------------------------------------------------------------------- one block
+
+
+Mask = NDArray[np.bool_]
+
+DIRECT = 320
+"""Free numbers up to which the Newton equations are solved by elimination."""
+
+DENSE, NEAR = 0.15, 1.5
+"""Share of linked pairs from which coordinate descent leaves groups to Newton's method whose
+``|a t - g|`` (lam where they vanish) is above this many lam."""
+
+SLOW, FAR = 0.05, 0.05
+"""A block is hard where an iteration leaves more than this share of its gap, or where it starts
+with more than this relative gap: then coordinate descent takes all pairs and Newton's steps are
+repeated. Where an iteration of a hard block is slow, alternating directions go first."""
+
+BURST = 60
+"""Steps of the first burst of alternating directions; later ones are up to four times as long."""
+
+SMALL, SMALL_STEPS, SMALL_LINKED = 16, 5, 0.25
+"""Features of a block that one compiled loop tries first, its iterations before it hands over, and
+the share of pairs that may be linked at the start. It saves the overhead of many small blocks with
+few links, but with many links its coordinate descent is slow."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Minimise ``sum_k n_k (tr(S_k T_k) - logdet T_k) + lam P(T)`` over one block."""
+
+    s: Floats
+    n: Floats
+    lam: float
+
+    def __post_init__(self) -> None:
+        # One memory layout, for which the loops are compiled.
+        object.__setattr__(self, "s", np.ascontiguousarray(self.s, dtype=np.float64))
+        object.__setattr__(self, "n", np.ascontiguousarray(self.n, dtype=np.float64))
+        object.__setattr__(self, "lam", float(self.lam))
+
+    @property
+    def scale(self) -> float:
+        """Gaps are relative to ``q sum_k n_k``."""
+        return float(self.s.shape[1] * self.n.sum())
+
+
+@dataclass(eq=False)
+class Point:
+    """Precision matrices with what belongs to them."""
+
+    t: Floats
+    factor: Floats
+    log_det: Floats
+    norms: Floats
+    objective: float
+    w: Floats | None = None
+
+
+@dataclass(eq=False)
+class Solution:
+    """What became of one block."""
+
+    t: Floats
+    log_det: Floats
+    objective: float
+    dual: float
+    n_iter: int
+    solvers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """Primal minus dual value."""
+        return self.objective - self.dual
+
+
+def symmetric_inverse(factors: Floats) -> Floats:
+    """Inverses from lower Cholesky factors."""
+    from scipy.linalg.lapack import dpotri
+
+    out = np.empty_like(factors)
+    for k, factor in enumerate(factors):
+        inverse, _ = dpotri(factor, lower=1)
+        lower = np.tril(inverse)
+        out[k] = lower + np.tril(lower, -1).T
+    return out
+
+
+def cholesky(matrices: Floats) -> tuple[Floats, Floats] | None:
+    """Lower factors and log-determinants, None where a matrix is not positive definite."""
+    from scipy.linalg.lapack import dpotrf
+
+    factors = np.empty_like(matrices)
+    for k, matrix in enumerate(matrices):
+        factor, info = dpotrf(matrix, lower=1, clean=1)
+        if info != 0:
+            return None
+        factors[k] = factor
+    diagonal = np.diagonal(factors, axis1=1, axis2=2)
+    if not (np.isfinite(diagonal).all() and (diagonal > 0).all()):
+        return None
+    return factors, 2.0 * np.log(diagonal).sum(axis=1)
+
+
+def penalty(norms: Floats) -> float:
+    """``P(T)`` over ordered pairs."""
+    return float(norms.sum() - np.trace(norms))
+
+
+def evaluate(problem: Problem, t: Floats) -> Point | None:
+    """Objective at ``t``, None outside the cone."""
+    found = cholesky(t)
+    if found is None:
+        return None
+    factor, log_det = found
+    norms = pair_norms(t)
+    trace = np.einsum("kij,kij->k", problem.s, t)
+    value = float(problem.n @ (trace - log_det)) + problem.lam * penalty(norms)
+    return Point(t, factor, log_det, norms, value)
+
+
+def inverse_of(point: Point) -> Floats:
+    """Inverses at a point, computed once."""
+    if point.w is None:
+        point.w = symmetric_inverse(point.factor)
+    return point.w
+
+
+def dual_value(problem: Problem, point: Point) -> float:
+    """Value of a feasible point of the dual, ``sum_k n_k (logdet W_k + q)``.
+
+    ``Gamma_k = n_k (T_k^{-1} - S_k)`` without its diagonal, each group scaled to a norm of at most
+    lam; groups of the support, whose norm is lam at the optimum, are also tried on the sphere: the
+    gap then vanishes with the square of the distance, not with the distance.
+    """
+    n, lam = problem.n[:, None, None], problem.lam
+    gamma = n * (inverse_of(point) - problem.s)
+    diagonal = np.arange(gamma.shape[1])
+    gamma[:, diagonal, diagonal] = 0.0
+    norms = pair_norms(gamma)
+    safe = np.where(norms > 0, norms, 1.0)
+    ball = np.minimum(1.0, lam / safe)
+    sphere = np.where(point.norms > 0, lam / safe, ball)
+    best = -np.inf
+    for factor in (sphere, ball):
+        scaled = gamma * factor
+        for _ in range(4):
+            found = cholesky(problem.s + scaled / n)
+            if found is not None:
+                value = float(problem.n @ (found[1] + gamma.shape[1]))
+                best = max(best, value)
+                break
+            scaled *= 0.97
+    return best
+
+
+def gradient(problem: Problem, point: Point) -> Floats:
+    """Gradient of the smooth part."""
+    return problem.n[:, None, None] * (problem.s - inverse_of(point))
+
+
+def search(problem: Problem, point: Point, d: Floats, slope: float, keep: Mask) -> Point | None:
+    """Backtrack from the full step; groups of ``keep`` that turn around become zero."""
+    step = 1.0
+    rounding = 1e-13 * (abs(point.objective) + problem.scale)
+    for _ in range(40):
+        t = point.t + step * d
+        turned = keep & (np.einsum("kij,kij->ij", t, point.t) <= 0)
+        if turned.any():
+            t[:, turned] = 0.0
+        found = evaluate(problem, t)
+        if found is not None:
+            bound = point.objective + 1e-4 * step * slope
+            if found.objective <= bound + (rounding if -slope < 1e3 * rounding else 0.0):
+                return found
+        step *= 0.5
+    return None
+
+
+def free_pairs(problem: Problem, point: Point, g: Floats, *, whole: bool) -> Mask:
+    """Pairs whose groups a proximal Newton step may change, with the diagonal.
+
+    Those that violate their condition, and the support. Where the support is dense, of it only the
+    groups that are near zero: Newton's method on the support moves the others better.
+    """
+    linked = point.norms > 0
+    q = len(linked)
+    free = ~linked & (pair_norms(g) > problem.lam)
+    if not whole and np.count_nonzero(linked) - q > DENSE * q * (q - 1):
+        w = inverse_of(point)
+        diagonal = np.diagonal(w, axis1=1, axis2=2)
+        curve = w * w + diagonal[:, :, None] * diagonal[:, None, :]
+        curve *= problem.n[:, None, None]
+        free |= linked & (pair_norms(curve * point.t - g) <= NEAR * problem.lam)
+    else:
+        free |= linked
+    np.fill_diagonal(free, True)
+    return free
+
+
+def coordinate_step(problem: Problem, point: Point, g: Floats, *, whole: bool) -> Point:
+    """One proximal Newton step on the pairs that are free, by two sweeps of coordinate descent."""
+    from consilience.discriminant.kernels.joint_precision_kernels import sweeps
+
+    free = free_pairs(problem, point, g, whole=whole)
+    rows, columns = np.nonzero(free)
+    start = np.searchsorted(rows, np.arange(len(free) + 1))
+    d = np.zeros_like(g)
+    w = inverse_of(point)
+    sweeps(g, w, point.t, problem.n, problem.lam, start, columns, 2, 2, 0.0, d)
+    moved = penalty(pair_norms(point.t + d)) - penalty(point.norms)
+    slope = float(np.einsum("kij,kij->", g, d)) + problem.lam * moved
+    if not slope < 0:
+        return point
+    return search(problem, point, d, slope, np.zeros_like(free)) or point
+
+
+@dataclass(eq=False)
+class Support:
+    """Newton's equations where groups that are zero stay zero."""
+
+    problem: Problem
+    point: Point
+    mask: Mask
+    unit: Floats
+    stiff: Floats
+    residual: Floats
+
+    @classmethod
+    def of(cls, problem: Problem, point: Point, g: Floats) -> Support:
+        """Gradient and curvature on the support; there the penalty is smooth."""
+        mask = point.norms > 0
+        np.fill_diagonal(mask, True)
+        off = mask.copy()
+        np.fill_diagonal(off, False)
+        safe = np.where(off, point.norms, 1.0)
+        unit = np.where(off, point.t / safe, 0.0)
+        stiff = np.where(off, problem.lam / safe, 0.0)
+        return cls(problem, point, mask, unit, stiff, -(g + problem.lam * unit) * mask)
+
+    def hessian(self, d: Floats) -> Floats:
+        """Second derivative of the objective in direction ``d``."""
+        w = inverse_of(self.point)
+        out = self.problem.n[:, None, None] * np.matmul(np.matmul(w, d), w)
+        along = np.einsum("kij,kij->ij", self.unit, d)
+        out += self.stiff * (d - self.unit * along)
+        out *= self.mask
+        return out
+
+    def precondition(self, r: Floats, shrink: Floats) -> Floats:
+        """``T R T / n_k`` on the support, with stiff directions damped on both sides."""
+        t = self.point.t
+        r = self._damped(r, shrink)
+        out = np.matmul(np.matmul(t, r), t)
+        out /= self.problem.n[:, None, None]
+        return self._damped(out * self.mask, shrink)
+
+    def _damped(self, r: Floats, shrink: Floats) -> Floats:
+        along = self.unit * np.einsum("kij,kij->ij", self.unit, r)
+        return np.where(self.stiff > 0, along + shrink * (r - along), r)
+
+    def solve(self, precision: float, enough: float, max_iter: int) -> tuple[Floats, int]:
+        """Newton direction by conjugate gradients.
+
+        Stops where the squared error, in the norm of the preconditioner, is this share of what it
+        was, or enough (which counts from a hundredth on); also returns the number of steps.
+        """
+        # Directions across a group, where the penalty is curved, are damped.
+        diagonal = np.diagonal(inverse_of(self.point), axis1=1, axis2=2)
+        n = self.problem.n
+        curve = np.einsum("k,ki,kj->ij", n, diagonal, diagonal) / len(n)
+        shrink = np.sqrt(curve / (curve + self.stiff))
+        d = np.zeros_like(self.residual)
+        r = self.residual.copy()
+        z = self.precondition(r, shrink)
+        direction = z.copy()
+        rz = first = float(np.vdot(r, z))
+        for i in range(max_iter):
+            if rz <= max(precision * first, min(1e-2 * first, enough)) or rz <= 0:
+                return d, i
+            h = self.hessian(direction)
+            length = rz / float(np.vdot(direction, h))
+            d += length * direction
+            r -= length * h
+            z = self.precondition(r, shrink)
+            rz, last = float(np.vdot(r, z)), rz
+            direction *= rz / last
+            direction += z
+        return d, max_iter
+
+    def eliminate(self) -> Floats | None:
+        """Newton direction by elimination, for few free numbers."""
+        from scipy.linalg import cho_solve
+        from scipy.linalg.lapack import dpotrf
+
+        problem, w = self.problem, inverse_of(self.point)
+        i, j = np.nonzero(np.triu(self.mask))
+        m, classes = len(i), len(problem.n)
+        twice = np.where(i == j, 0.5, 1.0)
+        h = np.zeros((classes, m, classes, m))
+        for k in range(classes):
+            v = w[k]
+            both = v[np.ix_(i, i)] * v[np.ix_(j, j)] + v[np.ix_(i, j)] * v[np.ix_(j, i)]
+            h[k, :, k, :] = problem.n[k] * both * twice[:, None] * twice[None, :]
+        unit, stiff = self.unit[:, i, j], self.stiff[i, j]
+        place = np.arange(m)
+        for k in range(classes):
+            for other in range(classes):
+                across = (1.0 if k == other else 0.0) - unit[k] * unit[other]
+                h[k, place, other, place] += np.where(i == j, 0.0, stiff * across)
+        size = classes * m
+        matrix = h.reshape(size, size)
+        right = (self.residual[:, i, j] * twice).reshape(size)
+        factor, info = dpotrf(matrix, lower=1, clean=0)
+        if info != 0:
+            return None
+        found = cho_solve((factor, True), right).reshape(classes, m)
+        d = np.zeros_like(self.residual)
+        d[:, i, j] = found
+        d[:, j, i] = found
+        return d
+
+
+def newton_step(
+    problem: Problem, point: Point, g: Floats, enough: float, precision: float = 1e-4
+) -> tuple[Point, float]:
+    """One Newton step on the support: the new point and the squared decrement."""
+    support = Support.of(problem, point, g)
+    free = len(problem.n) * (np.count_nonzero(support.mask) + len(support.mask)) // 2
+    d = support.eliminate() if free <= DIRECT else None
+    if d is None:
+        d, _ = support.solve(precision, enough, 200)
+    d = 0.5 * (d + d.transpose(0, 2, 1))
+    decrement = float(np.vdot(support.residual, d))
+    keep = support.mask.copy()
+    np.fill_diagonal(keep, False)
+    found = search(problem, point, d, -decrement, keep) if decrement > 0 else None
+    return (point, 0.0) if found is None else (found, decrement)
+
+
+def admm_burst(problem: Problem, point: Point, steps: int) -> Point:
+    """Alternating directions from a point and its gradient, on features of unit pooled variance.
+
+    The way out where many groups near zero keep Newton's method from finding the support; returns
+    the point itself unless the value falls. ``rho`` starts at the mean of n_k and follows the
+    residuals.
+    """
+    n = problem.n[:, None, None]
+    sd = np.sqrt(problem.n @ np.diagonal(problem.s, axis1=1, axis2=2) / problem.n.sum())
+    units = np.outer(sd, sd)
+    s, lam = problem.s / units, problem.lam / units
+    np.fill_diagonal(lam, 0.0)
+    rho = float(problem.n.mean())
+    z = point.t * units
+    u = n * (inverse_of(point) / units - s) / rho
+    for _ in range(steps):
+        values, vectors = np.linalg.eigh(rho * (z - u) - n * s)
+        values = (values + np.sqrt(values * values + 4 * rho * problem.n[:, None])) / (2 * rho)
+        t = np.matmul(vectors * values[:, None, :], vectors.transpose(0, 2, 1))
+        shifted = t + u
+        norms = pair_norms(shifted)
+        last, z = z, shifted * np.maximum(0.0, 1 - lam / rho / np.where(norms > 0, norms, 1.0))
+        u = shifted - z
+        primal, dual = np.linalg.norm(t - z), rho * np.linalg.norm(z - last)
+        change = 2.0 if primal * rho > 10 * dual else 0.5 if dual > 10 * primal * rho else 1.0
+        rho, u = rho * change, u / change
+    z = z / units
+    found = evaluate(problem, 0.5 * (z + z.transpose(0, 2, 1)))
+    return found if found is not None and found.objective < point.objective else point
+
+
+def solve_compiled(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
+    """Proximal Newton in one compiled loop, for blocks of few features."""
+    from consilience.discriminant.kernels.joint_precision_kernels import solve_small
+
+    t, log_det = np.array(t, order="C"), np.empty(len(problem.n))
+    objective, dual, n_iter = solve_small(
+        problem.s, problem.n, problem.lam, t, tol, max_iter, log_det
+    )
+    return Solution(t, log_det, objective, dual, n_iter, {"small": n_iter})
+
+
+def is_small(point: Point) -> bool:
+    """Whether the compiled loop goes first: few features, and few links or hardly any pair."""
+    q = len(point.norms)
+    linked = np.count_nonzero(point.norms) - q
+    return bool(q <= 4 or (q <= SMALL and linked <= SMALL_LINKED * q * (q - 1)))
+
+
+def solve_block(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
+    """Minimise from ``t`` until the gap is at most ``tol q sum_k n_k``.
+
+    Below ``tol = 1e-12`` the gap is mostly rounding, and Newton steps follow that it cannot judge.
+    """
+    point = evaluate(problem, t)
+    if point is None:
+        diagonal = np.diagonal(problem.s, axis1=1, axis2=2)
+        point = evaluate(problem, np.stack([np.diag(1.0 / row) for row in diagonal]))
+    if point is None:
+        raise DataError("a variance is not positive")
+    if is_small(point):
+        found = solve_compiled(problem, point.t, tol=tol, max_iter=min(max_iter, SMALL_STEPS))
+        if found.gap > tol * problem.scale and max_iter > SMALL_STEPS:
+            found = solve_general(problem, found.t, tol=tol, max_iter=max_iter)
+    else:
+        found = solve_general(problem, point.t, tol=tol, max_iter=max_iter)
+    return polish(problem, found) if tol < 1e-12 and found.gap <= tol * problem.scale else found
+
+
+def polish(problem: Problem, solution: Solution) -> Solution:
+    """Two exact Newton steps on the support that was found."""
+    point = evaluate(problem, solution.t)
+    if point is None:
+        return solution
+    for _ in range(2):
+        point, _ = newton_step(problem, point, gradient(problem, point), 0.0, 1e-20)
+    dual = max(solution.dual, dual_value(problem, point))
+    used = {**solution.solvers, "newton": solution.solvers.get("newton", 0) + 2}
+    return replace(
+        solution,
+        t=point.t,
+        log_det=point.log_det,
+        objective=point.objective,
+        dual=dual,
+        solvers=used,
+    )
+
+
+def solve_general(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
+    """Coordinate descent, Newton on the support and alternating directions in turn."""
+    point = evaluate(problem, t)
+    if point is None:
+        raise DataError("the start is not positive definite")
+    used = {"coordinate": 0, "newton": 0, "admm": 0}
+    best, stuck, n_iter = -np.inf, 0, 0
+    target = tol * problem.scale
+    enough = 0.05 * target
+    gap, hard = np.inf, False
+    while n_iter < max_iter:
+        n_iter += 1
+        best = max(best, dual_value(problem, point))
+        gap, last = point.objective - best, gap
+        if n_iter > 1 and (gap <= target or stuck > 2):
+            break
+        if hard and gap > SLOW * last:
+            used["admm"] += 1
+            point = admm_burst(problem, point, BURST * min(used["admm"], 4))
+        hard = hard or gap > (SLOW * last if n_iter > 2 else FAR * problem.scale)
+        before = point
+        if n_iter == 1:  # what is linked already moves together with the penalty
+            point, _ = newton_step(problem, point, gradient(problem, point), enough)
+            used["newton"] += 1
+        point = coordinate_step(problem, point, gradient(problem, point), whole=hard)
+        used["coordinate"] += 1
+        for _ in range(3):
+            point, decrement = newton_step(problem, point, gradient(problem, point), enough)
+            used["newton"] += 1
+            if decrement < (target if hard else 1e-2 * problem.scale):
+                break
+        stuck = stuck + 1 if point is before else 0
+    return Solution(point.t, point.log_det, point.objective, best, n_iter, used)
+
+
+# --------------------------------------------------------------------------- all blocks
+
 
 LARGE = 60
 """Features of a block that is worth a worker of its own."""
@@ -177,10 +841,30 @@ def fit_precisions(
     """
     _check(moments, lam, tol, max_iter)
     labels = components(moments, lam)
-    blocks = _blocks(labels)
-    _check_size(moments, lam, blocks, max_block)
+    # Components of two features or more, in order of first features.
+    order = np.argsort(labels, kind="stable")
+    cuts = np.flatnonzero(np.diff(labels[order])) + 1
+    blocks = [block for block in np.split(order, cuts) if len(block) > 1]
+    # Refused before anything of their size is made.
+    largest = max((len(block) for block in blocks), default=0)
+    if max_block is not None and largest > max_block:
+        alpha = lam / float(np.sum(moments.n))
+        raise ParameterError(
+            f"the largest block has {largest} of {moments.n_features} features at alpha = "
+            f"{alpha:.6g} (lam = {lam:.6g}), more than max_block = {max_block}: raise alpha or "
+            "max_block"
+        )
     parts = [moments.block(block) for block in blocks]
-    return _fit(moments, lam, blocks, parts, start, tol, max_iter, n_jobs)
+    n, variances = moments.n, moments.diagonal
+    tasks: list[tuple[Any, ...]] = [
+        (Problem(part, n, lam), block, _start(block, variances[:, block], start), tol, max_iter)
+        for block, part in zip(blocks, parts, strict=True)
+    ]
+    if n_jobs != 1 and sum(len(block) >= LARGE for block in blocks) > 1:
+        solutions = ordered_map(_solve, tasks, n_jobs=n_jobs)
+    else:
+        solutions = [_solve(task) for task in tasks]
+    return _joined(moments, lam, blocks, solutions)
 
 
 def _check(moments: ClassMoments, lam: float, tol: float, max_iter: int) -> None:
@@ -201,27 +885,6 @@ def _check(moments: ClassMoments, lam: float, tol: float, max_iter: int) -> None
         )
 
 
-def _check_size(
-    moments: ClassMoments, lam: float, blocks: list[Indices], max_block: int | None
-) -> None:
-    """Refuse blocks that are too large, before anything of their size is made."""
-    largest = max((len(block) for block in blocks), default=0)
-    if max_block is not None and largest > max_block:
-        alpha = lam / float(np.sum(moments.n))
-        raise ParameterError(
-            f"the largest block has {largest} of {moments.n_features} features at alpha = "
-            f"{alpha:.6g} (lam = {lam:.6g}), more than max_block = {max_block}: raise alpha or "
-            "max_block"
-        )
-
-
-def _blocks(labels: Indices) -> list[Indices]:
-    """Features of each component of two or more, in order of first features."""
-    order = np.argsort(labels, kind="stable")
-    cuts = np.flatnonzero(np.diff(labels[order])) + 1
-    return [block for block in np.split(order, cuts) if len(block) > 1]
-
-
 def _start(block: Indices, variances: Floats, start: JointPrecision | None) -> Floats:
     """Block-diagonal start: earlier precision matrices where they lie inside the block."""
     place = np.arange(len(block))
@@ -238,27 +901,12 @@ def _start(block: Indices, variances: Floats, start: JointPrecision | None) -> F
     return out
 
 
-def _fit(
-    moments: ClassMoments,
-    lam: float,
-    blocks: list[Indices],
-    parts: list[Floats],
-    start: JointPrecision | None,
-    tol: float,
-    max_iter: int,
-    n_jobs: int | None,
+def _joined(
+    moments: ClassMoments, lam: float, blocks: list[Indices], solutions: Sequence[Solution]
 ) -> JointPrecision:
-    """Solve every block and put the pieces together."""
-    n, variances, p = moments.n, moments.diagonal, moments.n_features
-    tasks: list[tuple[Any, ...]] = [
-        (Problem(part, n, lam), block, _start(block, variances[:, block], start), tol, max_iter)
-        for block, part in zip(blocks, parts, strict=True)
-    ]
-    if n_jobs != 1 and sum(len(block) >= LARGE for block in blocks) > 1:
-        solutions = ordered_map(_solve, tasks, n_jobs=n_jobs)
-    else:
-        solutions = [_solve(task) for task in tasks]
-    diagonal = 1.0 / variances
+    """Put blocks and single features together."""
+    n, p = moments.n, moments.n_features
+    diagonal = 1.0 / moments.diagonal
     single = np.ones(p, dtype=bool)
     for block in blocks:
         single[block] = False
@@ -305,20 +953,19 @@ def _solve(task: tuple[Problem, Indices, Floats, float, int]) -> Solution:
     factors = []
     for k, s in enumerate(problem.s):
         found = cholesky(s[None])
-        if found is None or _singular(found[0][0]):
+        factor = None if found is None else found[0][0]
+        # Singular also where a pivot is nothing but rounding beside its diagonal element.
+        if (
+            factor is None
+            or (np.diag(factor) < 1e-7 * np.sqrt(np.einsum("ij,ij->i", factor, factor))).any()
+        ):
             raise DataError(
                 f"the covariance matrix of class {k} (numbered from 0) is singular over the "
                 f"{len(block)} features linked to feature {int(block[0])}: lam = 0 has no "
                 "solution, give a positive lam"
             )
-        factors.append(found[0][0])
+        factors.append(factor)
     lower = np.stack(factors)
     log_det = -2.0 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
     value = float(problem.n @ (len(block) - log_det))
     return Solution(symmetric_inverse(lower), log_det, value, value, 1, {"inverse": 1})
-
-
-def _singular(factor: Floats) -> bool:
-    """Whether a pivot is nothing but rounding beside its diagonal element."""
-    rows = np.sqrt(np.einsum("ij,ij->i", factor, factor))
-    return bool((np.diag(factor) < 1e-7 * rows).any())

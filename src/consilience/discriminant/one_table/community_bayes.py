@@ -44,33 +44,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.community_bayes_predictor import CommunityBayesPredictor
-from consilience.discriminant.one_table.messages import Fitted
-from consilience.discriminant.one_table.result import OneTableResult
-from consilience.discriminant.one_table.study import (
+from consilience.discriminant.estimators.community_bayes_fit import Scoring
+from consilience.discriminant.estimators.predictors import CommunityBayesPredictor
+from consilience.discriminant.kernels.communities import Linkage
+from consilience.discriminant.one_table import (
     FREQUENCIES,
     LocalFit,
     LogProba,
+    OneTableResult,
     OneTableStudy,
     fit_step,
 )
-from consilience.exceptions import ParameterError, StudyError
+from consilience.discriminant.one_table.messages import Fitted
+from consilience.exceptions import StudyError
+from consilience.parameters import FLAG, allows, just, number, one_of, several, whole
 from consilience.protocol.method import CoordinatorContext, register
 from consilience.protocol.one_table.rows import Rows
-from consilience.protocol.one_table.words import counted, whole_number
+from consilience.protocol.one_table.words import counted
 
 if TYPE_CHECKING:
     from consilience.discriminant.estimators.community_bayes import CommunityBayesClassifier
 
 
 NAME = "community-bayes"
-LINKAGES = ("average", "complete", "single")
-SCORINGS = ("error", "log_loss")
 MOST_CANDIDATES = 100
 _MOST_SINGLE = 200
 _SHOWN = 4
@@ -174,14 +175,18 @@ class CommunityBayesStudy(OneTableStudy):
         holds out one or two fifths, or nothing.
     """
 
-    n_communities: int | str = "cv"
-    candidates: tuple[int, ...] = ()
-    linkage: str = "average"
-    C: float = 1.0
-    penalties: tuple[float, ...] = ()
-    cv: int = 5
-    one_standard_error: bool = False
-    scoring: str = "error"
+    n_communities: int | str = allows(whole(1) | just("cv"), default="cv")
+    candidates: tuple[int, ...] = allows(
+        several(whole(1), most=MOST_CANDIDATES, different=False), default=()
+    )
+    linkage: str = allows(one_of(*get_args(Linkage)), default="average")
+    C: float = allows(number(above=0), default=1.0)
+    penalties: tuple[float, ...] = allows(
+        several(number(above=0), most=MOST_CANDIDATES, different=False), default=()
+    )
+    cv: int = allows(whole(2), default=5)
+    one_standard_error: bool = allows(FLAG, default=False)
+    scoring: str = allows(one_of(*get_args(Scoring)), default="error")
 
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 2
@@ -199,39 +204,6 @@ class CommunityBayesStudy(OneTableStudy):
     Result = CommunityBayesStudyResult
     predictor: ClassVar[Any] = CommunityBayesPredictor
     several: ClassVar[str] = "federated-community-bayes"
-
-    def __post_init__(self) -> None:
-        for field in ("candidates", "penalties"):
-            given = getattr(self, field)
-            if not isinstance(given, list | tuple | np.ndarray):
-                raise ParameterError.of(field, "a list of numbers", given)
-            object.__setattr__(self, field, tuple(given))
-
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        super().validate()
-        if isinstance(self.n_communities, str):
-            if self.n_communities != "cv":
-                allowed = '"cv" or a whole number of at least 1'
-                raise ParameterError.of("n_communities", allowed, self.n_communities)
-        else:
-            whole_number("n_communities", self.n_communities, 1)
-        whole_number("cv", self.cv, 2)
-        for number in self.candidates:
-            whole_number("candidates", number, 1)
-        if self.linkage not in LINKAGES:
-            raise ParameterError.of("linkage", f"one of {', '.join(LINKAGES)}", self.linkage)
-        if self.scoring not in SCORINGS:
-            raise ParameterError.of("scoring", f"one of {', '.join(SCORINGS)}", self.scoring)
-        if not isinstance(self.one_standard_error, bool):
-            allowed = "true or false"
-            raise ParameterError.of("one_standard_error", allowed, self.one_standard_error)
-        for name, value in (("C", self.C), *(("penalties", c) for c in self.penalties)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise ParameterError.of(name, "above 0", value)
-        for field, size in (("candidates", self.candidates), ("penalties", self.penalties)):
-            if len(size) > MOST_CANDIDATES:
-                raise ParameterError(f"{field} has {len(size)} numbers: {MOST_CANDIDATES} at most")
 
     def admit_features(self, ctx: CoordinatorContext) -> None:
         """Check that there are not more communities than features."""
@@ -288,18 +260,14 @@ class CommunityBayesStudy(OneTableStudy):
             default_base,
         )
 
-        grid: Any = {_C: list(self.penalties)} if self.penalties else None
-        linkage: Any = self.linkage
-        scoring: Any = self.scoring
+        names = ("linkage", "cv", "one_standard_error", "scoring")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         return CommunityBayesClassifier(
             default_base().set_params(**{_C: self.C}),
             n_communities=n_communities,
             candidates=self.candidates or None,
-            linkage=linkage,
-            cv=self.cv,
-            one_standard_error=self.one_standard_error,
-            scoring=scoring,
-            param_grid=grid,
+            param_grid={_C: list(self.penalties)} if self.penalties else None,
+            **settings,
         )
 
     def _others(self, rows: Rows, fitted: CommunityBayesClassifier) -> dict[str, LogProba]:
@@ -336,17 +304,6 @@ class CommunityBayesStudy(OneTableStudy):
         )
 
 
-def _community_columns(
-    communities: tuple[IntArray, ...], names: tuple[str, ...]
-) -> dict[str, list[Any]]:
-    """Columns of a table of features with their communities, numbered from 1."""
-    pairs = [(int(j), c + 1) for c, part in enumerate(communities) for j in part]
-    return {
-        "feature": [names[j] for j, _ in pairs],
-        "community": [c for _, c in pairs],
-    }
-
-
 def _candidates(fitted: CommunityBayesClassifier, c: float) -> dict[str, Any]:
     """What cross-validation says of each number of communities, at the chosen penalty."""
     if not hasattr(fitted, "cv_results_"):
@@ -369,7 +326,11 @@ def _tables(fitted: CommunityBayesClassifier, rows: Rows, c: float) -> dict[str,
     """Communities, tree and candidates, for the site's own people."""
     tree = fitted.tree_
     tables: dict[str, dict[str, Any]] = {
-        "communities": _community_columns(fitted.communities_, rows.names),
+        # Numbered from 1.
+        "communities": {
+            "feature": [rows.names[j] for part in fitted.communities_ for j in part],
+            "community": [c for c, part in enumerate(fitted.communities_, 1) for _ in part],
+        },
         "tree": {
             "first": tree[:, 0].astype(np.int64),
             "second": tree[:, 1].astype(np.int64),

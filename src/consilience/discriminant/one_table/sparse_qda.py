@@ -45,16 +45,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.discriminant.estimators.sparse_qda_fit import QDASettings
-from consilience.discriminant.estimators.sparse_qda_predictor import SparseQDAPredictor
-from consilience.discriminant.estimators.sparse_qda_results import SparseQDAInteractions
+from consilience.discriminant.estimators.predictors import SparseQDAPredictor
+from consilience.discriminant.estimators.sparse_qda_fit import TIES, SparseQDAInteractions
+from consilience.discriminant.one_table import (
+    LocalFit,
+    LogProba,
+    OneTableResult,
+    OneTableStudy,
+    fit_step,
+)
 from consilience.discriminant.one_table.messages import Fitted
-from consilience.discriminant.one_table.result import OneTableResult
-from consilience.discriminant.one_table.study import LocalFit, LogProba, OneTableStudy, fit_step
-from consilience.exceptions import DataError, ParameterError, StudyError
+from consilience.exceptions import DataError, StudyError
+from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, several, whole
 from consilience.protocol.method import CoordinatorContext, register
 from consilience.protocol.one_table.rows import Rows
-from consilience.protocol.one_table.words import counted, whole_number
+from consilience.protocol.one_table.words import counted
 
 if TYPE_CHECKING:
     from consilience.discriminant.estimators.sparse_qda import SparseQDA
@@ -174,16 +179,20 @@ class SparseQDAStudy(OneTableStudy):
         holds out one or two fifths, or nothing.
     """
 
-    alpha: float | str = "cv"
-    n_alphas: int = 20
-    smallest: float | str = "auto"
-    alphas: tuple[float, ...] = ()
-    cv: int = 5
-    ties: str = "sparsest"
-    priors: tuple[float, ...] = ()
-    standardize: bool = True
-    max_block: int = 2000
-    tol: float = 1e-8
+    alpha: float | str = allows(number(0) | just("cv"), default="cv")
+    n_alphas: int = allows(whole(2, MOST_ALPHAS), default=20)
+    smallest: float | str = allows(number(above=0, below=1) | just("auto"), default="auto")
+    alphas: tuple[float, ...] = allows(
+        several(number(0), most=MOST_ALPHAS, different=False), default=()
+    )
+    cv: int = allows(whole(2), default=5)
+    ties: str = allows(one_of(*TIES), default="sparsest")
+    priors: tuple[float, ...] = allows(
+        several(number(above=0, below=1), different=False), default=()
+    )
+    standardize: bool = allows(FLAG, default=True)
+    max_block: int = allows(whole(2) | LEFT_OUT, default=2000)
+    tol: float = allows(number(above=0), default=1e-8)
 
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 2
@@ -202,27 +211,6 @@ class SparseQDAStudy(OneTableStudy):
     predictor: ClassVar[Any] = SparseQDAPredictor
     several: ClassVar[str] = "federated-sparse-qda"
 
-    def __post_init__(self) -> None:
-        for field in ("alphas", "priors"):
-            given = getattr(self, field)
-            if not isinstance(given, list | tuple | np.ndarray):
-                raise ParameterError.of(field, "a list of numbers", given)
-            object.__setattr__(self, field, tuple(given))
-
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        super().validate()
-        self._settings()
-        whole_number("cv", self.cv, 2)
-        whole_number("n_alphas", self.n_alphas, 2, MOST_ALPHAS)
-        if len(self.alphas) > MOST_ALPHAS:
-            raise ParameterError(f"alphas has {len(self.alphas)} numbers: {MOST_ALPHAS} at most")
-        if not isinstance(self.standardize, bool):
-            raise ParameterError.of("standardize", "true or false", self.standardize)
-        numbers = [isinstance(v, int | float) and not isinstance(v, bool) for v in self.priors]
-        if not all(numbers) or not all(0 < v < 1 for v in self.priors):
-            raise ParameterError.of("priors", "numbers between 0 and 1", self.priors)
-
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that classes, features and priors go together."""
         super().admit(ctx)
@@ -232,18 +220,6 @@ class SparseQDAStudy(OneTableStudy):
                 f"priors has {len(self.priors)} numbers and the target {k} levels: give one for "
                 "each, in the order of [data.levels]"
             )
-
-    def _settings(self) -> QDASettings:
-        return QDASettings(
-            alpha=self.alpha,
-            n_alphas=self.n_alphas,
-            smallest=self.smallest,
-            alphas=self.alphas or None,
-            ties=self.ties,
-            standardize=self.standardize,
-            max_block=self.max_block,
-            tol=self.tol,
-        )
 
     # ------------------------------------------------------------------ at the site
 
@@ -256,7 +232,7 @@ class SparseQDAStudy(OneTableStudy):
             warnings.simplefilter("ignore")
             fitted = self._estimator(rows, alpha=self.alpha, cv=self.cv).fit(x, y, groups=groups)
             rules = {NAME: fitted.predict_log_proba, **self._others(rows)}
-        path = fitted.path_
+        path, first = fitted.path_, fitted.interactions_.pairs[:, 0]
         return LocalFit(
             classes=tuple(str(name) for name in fitted.classes_),
             rules=rules,
@@ -272,7 +248,8 @@ class SparseQDAStudy(OneTableStudy):
             },
             model=_model(fitted, rows.levels),
             n_rows=int(np.unique(y, return_counts=True)[1].min()),
-            n_parameters=_parameters(fitted),
+            # Of a class in the block that has most: variances and entries that are not 0.
+            n_parameters=max([1, *(len(b) + int(np.isin(first, b).sum()) for b in fitted.blocks_)]),
             tables=_tables(fitted, rows),
             remarks=_remarks(fitted, rows.names),
         )
@@ -280,17 +257,10 @@ class SparseQDAStudy(OneTableStudy):
     def _estimator(self, rows: Rows, **more: Any) -> SparseQDA:
         from consilience.discriminant.estimators.sparse_qda import SparseQDA
 
-        settings = {
-            "n_alphas": self.n_alphas,
-            "smallest": self.smallest,
-            "alphas": self.alphas or None,
-            "ties": self.ties,
-            "priors": self._priors_of(rows),
-            "standardize": self.standardize,
-            "max_block": self.max_block,
-            "tol": self.tol,
-        }
-        return SparseQDA(**{**settings, **more})
+        names = ("n_alphas", "smallest", "ties", "standardize", "max_block", "tol")
+        settings = {name: getattr(self, name) for name in names}
+        grid, priors = self.alphas or None, self._priors_of(rows)
+        return SparseQDA(**settings, alphas=grid, priors=priors, **more)
 
     def _priors_of(self, rows: Rows) -> FloatArray | None:
         """Priors in the order of sorted classes, of those that occur."""
@@ -344,24 +314,6 @@ class SparseQDAStudy(OneTableStudy):
         )
 
 
-def _interaction_columns(
-    pairs: IntArray,
-    strength: FloatArray,
-    precision: FloatArray,
-    partial: FloatArray,
-    names: tuple[str, ...],
-    levels: tuple[str, ...],
-) -> dict[str, Any]:
-    """Columns of a table of interactions."""
-    return {
-        "feature_1": [names[i] for i in pairs[:, 0]],
-        "feature_2": [names[j] for j in pairs[:, 1]],
-        "strength": strength,
-        **{f"precision_{level}": precision[:, k] for k, level in enumerate(levels)},
-        **{f"partial_correlation_{level}": partial[:, k] for k, level in enumerate(levels)},
-    }
-
-
 def _model(fitted: SparseQDA, levels: tuple[str, ...]) -> dict[str, Any]:
     """What the fit tells of pairs, the classes in the order of the declared levels."""
     found = fitted.interactions_
@@ -372,16 +324,6 @@ def _model(fitted: SparseQDA, levels: tuple[str, ...]) -> dict[str, Any]:
         by_class[name][:, places] = values
     blocks = tuple(np.asarray(block, dtype=np.int64) for block in fitted.blocks_)
     return {"pairs": found.pairs, "strength": found.strength, **by_class, "blocks": blocks}
-
-
-def _parameters(fitted: SparseQDA) -> int:
-    """Parameters of a class in the block that has most: variances and entries that are not 0."""
-    found = fitted.interactions_
-    most = 1
-    for block in fitted.blocks_:
-        inside = int(np.isin(found.pairs[:, 0], block).sum())
-        most = max(most, len(block) + inside)
-    return most
 
 
 def _remarks(fitted: SparseQDA, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -400,18 +342,16 @@ def _remarks(fitted: SparseQDA, names: tuple[str, ...]) -> tuple[str, ...]:
 def _tables(fitted: SparseQDA, rows: Rows) -> dict[str, dict[str, Any]]:
     """Interactions and path, for the site's own people."""
     told: Any = _model(fitted, rows.levels)
-    path = fitted.path_
-    judged = len(path.cv_rows) > 0
-    wrong = path.cv_wrong.sum(axis=0) if judged else np.full(len(path), np.nan)
+    levels, path = list(enumerate(rows.levels)), fitted.path_
+    wrong = path.cv_wrong.sum(axis=0) if len(path.cv_rows) else np.full(len(path), np.nan)
     return {
-        "interactions": _interaction_columns(
-            told["pairs"],
-            told["strength"],
-            told["precision"],
-            told["partial"],
-            rows.names,
-            rows.levels,
-        ),
+        "interactions": {
+            "feature_1": [rows.names[i] for i in told["pairs"][:, 0]],
+            "feature_2": [rows.names[j] for j in told["pairs"][:, 1]],
+            "strength": told["strength"],
+            **{f"precision_{level}": told["precision"][:, k] for k, level in levels},
+            **{f"partial_correlation_{level}": told["partial"][:, k] for k, level in levels},
+        },
         "path": {
             "alpha": path.alphas,
             "n_links": path.n_links,

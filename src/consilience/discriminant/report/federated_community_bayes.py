@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,10 @@ KNOWN_OVER_SITES = (
 
 class FederatedCommunityBayesReport(CommunityBayesReport):
     """Words, tables and figures on classifiers by communities of columns, over sites."""
+
+    result: ClassVar[type] = FederatedCommunityBayesResult
+    study: ClassVar[str] = "community Bayes over sites"
+    known: ClassVar[tuple[str, ...]] = (*KNOWN, *KNOWN_OVER_SITES)
 
     def evidence(self, run: Run) -> Sequence[Block]:
         """As for one table, and how fits were joined."""
@@ -50,16 +54,6 @@ class FederatedCommunityBayesReport(CommunityBayesReport):
             )
         return words
 
-    def limits(self, run: Run) -> Sequence[str]:
-        """What communities and errors cannot say."""
-        return (*KNOWN, *KNOWN_OVER_SITES)
-
-    def read(self, run: Run) -> Any:
-        """Return the result, checked."""
-        if not isinstance(run.result, FederatedCommunityBayesResult):
-            raise TypeError("the run is not one of community Bayes over sites")
-        return run.result
-
     def rows_words(self, result: Any, rules: Rules) -> str:
         """Say which rows are counted."""
         choosing = int(np.nansum(result.n_choosing))
@@ -85,7 +79,7 @@ def _joined(result: Any) -> Block:
         "Each site fitted each community to its own rows and sent coefficients and their "
         "curvature, where its rows bear that; the coordinator joined the fits by their curvature. "
         "This is near the fit of all rows together, not equal to it: with many rows at each site "
-        "the difference is far below the standard errors.",
+        "the difference is far below the standard errors."
     ]
     if fewest:
         text.append(f"Every community's fit rests on {fewest} rows or more.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,10 @@ KNOWN_OVER_SITES = (
 
 class FederatedSparseQDAReport(SparseQDAReport):
     """Words, tables and figures on classes told apart by linked columns, over sites."""
+
+    result: ClassVar[type] = FederatedSparseQDAResult
+    study: ClassVar[str] = "sparse quadratic discriminant analysis of sites"
+    known: ClassVar[tuple[str, ...]] = (*KNOWN, *KNOWN_OVER_SITES)
 
     def evidence(self, run: Run) -> Sequence[Block]:
         """As for one table, and the blocks that were asked for."""
@@ -54,16 +58,6 @@ class FederatedSparseQDAReport(SparseQDAReport):
                 "The other sites stand for them."
             )
         return words
-
-    def limits(self, run: Run) -> Sequence[str]:
-        """What links and errors cannot say."""
-        return (*KNOWN, *KNOWN_OVER_SITES)
-
-    def read(self, run: Run) -> Any:
-        """Return the result, checked."""
-        if not isinstance(run.result, FederatedSparseQDAResult):
-            raise TypeError("the run is not one of sparse quadratic discriminant analysis of sites")
-        return run.result
 
     def cautions(self, result: Any) -> list[str]:
         """What stands against the answer."""
