@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.kernels.cell_suppression import Entries, Sums, told_tables
+from consilience.clustering.kernels.cell_suppression import Entries, Sums, suppress_cells
 from consilience.clustering.kernels.markov_mixture import (
     MarkovParameters,
     events_of,
@@ -551,7 +551,7 @@ class MarkovModel:
 
     @property
     def class_parameters(self) -> FloatArray:
-        """Initial chances beside all transition chances, shape (K, S + S^2)."""
+        """Initial probabilities beside all transition probabilities, shape (K, S + S^2)."""
         return self.parameters.class_parameters
 
     def label(self, codes: NDArray[Any]) -> IntArray:
@@ -729,7 +729,7 @@ def fit_coded_model(
         Starts of EM, 15 iterations each; the best four go on.
     min_records : int
         A class of fewer rows makes the site fit one class fewer, until none is left; cells of the
-        parameters to which fewer rows add are told together with others (`told_tables`).
+        parameters to which fewer rows add are told together with others (`suppress_cells`).
     max_share : float
         Largest share of one row in what a cell is made of.
     multiplicity : (n,) int array, optional
@@ -802,7 +802,7 @@ def _told(
     shares = np.exp(fitted.log_posterior(codes)[0])
     entries = entries_of(codes, kind, sizes)
     entries = entries._replace(amount=entries.amount * often[entries.record])
-    tables = told_tables(
+    tables = suppress_cells(
         entries,
         shares,
         min_records=min_records,
@@ -823,7 +823,7 @@ def _told(
 def model_of(
     kind: str, sizes: Sequence[int], chances: FloatArray, proportions: FloatArray
 ) -> CodedModel:
-    """Model of given chances (K, C) in the order of the cells."""
+    """Model of given probabilities (K, C) in the order of the cells."""
     if kind == "markov-mixture":
         s = sizes[0]
         return MarkovModel(

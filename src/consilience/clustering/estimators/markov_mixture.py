@@ -68,10 +68,10 @@ class MarkovMixture(DiscreteMixture):
         Shares of the classes, the largest first; classes of equal share are in the order of their
         parameters.
     initial_ : (K, S) array
-        Chances of the first state in each class.
+        Probabilities of the first state in each class.
     transition_ : (K, S, S) array
-        Chances of the next state (last axis) given the present one. The row of a state that is
-        never left says nothing: all its chances are equal.
+        Probabilities of the next state (last axis) given the present one. The row of a state that
+        is never left says nothing: all its probabilities are equal.
     n_classes_ : int
         Fewer than asked for where there are fewer distinct sequences, or a class was left empty. A
         class that is kept may still be the most probable one of no sequence, where two are nearly
@@ -109,7 +109,7 @@ class MarkovMixture(DiscreteMixture):
     on the order of the sequences.
 
     The objective is the log likelihood plus `pseudo_count` times the sum of the logarithms of all
-    chances: no step of EM lowers it.
+    probabilities: no step of EM lowers it.
 
     References
     ----------
@@ -264,7 +264,7 @@ class MarkovMixture(DiscreteMixture):
     def standard_errors(
         self, X: Any, *, sample_weight: Any = None
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Standard errors of the shares and chances, from the sequences' scores.
+        """Standard errors of the shares and probabilities, from the sequences' scores.
 
         Parameters
         ----------
@@ -278,9 +278,9 @@ class MarkovMixture(DiscreteMixture):
         proportions : (K,) array
         initial : (K, S) array
         transition : (K, S, S) array
-            NaN for chances that rest on less than one expected count, and everywhere where the
-            sequences do not tell the parameters apart. Near 0 or 1 an interval should not be read
-            off a standard error.
+            NaN for probabilities that rest on less than one expected count, and everywhere where
+            the sequences do not tell the parameters apart. Near 0 or 1 an interval should not be
+            read off a standard error.
         """
         with one_thread():
             errors = markov_errors(self._parameters, self._read(X, sample_weight))

@@ -419,17 +419,17 @@ def weight_remarks(total: float, n: int, record: str) -> tuple[str, ...]:
 
 
 def logit_jacobian(blocks: Sequence[FloatArray]) -> FloatArray:
-    """Derivatives of chances by their logits.
+    """Derivatives of probabilities by their logits.
 
     Parameters
     ----------
     blocks : sequence of arrays
-        Chances that add up to 1 in each block.
+        Probabilities that add up to 1 in each block.
 
     Returns
     -------
     (q, q) array
-        ``diag(p) - p p'`` of each block along the diagonal, q chances in all.
+        ``diag(p) - p p'`` of each block along the diagonal, q probabilities in all.
     """
     size = sum(p.size for p in blocks)
     full, begin = np.zeros((size, size)), 0
@@ -440,10 +440,10 @@ def logit_jacobian(blocks: Sequence[FloatArray]) -> FloatArray:
     return full
 
 
-def chance_errors(
+def probability_errors(
     information: FloatArray, jacobian: FloatArray, free: NDArray[np.bool_]
 ) -> FloatArray:
-    """Standard errors of all chances.
+    """Standard errors of all probabilities.
 
     Parameters
     ----------

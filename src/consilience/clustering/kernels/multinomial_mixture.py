@@ -26,13 +26,13 @@ from consilience.clustering.kernels.mixtures import (
     EMStep,
     Search,
     best_of_starts,
-    chance_errors,
     climb,
     draw_members,
     log_shares,
     logit_jacobian,
     numbers_of,
     ordered,
+    probability_errors,
 )
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
@@ -480,7 +480,7 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
     # Of each set of logits one is the reference: the share of the first class, and the level that
     # has the largest probability in its column and class.
     free = _free(model, seen)
-    errors = chance_errors(information, jacobian, free)
+    errors = probability_errors(information, jacobian, free)
     levels = np.where(seen[None, :], errors[k:].reshape(k, n_levels), np.nan)
     return MixtureErrors(errors[:k], levels)
 

@@ -16,7 +16,7 @@ from consilience.clustering.kernels.cell_suppression import HIDDEN
 from consilience.clustering.kernels.ensemble import PatternTable
 from consilience.clustering.kernels.site_differences import (
     SiteTables,
-    pooled_chances,
+    pooled_probabilities,
     site_differences,
 )
 from consilience.clustering.protocol.messages import (
@@ -391,7 +391,7 @@ def compared_sites(
         )
         for p in ("", "local_")
     )
-    pooled = pooled_chances(ensemble, rows)
+    pooled = pooled_probabilities(ensemble, rows)
     if settings.model == "markov-mixture":
         s = len(shape["states"])
         facts["class_initial"] = pooled[:, :s]

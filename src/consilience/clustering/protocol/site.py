@@ -34,7 +34,12 @@ from consilience.clustering.estimators.local_models import (
     outlying_rows,
 )
 from consilience.clustering.estimators.predictors import CodedPredictor, EnsemblePredictor
-from consilience.clustering.kernels.cell_suppression import Entries, Sums, ToldTables, told_tables
+from consilience.clustering.kernels.cell_suppression import (
+    Entries,
+    ReleasedTables,
+    Sums,
+    suppress_cells,
+)
 from consilience.clustering.kernels.ensemble import (
     SiteSummary,
     assign,
@@ -104,7 +109,7 @@ def vote(
     choice = 1 if np.isnan(scores).all() else int(np.nanargmin(scores)) + 1
     if s.model in CODED:
         known = np.isfinite(scores)
-        scores[known] = 0.0 - told_spread(-scores[known])
+        scores[known] = 0.0 - released_spread(-scores[known])
     return ballot(choice, scores, data.n_rows, site.limits), state
 
 
@@ -530,7 +535,7 @@ def joined_sums(parts: Sequence[Sums | None]) -> Sums:
     )
 
 
-def told_spread(log_likelihoods: FloatArray) -> FloatArray:
+def released_spread(log_likelihoods: FloatArray) -> FloatArray:
     """How far below the best the others are, (m,): 0 for the best, others below 0.
 
     To two significant digits; ends on the same peak are 0. The log likelihood itself stays: to
@@ -778,7 +783,7 @@ def _found_alone(
     name = np.zeros(len(joint), dtype=np.int64)
     name[mine] = theirs
     kept = drawn_rows(len(final), site.secret_rng) > 0
-    return np.where(kept, name[found.labels], -1), told_spread(found.start_spread)
+    return np.where(kept, name[found.labels], -1), released_spread(found.start_spread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -827,7 +832,7 @@ def class_tables(
     """
     sizes = np.bincount(labels[labels >= 0], minlength=k)
     cells = np.where((labels >= 0) & (sizes[labels] >= limits.min_records), labels, -1)
-    told = told_tables(
+    told = suppress_cells(
         entries,
         (cells[:, None] == np.arange(k)).astype(float),
         min_records=limits.min_records,
@@ -839,7 +844,7 @@ def class_tables(
     return ClassTables(shares, told.kinds, numbers, cells, told.sums)
 
 
-def _rounded(told: ToldTables, rows: IntArray, limits: Limits) -> tuple[FloatArray, FloatArray]:
+def _rounded(told: ReleasedTables, rows: IntArray, limits: Limits) -> tuple[FloatArray, FloatArray]:
     """Chances (K, C) and numbers (K, R) by class, rounded where records are protected."""
     n_rows = told.told.shape[1]
     shares = told.chances(rows)
