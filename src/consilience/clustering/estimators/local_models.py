@@ -385,6 +385,7 @@ def bic(
     means = _kmeans_means(rows, n_clusters, seed, n_init)
     likelihood = _spherical_mixture_likelihood(rows, means)
     n, d = rows.shape
+    # K - 1 shares, K d means and one variance
     return float(-2.0 * likelihood + (n_clusters * d + n_clusters) * np.log(n))
 
 

@@ -12,10 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.estimators.category_codes import (
-    levels_from_arrays,
-    levels_to_arrays,
-)
+from consilience.clustering.estimators.category_codes import levels_from_arrays, levels_to_arrays
 from consilience.clustering.estimators.mixture import RULES, DiscreteMixture
 from consilience.clustering.kernels.markov_mixture import (
     Events,
@@ -25,9 +22,7 @@ from consilience.clustering.kernels.markov_mixture import (
     markov_errors,
     parameter_count,
 )
-from consilience.clustering.kernels.mixtures import (
-    numbers_of,
-)
+from consilience.clustering.kernels.mixtures import numbers_of
 from consilience.clustering.kernels.sequences import NO_STATE, Sequences, coded, column
 from consilience.datasets.simulate_sequences import draw_chains
 from consilience.exceptions import DataError, ParameterError

@@ -354,9 +354,7 @@ def coarsen(
 
 
 def summarise_site(
-    labels: ArrayLike,
-    class_parameters: Sequence[FloatArray],
-    min_records: int,
+    labels: ArrayLike, class_parameters: Sequence[FloatArray], min_records: int
 ) -> SiteSummary:
     """Counts of label tuples that a site may send.
 
@@ -539,10 +537,7 @@ class Ensemble:
 
 
 def build_ensemble(
-    table: PatternTable,
-    class_parameters: Sequence[FloatArray],
-    *,
-    weighting: Weighting = "centred",
+    table: PatternTable, class_parameters: Sequence[FloatArray], *, weighting: Weighting = "centred"
 ) -> Ensemble:
     """Weights, features and spectrum of the ensemble distance.
 
@@ -573,10 +568,12 @@ def build_ensemble(
         raise DataError("no site contributed a count of label patterns")
     gamma = co_occurrence(table)
     products = inner_products(gamma, distances)
+    # |D^(m)|, section 2 of the paper
     norms = np.sqrt(np.diag(products))
     agreement = agreement_matrix(gamma, distances, centred=weighting == "centred")
     weights = model_weights(agreement, norms > 0, weighting)
     scale = np.divide(weights, norms, out=np.zeros_like(norms), where=norms > 0)
+    # A = blockdiag(w_m B_m / |D^(m)|), so that D~ = Z A Z'
     a = _block_diagonal([c * b for c, b in zip(scale, distances, strict=True)])
     return Ensemble(
         n_subjects=table.n_subjects,
@@ -606,6 +603,7 @@ def inner_products(gamma: FloatArray, distances: Sequence[FloatArray]) -> FloatA
         section 2 of the paper.
     """
     b = _block_diagonal(distances)
+    # sum((Gamma B) * (B Gamma)) over each block
     right = gamma @ b
     return _block_sums(right * right.T, distances)
 
@@ -637,6 +635,7 @@ def agreement_matrix(
         per_model = [counts[i:j] for i, j in pairwise(bounds)]
         n = float(per_model[0].sum())
         totals = np.array([c @ b @ c for c, b in zip(per_model, distances, strict=True)])
+        # <D - mean, D' - mean'> = <D, D'> - sum(D) sum(D') / N^2
         products = products - np.outer(totals, totals) / n**2
     root = np.sqrt(np.where(valid, np.diag(products), 1.0))
     g = products / np.outer(root, root) * np.outer(valid, valid)
@@ -712,6 +711,7 @@ def features_of(a: FloatArray, gamma: FloatArray) -> FloatArray:
     array, shape (q, r)
         Columns by descending eigenvalue; the largest entry of each column is positive.
     """
+    # Q = A Gamma A = T T'
     q = a @ gamma @ a
     values, vectors = np.linalg.eigh((q + q.T) / 2)
     order = np.argsort(-values, kind="stable")
@@ -738,6 +738,7 @@ def ensemble_eigenvalues(a: FloatArray, gamma: FloatArray) -> FloatArray:
     """
     values, vectors = np.linalg.eigh(gamma)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
+    # R' A R with Gamma = R R'
     inner = root.T @ a @ root
     spectrum = np.linalg.eigvalsh((inner + inner.T) / 2)
     return spectrum[np.argsort(-np.abs(spectrum), kind="stable")]
@@ -777,6 +778,7 @@ def assign(
         Classes ``0 .. K - 1``; ties go to the first.
     """
     scores = features @ centres.T
+    # argmin |x - c|^2 = argmax x'c - |c|^2 / 2
     half = 0.5 * (centres**2).sum(axis=1)
     bounds = np.cumsum([0, *n_classes])
     tables = [np.ascontiguousarray(scores[i:j]) for i, j in pairwise(bounds)]

@@ -4,9 +4,9 @@ Class k has initial probabilities ``u_k`` and transition probabilities ``T_k`` o
 sequence says of the classes is how often each *event* happens in it: the first state that was seen
 (after g time points where nothing was), and steps from one seen state to the next (with g unseen
 between them). What was not seen is integrated out exactly: a step over g unseen time points has the
-probability ``(T^(g+1))[a, b]``, a beginning with g unseen ones ``(u T^g)[b]``, and an unseen end says
-nothing. So a pass of EM costs (distinct sequences) x (different events in one) x K, whatever the
-lengths, and K products of S x S matrices for each time point of the longest gap.
+probability ``(T^(g+1))[a, b]``, a beginning with g unseen ones ``(u T^g)[b]``, and an unseen end
+says nothing. So a pass of EM costs (distinct sequences) x (different events in one) x K, whatever
+the lengths, and K products of S x S matrices for each time point of the longest gap.
 
 Probabilities of steps over gaps are sums of products of numbers between 0 and 1, without
 cancellation; everything else is in logarithms.
@@ -292,6 +292,7 @@ def _chances(parameters: MarkovParameters, events: Events) -> FloatArray:
     late = any(_filled(firsts) for _, firsts in levels[1:])
     for gap, (steps, firsts) in enumerate(levels):
         if gap:
+            # T^(gap + 1) and u T^gap
             power = power @ parameters.transition
             begin = _step(begin, parameters.transition) if late else begin
         if _filled(firsts):
@@ -417,18 +418,22 @@ def expected_counts(
     late = any(_filled(firsts) for _, firsts in levels[1:])
     later = [np.zeros((n_classes, size))]
     for steps, firsts in levels[:0:-1]:
+        # sum over g of M_g (T^(g-j))', and of (T^j)' before it
         sums = sums @ back
         if _filled(steps):
             sums[:, events.source[steps], events.target[steps]] += ratio[steps].T
         total = sums + back @ total
         if late:
+            # h_j = m_j + T h_(j+1)
             first = np.zeros((n_classes, size))
             first[:, events.target[firsts]] = ratio[firsts].T
             later.append(first + (t @ later[-1][:, :, None])[:, :, 0])
     # What is left of the sum at gap 0, whose own events are counted above.
     total = sums @ back + back @ total
+    # u * h_0, of which m_0 is counted above
     initial += parameters.initial * (t @ later[-1][:, :, None])[:, :, 0]
     begin = parameters.initial
+    # sum over j of (u T^j)' h_(j+1)
     for ahead in later[:0:-1]:
         total += begin[:, :, None] * ahead[:, None, :]
         begin = _step(begin, t)
@@ -627,6 +632,7 @@ def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
         part = np.arange(begin, min(begin + _BLOCK, len(events)))
         scores, seen = _scores(parameters, events, inside, posterior[part], part)
         weight = events.weights[part]
+        # McLachlan and Peel 2000, chapter 2: empirical information
         information += scores.T @ (weight[:, None] * scores)
         counts += weight @ seen
     chances = parameters.class_parameters
@@ -660,10 +666,12 @@ def expectations(parameters: MarkovParameters, events: Events) -> FloatArray:
     for f, (gap, a, b) in enumerate(zip(events.gap, events.source, events.target, strict=True)):
         steps = np.zeros((k, s, s))
         if a >= 0:
+            # sum over j of (T^j)[a, x] (T^(g-j))[y, b]
             for j in range(gap + 1):
                 steps += powers[j][:, a, :, None] * powers[gap - j][:, None, :, b]
             total = powers[gap + 1][:, a, b]
         else:
+            # sum over j of (u T^j)[x] (T^(g-1-j))[y, b]
             for j in range(gap):
                 steps += begins[j][:, :, None] * powers[gap - 1 - j][:, None, :, b]
             total = begins[gap][:, b]
@@ -692,6 +700,7 @@ def _scores(
     for c in range(k):
         expected = posterior[:, c, None] * (table @ inside[:, c])
         first, steps = expected[:, :s], expected[:, s:].reshape(-1, s, s)
+        # by the logit of a probability p: counts - total * p
         apart = steps - steps.sum(axis=2, keepdims=True) * parameters.transition[c]
         columns.append(first - first.sum(axis=1, keepdims=True) * parameters.initial[c])
         columns.append(apart.reshape(len(part), -1))

@@ -124,13 +124,7 @@ class Search(Generic[P]):
     n_dropped: int = 0
 
 
-def climb(
-    step: Callable[[P], EMStep[P]],
-    start: P,
-    *,
-    max_iter: int,
-    tol: float,
-) -> Climb[P]:
+def climb(step: Callable[[P], EMStep[P]], start: P, *, max_iter: int, tol: float) -> Climb[P]:
     """Follow EM from one start.
 
     Parameters
@@ -324,6 +318,7 @@ def information(log_likelihood: float, n_parameters: int, n: float) -> tuple[flo
     n : float
         Sum of the weights.
     """
+    # AIC = 2 q - 2 log L, BIC = q log n - 2 log L
     twice = -2.0 * log_likelihood
     return twice + 2.0 * n_parameters, twice + n_parameters * float(np.log(n))
 
@@ -435,6 +430,7 @@ def logit_jacobian(blocks: Sequence[FloatArray]) -> FloatArray:
     full, begin = np.zeros((size, size)), 0
     for p in blocks:
         end = begin + p.size
+        # dp / dlogit = diag(p) - p p'
         full[begin:end, begin:end] = np.diag(p) - np.outer(p, p)
         begin = end
     return full
@@ -465,8 +461,10 @@ def probability_errors(
     scale = np.sqrt(np.diag(inner))
     if (scale == 0).any():
         return np.full(len(free), np.nan)
+    # Scaled to a unit diagonal, so that what is singular does not depend on numbers of records.
     values, vectors = np.linalg.eigh(inner / np.outer(scale, scale))
     if values[0] <= _SINGULAR * values[-1]:
         return np.full(len(free), np.nan)
+    # Delta method: J I^-1 J'
     root = jacobian[:, free] / scale @ (vectors / np.sqrt(values))
     return np.asarray(np.sqrt((root**2).sum(axis=1)))

@@ -325,6 +325,7 @@ def em_step(
         likelihood = float(expectation(places, data.weights, shares, table, found, counts))
         objective = likelihood
         if pseudo_count > 0:
+            # log density of the Dirichlet priors, but for a constant
             objective += pseudo_count * float(table[:-1].sum())
         following = _model(found, counts[:-1].T, data.n_levels, pseudo_count)
         return EMStep(objective, likelihood, following)
@@ -338,6 +339,7 @@ def _model(
     """Mode of shares and level probabilities given counts, (K,) and (K, L)."""
     widths = np.asarray(n_levels)
     starts = np.concatenate([[0], np.cumsum(widths)[:-1]])
+    # Mode of the posterior with Dirichlet priors; 0 is the M-step of maximum likelihood.
     cells = np.maximum(counts, 0.0) + pseudo_count
     totals = np.repeat(np.add.reduceat(cells, starts, axis=1), widths, axis=1)
     even = np.broadcast_to(1.0 / np.repeat(widths, widths), cells.shape)
@@ -476,6 +478,7 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
     for begin in range(0, len(data.codes), _BLOCK):
         part = slice(begin, begin + _BLOCK)
         scores = _scores(model, data.codes[part])
+        # McLachlan and Peel 2000, chapter 2: empirical information
         information += scores.T @ (data.weights[part, None] * scores)
     # Of each set of logits one is the reference: the share of the first class, and the level that
     # has the largest probability in its column and class.

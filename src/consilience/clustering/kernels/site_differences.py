@@ -371,6 +371,7 @@ class _Scaled:
 
     def _roots(self, value: FloatArray) -> FloatArray:
         """Largest t at which each draw has a value, or 0; (B, parts)."""
+        # t^2 apart + 2 t crossed + errors = value, solved for the larger t
         inside = self.crossed**2 - self.apart * (self.errors - value)
         root = np.sqrt(np.maximum(inside, 0.0)) - self.crossed
         t = np.divide(root, self.apart, out=np.zeros_like(root), where=self.apart > 0)
@@ -400,6 +401,7 @@ def _stretched(
     unit = np.divide(1.0, most, out=np.zeros_like(most), where=most > 0)
     slope = slope * (frame.in_parts @ unit)
     steps = np.concatenate([[0.0], np.geomspace(0.01, 8.0, 40)])
+    # p exp(m slope / n): of all changes that lead so far apart the likeliest
     tilted = tables.chances * np.exp(steps[:, None, None, None] * slope)
     total = (tilted @ frame.in_rows)[..., frame.row_of_cell]
     tilted = tilted / np.where(total > 0, total, 1.0)
@@ -425,6 +427,7 @@ def _ratio_limits(
     (a, a_low, a_high), (b, b_low, b_high) = (
         (np.clip(value, low, high), low, high) for value, low, high in (over, under)
     )
+    # Donner and Zou 2012, eq. 9
     least, most = a_low * (2 * a - a_low), b_low * (2 * b - b_low)
     with np.errstate(invalid="ignore", divide="ignore"):
         inside = (a * b) ** 2 - least * b_high * (2 * b - b_high)

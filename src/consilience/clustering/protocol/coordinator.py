@@ -81,9 +81,7 @@ def vote(ctx: CoordinatorContext, ask: Ask) -> Generator[Ask, Replies, VoteCount
     return VoteCount(winner, votes, {s: r.scores.value for s, r in replies.items()}, share)
 
 
-def number_by_bic(
-    scores: Mapping[str, FloatArray],
-) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+def number_by_bic(scores: Mapping[str, FloatArray]) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
     """Number of classes with the smallest sum over sites of their criteria.
 
     A site that could score one number alone compares nothing, and would decide for everybody.

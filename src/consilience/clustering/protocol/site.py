@@ -166,11 +166,7 @@ def count(
 
 
 def _outliers(
-    view: View,
-    models: Sequence[LocalModel],
-    owners: Sequence[str],
-    s: Settings,
-    site: SiteContext,
+    view: View, models: Sequence[LocalModel], owners: Sequence[str], s: Settings, site: SiteContext
 ) -> NDArray[np.bool_]:
     """Rows far from every class of every other site's models, if the study trims."""
     if s.trim is None or not models:
@@ -327,10 +323,7 @@ def _first_of_each(models: Sequence[LocalModel], owners: Sequence[str]) -> dict[
 
 
 def _predictor(
-    models: Sequence[LocalModel],
-    main_map: tuple[FloatArray, FloatArray],
-    data: SiteData,
-    kind: str,
+    models: Sequence[LocalModel], main_map: tuple[FloatArray, FloatArray], data: SiteData, kind: str
 ) -> EnsemblePredictor | CodedPredictor:
     if kind not in CODED:
         return EnsemblePredictor(
@@ -570,10 +563,7 @@ def _votable(rows: NDArray[Any], k: int, s: Settings, site: SiteContext) -> bool
         squares = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1) if len(rows) else np.ones(1)
         return bool(squares.max() <= site.limits.max_share * squares.sum())
     fitted = fit_cluster_model(
-        rows,
-        n_clusters=k,
-        min_records=site.limits.min_records,
-        **_numeric_settings(s, site),
+        rows, n_clusters=k, min_records=site.limits.min_records, **_numeric_settings(s, site)
     ).model
     return fitted is not None and fitted.n_classes == k
 
