@@ -2,6 +2,10 @@
 
 A model is arrays only. Its labels are computed feature by feature in one fixed order, never by a
 matrix product, so the label of a row does not depend on which other rows are in the batch.
+
+Rows are numbers, or coded: whole numbers that are the states of a sequence by time, or the level of
+each categorical column; -1 is missing. Models of coded rows are mixtures of Markov chains, and
+latent classes of categories.
 """
 
 from __future__ import annotations

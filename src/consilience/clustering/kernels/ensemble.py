@@ -11,6 +11,10 @@ distance. The N x N matrices of the paper are never formed. With Z the one-hot m
 * rows i and j of D~ have the inner product ``z_i' Q z_j``, ``Q = A Gamma A = T T'``.
 
 K-means on the rows of D~ is therefore weighted K-means on ``z' T`` over distinct tuples z.
+
+Every model labels every subject, so a subject is a tuple of M labels, and all that is needed is how
+often each tuple occurs. Tuples are kept in lexicographic order: the table of a set of subjects does
+not depend on the order of rows or sites.
 """
 
 from __future__ import annotations
@@ -477,6 +481,13 @@ def summarise_by_turns(
     SiteSummary
         As of `summarise_site` where at least half of the rows have a frequent tuple. Otherwise
         tuples are cut to the labels of the first models (`coarsen`), sites taking turns.
+
+    Notes
+    -----
+    With many models, tuples of labels are nearly as many as rows. Counting all rows with the one or
+    two tuples that happen to be frequent (`merge_rare`) then tells hardly anything of the site.
+    Tuples that are cut to the labels of few models are frequent, and models of several sites say
+    more than as many of one.
     """
     given = np.asarray(labels)
     n_classes = [len(beta) for beta in class_parameters]

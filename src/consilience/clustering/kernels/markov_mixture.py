@@ -616,6 +616,11 @@ def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
 
     Notes
     -----
+    The empirical information is the weighted sum of the outer products of the sequences' scores, in
+    logits of shares, first states and steps; the delta method takes the inverse back to
+    probabilities. Steps inside gaps enter by their expectation given what was seen on both sides.
+    Source: McLachlan and Peel, *Finite Mixture Models*, 2000, chapter 2.
+
     The model is taken to be right, and pseudo-counts to be few against the counts. The information
     is that of n sequences: with fewer of them than free probabilities there are no errors. Memory
     grows with the square of K (S + S^2).

@@ -467,6 +467,11 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
 
     Notes
     -----
+    The empirical information is the weighted sum of the outer products of the rows' scores, in
+    logits of shares and of level probabilities; the delta method takes the inverse back. Source:
+    Linzer and Lewis, *poLCA*, Journal of Statistical Software 42(10), 2011, standard error
+    estimation, after McLachlan and Peel, *Finite Mixture Models*, 2000, chapter 2.
+
     The model is taken to be right, and pseudo-counts to be few against the counts. Close to 0 or 1
     a probability is not near normal, and its interval should not be read off its standard error.
     """

@@ -74,7 +74,7 @@ def tally(votes: dict[str, int]) -> tuple[int, float]:
 
 
 def vote(ctx: CoordinatorContext, ask: Ask) -> Generator[Ask, Replies, VoteCount]:
-    """Hold a vote with the method's own question."""
+    """Hold a vote: one vote a site, plurality, ties to the smaller."""
     replies = ctx.require((yield ask))
     votes = {site: int(reply.choice.value) for site, reply in replies.items()}
     winner, share = tally(votes)
@@ -112,7 +112,7 @@ def number_by_bic(scores: Mapping[str, FloatArray]) -> tuple[int, tuple[str, ...
 def judged_numbers(
     ctx: CoordinatorContext, *, n_folds: int, max_clusters: int, n_init: int
 ) -> Generator[Ask, Replies, dict[str, Any]]:
-    """Ask for held-out errors and add them up.
+    """Ask for held-out errors and add them up; the number with the smallest error is chosen.
 
     Returns
     -------
@@ -241,6 +241,11 @@ def stability(
     n_clusters: int,
 ) -> dict[str, Any]:
     """Pool the agreements of the pairs whose four ensembles could all be built.
+
+    Each site halves its rows at random, the method runs on either half within the same asks as the
+    main run, and each site compares the two labellings of *all* its rows. The same is done with
+    every column permuted within the site: that *null* keeps the margins and destroys what columns
+    have in common, and stability is only evidence where it exceeds its null.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""What a site does: vote, fit, count label patterns, label its rows.
+"""What a site does: judge numbers of classes, vote, fit, count, label its rows, compare.
+
+Rows are numbers (k-means, Gaussian mixtures) or codes: states of a sequence by time, or the level
+of each categorical column, -1 where it is missing.
 
 The rows are looked at in several *views*: the main one, and for each stability pair two disjoint
 halves of the rows as they are and two of the rows with each column permuted (the null). Models are
@@ -621,7 +624,11 @@ def _coded_settings(s: Settings, site: SiteContext) -> dict[str, Any]:
 
 
 def halves(rng: np.random.Generator, n: int) -> tuple[IntArray, IntArray]:
-    """Draw two disjoint halves of n rows, each in ascending order."""
+    """Draw two disjoint halves of n rows, each in ascending order.
+
+    From the site's *secret* stream, and kept in its state: were they known, the class means of many
+    halves would be linear equations in the rows, enough of them to solve for every cell.
+    """
     order = rng.permutation(n).astype(np.int64)
     return np.sort(order[: n // 2]), np.sort(order[n // 2 :])
 
@@ -633,6 +640,11 @@ def permuted(rng: np.random.Generator, x: FloatArray) -> FloatArray:
 
 def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Released:
     """Release the agreement of two labellings of the same rows; -1 leaves a row out.
+
+    One adjusted Rand index, rounded by the size of the smallest class in either labelling; rows of
+    classes below `min_records` are left out of it, since one of them could move the index a lot. A
+    cross-table of the two labellings would hold small cells off its diagonal, and leaving those out
+    would flatter the agreement.
 
     Parameters
     ----------
@@ -685,7 +697,14 @@ def ballot(choice: int, scores: NDArray[np.float64], n_records: int, limits: Lim
 def judge(
     message: JudgeRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Judged, State]:
-    """Hold entries out, predict them with 1, 2, ... classes, tell sums of squared errors."""
+    """Hold entries out, predict them with 1, 2, ... classes, tell sums of squared errors.
+
+    For each fold of scattered entries k-means with 1, 2, ... classes is fitted to the other entries
+    and predicts those that are held out by the centre of the row's class.
+
+    Source: Ya Le's Stanford thesis, chapter 3, for one matrix. The sum over sites is not in it:
+    classes are those that sites can tell apart by their own rows.
+    """
     a = message.max_clusters
     bounds = ((message.n_folds, 2, MAX_FOLDS), (a, 1, MAX_JUDGED), (message.n_init, 1, MAX_STARTS))
     if not all(least <= asked <= most for asked, least, most in bounds):
@@ -729,7 +748,13 @@ def _abstention(a: int, site: SiteContext, why: str) -> Judged:
 def compare(
     message: CompareRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Compared, State]:
-    """Tell chances within the final classes, and within classes that the site finds alone."""
+    """Release probabilities within the final classes, and within classes that the site finds alone.
+
+    Those of first states and steps, or of levels. Classes found alone are matched to the final ones
+    and taken over a secret part of the rows, so that the two are not to be subtracted. Both are
+    made of sums over disjoint events, each of at least `min_records` records: see
+    ``clustering.kernels.cell_suppression`` and ``docs/proofs/markov-models.md``.
+    """
     s = Settings.from_json(message.settings)
     table = table_of(data, s.model)
     final, k = state["final"], int(state["n_classes"])
@@ -852,6 +877,10 @@ def released_levels(
     data: SiteData, shown: IntArray, n_classes: int, limits: Limits
 ) -> tuple[Released, Released]:
     """Shares of the target's levels by class and what each cell shows, both (K, L).
+
+    A share is a count over a count, and "of those who died, none were in class 2" may be about one
+    person. So levels that few rows of a class have are released together, or not at all, by the
+    rules for tables of categories (``clustering.kernels.cell_suppression``).
 
     Parameters
     ----------
