@@ -381,6 +381,7 @@ def bic(
     """
     rows = _checked(X)
     check({"model": _FIT_RULES["model"]}, {"model": model})
+    # Equal rows have no spread: the likelihood has no bound.
     if np.unique(rows, axis=0).shape[0] < max(n_clusters, 2):
         return float("inf")
     seed = int(rng.integers(2**31 - 1))
@@ -418,6 +419,7 @@ def vote(
 def _kmeans_means(rows: FloatArray, k: int, seed: int, n_init: int) -> FloatArray:
     from sklearn.cluster import KMeans
 
+    # Without a tolerance it ends where no row changes its class.
     with one_thread():  # sums over threads would depend on how many there are
         fitted = KMeans(k, n_init=n_init, random_state=seed, tol=0.0).fit(rows)
     return _ordered(fitted.cluster_centers_)[0]
@@ -428,6 +430,7 @@ def _sklearn_mixture(
 ) -> Any:
     from sklearn.mixture import GaussianMixture
 
+    # A class of equal rows would have no variance, and an unbounded likelihood.
     floor = 1e-6 * float(rows.var(axis=0).mean()) or 1e-12
     with one_thread():
         return GaussianMixture(
@@ -448,6 +451,7 @@ def _mixture_model(
     covariances = fitted.covariances_
     if covariance_type != "tied":
         covariances = covariances[order]
+    # A share may underflow to 0, which has no logarithm.
     tiny = np.finfo(np.float64).tiny
     proportions = np.maximum(fitted.weights_[order], tiny)
     return GaussianMixtureModel(means, covariances, proportions, covariance_type)
@@ -757,6 +761,7 @@ def fit_coded_model(
     distinct = len(np.unique(telling, axis=0)) if len(telling) else 0
     for k in range(min(n_clusters, distinct, len(part) // max(min_records, 1)), 1, -1):
         found = _fitted(part, often[used], sizes, model, k, seed, n_init)
+        # EM may empty a class: then one fewer is tried.
         if found is None or found[0].n_classes < k:
             continue
         fitted, spread = found
@@ -879,6 +884,7 @@ def coded_bic(
         return float("nan")
     each = -fitted.log_posterior(codes)[1]
     total = float(each.sum())
+    # A log likelihood that one row dominates would tell of that row.
     if not np.isfinite(total) or each.max() > max_share * total:
         return float("nan")
     count = _parameters_seen(codes, sizes, n_clusters, model, min_records)

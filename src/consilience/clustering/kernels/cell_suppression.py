@@ -130,6 +130,7 @@ def suppress_cells(
     these classes by the same rule, which then have one row in common.
     """
     n_classes, n_cells = shares.shape[1], len(entries.row_of_cell)
+    # No record is protected: every cell by itself.
     if min_records <= 1:
         own = np.arange(n_classes * n_cells).reshape(n_classes, n_cells)
         sums = _sums(entries, shares, own)
@@ -180,6 +181,7 @@ def _guess(values: FloatArray, kinds: IntArray, row_of_cell: IntArray, amount: f
         hidden = cells[kinds[k, cells] == HIDDEN]
         if len(hidden):
             largest = cells[np.argmax(values[k, cells])]
+            # The largest cell stays above what is guessed.
             part = min(amount, values[k, largest] / 2)
             values[k, hidden] = part / len(hidden)
             values[k, largest] -= part
@@ -242,10 +244,12 @@ class _Table:
                 pending[row] = bool(totals[cells].sum() > 0)
                 group[cells], target[cells], spread[cells] = -1, -1, 0.0
                 kinds[cells] = WITHHELD
+            # Together they rest on enough records: each shows an equal part.
             elif len(unsafe) and safe_rest[row]:
                 kinds[unsafe] = TOGETHER
                 group[unsafe] = target[unsafe] = unsafe[0]
                 spread[unsafe] = 1.0 / len(unsafe)
+            # They do not: the largest safe cell takes them in, and they show a guess.
             elif len(unsafe):
                 self._join(cells, unsafe, totals, weight, group, target)
                 spread[cells] = (target[cells] >= 0).astype(float)

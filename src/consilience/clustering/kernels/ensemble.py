@@ -256,6 +256,7 @@ def merge_rare(
     kept = table.patterns[frequent]
     rare = np.flatnonzero(~frequent)
     norms = [float(np.linalg.norm(b)) for b in class_distances]
+    # Models whose classes all coincide contribute nothing.
     scaled = [
         b / norm if norm > 0 else np.zeros_like(b)
         for b, norm in zip(class_distances, norms, strict=True)
@@ -334,6 +335,7 @@ def coarsen(
         covered = int(counts[counts >= min_records].sum())
         if covered >= _MIN_COVERED * n and covered > 0:
             chosen = length
+        # Failing half of the subjects, the longest prefix with any frequent cell.
         elif covered > 0 and chosen == 0:
             chosen = -length
         elif covered == 0:
@@ -693,6 +695,7 @@ def model_weights(
         raise ParameterError.of("weighting", f"one of {get_args(Weighting)}", weighting)
     weights = np.zeros(valid.size)
     kept = np.flatnonzero(valid)
+    # All models are degenerate: nothing tells subjects apart.
     if kept.size == 0:
         return weights
     if weighting == "equal" or kept.size <= 2:

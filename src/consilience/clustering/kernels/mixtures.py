@@ -204,6 +204,7 @@ def best_of_starts(
     best = ends[0]
     kept = np.flatnonzero(best.parameters.proportions > EMPTY)
     n_dropped = len(best.parameters.proportions) - len(kept)
+    # Without the empty classes its end is one of a smaller model: climb on.
     if n_dropped:
         best = climb(step, best.parameters.take(kept), max_iter=max_iter, tol=tol)
     return Search(ordered(best), np.array([end.log_likelihood for end in ends]), n_dropped)
@@ -254,6 +255,7 @@ def draw_members(
     w = np.asarray(weights, dtype=np.float64)
     rows = np.flatnonzero(w)
     ends = np.cumsum(w[rows])
+    # Classes that start from the same few rows would be nearly equal.
     m = int(np.clip(len(rows) // n_classes, 1, size))
     drawn = np.searchsorted(ends, rng.random((n_classes, m)) * ends[-1], side="right")
     # Rounding may put a draw past the last row.

@@ -141,6 +141,7 @@ def _distinct(codes: NDArray[np.int32], n_levels: Sequence[int]) -> tuple[IntArr
     key = np.zeros(len(codes), dtype=np.int64)
     reach = 1
     for j, size in enumerate(n_levels):
+        # The key would not fit into one integer: number what there is so far.
         if reach * (size + 1) > _WORD_LIMIT:
             found, key = np.unique(key, return_inverse=True)
             reach = len(found)
@@ -525,6 +526,7 @@ def _free(model: MultinomialMixture, seen: NDArray[np.bool_]) -> NDArray[np.bool
             p = levels[c]
             own = seen[start : start + p.size] & (p > 0)
             start += p.size
+            # The reference of each set of logits: the largest probability.
             own[np.argmax(np.where(own, p, -1.0))] = False
             free.append(own)
     return np.concatenate(free)

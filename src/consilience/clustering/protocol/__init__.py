@@ -319,6 +319,7 @@ class EnsembleClustering(Method):
             n_clusters = ballots.winner
         else:
             n_clusters = chosen or suggested
+        # One class agrees with itself: halves are compared for two at least.
         compared = n_clusters if n_clusters > 1 else max(2, suggested)
         fitted = [self._cluster(ctx, main, tables[0], n_clusters)]
         if len(fitted[0].centres) < n_clusters:

@@ -69,6 +69,7 @@ def tally(votes: dict[str, int]) -> tuple[int, float]:
     if not cast:
         return 1, 0.0
     numbers, counts = np.unique(cast, return_counts=True)
+    # Numbers ascend, so ties go to the smaller.
     best = int(np.argmax(counts))
     return int(numbers[best]), float(counts[best] / counts.sum())
 
@@ -100,6 +101,7 @@ def number_by_bic(scores: Mapping[str, FloatArray]) -> tuple[int, tuple[str, ...
     left_out : tuple of str
         Sites that scored fewer than two.
     """
+    # A site that could score one number alone compares nothing.
     left_out = tuple(site for site in sorted(scores) if np.isfinite(scores[site]).sum() < 2)
     heard = [site for site in sorted(scores) if site not in left_out]
     gaps = tuple(site for site in heard if np.isnan(scores[site]).any())
@@ -151,6 +153,7 @@ def judged_numbers(
 
 def _summary(told: Mapping[str, Mapping[str, FloatArray]], a: int) -> dict[str, Any]:
     """Fields of the result."""
+    # Sites that may not tell of each fold tell of several together.
     n_lines = min(len(one["entries"]) for one in told.values())
     errors = sum(merged(told[site]["errors"], n_lines) for site in sorted(told))
     entries = sum(merged(told[site]["entries"], n_lines) for site in sorted(told))
@@ -366,6 +369,7 @@ def compared_sites(
     local: bool,
 ) -> Generator[Ask, Replies, dict[str, Any]]:
     """Ask for chances within the final classes; returns fields of the result by name."""
+    # Final classes are matched to those that sites find alone: as many of either.
     request = CompareRequest(settings=settings.to_json(), local=local)
     replies = ctx.require((yield Ask("compare", request, to=to)), at_least=0)
     shape = shape_of(ctx, settings.model)

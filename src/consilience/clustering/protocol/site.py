@@ -123,6 +123,7 @@ def fit(
     """Fit the site's models for every view."""
     s = Settings.from_json(message.settings)
     table = table_of(data, s.model)
+    # Secret: known halves would make class means equations in the rows.
     seed = int(site.secret_rng.integers(2**63 - 1))
     fitted = [
         fit_view(table, view, s, site, stream(seed, "resample", i))
@@ -139,6 +140,7 @@ def count(
 ) -> tuple[PatternCounts, State]:
     """Label all rows under all models and count the tuples."""
     s = Settings.from_json(message.settings)
+    # A run that follows another fits no models, and has no halves.
     seed = state.get("seed", 0)
     released = []
     how = "none"
@@ -303,6 +305,7 @@ def _ported(
 ) -> Released:
     """Agreement of two halves of single sites' models on this site's rows, mean over models."""
     found = []
+    # Of each pair the halves as they are; those with permuted columns are the two that follow.
     for i in range(1, len(all_views), 4):
         first, second = (_first_of_each(ensembles[j], owners[j]) for j in (i, i + 1))
         rows = all_views[i].rows
@@ -510,6 +513,7 @@ def released_models(fitted: Sequence[OwnModel], kind: str) -> Released:
     """Release the models of one view, with what they rest on as evidence."""
     arrays = tuple(one.model.to_arrays() for one in fitted)
     cells = [one.labels for one in fitted]
+    # Classes of several models side by side: each is a cell of its own for the gate.
     offsets = np.cumsum([0, *(int(c.max(initial=-1)) + 1 for c in cells)])
     shifted = [np.where(c >= 0, c + o, -1) for c, o in zip(cells, offsets, strict=False)]
     joined = np.concatenate(shifted) if shifted else np.empty(0, dtype=np.int64)
@@ -521,6 +525,7 @@ def released_models(fitted: Sequence[OwnModel], kind: str) -> Released:
 def joined_sums(parts: Sequence[Sums | None]) -> Sums:
     """Sums of several models side by side."""
     given = [part for part in parts if part is not None]
+    # No sum of one model has the number of a sum of another.
     starts = np.cumsum([0, *(int(part.group.max(initial=-1)) + 1 for part in given)])
     empty = np.empty(0, dtype=np.int64)
     return Sums(
@@ -563,6 +568,7 @@ def score(table: Table, k: int, s: Settings, site: SiteContext) -> float:
 def _votable(rows: NDArray[Any], k: int, s: Settings, site: SiteContext) -> bool:
     """Whether k classes may be scored: each large enough, and no row dominates the spread."""
     if k == 1:
+        # A criterion that one row dominates would tell of that row.
         squares = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1) if len(rows) else np.ones(1)
         return bool(squares.max() <= site.limits.max_share * squares.sum())
     fitted = fit_cluster_model(
@@ -660,6 +666,7 @@ def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Rel
     """
     kept = (first >= 0) & (second >= 0)
     while True:
+        # Leaving out rows of one class may make another one too small: until none is.
         small = np.zeros(len(kept), dtype=bool)
         for labels in (first, second):
             classes, counts = np.unique(labels[kept], return_counts=True)
@@ -797,6 +804,7 @@ def _found_alone(
     mine, theirs = linear_sum_assignment(joint, maximize=True)
     name = np.zeros(len(joint), dtype=np.int64)
     name[mine] = theirs
+    # Over all rows, differences from the final classes would rest on few of them.
     kept = drawn_rows(len(final), site.secret_rng) > 0
     return np.where(kept, name[found.labels], -1), released_spread(found.start_spread)
 
