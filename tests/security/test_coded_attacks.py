@@ -14,7 +14,7 @@ import pandas as pd
 from consilience import EnsembleClustering
 from consilience.clustering.estimators.local_models import coded_bic, entries_of, fit_coded_model
 from consilience.clustering.protocol.messages import Compared, LocalModels, Settings
-from consilience.clustering.protocol.site import Table, _tables, told_spread
+from consilience.clustering.protocol.site import Table, _tables, released_spread
 from consilience.testing.fakes import members
 from consilience.wire.disclosure import Limits
 from tests.clustering.protocol.coded import STATES, categories, federation, sequences
@@ -91,10 +91,10 @@ def test_where_starts_ended_tells_no_likelihood() -> None:
     for policy in ("strict", "simulation"):
         spread = left(planted(3), "markov-mixture", policy)["Compared"][0].start_spread.value
         assert np.max(spread) == 0 and len(spread) > 1
-    told = told_spread(np.array([-5000.0, -5000.04, -5003.4567, -5123.456, -7000.0, -5000.123]))
+    told = released_spread(np.array([-5000.0, -5000.04, -5003.4567, -5123.456, -7000.0, -5000.123]))
     assert told.tolist() == [0, 0, -3.5, -120, -2000, -0.12]
-    assert told_spread(np.array([-400000.0, -400000.5])).tolist() == [0, 0], "the same peak"
-    assert told_spread(np.empty(0)).shape == (0,)
+    assert released_spread(np.array([-400000.0, -400000.5])).tolist() == [0, 0], "the same peak"
+    assert released_spread(np.empty(0)).shape == (0,)
 
 
 def test_votes_do_not_tell_whether_somebody_is_in_a_rare_state() -> None:

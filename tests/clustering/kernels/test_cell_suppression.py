@@ -17,9 +17,9 @@ def categories(counts: dict[str, int]) -> np.ndarray:
     return np.repeat(["abcd".index(level) for level in counts], list(counts.values()))[:, None]
 
 
-def told(codes: np.ndarray, shares: np.ndarray | None = None) -> tt.ToldTables:
+def told(codes: np.ndarray, shares: np.ndarray | None = None) -> tt.ReleasedTables:
     shares = np.ones((len(codes), 1)) if shares is None else shares
-    return tt.told_tables(entries_of(codes, "latent-class", (4,)), shares, **LIMITS)
+    return tt.suppress_cells(entries_of(codes, "latent-class", (4,)), shares, **LIMITS)
 
 
 def test_cells_of_enough_records_are_told_by_themselves() -> None:
@@ -53,7 +53,7 @@ def test_rows_too_small_in_some_classes_go_together() -> None:
     found = told(missing, shares)
     assert np.array_equal(found.values[0], found.values[1])
     assert found.told.all()
-    alone = tt.told_tables(
+    alone = tt.suppress_cells(
         entries_of(missing, "latent-class", (4,)), shares, joining=False, **LIMITS
     )
     assert not alone.told.any()
@@ -64,7 +64,7 @@ def test_one_record_with_most_of_a_cell_is_not_told() -> None:
     codes[:, 3:] = -1
     codes[0] = 0  # stays sixty times; all others twice
     entries = entries_of(codes, "markov-mixture", (2,))
-    found = tt.told_tables(
+    found = tt.suppress_cells(
         entries, np.ones((30, 1)), absorbing=absorbing_rows("markov-mixture", (2,)), **LIMITS
     )
     assert not found.told[0, 1]
@@ -83,11 +83,11 @@ def test_every_sum_is_large_and_every_event_is_in_one(kind: str, seed: int) -> N
     entries = entries_of(codes, kind, sizes)
     shares = rng.dirichlet(np.full(3, 0.3), size=n)
     absorbing = absorbing_rows(kind, sizes)
-    found = tt.told_tables(entries, shares, absorbing=absorbing, **LIMITS)
+    found = tt.suppress_cells(entries, shares, absorbing=absorbing, **LIMITS)
     records, share = chance_facts(*found.sums)
     assert (records >= 10).all()
     assert (share <= 0.5).all()
-    exact = tt.told_tables(entries, shares, min_records=1, max_share=1.0).values
+    exact = tt.suppress_cells(entries, shares, min_records=1, max_share=1.0).values
     # What is added up is never more than there is: no event is in two sums.
     assert found.sums.amount.sum() <= exact.sum() * (1 + 1e-12)
     assert np.allclose(found.values.sum(), found.values[found.values >= 0].sum())
@@ -99,7 +99,7 @@ def test_no_total_shows_what_is_not_told() -> None:
     codes[20:, 2:] = 1
     codes[:3, 3] = 2
     entries = entries_of(codes, "markov-mixture", (3,))
-    found = tt.told_tables(
+    found = tt.suppress_cells(
         entries, np.ones((40, 1)), absorbing=absorbing_rows("markov-mixture", (3,)), **LIMITS
     )
     assert not found.told[0, 3]
@@ -111,6 +111,6 @@ def test_fixed_point_of_em_where_every_cell_is_large() -> None:
     codes = np.random.default_rng(0).integers(3, size=(300, 12))
     shares = np.random.default_rng(1).dirichlet(np.ones(2), size=300)
     entries = entries_of(codes, "markov-mixture", (3,))
-    guarded = tt.told_tables(entries, shares, **LIMITS)
-    exact = tt.told_tables(entries, shares, min_records=1, max_share=1.0)
+    guarded = tt.suppress_cells(entries, shares, **LIMITS)
+    exact = tt.suppress_cells(entries, shares, min_records=1, max_share=1.0)
     assert np.allclose(guarded.values, exact.values)

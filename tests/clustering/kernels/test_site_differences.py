@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from consilience.clustering.kernels import site_differences as room
-from consilience.clustering.kernels.cell_suppression import OWN, TOGETHER, UNTOLD
+from consilience.clustering.kernels.cell_suppression import OWN, TOGETHER, WITHHELD
 from consilience.clustering.kernels.site_differences import (
     SiteTables,
-    pooled_chances,
+    pooled_probabilities,
     site_differences,
 )
 from tests.reference.site_differences import (
@@ -35,7 +35,7 @@ def tables(chances: np.ndarray, n: float, kinds: np.ndarray | None = None) -> Si
 def nothing_like(known: SiteTables) -> SiteTables:
     return SiteTables(
         np.full(known.chances.shape, np.nan),
-        np.full(known.kinds.shape, UNTOLD),
+        np.full(known.kinds.shape, WITHHELD),
         np.zeros(known.numbers.shape),
     )
 
@@ -55,7 +55,7 @@ def test_what_rounding_leaves_of_a_row_is_no_difference() -> None:
     chances = np.array([[[0.2, 0.2, 0.2, 0.2]], [[0.3, 0.3, 0.3, 0.3]]])
     told = compared(tables(chances, 10, kinds))
     assert max(told.values()) < 1e-12
-    assert np.allclose(pooled_chances(tables(chances, 10, kinds), ROWS), 0.25)
+    assert np.allclose(pooled_probabilities(tables(chances, 10, kinds), ROWS), 0.25)
 
 
 def test_squares_are_too_large_by_the_errors_and_the_estimate_is_not() -> None:
@@ -104,7 +104,7 @@ def several(seed: int) -> tuple[SiteTables, np.ndarray, dict[str, np.ndarray]]:
     )
     kinds = np.full(chances.shape, OWN)
     kinds[0, 0, 1:3] = kinds[2, 1, 4:6] = TOGETHER
-    kinds[1, 1, 7:] = UNTOLD
+    kinds[1, 1, 7:] = WITHHELD
     chances[1, 1, 7:] = np.nan
     parts = {"first": np.array([0]), "others": np.array([1, 2])}
     return SiteTables(chances, kinds, numbers), rows, parts
@@ -130,7 +130,7 @@ def test_squares_and_their_errors_equal_the_textbook(seed: int) -> None:
                 for row in mine:
                     cells = rows == row
                     kinds = known.kinds[[s, t], k][:, cells]
-                    if (kinds == UNTOLD).any():
+                    if (kinds == WITHHELD).any():
                         continue
                     lines = functions_of((kinds == OWN).all(axis=0), (kinds != OWN).any(axis=0))
                     p, q = known.chances[s, k, cells], known.chances[t, k, cells]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.clustering.kernels.cell_suppression import OWN, UNTOLD
+from consilience.clustering.kernels.cell_suppression import OWN, WITHHELD
 from consilience.clustering.kernels.site_differences import SiteTables, site_differences
 from consilience.datasets.simulate_sequences import draw_chains
 
@@ -52,7 +52,7 @@ def interval(sites: list[tuple[np.ndarray, np.ndarray]], seed: int) -> dict[str,
     chances, numbers = (np.stack(each) for each in zip(*sites, strict=True))
     known = SiteTables(chances, np.full(chances.shape, OWN), numbers)
     nothing = SiteTables(
-        np.full(chances.shape, np.nan), np.full(chances.shape, UNTOLD), np.zeros(numbers.shape)
+        np.full(chances.shape, np.nan), np.full(chances.shape, WITHHELD), np.zeros(numbers.shape)
     )
     return site_differences(known, nothing, ROWS, PARTS, rng=np.random.default_rng(seed))
 

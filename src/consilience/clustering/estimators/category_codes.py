@@ -65,9 +65,7 @@ def columns_of(X: Any) -> tuple[list[NDArray[Any]], list[NDArray[Any] | None]]:
 
 
 def learned_levels(
-    columns: Sequence[NDArray[Any]],
-    declared: Sequence[NDArray[Any] | None],
-    names: Sequence[str],
+    columns: Sequence[NDArray[Any]], declared: Sequence[NDArray[Any] | None], names: Sequence[str]
 ) -> Levels:
     """Levels of each column: the declared ones, else what occurs, in order.
 

@@ -2,6 +2,10 @@
 
 A model is arrays only. Its labels are computed feature by feature in one fixed order, never by a
 matrix product, so the label of a row does not depend on which other rows are in the batch.
+
+Rows are numbers, or coded: whole numbers that are the states of a sequence by time, or the level of
+each categorical column; -1 is missing. Models of coded rows are mixtures of Markov chains, and
+latent classes of categories.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.kernels.cell_suppression import Entries, Sums, told_tables
+from consilience.clustering.kernels.cell_suppression import Entries, Sums, suppress_cells
 from consilience.clustering.kernels.markov_mixture import (
     MarkovParameters,
     events_of,
@@ -377,6 +381,7 @@ def bic(
     """
     rows = _checked(X)
     check({"model": _FIT_RULES["model"]}, {"model": model})
+    # Equal rows have no spread: the likelihood has no bound.
     if np.unique(rows, axis=0).shape[0] < max(n_clusters, 2):
         return float("inf")
     seed = int(rng.integers(2**31 - 1))
@@ -385,6 +390,7 @@ def bic(
     means = _kmeans_means(rows, n_clusters, seed, n_init)
     likelihood = _spherical_mixture_likelihood(rows, means)
     n, d = rows.shape
+    # K - 1 shares, K d means and one variance
     return float(-2.0 * likelihood + (n_clusters * d + n_clusters) * np.log(n))
 
 
@@ -413,6 +419,7 @@ def vote(
 def _kmeans_means(rows: FloatArray, k: int, seed: int, n_init: int) -> FloatArray:
     from sklearn.cluster import KMeans
 
+    # Without a tolerance it ends where no row changes its class.
     with one_thread():  # sums over threads would depend on how many there are
         fitted = KMeans(k, n_init=n_init, random_state=seed, tol=0.0).fit(rows)
     return _ordered(fitted.cluster_centers_)[0]
@@ -423,6 +430,7 @@ def _sklearn_mixture(
 ) -> Any:
     from sklearn.mixture import GaussianMixture
 
+    # A class of equal rows would have no variance, and an unbounded likelihood.
     floor = 1e-6 * float(rows.var(axis=0).mean()) or 1e-12
     with one_thread():
         return GaussianMixture(
@@ -443,6 +451,7 @@ def _mixture_model(
     covariances = fitted.covariances_
     if covariance_type != "tied":
         covariances = covariances[order]
+    # A share may underflow to 0, which has no logarithm.
     tiny = np.finfo(np.float64).tiny
     proportions = np.maximum(fitted.weights_[order], tiny)
     return GaussianMixtureModel(means, covariances, proportions, covariance_type)
@@ -551,7 +560,7 @@ class MarkovModel:
 
     @property
     def class_parameters(self) -> FloatArray:
-        """Initial chances beside all transition chances, shape (K, S + S^2)."""
+        """Initial probabilities beside all transition probabilities, shape (K, S + S^2)."""
         return self.parameters.class_parameters
 
     def label(self, codes: NDArray[Any]) -> IntArray:
@@ -729,7 +738,7 @@ def fit_coded_model(
         Starts of EM, 15 iterations each; the best four go on.
     min_records : int
         A class of fewer rows makes the site fit one class fewer, until none is left; cells of the
-        parameters to which fewer rows add are told together with others (`told_tables`).
+        parameters to which fewer rows add are told together with others (`suppress_cells`).
     max_share : float
         Largest share of one row in what a cell is made of.
     multiplicity : (n,) int array, optional
@@ -752,6 +761,7 @@ def fit_coded_model(
     distinct = len(np.unique(telling, axis=0)) if len(telling) else 0
     for k in range(min(n_clusters, distinct, len(part) // max(min_records, 1)), 1, -1):
         found = _fitted(part, often[used], sizes, model, k, seed, n_init)
+        # EM may empty a class: then one fewer is tried.
         if found is None or found[0].n_classes < k:
             continue
         fitted, spread = found
@@ -802,7 +812,7 @@ def _told(
     shares = np.exp(fitted.log_posterior(codes)[0])
     entries = entries_of(codes, kind, sizes)
     entries = entries._replace(amount=entries.amount * often[entries.record])
-    tables = told_tables(
+    tables = suppress_cells(
         entries,
         shares,
         min_records=min_records,
@@ -823,7 +833,7 @@ def _told(
 def model_of(
     kind: str, sizes: Sequence[int], chances: FloatArray, proportions: FloatArray
 ) -> CodedModel:
-    """Model of given chances (K, C) in the order of the cells."""
+    """Model of given probabilities (K, C) in the order of the cells."""
     if kind == "markov-mixture":
         s = sizes[0]
         return MarkovModel(
@@ -874,6 +884,7 @@ def coded_bic(
         return float("nan")
     each = -fitted.log_posterior(codes)[1]
     total = float(each.sum())
+    # A log likelihood that one row dominates would tell of that row.
     if not np.isfinite(total) or each.max() > max_share * total:
         return float("nan")
     count = _parameters_seen(codes, sizes, n_clusters, model, min_records)

@@ -12,10 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.clustering.estimators.category_codes import (
-    levels_from_arrays,
-    levels_to_arrays,
-)
+from consilience.clustering.estimators.category_codes import levels_from_arrays, levels_to_arrays
 from consilience.clustering.estimators.mixture import RULES, DiscreteMixture
 from consilience.clustering.kernels.markov_mixture import (
     Events,
@@ -25,9 +22,7 @@ from consilience.clustering.kernels.markov_mixture import (
     markov_errors,
     parameter_count,
 )
-from consilience.clustering.kernels.mixtures import (
-    numbers_of,
-)
+from consilience.clustering.kernels.mixtures import numbers_of
 from consilience.clustering.kernels.sequences import NO_STATE, Sequences, coded, column
 from consilience.datasets.simulate_sequences import draw_chains
 from consilience.exceptions import DataError, ParameterError
@@ -68,10 +63,10 @@ class MarkovMixture(DiscreteMixture):
         Shares of the classes, the largest first; classes of equal share are in the order of their
         parameters.
     initial_ : (K, S) array
-        Chances of the first state in each class.
+        Probabilities of the first state in each class.
     transition_ : (K, S, S) array
-        Chances of the next state (last axis) given the present one. The row of a state that is
-        never left says nothing: all its chances are equal.
+        Probabilities of the next state (last axis) given the present one. The row of a state that
+        is never left says nothing: all its probabilities are equal.
     n_classes_ : int
         Fewer than asked for where there are fewer distinct sequences, or a class was left empty. A
         class that is kept may still be the most probable one of no sequence, where two are nearly
@@ -109,7 +104,7 @@ class MarkovMixture(DiscreteMixture):
     on the order of the sequences.
 
     The objective is the log likelihood plus `pseudo_count` times the sum of the logarithms of all
-    chances: no step of EM lowers it.
+    probabilities: no step of EM lowers it.
 
     References
     ----------
@@ -264,7 +259,7 @@ class MarkovMixture(DiscreteMixture):
     def standard_errors(
         self, X: Any, *, sample_weight: Any = None
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Standard errors of the shares and chances, from the sequences' scores.
+        """Standard errors of the shares and probabilities, from the sequences' scores.
 
         Parameters
         ----------
@@ -278,9 +273,9 @@ class MarkovMixture(DiscreteMixture):
         proportions : (K,) array
         initial : (K, S) array
         transition : (K, S, S) array
-            NaN for chances that rest on less than one expected count, and everywhere where the
-            sequences do not tell the parameters apart. Near 0 or 1 an interval should not be read
-            off a standard error.
+            NaN for probabilities that rest on less than one expected count, and everywhere where
+            the sequences do not tell the parameters apart. Near 0 or 1 an interval should not be
+            read off a standard error.
         """
         with one_thread():
             errors = markov_errors(self._parameters, self._read(X, sample_weight))

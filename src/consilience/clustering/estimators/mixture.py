@@ -132,6 +132,7 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
         self.start_spread_ = searches[chosen].start_spread
         self.n_parameters_ = counts[chosen]
         self.bic_ = float(self.bic_curve_["bic"][chosen])
+        # Most probable class; ties go to the first.
         labels = self._joint(data).argmax(axis=1)
         self.labels_ = labels[data.inverse]
         self._remark(data, labels, searches[chosen].n_dropped)
@@ -143,6 +144,7 @@ class DiscreteMixture(DensityMixin, BaseEstimator):
         if self.n_classes != "bic" and self.n_classes_ < int(self.n_classes):
             why = fewer_because(n_dropped, data.n_distinct, self._record)
             found.append(f"{why}: {self.n_classes_} of {self.n_classes} classes were fitted")
+            # 4: who called `fit`.
             warnings.warn(found[-1], FewerClustersWarning, stacklevel=4)
         if not self.converged_:
             found.append(f"EM did not settle within max_iter = {self.max_iter}: raise it, or tol")

@@ -82,6 +82,7 @@ class _Predictor:
 def _models_in(arrays: Mapping[str, AnyArray]) -> list[LocalModel]:
     """Models of a predictor from its arrays; `KeyError` or `IndexError` where there are none."""
     parts: dict[str, Arrays] = {}
+    # Keys are model0.means, model0.proportions, model1.means, ...
     for key, value in arrays.items():
         owner, dot, name = key.partition(".")
         if dot and owner.startswith("model"):
@@ -373,6 +374,7 @@ def _places(cells: Sequence[Any], levels: Sequence[str]) -> IntArray:
     for cell in cells:
         place = by_text.get(str(cell), -2)
         number = _number(cell) if place < 0 else None
+        # A level 1 may be read as 1.0 from a table of numbers.
         found.append(by_number.get(number, -2) if number is not None else place)
     return np.asarray(found, dtype=np.int64)
 

@@ -17,7 +17,7 @@ import numpy as np
 from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.wire.chance_facts import chance_facts
 
-UNTOLD, OWN, TOGETHER, HIDDEN, LARGEST = range(5)
+WITHHELD, OWN, TOGETHER, HIDDEN, LARGEST = range(5)
 """What is shown in a cell: nothing, its own sum, an equal part of the sum of small cells, a guess
 that depends on no small cell, and its own sum with that of small cells less the guess."""
 GUESS = 0.25
@@ -53,7 +53,7 @@ class Sums(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ToldTables:
+class ReleasedTables:
     """Tables that may be told.
 
     Attributes
@@ -63,7 +63,7 @@ class ToldTables:
     told : (K, R) bool array
         Rows of which something is told; the others are 0.
     kinds : (K, C) int array
-        What is shown in each cell: `UNTOLD`, `OWN`, `TOGETHER`, `HIDDEN` or `LARGEST`.
+        What is shown in each cell: `WITHHELD`, `OWN`, `TOGETHER`, `HIDDEN` or `LARGEST`.
     sums : Sums
         What `values` is made of.
     """
@@ -90,7 +90,7 @@ class ToldTables:
         return np.where(self.told[:, row_of_cell], shares, np.nan)
 
 
-def told_tables(
+def suppress_cells(
     entries: Entries,
     shares: FloatArray,
     *,
@@ -98,7 +98,7 @@ def told_tables(
     max_share: float,
     absorbing: BoolArray | None = None,
     joining: bool = True,
-) -> ToldTables:
+) -> ReleasedTables:
     """Add up what records add to cells, by class, so that no sum rests on few records.
 
     Parameters
@@ -119,7 +119,7 @@ def told_tables(
 
     Returns
     -------
-    ToldTables
+    ReleasedTables
 
     Notes
     -----
@@ -130,13 +130,14 @@ def told_tables(
     these classes by the same rule, which then have one row in common.
     """
     n_classes, n_cells = shares.shape[1], len(entries.row_of_cell)
+    # No record is protected: every cell by itself.
     if min_records <= 1:
         own = np.arange(n_classes * n_cells).reshape(n_classes, n_cells)
         sums = _sums(entries, shares, own)
         values = _totals(sums.group, sums.amount, own.size).reshape(own.shape)
         told = _row_totals(values, entries.row_of_cell) > 0
-        kinds = np.where(told[:, entries.row_of_cell], OWN, UNTOLD)
-        return ToldTables(values, told, kinds, _dense(sums))
+        kinds = np.where(told[:, entries.row_of_cell], OWN, WITHHELD)
+        return ReleasedTables(values, told, kinds, _dense(sums))
     table = _Table(entries, min_records, max_share)
     plans = [table.plan(share[entries.record]) for share in shares.T]
     group, target, spread, kinds, pending = (np.stack(each) for each in zip(*plans, strict=True))
@@ -158,7 +159,7 @@ def told_tables(
     group, target, spread = (
         np.where(left, x, y) for x, y in ((-1, group), (-1, target), (0, spread))
     )
-    kinds = np.where(left, UNTOLD, kinds)
+    kinds = np.where(left, WITHHELD, kinds)
     if absorbing is not None:
         group, kinds = table.absorbed(
             shares, group, kinds, left & absorbing[entries.row_of_cell], absorbing
@@ -168,9 +169,9 @@ def told_tables(
     totals = _totals(sums.group, sums.amount, size)
     values = np.where(target >= 0, totals[np.maximum(target, 0)] * spread, 0.0)
     told = _row_totals(values, entries.row_of_cell) > 0
-    kinds = np.where(told[:, entries.row_of_cell], kinds, UNTOLD)
+    kinds = np.where(told[:, entries.row_of_cell], kinds, WITHHELD)
     _guess(values, kinds, entries.row_of_cell, GUESS * min_records)
-    return ToldTables(values, told, kinds, _dense(sums))
+    return ReleasedTables(values, told, kinds, _dense(sums))
 
 
 def _guess(values: FloatArray, kinds: IntArray, row_of_cell: IntArray, amount: float) -> None:
@@ -180,6 +181,7 @@ def _guess(values: FloatArray, kinds: IntArray, row_of_cell: IntArray, amount: f
         hidden = cells[kinds[k, cells] == HIDDEN]
         if len(hidden):
             largest = cells[np.argmax(values[k, cells])]
+            # The largest cell stays above what is guessed.
             part = min(amount, values[k, largest] / 2)
             values[k, hidden] = part / len(hidden)
             values[k, largest] -= part
@@ -241,11 +243,13 @@ class _Table:
             if not safe_row[row]:
                 pending[row] = bool(totals[cells].sum() > 0)
                 group[cells], target[cells], spread[cells] = -1, -1, 0.0
-                kinds[cells] = UNTOLD
+                kinds[cells] = WITHHELD
+            # Together they rest on enough records: each shows an equal part.
             elif len(unsafe) and safe_rest[row]:
                 kinds[unsafe] = TOGETHER
                 group[unsafe] = target[unsafe] = unsafe[0]
                 spread[unsafe] = 1.0 / len(unsafe)
+            # They do not: the largest safe cell takes them in, and they show a guess.
             elif len(unsafe):
                 self._join(cells, unsafe, totals, weight, group, target)
                 spread[cells] = (target[cells] >= 0).astype(float)

@@ -2,7 +2,7 @@
 
 Imported on first use: it loads numba. One thread, one order. Of each distinct sequence there are
 the events that it is made of (a first state, a step from state to state) with their counts, as
-pieces of ``events`` and ``counts`` between its pointers; ``log_chances`` are (F, K).
+pieces of ``events`` and ``counts`` between its pointers; ``log_probabilities`` are (F, K).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from consilience.numerics.observed_kmeans_kernels import compiled
 
 
 @compiled
-def joint(indptr, events, counts, log_chances, log_shares, out):
+def joint(indptr, events, counts, log_probabilities, log_shares, out):
     """Log probability of each sequence together with each class, (D, K), into out."""
     k = log_shares.size
     for i in range(indptr.size - 1):
@@ -24,11 +24,11 @@ def joint(indptr, events, counts, log_chances, log_shares, out):
         for e in range(indptr[i], indptr[i + 1]):
             times, f = counts[e], events[e]
             for c in range(k):
-                out[i, c] += times * log_chances[f, c]
+                out[i, c] += times * log_probabilities[f, c]
 
 
 @compiled
-def sweep(indptr, events, counts, weights, log_chances, log_shares, expected, sizes):
+def sweep(indptr, events, counts, weights, log_probabilities, log_shares, expected, sizes):
     """One pass of EM: log likelihood, with expected counts (F, K) and class sizes (K,) into place.
 
     A sequence of weight 0 is passed over. One that no class can have made adds minus infinity and
@@ -47,7 +47,7 @@ def sweep(indptr, events, counts, weights, log_chances, log_shares, expected, si
         for e in range(indptr[i], indptr[i + 1]):
             times, f = counts[e], events[e]
             for c in range(k):
-                resp[c] += times * log_chances[f, c]
+                resp[c] += times * log_probabilities[f, c]
         top = resp[0]
         for c in range(1, k):
             top = max(top, resp[c])

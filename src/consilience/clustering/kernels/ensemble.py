@@ -11,6 +11,10 @@ distance. The N x N matrices of the paper are never formed. With Z the one-hot m
 * rows i and j of D~ have the inner product ``z_i' Q z_j``, ``Q = A Gamma A = T T'``.
 
 K-means on the rows of D~ is therefore weighted K-means on ``z' T`` over distinct tuples z.
+
+Every model labels every subject, so a subject is a tuple of M labels, and all that is needed is how
+often each tuple occurs. Tuples are kept in lexicographic order: the table of a set of subjects does
+not depend on the order of rows or sites.
 """
 
 from __future__ import annotations
@@ -252,6 +256,7 @@ def merge_rare(
     kept = table.patterns[frequent]
     rare = np.flatnonzero(~frequent)
     norms = [float(np.linalg.norm(b)) for b in class_distances]
+    # Models whose classes all coincide contribute nothing.
     scaled = [
         b / norm if norm > 0 else np.zeros_like(b)
         for b, norm in zip(class_distances, norms, strict=True)
@@ -330,6 +335,7 @@ def coarsen(
         covered = int(counts[counts >= min_records].sum())
         if covered >= _MIN_COVERED * n and covered > 0:
             chosen = length
+        # Failing half of the subjects, the longest prefix with any frequent cell.
         elif covered > 0 and chosen == 0:
             chosen = -length
         elif covered == 0:
@@ -354,9 +360,7 @@ def coarsen(
 
 
 def summarise_site(
-    labels: ArrayLike,
-    class_parameters: Sequence[FloatArray],
-    min_records: int,
+    labels: ArrayLike, class_parameters: Sequence[FloatArray], min_records: int
 ) -> SiteSummary:
     """Counts of label tuples that a site may send.
 
@@ -479,6 +483,13 @@ def summarise_by_turns(
     SiteSummary
         As of `summarise_site` where at least half of the rows have a frequent tuple. Otherwise
         tuples are cut to the labels of the first models (`coarsen`), sites taking turns.
+
+    Notes
+    -----
+    With many models, tuples of labels are nearly as many as rows. Counting all rows with the one or
+    two tuples that happen to be frequent (`merge_rare`) then tells hardly anything of the site.
+    Tuples that are cut to the labels of few models are frequent, and models of several sites say
+    more than as many of one.
     """
     given = np.asarray(labels)
     n_classes = [len(beta) for beta in class_parameters]
@@ -539,10 +550,7 @@ class Ensemble:
 
 
 def build_ensemble(
-    table: PatternTable,
-    class_parameters: Sequence[FloatArray],
-    *,
-    weighting: Weighting = "centred",
+    table: PatternTable, class_parameters: Sequence[FloatArray], *, weighting: Weighting = "centred"
 ) -> Ensemble:
     """Weights, features and spectrum of the ensemble distance.
 
@@ -573,10 +581,12 @@ def build_ensemble(
         raise DataError("no site contributed a count of label patterns")
     gamma = co_occurrence(table)
     products = inner_products(gamma, distances)
+    # |D^(m)|, section 2 of the paper
     norms = np.sqrt(np.diag(products))
     agreement = agreement_matrix(gamma, distances, centred=weighting == "centred")
     weights = model_weights(agreement, norms > 0, weighting)
     scale = np.divide(weights, norms, out=np.zeros_like(norms), where=norms > 0)
+    # A = blockdiag(w_m B_m / |D^(m)|), so that D~ = Z A Z'
     a = _block_diagonal([c * b for c, b in zip(scale, distances, strict=True)])
     return Ensemble(
         n_subjects=table.n_subjects,
@@ -606,6 +616,7 @@ def inner_products(gamma: FloatArray, distances: Sequence[FloatArray]) -> FloatA
         section 2 of the paper.
     """
     b = _block_diagonal(distances)
+    # sum((Gamma B) * (B Gamma)) over each block
     right = gamma @ b
     return _block_sums(right * right.T, distances)
 
@@ -637,6 +648,7 @@ def agreement_matrix(
         per_model = [counts[i:j] for i, j in pairwise(bounds)]
         n = float(per_model[0].sum())
         totals = np.array([c @ b @ c for c, b in zip(per_model, distances, strict=True)])
+        # <D - mean, D' - mean'> = <D, D'> - sum(D) sum(D') / N^2
         products = products - np.outer(totals, totals) / n**2
     root = np.sqrt(np.where(valid, np.diag(products), 1.0))
     g = products / np.outer(root, root) * np.outer(valid, valid)
@@ -683,6 +695,7 @@ def model_weights(
         raise ParameterError.of("weighting", f"one of {get_args(Weighting)}", weighting)
     weights = np.zeros(valid.size)
     kept = np.flatnonzero(valid)
+    # All models are degenerate: nothing tells subjects apart.
     if kept.size == 0:
         return weights
     if weighting == "equal" or kept.size <= 2:
@@ -712,6 +725,7 @@ def features_of(a: FloatArray, gamma: FloatArray) -> FloatArray:
     array, shape (q, r)
         Columns by descending eigenvalue; the largest entry of each column is positive.
     """
+    # Q = A Gamma A = T T'
     q = a @ gamma @ a
     values, vectors = np.linalg.eigh((q + q.T) / 2)
     order = np.argsort(-values, kind="stable")
@@ -738,6 +752,7 @@ def ensemble_eigenvalues(a: FloatArray, gamma: FloatArray) -> FloatArray:
     """
     values, vectors = np.linalg.eigh(gamma)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
+    # R' A R with Gamma = R R'
     inner = root.T @ a @ root
     spectrum = np.linalg.eigvalsh((inner + inner.T) / 2)
     return spectrum[np.argsort(-np.abs(spectrum), kind="stable")]
@@ -777,6 +792,7 @@ def assign(
         Classes ``0 .. K - 1``; ties go to the first.
     """
     scores = features @ centres.T
+    # argmin |x - c|^2 = argmax x'c - |c|^2 / 2
     half = 0.5 * (centres**2).sum(axis=1)
     bounds = np.cumsum([0, *n_classes])
     tables = [np.ascontiguousarray(scores[i:j]) for i, j in pairwise(bounds)]

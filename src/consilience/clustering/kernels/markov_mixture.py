@@ -1,15 +1,15 @@
 """Mixtures of Markov chains: their likelihood, expectation-maximisation and starts.
 
-Class k has initial chances ``u_k`` and transition chances ``T_k`` over S states. What a sequence
-says of the classes is how often each *event* happens in it: the first state that was seen (after g
-time points where nothing was), and steps from one seen state to the next (with g unseen between
-them). What was not seen is integrated out exactly: a step over g unseen time points has the chance
-``(T^(g+1))[a, b]``, a beginning with g unseen ones ``(u T^g)[b]``, and an unseen end says nothing.
-So a pass of EM costs (distinct sequences) x (different events in one) x K, whatever the lengths,
-and K products of S x S matrices for each time point of the longest gap.
+Class k has initial probabilities ``u_k`` and transition probabilities ``T_k`` over S states. What a
+sequence says of the classes is how often each *event* happens in it: the first state that was seen
+(after g time points where nothing was), and steps from one seen state to the next (with g unseen
+between them). What was not seen is integrated out exactly: a step over g unseen time points has the
+probability ``(T^(g+1))[a, b]``, a beginning with g unseen ones ``(u T^g)[b]``, and an unseen end
+says nothing. So a pass of EM costs (distinct sequences) x (different events in one) x K, whatever
+the lengths, and K products of S x S matrices for each time point of the longest gap.
 
-Chances of steps over gaps are sums of products of numbers between 0 and 1, without cancellation;
-everything else is in logarithms.
+Probabilities of steps over gaps are sums of products of numbers between 0 and 1, without
+cancellation; everything else is in logarithms.
 
 Source: Duan, Xiong, Liu, Liao and Cai, *Federated One-Shot Ensemble Clustering*
 (arXiv 2409.08396), sequence data; EM of mixtures of Markov chains as in Helske and Helske (2019),
@@ -34,10 +34,10 @@ from consilience.clustering.kernels.mixtures import (
     EMStep,
     Search,
     best_of_starts,
-    chance_errors,
     draw_members,
     log_shares,
     logit_jacobian,
+    probability_errors,
 )
 from consilience.clustering.kernels.sequences import Sequences, check_gaps, distinct_rows
 from consilience.exceptions import DataError, ParameterError
@@ -167,16 +167,16 @@ class MarkovParameters:
     Attributes
     ----------
     initial : (K, S) array
-        u: chances of the first state in each class.
+        u: probabilities of the first state in each class.
     transition : (K, S, S) array
-        T: chances of the next state (last axis) given the present one.
+        T: probabilities of the next state (last axis) given the present one.
     proportions : (K,) array
         Shares of the classes.
 
     Raises
     ------
     DataError
-        Shapes do not fit, or chances are negative or do not sum to 1.
+        Shapes do not fit, or probabilities are negative or do not sum to 1.
     """
 
     initial: FloatArray
@@ -208,7 +208,7 @@ class MarkovParameters:
 
     @property
     def class_parameters(self) -> FloatArray:
-        """Initial chances beside all transition chances, (K, S + S^2)."""
+        """Initial probabilities beside all transition probabilities, (K, S + S^2)."""
         return np.column_stack([self.initial, self.transition.reshape(self.n_classes, -1)])
 
     def take(self, classes: NDArray[Any]) -> MarkovParameters:
@@ -229,7 +229,14 @@ class MarkovParameters:
         out = np.empty((len(events), self.n_classes))
         with np.errstate(divide="ignore"):
             shares = np.log(self.proportions)
-        joint(events.indptr, events.events, events.counts, log_chances(self, events), shares, out)
+        joint(
+            events.indptr,
+            events.events,
+            events.counts,
+            log_probabilities(self, events),
+            shares,
+            out,
+        )
         return out
 
     def log_joint(self, sequences: Sequences) -> FloatArray:
@@ -271,20 +278,21 @@ class MarkovParameters:
         return cls(*(np.asarray(arrays[name], dtype=np.float64) for name in names))
 
 
-def log_chances(parameters: MarkovParameters, events: Events) -> FloatArray:
-    """Logarithm of the chance of every event in every class, (F, K)."""
+def log_probabilities(parameters: MarkovParameters, events: Events) -> FloatArray:
+    """Logarithm of the probability of every event in every class, (F, K)."""
     with np.errstate(divide="ignore"):
         return np.log(_chances(parameters, events))
 
 
 def _chances(parameters: MarkovParameters, events: Events) -> FloatArray:
-    """Chance of every event in every class, (F, K)."""
+    """Probability of every event in every class, (F, K)."""
     table = np.empty((len(events.gap), parameters.n_classes))
     power, begin = parameters.transition, parameters.initial
     levels = _levels(events)
     late = any(_filled(firsts) for _, firsts in levels[1:])
     for gap, (steps, firsts) in enumerate(levels):
         if gap:
+            # T^(gap + 1) and u T^gap
             power = power @ parameters.transition
             begin = _step(begin, parameters.transition) if late else begin
         if _filled(firsts):
@@ -310,7 +318,7 @@ def _filled(part: slice) -> bool:
 
 
 def _step(before: FloatArray, transition: FloatArray) -> FloatArray:
-    """Chances one time point later, (K, S)."""
+    """Probabilities one time point later, (K, S)."""
     return np.asarray((before[:, None, :] @ transition)[:, 0, :])
 
 
@@ -335,7 +343,7 @@ def em_step(
     pseudo_count : float
         Added to the expected count of every cell of u and T (none to the proportions); 0 or more.
         The objective is the log likelihood plus ``pseudo_count`` times the sum of the logarithms of
-        all these chances.
+        all these probabilities.
     """
     from consilience.clustering.kernels.compiled import sweep
 
@@ -410,18 +418,22 @@ def expected_counts(
     late = any(_filled(firsts) for _, firsts in levels[1:])
     later = [np.zeros((n_classes, size))]
     for steps, firsts in levels[:0:-1]:
+        # sum over g of M_g (T^(g-j))', and of (T^j)' before it
         sums = sums @ back
         if _filled(steps):
             sums[:, events.source[steps], events.target[steps]] += ratio[steps].T
         total = sums + back @ total
         if late:
+            # h_j = m_j + T h_(j+1)
             first = np.zeros((n_classes, size))
             first[:, events.target[firsts]] = ratio[firsts].T
             later.append(first + (t @ later[-1][:, :, None])[:, :, 0])
     # What is left of the sum at gap 0, whose own events are counted above.
     total = sums @ back + back @ total
+    # u * h_0, of which m_0 is counted above
     initial += parameters.initial * (t @ later[-1][:, :, None])[:, :, 0]
     begin = parameters.initial
+    # sum over j of (u T^j)' h_(j+1)
     for ahead in later[:0:-1]:
         total += begin[:, :, None] * ahead[:, None, :]
         begin = _step(begin, t)
@@ -460,7 +472,7 @@ def random_start(
             first = source < 0
             initial[k, target[first]] += counts[first]
             transition[k, source[~first], target[~first]] += counts[~first]
-    floor = max(pseudo_count, START_COUNT)  # a start with a chance of 0 would keep it for ever
+    floor = max(pseudo_count, START_COUNT)  # a start with a probability of 0 would keep it for ever
     return MarkovParameters(
         _normalised(initial + floor),
         _normalised(transition + floor),
@@ -594,7 +606,7 @@ class MarkovErrors:
 
 
 def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
-    """Standard errors of shares and chances at the fit.
+    """Standard errors of shares and probabilities at the fit.
 
     Parameters
     ----------
@@ -604,9 +616,14 @@ def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
 
     Notes
     -----
+    The empirical information is the weighted sum of the outer products of the sequences' scores, in
+    logits of shares, first states and steps; the delta method takes the inverse back to
+    probabilities. Steps inside gaps enter by their expectation given what was seen on both sides.
+    Source: McLachlan and Peel, *Finite Mixture Models*, 2000, chapter 2.
+
     The model is taken to be right, and pseudo-counts to be few against the counts. The information
-    is that of n sequences: with fewer of them than free chances there are no errors. Memory grows
-    with the square of K (S + S^2).
+    is that of n sequences: with fewer of them than free probabilities there are no errors. Memory
+    grows with the square of K (S + S^2).
     """
     k, s = parameters.n_classes, parameters.n_states
     inside = expectations(parameters, events)
@@ -620,13 +637,14 @@ def markov_errors(parameters: MarkovParameters, events: Events) -> MarkovErrors:
         part = np.arange(begin, min(begin + _BLOCK, len(events)))
         scores, seen = _scores(parameters, events, inside, posterior[part], part)
         weight = events.weights[part]
+        # McLachlan and Peel 2000, chapter 2: empirical information
         information += scores.T @ (weight[:, None] * scores)
         counts += weight @ seen
     chances = parameters.class_parameters
     free = _free(chances, counts.reshape(k, width) >= _LEAST, s)
     told = np.concatenate([np.ones(k, dtype=bool), counts >= _LEAST])
     jacobian = logit_jacobian([parameters.proportions, *chances.reshape(-1, s)])
-    errors = chance_errors(information, jacobian, free)
+    errors = probability_errors(information, jacobian, free)
     errors = np.where(told, errors, np.nan)
     cells = errors[k:].reshape(k, width)
     return MarkovErrors(errors[:k], cells[:, :s], cells[:, s:].reshape(k, s, s))
@@ -637,10 +655,10 @@ def expectations(parameters: MarkovParameters, events: Events) -> FloatArray:
 
     Notes
     -----
-    Of a step from a to b over g unseen points ``E[x, y] = T[x, y] sum_j (T^j)[a, x]
-    (T^(g-j))[y, b] / (T^(g+1))[a, b]``; of a first state b after g unseen points the first one has
-    the chances ``u[x] (T^g)[x, b]``, and the steps ``sum_j (u T^j)[x] T[x, y] (T^(g-1-j))[y, b]``,
-    divided by ``(u T^g)[b]``.
+    Of a step from a to b over g unseen points ``E[x, y] = T[x, y] sum_j (T^j)[a, x] (T^(g-j))[y, b]
+    / (T^(g+1))[a, b]``; of a first state b after g unseen points the first one has the
+    probabilities ``u[x] (T^g)[x, b]``, and the steps ``sum_j (u T^j)[x] T[x, y] (T^(g-1-j))[y,
+    b]``, divided by ``(u T^g)[b]``.
     """
     t, u = parameters.transition, parameters.initial
     k, s = u.shape
@@ -653,10 +671,12 @@ def expectations(parameters: MarkovParameters, events: Events) -> FloatArray:
     for f, (gap, a, b) in enumerate(zip(events.gap, events.source, events.target, strict=True)):
         steps = np.zeros((k, s, s))
         if a >= 0:
+            # sum over j of (T^j)[a, x] (T^(g-j))[y, b]
             for j in range(gap + 1):
                 steps += powers[j][:, a, :, None] * powers[gap - j][:, None, :, b]
             total = powers[gap + 1][:, a, b]
         else:
+            # sum over j of (u T^j)[x] (T^(g-1-j))[y, b]
             for j in range(gap):
                 steps += begins[j][:, :, None] * powers[gap - 1 - j][:, None, :, b]
             total = begins[gap][:, b]
@@ -685,6 +705,7 @@ def _scores(
     for c in range(k):
         expected = posterior[:, c, None] * (table @ inside[:, c])
         first, steps = expected[:, :s], expected[:, s:].reshape(-1, s, s)
+        # by the logit of a probability p: counts - total * p
         apart = steps - steps.sum(axis=2, keepdims=True) * parameters.transition[c]
         columns.append(first - first.sum(axis=1, keepdims=True) * parameters.initial[c])
         columns.append(apart.reshape(len(part), -1))
@@ -693,7 +714,7 @@ def _scores(
 
 
 def _free(chances: FloatArray, told: NDArray[np.bool_], s: int) -> NDArray[np.bool_]:
-    """Logits to find: not that of the first share, nor of the largest told chance of a row."""
+    """Logits to find: not that of the first share, nor of the largest told probability of a row."""
     rows = told.reshape(-1, s).copy()
     rows[np.arange(len(rows)), np.where(rows, chances.reshape(-1, s), -1.0).argmax(axis=1)] = False
     return np.concatenate([np.arange(len(chances)) > 0, rows.ravel()])

@@ -124,13 +124,7 @@ class Search(Generic[P]):
     n_dropped: int = 0
 
 
-def climb(
-    step: Callable[[P], EMStep[P]],
-    start: P,
-    *,
-    max_iter: int,
-    tol: float,
-) -> Climb[P]:
+def climb(step: Callable[[P], EMStep[P]], start: P, *, max_iter: int, tol: float) -> Climb[P]:
     """Follow EM from one start.
 
     Parameters
@@ -210,6 +204,7 @@ def best_of_starts(
     best = ends[0]
     kept = np.flatnonzero(best.parameters.proportions > EMPTY)
     n_dropped = len(best.parameters.proportions) - len(kept)
+    # Without the empty classes its end is one of a smaller model: climb on.
     if n_dropped:
         best = climb(step, best.parameters.take(kept), max_iter=max_iter, tol=tol)
     return Search(ordered(best), np.array([end.log_likelihood for end in ends]), n_dropped)
@@ -260,6 +255,7 @@ def draw_members(
     w = np.asarray(weights, dtype=np.float64)
     rows = np.flatnonzero(w)
     ends = np.cumsum(w[rows])
+    # Classes that start from the same few rows would be nearly equal.
     m = int(np.clip(len(rows) // n_classes, 1, size))
     drawn = np.searchsorted(ends, rng.random((n_classes, m)) * ends[-1], side="right")
     # Rounding may put a draw past the last row.
@@ -324,6 +320,7 @@ def information(log_likelihood: float, n_parameters: int, n: float) -> tuple[flo
     n : float
         Sum of the weights.
     """
+    # AIC = 2 q - 2 log L, BIC = q log n - 2 log L
     twice = -2.0 * log_likelihood
     return twice + 2.0 * n_parameters, twice + n_parameters * float(np.log(n))
 
@@ -419,31 +416,32 @@ def weight_remarks(total: float, n: int, record: str) -> tuple[str, ...]:
 
 
 def logit_jacobian(blocks: Sequence[FloatArray]) -> FloatArray:
-    """Derivatives of chances by their logits.
+    """Derivatives of probabilities by their logits.
 
     Parameters
     ----------
     blocks : sequence of arrays
-        Chances that add up to 1 in each block.
+        Probabilities that add up to 1 in each block.
 
     Returns
     -------
     (q, q) array
-        ``diag(p) - p p'`` of each block along the diagonal, q chances in all.
+        ``diag(p) - p p'`` of each block along the diagonal, q probabilities in all.
     """
     size = sum(p.size for p in blocks)
     full, begin = np.zeros((size, size)), 0
     for p in blocks:
         end = begin + p.size
+        # dp / dlogit = diag(p) - p p'
         full[begin:end, begin:end] = np.diag(p) - np.outer(p, p)
         begin = end
     return full
 
 
-def chance_errors(
+def probability_errors(
     information: FloatArray, jacobian: FloatArray, free: NDArray[np.bool_]
 ) -> FloatArray:
-    """Standard errors of all chances.
+    """Standard errors of all probabilities.
 
     Parameters
     ----------
@@ -465,8 +463,10 @@ def chance_errors(
     scale = np.sqrt(np.diag(inner))
     if (scale == 0).any():
         return np.full(len(free), np.nan)
+    # Scaled to a unit diagonal, so that what is singular does not depend on numbers of records.
     values, vectors = np.linalg.eigh(inner / np.outer(scale, scale))
     if values[0] <= _SINGULAR * values[-1]:
         return np.full(len(free), np.nan)
+    # Delta method: J I^-1 J'
     root = jacobian[:, free] / scale @ (vectors / np.sqrt(values))
     return np.asarray(np.sqrt((root**2).sum(axis=1)))

@@ -26,13 +26,13 @@ from consilience.clustering.kernels.mixtures import (
     EMStep,
     Search,
     best_of_starts,
-    chance_errors,
     climb,
     draw_members,
     log_shares,
     logit_jacobian,
     numbers_of,
     ordered,
+    probability_errors,
 )
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
@@ -141,6 +141,7 @@ def _distinct(codes: NDArray[np.int32], n_levels: Sequence[int]) -> tuple[IntArr
     key = np.zeros(len(codes), dtype=np.int64)
     reach = 1
     for j, size in enumerate(n_levels):
+        # The key would not fit into one integer: number what there is so far.
         if reach * (size + 1) > _WORD_LIMIT:
             found, key = np.unique(key, return_inverse=True)
             reach = len(found)
@@ -325,6 +326,7 @@ def em_step(
         likelihood = float(expectation(places, data.weights, shares, table, found, counts))
         objective = likelihood
         if pseudo_count > 0:
+            # log density of the Dirichlet priors, but for a constant
             objective += pseudo_count * float(table[:-1].sum())
         following = _model(found, counts[:-1].T, data.n_levels, pseudo_count)
         return EMStep(objective, likelihood, following)
@@ -338,6 +340,7 @@ def _model(
     """Mode of shares and level probabilities given counts, (K,) and (K, L)."""
     widths = np.asarray(n_levels)
     starts = np.concatenate([[0], np.cumsum(widths)[:-1]])
+    # Mode of the posterior with Dirichlet priors; 0 is the M-step of maximum likelihood.
     cells = np.maximum(counts, 0.0) + pseudo_count
     totals = np.repeat(np.add.reduceat(cells, starts, axis=1), widths, axis=1)
     even = np.broadcast_to(1.0 / np.repeat(widths, widths), cells.shape)
@@ -465,6 +468,11 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
 
     Notes
     -----
+    The empirical information is the weighted sum of the outer products of the rows' scores, in
+    logits of shares and of level probabilities; the delta method takes the inverse back. Source:
+    Linzer and Lewis, *poLCA*, Journal of Statistical Software 42(10), 2011, standard error
+    estimation, after McLachlan and Peel, *Finite Mixture Models*, 2000, chapter 2.
+
     The model is taken to be right, and pseudo-counts to be few against the counts. Close to 0 or 1
     a probability is not near normal, and its interval should not be read off its standard error.
     """
@@ -476,11 +484,12 @@ def mixture_errors(model: MultinomialMixture, data: CategoryPatterns) -> Mixture
     for begin in range(0, len(data.codes), _BLOCK):
         part = slice(begin, begin + _BLOCK)
         scores = _scores(model, data.codes[part])
+        # McLachlan and Peel 2000, chapter 2: empirical information
         information += scores.T @ (data.weights[part, None] * scores)
     # Of each set of logits one is the reference: the share of the first class, and the level that
     # has the largest probability in its column and class.
     free = _free(model, seen)
-    errors = chance_errors(information, jacobian, free)
+    errors = probability_errors(information, jacobian, free)
     levels = np.where(seen[None, :], errors[k:].reshape(k, n_levels), np.nan)
     return MixtureErrors(errors[:k], levels)
 
@@ -517,6 +526,7 @@ def _free(model: MultinomialMixture, seen: NDArray[np.bool_]) -> NDArray[np.bool
             p = levels[c]
             own = seen[start : start + p.size] & (p > 0)
             start += p.size
+            # The reference of each set of logits: the largest probability.
             own[np.argmax(np.where(own, p, -1.0))] = False
             free.append(own)
     return np.concatenate(free)

@@ -250,6 +250,7 @@ class Sequences:
         elif start is not None:
             raise DataError("a start needs times that are whole numbers, and gaps")
         check_gaps(step - 1)
+        # Each row of the table stands at its time, what lies between is unseen.
         ends = np.cumsum(step)
         full = np.full(int(ends[-1]) if len(ends) else 0, -1, dtype=np.int32)
         full[ends - 1] = codes

@@ -1,29 +1,29 @@
-"""How far classes differ between sites: Frobenius differences of their tables of chances.
+"""How far classes differ between sites: Frobenius differences of their tables of probabilities.
 
-A table is one line for each class: rows of chances one after the other (first states and the steps
-that leave each state, or categorical columns). Its differences between sites are compared with
-those of classes that each site finds alone, and with those that chance alone gives.
+A table is one line for each class: rows of probabilities one after the other (first states and the
+steps that leave each state, or categorical columns). Its differences between sites are compared
+with those of classes that each site finds alone, and with those that chance alone gives.
 
 What is estimated is theta, the mean over pairs of sites and classes of the squared difference of
-the chances behind the tables. The mean V of the observed ones is too large by the errors of the
-tables; these are estimated without bias, c, and V - c estimates theta. Its interval holds every
+the probabilities behind the tables. The mean V of the observed ones is too large by the errors of
+the tables; these are estimated without bias, c, and V - c estimates theta. Its interval holds every
 theta of which V - c is in neither tail of what tables drawn anew give (inversion of a test). In
 each of the draws V - c is a quadratic in the scale t of the differences, t^2 A + 2 t B_b + C_b, so
-that one set of draws serves all theta. Draws depend on the chances; the test of the lower end uses
-chances drawn together to a first limit, that of the upper end chances moved apart to a first limit
-in the most likely way, since chances as told lie too near to 0 and 1, or in a direction of small
-errors, just where V is far off. An interval without any theta is avoided: for the upper end V - c
-is not taken to be less than equal sites would have in half of all cases.
+that one set of draws serves all theta. Draws depend on the probabilities; the test of the lower end
+uses probabilities drawn together to a first limit, that of the upper end probabilities moved apart
+to a first limit in the most likely way, since probabilities as told lie too near to 0 and 1, or in
+a direction of small errors, just where V is far off. An interval without any theta is avoided: for
+the upper end V - c is not taken to be less than equal sites would have in half of all cases.
 
 Over simulated tables (two and four sites, 30 and 1000 draws a row) the interval of 95 % held the
 truth in .96 to .985 of all cases where sites are equal and in .943 to .973 where differences are
 about those of noise (Monte Carlo error .013); larger ones, measured at two sites and for first
 states, in .958 to .962 (.009); whole sequences in .96 to .99. Each row is drawn from its own
-chances, steps as if they were independent: where the time in a state is not geometric (everybody
-leaves school once, after about as long) counts vary less than that, estimates are too small and
-intervals too wide: there a small ratio is no evidence. Classes are taken to be given: that they
-were found from the same rows is no part of the interval. That of the ratio takes both differences
-to be independent.
+probabilities, steps as if they were independent: where the time in a state is not geometric
+(everybody leaves school once, after about as long) counts vary less than that, estimates are too
+small and intervals too wide: there a small ratio is no evidence. Classes are taken to be given:
+that they were found from the same rows is no part of the interval. That of the ratio takes both
+differences to be independent.
 
 Source: Duan, Xiong, Liu, Liao and Cai, *Federated One-Shot Ensemble Clustering* (arXiv 2409.08396),
 sequence data: differences of empirical transition matrices and initial vectors. Departures: the
@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
-from consilience.clustering.kernels.cell_suppression import OWN, UNTOLD
+from consilience.clustering.kernels.cell_suppression import OWN, WITHHELD
 
 N_BOOTSTRAP = 400
 _TAILS = (0.025, 0.975)
@@ -50,14 +50,14 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class SiteTables:
-    """Tables of chances of M sites and K classes.
+    """Tables of probabilities of M sites and K classes.
 
     Attributes
     ----------
     chances : (M, K, C) array
         NaN in rows that are not known.
     kinds : (M, K, C) int array
-        What each cell shows, see `told_tables`.
+        What each cell shows, see `suppress_cells`.
     numbers : (M, K, R) array
         What each row rests on.
     """
@@ -68,7 +68,7 @@ class SiteTables:
 
     @classmethod
     def of(cls, sites: Sequence[Sequence[NDArray[Any]]]) -> SiteTables:
-        """Put chances, kinds and numbers of several sites side by side."""
+        """Put probabilities, kinds and numbers of several sites side by side."""
         first, second, third = (np.stack(each) for each in zip(*sites, strict=True))
         return cls(first, second, third)
 
@@ -108,7 +108,7 @@ def site_differences(
         ``ratio``: ``ensemble_estimate`` over ``local_estimate``, NaN where the latter is 0; with
         ``_low`` and ``_high``, infinite where ``local_low`` is 0.
     """
-    # Told chances are rounded: what a row lacks of 1 is no difference between sites.
+    # Told probabilities are rounded: what a row lacks of 1 is no difference between sites.
     ensemble, local = (_whole(tables, row_of_cell) for tables in (ensemble, local))
     pairs = list(combinations(range(len(ensemble.chances)), 2))
     views = [_view(ensemble, local, row_of_cell, pair) for pair in pairs]
@@ -131,7 +131,7 @@ def site_differences(
             f"{name}_{end}": np.sqrt(np.maximum(value, 0.0))
             for end, value in zip(("estimate", "low", "high"), squared[name], strict=True)
         }
-    pooled = pooled_chances(ensemble, row_of_cell)
+    pooled = pooled_probabilities(ensemble, row_of_cell)
     alike = replace(ensemble, chances=np.where(np.isnan(ensemble.chances), np.nan, pooled))
     equal = frame.squares(_drawn(alike, row_of_cell, rng, n_bootstrap))
     told["chance"] = np.sqrt(_mean(equal, used).mean(axis=0))
@@ -141,8 +141,8 @@ def site_differences(
     return told | {"ratio": ratio, "ratio_low": np.sqrt(low), "ratio_high": np.sqrt(high)}
 
 
-def pooled_chances(tables: SiteTables, row_of_cell: IntArray) -> FloatArray:
-    """Mean over sites of the chances that are known, (K, C); NaN where nobody knows any.
+def pooled_probabilities(tables: SiteTables, row_of_cell: IntArray) -> FloatArray:
+    """Mean over sites of the probabilities that are known, (K, C); NaN where nobody knows any.
 
     Parameters
     ----------
@@ -182,9 +182,9 @@ def _view(
     inside = row_of_cell[:, None] == np.arange(int(row_of_cell.max()) + 1)
     known, own = (
         np.logical_and.reduce([f(ensemble.kinds[site]) for site in pair])
-        for f in (lambda kinds: kinds != UNTOLD, lambda kinds: kinds == OWN)
+        for f in (lambda kinds: kinds != WITHHELD, lambda kinds: kinds == OWN)
     )
-    by_local = np.logical_and.reduce([local.kinds[site] != UNTOLD for site in pair])
+    by_local = np.logical_and.reduce([local.kinds[site] != WITHHELD for site in pair])
     own_local = np.logical_and.reduce([local.kinds[site] == OWN for site in pair])
     # A class that somebody does not find alone is compared as far as the shared one goes.
     found = by_local.any(axis=1, keepdims=True)
@@ -371,6 +371,7 @@ class _Scaled:
 
     def _roots(self, value: FloatArray) -> FloatArray:
         """Largest t at which each draw has a value, or 0; (B, parts)."""
+        # t^2 apart + 2 t crossed + errors = value, solved for the larger t
         inside = self.crossed**2 - self.apart * (self.errors - value)
         root = np.sqrt(np.maximum(inside, 0.0)) - self.crossed
         t = np.divide(root, self.apart, out=np.zeros_like(root), where=self.apart > 0)
@@ -378,19 +379,19 @@ class _Scaled:
 
 
 def _shrunk(tables: SiteTables, frame: _Frame, apart: FloatArray, target: FloatArray) -> FloatArray:
-    """Chances drawn together towards the pooled ones, to the mean squares `target` (parts,)."""
+    """Probabilities drawn together to the pooled ones, to the mean squares `target` (parts,)."""
     scale = np.sqrt(
         np.clip(np.divide(target, apart, out=np.zeros_like(apart), where=apart > 0), 0, 1)
     )
     by_cell = np.nan_to_num(frame.in_parts) @ np.nan_to_num(scale)
-    middle = pooled_chances(tables, frame.row_of_cell)
+    middle = pooled_probabilities(tables, frame.row_of_cell)
     return np.asarray(middle + (tables.chances - middle) * by_cell)
 
 
 def _stretched(
     tables: SiteTables, frame: _Frame, used: BoolArray, target: FloatArray
 ) -> FloatArray:
-    """Chances moved apart to mean squares `target`, where that takes the least likelihood.
+    """Probabilities moved apart to mean squares `target`, where that takes the least likelihood.
 
     Rows are tilted, ``p exp(m slope / n)``: rows and cells of which less is known move further.
     """
@@ -400,6 +401,7 @@ def _stretched(
     unit = np.divide(1.0, most, out=np.zeros_like(most), where=most > 0)
     slope = slope * (frame.in_parts @ unit)
     steps = np.concatenate([[0.0], np.geomspace(0.01, 8.0, 40)])
+    # p exp(m slope / n): of all changes that lead so far apart the likeliest
     tilted = tables.chances * np.exp(steps[:, None, None, None] * slope)
     total = (tilted @ frame.in_rows)[..., frame.row_of_cell]
     tilted = tilted / np.where(total > 0, total, 1.0)
@@ -425,6 +427,7 @@ def _ratio_limits(
     (a, a_low, a_high), (b, b_low, b_high) = (
         (np.clip(value, low, high), low, high) for value, low, high in (over, under)
     )
+    # Donner and Zou 2012, eq. 9
     least, most = a_low * (2 * a - a_low), b_low * (2 * b - b_low)
     with np.errstate(invalid="ignore", divide="ignore"):
         inside = (a * b) ** 2 - least * b_high * (2 * b - b_high)

@@ -319,6 +319,7 @@ class EnsembleClustering(Method):
             n_clusters = ballots.winner
         else:
             n_clusters = chosen or suggested
+        # One class agrees with itself: halves are compared for two at least.
         compared = n_clusters if n_clusters > 1 else max(2, suggested)
         fitted = [self._cluster(ctx, main, tables[0], n_clusters)]
         if len(fitted[0].centres) < n_clusters:
@@ -332,19 +333,15 @@ class EnsembleClustering(Method):
         built_pairs = [f.ensemble is not None for f in fitted[1:]]
         agreed = stability(profiles, built_pairs, fitted[0].tables, compared)
         tables_told = yield from self._compare(ctx, fitted[0], profiles, local=True)
-        held = ballots or VoteCount(0, {}, {}, float("nan"))
         return _result(
             ctx,
             fitted[0],
             main,
             profiles,
             chosen_by="given" if given else str(self.n_clusters),
-            votes=held.votes,
-            vote_scores=held.scores,
-            vote_share=held.share,
+            ballots=ballots,
             n_clusters_by_eigenvalues=suggested,
             owners=owners[0],
-            model_names=model_names(owners[0]),
             counted=how,
             stability=agreed,
             models=ensembles[0],
@@ -372,12 +369,9 @@ class EnsembleClustering(Method):
             profiles,
             features=earlier.features,
             chosen_by="given",
-            votes={},
-            vote_scores={},
-            vote_share=float("nan"),
+            ballots=None,
             n_clusters_by_eigenvalues=earlier.n_clusters_by_eigenvalues,
             owners=earlier.owners,
-            model_names=earlier.model_names,
             counted=how,
             stability={},
             models=earlier.models,
@@ -550,10 +544,12 @@ def _result(
     main: Ensemble,
     profiles: dict[str, Profile],
     *,
+    ballots: VoteCount | None,
     features: FloatArray | None = None,
     **facts: Any,
 ) -> EnsembleClusteringResult:
     """Sizes from counts, means from the sites weighted by these sizes, in both units."""
+    held = ballots or VoteCount(0, {}, {}, float("nan"))
     space = main.features if features is None else features
     k = len(fitted.centres)
     by_site = {}
@@ -572,11 +568,15 @@ def _result(
     return EnsembleClusteringResult(
         feature_names=ctx.feature_names,
         n_clusters=k,
+        votes=held.votes,
+        vote_scores=held.scores,
+        vote_share=held.share,
         eigenvalues=main.eigenvalues[:12],
         n_records=int(sum(t.n_subjects for t in fitted.tables.values())),
         class_sizes=np.sum(list(by_site.values()), axis=0).astype(np.int64),
         class_sizes_by_site=by_site,
         **{"class_means": means, "class_means_scaled": scaled, **facts},
+        model_names=model_names(facts["owners"]),
         target=ctx.columns.target or "",
         target_means=target,
         target_means_by_site=targets,

@@ -16,7 +16,7 @@ from consilience.clustering.kernels.cell_suppression import HIDDEN
 from consilience.clustering.kernels.ensemble import PatternTable
 from consilience.clustering.kernels.site_differences import (
     SiteTables,
-    pooled_chances,
+    pooled_probabilities,
     site_differences,
 )
 from consilience.clustering.protocol.messages import (
@@ -69,21 +69,20 @@ def tally(votes: dict[str, int]) -> tuple[int, float]:
     if not cast:
         return 1, 0.0
     numbers, counts = np.unique(cast, return_counts=True)
+    # Numbers ascend, so ties go to the smaller.
     best = int(np.argmax(counts))
     return int(numbers[best]), float(counts[best] / counts.sum())
 
 
 def vote(ctx: CoordinatorContext, ask: Ask) -> Generator[Ask, Replies, VoteCount]:
-    """Hold a vote with the method's own question."""
+    """Hold a vote: one vote a site, plurality, ties to the smaller."""
     replies = ctx.require((yield ask))
     votes = {site: int(reply.choice.value) for site, reply in replies.items()}
     winner, share = tally(votes)
     return VoteCount(winner, votes, {s: r.scores.value for s, r in replies.items()}, share)
 
 
-def number_by_bic(
-    scores: Mapping[str, FloatArray],
-) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+def number_by_bic(scores: Mapping[str, FloatArray]) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
     """Number of classes with the smallest sum over sites of their criteria.
 
     A site that could score one number alone compares nothing, and would decide for everybody.
@@ -102,6 +101,7 @@ def number_by_bic(
     left_out : tuple of str
         Sites that scored fewer than two.
     """
+    # A site that could score one number alone compares nothing.
     left_out = tuple(site for site in sorted(scores) if np.isfinite(scores[site]).sum() < 2)
     heard = [site for site in sorted(scores) if site not in left_out]
     gaps = tuple(site for site in heard if np.isnan(scores[site]).any())
@@ -114,7 +114,7 @@ def number_by_bic(
 def judged_numbers(
     ctx: CoordinatorContext, *, n_folds: int, max_clusters: int, n_init: int
 ) -> Generator[Ask, Replies, dict[str, Any]]:
-    """Ask for held-out errors and add them up.
+    """Ask for held-out errors and add them up; the number with the smallest error is chosen.
 
     Returns
     -------
@@ -153,6 +153,7 @@ def judged_numbers(
 
 def _summary(told: Mapping[str, Mapping[str, FloatArray]], a: int) -> dict[str, Any]:
     """Fields of the result."""
+    # Sites that may not tell of each fold tell of several together.
     n_lines = min(len(one["entries"]) for one in told.values())
     errors = sum(merged(told[site]["errors"], n_lines) for site in sorted(told))
     entries = sum(merged(told[site]["entries"], n_lines) for site in sorted(told))
@@ -243,6 +244,11 @@ def stability(
     n_clusters: int,
 ) -> dict[str, Any]:
     """Pool the agreements of the pairs whose four ensembles could all be built.
+
+    Each site halves its rows at random, the method runs on either half within the same asks as the
+    main run, and each site compares the two labellings of *all* its rows. The same is done with
+    every column permuted within the site: that *null* keeps the margins and destroys what columns
+    have in common, and stability is only evidence where it exceeds its null.
 
     Parameters
     ----------
@@ -363,6 +369,7 @@ def compared_sites(
     local: bool,
 ) -> Generator[Ask, Replies, dict[str, Any]]:
     """Ask for chances within the final classes; returns fields of the result by name."""
+    # Final classes are matched to those that sites find alone: as many of either.
     request = CompareRequest(settings=settings.to_json(), local=local)
     replies = ctx.require((yield Ask("compare", request, to=to)), at_least=0)
     shape = shape_of(ctx, settings.model)
@@ -391,7 +398,7 @@ def compared_sites(
         )
         for p in ("", "local_")
     )
-    pooled = pooled_chances(ensemble, rows)
+    pooled = pooled_probabilities(ensemble, rows)
     if settings.model == "markov-mixture":
         s = len(shape["states"])
         facts["class_initial"] = pooled[:, :s]

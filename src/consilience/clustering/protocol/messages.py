@@ -15,7 +15,7 @@ from consilience.clustering.estimators.local_models import (
     kind_of,
     local_model_from_arrays,
 )
-from consilience.clustering.kernels.cell_suppression import UNTOLD
+from consilience.clustering.kernels.cell_suppression import WITHHELD
 from consilience.exceptions import DisclosureError
 from consilience.protocol.phases.entry_errors import MOST_ENTRIES, are_errors
 from consilience.wire.disclosure import Released
@@ -337,7 +337,7 @@ class Compared:
             fine = kinds.shape == told.shape and len(numbers) == len(told)
             if told.size:
                 fine = fine and told.shape[1] == width and numbers.shape[1] == n_rows
-            if not fine or (np.isnan(told) & (kinds != UNTOLD)).any():
+            if not fine or (np.isnan(told) & (kinds != WITHHELD)).any():
                 return "chances that do not fit the classes"
         return None
 

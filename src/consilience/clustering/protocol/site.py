@@ -1,4 +1,7 @@
-"""What a site does: vote, fit, count label patterns, label its rows.
+"""What a site does: judge numbers of classes, vote, fit, count, label its rows, compare.
+
+Rows are numbers (k-means, Gaussian mixtures) or codes: states of a sequence by time, or the level
+of each categorical column, -1 where it is missing.
 
 The rows are looked at in several *views*: the main one, and for each stability pair two disjoint
 halves of the rows as they are and two of the rows with each column permuted (the null). Models are
@@ -34,7 +37,12 @@ from consilience.clustering.estimators.local_models import (
     outlying_rows,
 )
 from consilience.clustering.estimators.predictors import CodedPredictor, EnsemblePredictor
-from consilience.clustering.kernels.cell_suppression import Entries, Sums, ToldTables, told_tables
+from consilience.clustering.kernels.cell_suppression import (
+    Entries,
+    ReleasedTables,
+    Sums,
+    suppress_cells,
+)
 from consilience.clustering.kernels.ensemble import (
     SiteSummary,
     assign,
@@ -104,7 +112,7 @@ def vote(
     choice = 1 if np.isnan(scores).all() else int(np.nanargmin(scores)) + 1
     if s.model in CODED:
         known = np.isfinite(scores)
-        scores[known] = 0.0 - told_spread(-scores[known])
+        scores[known] = 0.0 - released_spread(-scores[known])
     return ballot(choice, scores, data.n_rows, site.limits), state
 
 
@@ -115,6 +123,7 @@ def fit(
     """Fit the site's models for every view."""
     s = Settings.from_json(message.settings)
     table = table_of(data, s.model)
+    # Secret: known halves would make class means equations in the rows.
     seed = int(site.secret_rng.integers(2**63 - 1))
     fitted = [
         fit_view(table, view, s, site, stream(seed, "resample", i))
@@ -131,6 +140,7 @@ def count(
 ) -> tuple[PatternCounts, State]:
     """Label all rows under all models and count the tuples."""
     s = Settings.from_json(message.settings)
+    # A run that follows another fits no models, and has no halves.
     seed = state.get("seed", 0)
     released = []
     how = "none"
@@ -161,11 +171,7 @@ def count(
 
 
 def _outliers(
-    view: View,
-    models: Sequence[LocalModel],
-    owners: Sequence[str],
-    s: Settings,
-    site: SiteContext,
+    view: View, models: Sequence[LocalModel], owners: Sequence[str], s: Settings, site: SiteContext
 ) -> NDArray[np.bool_]:
     """Rows far from every class of every other site's models, if the study trims."""
     if s.trim is None or not models:
@@ -299,6 +305,7 @@ def _ported(
 ) -> Released:
     """Agreement of two halves of single sites' models on this site's rows, mean over models."""
     found = []
+    # Of each pair the halves as they are; those with permuted columns are the two that follow.
     for i in range(1, len(all_views), 4):
         first, second = (_first_of_each(ensembles[j], owners[j]) for j in (i, i + 1))
         rows = all_views[i].rows
@@ -322,10 +329,7 @@ def _first_of_each(models: Sequence[LocalModel], owners: Sequence[str]) -> dict[
 
 
 def _predictor(
-    models: Sequence[LocalModel],
-    main_map: tuple[FloatArray, FloatArray],
-    data: SiteData,
-    kind: str,
+    models: Sequence[LocalModel], main_map: tuple[FloatArray, FloatArray], data: SiteData, kind: str
 ) -> EnsemblePredictor | CodedPredictor:
     if kind not in CODED:
         return EnsemblePredictor(
@@ -509,6 +513,7 @@ def released_models(fitted: Sequence[OwnModel], kind: str) -> Released:
     """Release the models of one view, with what they rest on as evidence."""
     arrays = tuple(one.model.to_arrays() for one in fitted)
     cells = [one.labels for one in fitted]
+    # Classes of several models side by side: each is a cell of its own for the gate.
     offsets = np.cumsum([0, *(int(c.max(initial=-1)) + 1 for c in cells)])
     shifted = [np.where(c >= 0, c + o, -1) for c, o in zip(cells, offsets, strict=False)]
     joined = np.concatenate(shifted) if shifted else np.empty(0, dtype=np.int64)
@@ -520,6 +525,7 @@ def released_models(fitted: Sequence[OwnModel], kind: str) -> Released:
 def joined_sums(parts: Sequence[Sums | None]) -> Sums:
     """Sums of several models side by side."""
     given = [part for part in parts if part is not None]
+    # No sum of one model has the number of a sum of another.
     starts = np.cumsum([0, *(int(part.group.max(initial=-1)) + 1 for part in given)])
     empty = np.empty(0, dtype=np.int64)
     return Sums(
@@ -530,7 +536,7 @@ def joined_sums(parts: Sequence[Sums | None]) -> Sums:
     )
 
 
-def told_spread(log_likelihoods: FloatArray) -> FloatArray:
+def released_spread(log_likelihoods: FloatArray) -> FloatArray:
     """How far below the best the others are, (m,): 0 for the best, others below 0.
 
     To two significant digits; ends on the same peak are 0. The log likelihood itself stays: to
@@ -562,13 +568,11 @@ def score(table: Table, k: int, s: Settings, site: SiteContext) -> float:
 def _votable(rows: NDArray[Any], k: int, s: Settings, site: SiteContext) -> bool:
     """Whether k classes may be scored: each large enough, and no row dominates the spread."""
     if k == 1:
+        # A criterion that one row dominates would tell of that row.
         squares = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1) if len(rows) else np.ones(1)
         return bool(squares.max() <= site.limits.max_share * squares.sum())
     fitted = fit_cluster_model(
-        rows,
-        n_clusters=k,
-        min_records=site.limits.min_records,
-        **_numeric_settings(s, site),
+        rows, n_clusters=k, min_records=site.limits.min_records, **_numeric_settings(s, site)
     ).model
     return fitted is not None and fitted.n_classes == k
 
@@ -626,7 +630,11 @@ def _coded_settings(s: Settings, site: SiteContext) -> dict[str, Any]:
 
 
 def halves(rng: np.random.Generator, n: int) -> tuple[IntArray, IntArray]:
-    """Draw two disjoint halves of n rows, each in ascending order."""
+    """Draw two disjoint halves of n rows, each in ascending order.
+
+    From the site's *secret* stream, and kept in its state: were they known, the class means of many
+    halves would be linear equations in the rows, enough of them to solve for every cell.
+    """
     order = rng.permutation(n).astype(np.int64)
     return np.sort(order[: n // 2]), np.sort(order[n // 2 :])
 
@@ -638,6 +646,11 @@ def permuted(rng: np.random.Generator, x: FloatArray) -> FloatArray:
 
 def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Released:
     """Release the agreement of two labellings of the same rows; -1 leaves a row out.
+
+    One adjusted Rand index, rounded by the size of the smallest class in either labelling; rows of
+    classes below `min_records` are left out of it, since one of them could move the index a lot. A
+    cross-table of the two labellings would hold small cells off its diagonal, and leaving those out
+    would flatter the agreement.
 
     Parameters
     ----------
@@ -653,6 +666,7 @@ def released_agreement(first: IntArray, second: IntArray, limits: Limits) -> Rel
     """
     kept = (first >= 0) & (second >= 0)
     while True:
+        # Leaving out rows of one class may make another one too small: until none is.
         small = np.zeros(len(kept), dtype=bool)
         for labels in (first, second):
             classes, counts = np.unique(labels[kept], return_counts=True)
@@ -690,7 +704,14 @@ def ballot(choice: int, scores: NDArray[np.float64], n_records: int, limits: Lim
 def judge(
     message: JudgeRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Judged, State]:
-    """Hold entries out, predict them with 1, 2, ... classes, tell sums of squared errors."""
+    """Hold entries out, predict them with 1, 2, ... classes, tell sums of squared errors.
+
+    For each fold of scattered entries k-means with 1, 2, ... classes is fitted to the other entries
+    and predicts those that are held out by the centre of the row's class.
+
+    Source: Ya Le's Stanford thesis, chapter 3, for one matrix. The sum over sites is not in it:
+    classes are those that sites can tell apart by their own rows.
+    """
     a = message.max_clusters
     bounds = ((message.n_folds, 2, MAX_FOLDS), (a, 1, MAX_JUDGED), (message.n_init, 1, MAX_STARTS))
     if not all(least <= asked <= most for asked, least, most in bounds):
@@ -734,7 +755,13 @@ def _abstention(a: int, site: SiteContext, why: str) -> Judged:
 def compare(
     message: CompareRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Compared, State]:
-    """Tell chances within the final classes, and within classes that the site finds alone."""
+    """Release probabilities within the final classes, and within classes that the site finds alone.
+
+    Those of first states and steps, or of levels. Classes found alone are matched to the final ones
+    and taken over a secret part of the rows, so that the two are not to be subtracted. Both are
+    made of sums over disjoint events, each of at least `min_records` records: see
+    ``clustering.kernels.cell_suppression`` and ``docs/proofs/markov-models.md``.
+    """
     s = Settings.from_json(message.settings)
     table = table_of(data, s.model)
     final, k = state["final"], int(state["n_classes"])
@@ -777,8 +804,9 @@ def _found_alone(
     mine, theirs = linear_sum_assignment(joint, maximize=True)
     name = np.zeros(len(joint), dtype=np.int64)
     name[mine] = theirs
+    # Over all rows, differences from the final classes would rest on few of them.
     kept = drawn_rows(len(final), site.secret_rng) > 0
-    return np.where(kept, name[found.labels], -1), told_spread(found.start_spread)
+    return np.where(kept, name[found.labels], -1), released_spread(found.start_spread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -827,7 +855,7 @@ def class_tables(
     """
     sizes = np.bincount(labels[labels >= 0], minlength=k)
     cells = np.where((labels >= 0) & (sizes[labels] >= limits.min_records), labels, -1)
-    told = told_tables(
+    told = suppress_cells(
         entries,
         (cells[:, None] == np.arange(k)).astype(float),
         min_records=limits.min_records,
@@ -839,7 +867,7 @@ def class_tables(
     return ClassTables(shares, told.kinds, numbers, cells, told.sums)
 
 
-def _rounded(told: ToldTables, rows: IntArray, limits: Limits) -> tuple[FloatArray, FloatArray]:
+def _rounded(told: ReleasedTables, rows: IntArray, limits: Limits) -> tuple[FloatArray, FloatArray]:
     """Chances (K, C) and numbers (K, R) by class, rounded where records are protected."""
     n_rows = told.told.shape[1]
     shares = told.chances(rows)
@@ -857,6 +885,10 @@ def released_levels(
     data: SiteData, shown: IntArray, n_classes: int, limits: Limits
 ) -> tuple[Released, Released]:
     """Shares of the target's levels by class and what each cell shows, both (K, L).
+
+    A share is a count over a count, and "of those who died, none were in class 2" may be about one
+    person. So levels that few rows of a class have are released together, or not at all, by the
+    rules for tables of categories (``clustering.kernels.cell_suppression``).
 
     Parameters
     ----------

@@ -405,7 +405,7 @@ def _votes(result: EnsembleClusteringResult) -> Block:
         "Each site found, by the Bayesian information criterion (BIC, smaller is better), how many "
         f"classes its own rows prefer, and had one vote. {_won(result)}"
         if cast
-        else "No site had enough rows to vote.",
+        else "No site had enough rows to vote."
     ]
     if sequence_evidence.is_coded(result) and 1 in cast:
         text.append(sequence_evidence.one_class_meaning(result))
@@ -483,7 +483,7 @@ def _weights(result: EnsembleClusteringResult, weighting: str) -> Block:
     text = [
         f"{plural(m, 'local model')} of {plural(len(set(result.owners)), 'site')} labelled all "
         "rows. A model counts for more when its distances between rows agree with those of the "
-        "others.",
+        "others."
     ]
     if m > 1:
         text.append(

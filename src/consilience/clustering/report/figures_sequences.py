@@ -461,6 +461,7 @@ def plot_sequence_index(fitted: Any, X: Any) -> Figure:
     told = told_of(fitted, X)
     k, s = told.n_classes, len(told.states)
     seen = told.wide >= 0
+    # What is missing after the last state is no part of a sequence.
     inside = seen[:, ::-1].cumsum(axis=1)[:, ::-1] > 0
     unseen = bool((inside & ~seen)[told.labels >= 0].any())
     shown = np.where(inside & ~seen, s, np.where(seen, told.wide, -1))

@@ -107,6 +107,7 @@ def _portraits(chains: Chains, by_time: FloatArray) -> list[str]:
 def _step_words(chains: Chains, names: Sequence[str], k: int, where: FloatArray) -> str:
     """Return the step that sets a class most apart from the others, from states it is often in."""
     others = np.arange(chains.n_classes) != k
+    # What the others do: their steps, weighted by their shares.
     weight = np.nan_to_num(chains.shares[others])[:, None, None]
     steps = chains.transition[others]
     known = np.isfinite(steps) * weight
@@ -118,6 +119,7 @@ def _step_words(chains: Chains, names: Sequence[str], k: int, where: FloatArray)
         where=total > 0,
     )
     apart = np.nan_to_num(chains.transition[k] - elsewhere)
+    # Staying is no step.
     np.fill_diagonal(apart, 0.0)
     a, b = divmod(int((np.abs(apart) * where[:, None]).argmax()), len(names))
     if abs(apart[a, b]) < NOTABLE / 3:
