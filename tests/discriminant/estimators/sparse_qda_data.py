@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from consilience.discriminant.estimators.sparse_qda_fit import PreparedMoments, floored, units_of
+from consilience.discriminant.kernels.joint_precision import MatrixMoments
+
 
 def blocks_table(
     sizes: Sequence[int], p: int, *, seed: int, block: int = 3, shift: float = 0.5
@@ -49,3 +52,12 @@ def scores(
 def pooled_scale(n: np.ndarray, covariances: np.ndarray) -> np.ndarray:
     """Pooled standard deviations within the classes, divisor n."""
     return np.sqrt(np.diag(np.tensordot(n / n.sum(), covariances, 1)))
+
+
+def prepared_moments(n: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> PreparedMoments:
+    """Moments that are there, as from several sites, in units of their own."""
+    units = units_of(n, means, np.diagonal(covariances, axis1=1, axis2=2))
+    kept, scale = units.kept, units.scale
+    part = covariances[:, kept[:, None], kept[None, :]] / (scale[:, None] * scale[None, :])
+    moments = MatrixMoments(n, means[:, kept] / scale, part)
+    return PreparedMoments(n, means, units, floored(moments, units))

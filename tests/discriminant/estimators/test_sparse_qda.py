@@ -30,7 +30,6 @@ from consilience.discriminant.estimators.sparse_qda import fitted_sparse_qda
 from consilience.discriminant.estimators.sparse_qda_fit import (
     QDASettings,
     follow,
-    prepare_moments,
     prepare_rows,
 )
 from consilience.exceptions import DataError, ParameterError
@@ -38,6 +37,7 @@ from tests.discriminant.estimators.sparse_qda_data import (
     blocks_table,
     moments_by_class,
     pooled_scale,
+    prepared_moments,
     scores,
 )
 from tests.reference.joint_precision import gap, proximal_gradient
@@ -533,7 +533,7 @@ def test_estimator_of_a_fit_made_elsewhere(table: Any) -> None:
     x, y = table
     rows = SparseQDA(alpha=0.05).fit(x, y)
     settings = QDASettings(alpha=0.05)
-    prepared = prepare_moments(*moments_by_class(x, y))
+    prepared = prepared_moments(*moments_by_class(x, y))
     found = follow(prepared, np.array([0.05]), [], settings)
     made = fitted_sparse_qda(found, [0, 1], [0.5, 0.5], [f"x{j}" for j in range(6)], alpha=0.05)
     np.testing.assert_allclose(
@@ -551,7 +551,7 @@ def test_moments_of_rows_and_of_matrices_agree(table: Any) -> None:
     x, y = table[0].copy(), table[1]
     x[y == 0, 4] = 2.5
     rows = prepare_rows(x, y, 2)
-    sums = prepare_moments(*moments_by_class(x, y))
+    sums = prepared_moments(*moments_by_class(x, y))
     np.testing.assert_allclose(sums.units.scale, rows.units.scale)
     np.testing.assert_allclose(sums.units.floor, rows.units.floor)
     np.testing.assert_allclose(sums.moments.diagonal, rows.moments.diagonal, atol=1e-14)

@@ -35,9 +35,16 @@ from consilience.discriminant.estimators.predictors import (
 from consilience.discriminant.kernels.communities import Linkage, cut, linkage_tree
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import one_thread, ordered_map
+from consilience.parameters import check, one_of
 
 DEFAULT_C = 1.0
 """``C`` of the default base, on standardised features: a ridge of 1, intercepts unpenalised."""
+
+
+_ALLOWED = {
+    "linkage": one_of(*get_args(Linkage)),
+    "scoring": one_of(*get_args(Scoring)),
+}
 
 
 class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
@@ -193,8 +200,14 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         if len(self.classes_) < 2:
             raise DataError("the target holds one class only: give rows of two classes or more")
         codes = codes.astype(np.int64)
-        base = self._base()
-        settings = self._checked(base)
+        base = default_base() if self.estimator is None else clone(self.estimator)
+        if not hasattr(base, "predict_proba"):
+            raise ParameterError(
+                f"estimator must be a classifier with predict_proba, but "
+                f"{type(base).__name__} has none as it is set"
+            )
+        check(_ALLOWED, vars(self))
+        settings = settings_of(self.param_grid, base)
         with one_thread():
             self.similarity_ = class_similarity(X, codes, len(self.classes_))
             self.tree_ = linkage_tree(self.similarity_, self.linkage)
@@ -217,22 +230,6 @@ class CommunityBayesClassifier(ClassifierMixin, ScoredClasses, BaseEstimator):
         self.separable_ = np.flatnonzero(flags)
         warn_of_separation(self.estimators_[0], self.separable_, self.n_communities_)
         return self
-
-    def _base(self) -> Any:
-        base = default_base() if self.estimator is None else clone(self.estimator)
-        if not hasattr(base, "predict_proba"):
-            raise ParameterError(
-                f"estimator must be a classifier with predict_proba, but "
-                f"{type(base).__name__} has none as it is set"
-            )
-        return base
-
-    def _checked(self, base: Any) -> list[dict[str, Any]]:
-        if self.linkage not in get_args(Linkage):
-            raise ParameterError.of("linkage", f"one of {get_args(Linkage)}", self.linkage)
-        if self.scoring not in get_args(Scoring):
-            raise ParameterError.of("scoring", f"one of {get_args(Scoring)}", self.scoring)
-        return settings_of(self.param_grid, base)
 
     def _choose(
         self, x: FloatArray, codes: IntArray, base: Any, settings: list[dict[str, Any]], groups: Any

@@ -15,7 +15,6 @@ from consilience.discriminant.estimators.predictors import SparseQDAPredictor
 from consilience.discriminant.kernels.joint_precision import (
     ClassMoments,
     JointPrecision,
-    MatrixMoments,
     RowMoments,
     fit_precisions,
     largest_penalty,
@@ -610,34 +609,6 @@ def prepare_rows(
     else:
         moments = raw
     return PreparedMoments(raw.n, raw.means, units, floored(moments, units))
-
-
-def prepare_moments(
-    n: FloatArray, means: FloatArray, covariances: FloatArray, *, standardize: bool = True
-) -> PreparedMoments:
-    """Moments that are there, as from several sites.
-
-    Parameters
-    ----------
-    n : (K,) array
-    means : (K, p) array
-    covariances : (K, p, p) array
-        Divisor n_k.
-    standardize : bool
-        Divide columns by their pooled standard deviation within the classes.
-
-    Raises
-    ------
-    DataError
-        All columns are constant.
-    """
-    n, means = np.asarray(n, dtype=np.float64), np.asarray(means, dtype=np.float64)
-    variances = np.diagonal(covariances, axis1=1, axis2=2)
-    units = units_of(n, means, variances, standardize=standardize)
-    kept, scale = units.kept, units.scale
-    part = covariances[:, kept[:, None], kept[None, :]] / (scale[:, None] * scale[None, :])
-    moments = MatrixMoments(n, means[:, kept] / scale, part)
-    return PreparedMoments(n, means, units, floored(moments, units))
 
 
 def floored(moments: ClassMoments, units: QDAUnits) -> ClassMoments:

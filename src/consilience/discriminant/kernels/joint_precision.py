@@ -27,10 +27,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import FloatArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.parallel import ordered_map
+from consilience.parameters import check, number, whole
 
-Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 TILE = 512
@@ -43,7 +44,7 @@ class ClassMoments(Protocol):
     """Numbers of rows and covariance matrices of K classes, by blocks and tiles."""
 
     @property
-    def n(self) -> Floats:
+    def n(self) -> FloatArray:
         """Rows of each class, shape (K,)."""
 
     @property
@@ -51,13 +52,13 @@ class ClassMoments(Protocol):
         """Number of features p."""
 
     @property
-    def diagonal(self) -> Floats:
+    def diagonal(self) -> FloatArray:
         """Variances ``S_k,jj`` with divisor n_k, shape (K, p)."""
 
-    def block(self, features: Indices) -> Floats:
+    def block(self, features: Indices) -> FloatArray:
         """Covariances among some features, shape (K, q, q)."""
 
-    def norms(self, rows: slice, columns: slice) -> Floats:
+    def norms(self, rows: slice, columns: slice) -> FloatArray:
         """Tile of ``|(n_k S_k,jj')_k|_2``."""
 
 
@@ -74,13 +75,13 @@ class RowMoments:
     diagonal : ndarray of shape (K, p)
     """
 
-    n: Floats
-    means: Floats
-    centred: tuple[Floats, ...]
-    diagonal: Floats
+    n: FloatArray
+    means: FloatArray
+    centred: tuple[FloatArray, ...]
+    diagonal: FloatArray
 
     @classmethod
-    def of(cls, x: Floats, codes: NDArray[np.integer], n_classes: int) -> RowMoments:
+    def of(cls, x: FloatArray, codes: NDArray[np.integer], n_classes: int) -> RowMoments:
         """Centre the rows of each class.
 
         Parameters
@@ -110,7 +111,7 @@ class RowMoments:
         """Number of features p."""
         return int(self.means.shape[1])
 
-    def block(self, features: Indices) -> Floats:
+    def block(self, features: Indices) -> FloatArray:
         """Covariances among some features, shape (K, q, q)."""
         out = np.empty((len(self.n), len(features), len(features)))
         for k, rows in enumerate(self.centred):
@@ -118,9 +119,9 @@ class RowMoments:
             np.divide(part.T @ part, self.n[k], out=out[k])
         return out
 
-    def norms(self, rows: slice, columns: slice) -> Floats:
+    def norms(self, rows: slice, columns: slice) -> FloatArray:
         """Tile of ``|(n_k S_k,jj')_k|_2``."""
-        total: Floats | None = None
+        total: FloatArray | None = None
         for part in self.centred:
             product = part[:, rows].T @ part[:, columns]
             np.square(product, out=product)
@@ -142,9 +143,9 @@ class MatrixMoments:
         Divisor ``n_k``.
     """
 
-    n: Floats
-    means: Floats
-    covariances: Floats
+    n: FloatArray
+    means: FloatArray
+    covariances: FloatArray
 
     def __post_init__(self) -> None:
         k, p = self.means.shape
@@ -159,21 +160,21 @@ class MatrixMoments:
         return int(self.means.shape[1])
 
     @property
-    def diagonal(self) -> Floats:
+    def diagonal(self) -> FloatArray:
         """Variances, shape (K, p)."""
         return np.ascontiguousarray(np.diagonal(self.covariances, axis1=1, axis2=2))
 
-    def block(self, features: Indices) -> Floats:
+    def block(self, features: Indices) -> FloatArray:
         """Covariances among some features, shape (K, q, q)."""
         part = self.covariances[:, features[:, None], features[None, :]]
         return 0.5 * (part + part.transpose(0, 2, 1))
 
-    def norms(self, rows: slice, columns: slice) -> Floats:
+    def norms(self, rows: slice, columns: slice) -> FloatArray:
         """Tile of ``|(n_k S_k,jj')_k|_2``."""
         return pair_norms(self.n[:, None, None] * self.covariances[:, rows, columns])
 
 
-def pair_norms(matrices: Floats) -> Floats:
+def pair_norms(matrices: FloatArray) -> FloatArray:
     """Euclidean norm over the first axis, shape (q, q) of (K, q, q)."""
     return np.sqrt(np.einsum("kij,kij->ij", matrices, matrices))
 
@@ -273,8 +274,8 @@ few links, but with many links its coordinate descent is slow."""
 class Problem:
     """Minimise ``sum_k n_k (tr(S_k T_k) - logdet T_k) + lam P(T)`` over one block."""
 
-    s: Floats
-    n: Floats
+    s: FloatArray
+    n: FloatArray
     lam: float
 
     def __post_init__(self) -> None:
@@ -293,20 +294,20 @@ class Problem:
 class Point:
     """Precision matrices with what belongs to them."""
 
-    t: Floats
-    factor: Floats
-    log_det: Floats
-    norms: Floats
+    t: FloatArray
+    factor: FloatArray
+    log_det: FloatArray
+    norms: FloatArray
     objective: float
-    w: Floats | None = None
+    w: FloatArray | None = None
 
 
 @dataclass(eq=False)
 class Solution:
     """What became of one block."""
 
-    t: Floats
-    log_det: Floats
+    t: FloatArray
+    log_det: FloatArray
     objective: float
     dual: float
     n_iter: int
@@ -318,7 +319,7 @@ class Solution:
         return self.objective - self.dual
 
 
-def symmetric_inverse(factors: Floats) -> Floats:
+def symmetric_inverse(factors: FloatArray) -> FloatArray:
     """Inverses from lower Cholesky factors."""
     from scipy.linalg.lapack import dpotri
 
@@ -330,7 +331,7 @@ def symmetric_inverse(factors: Floats) -> Floats:
     return out
 
 
-def cholesky(matrices: Floats) -> tuple[Floats, Floats] | None:
+def cholesky(matrices: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     """Lower factors and log-determinants, None where a matrix is not positive definite."""
     from scipy.linalg.lapack import dpotrf
 
@@ -346,12 +347,12 @@ def cholesky(matrices: Floats) -> tuple[Floats, Floats] | None:
     return factors, 2.0 * np.log(diagonal).sum(axis=1)
 
 
-def penalty(norms: Floats) -> float:
+def penalty(norms: FloatArray) -> float:
     """``P(T)`` over ordered pairs."""
     return float(norms.sum() - np.trace(norms))
 
 
-def evaluate(problem: Problem, t: Floats) -> Point | None:
+def evaluate(problem: Problem, t: FloatArray) -> Point | None:
     """Objective at ``t``, None outside the cone."""
     found = cholesky(t)
     if found is None:
@@ -363,7 +364,7 @@ def evaluate(problem: Problem, t: Floats) -> Point | None:
     return Point(t, factor, log_det, norms, value)
 
 
-def inverse_of(point: Point) -> Floats:
+def inverse_of(point: Point) -> FloatArray:
     """Inverses at a point, computed once."""
     if point.w is None:
         point.w = symmetric_inverse(point.factor)
@@ -398,12 +399,12 @@ def dual_value(problem: Problem, point: Point) -> float:
     return best
 
 
-def gradient(problem: Problem, point: Point) -> Floats:
+def gradient(problem: Problem, point: Point) -> FloatArray:
     """Gradient of the smooth part."""
     return problem.n[:, None, None] * (problem.s - inverse_of(point))
 
 
-def search(problem: Problem, point: Point, d: Floats, slope: float, keep: Mask) -> Point | None:
+def search(problem: Problem, point: Point, d: FloatArray, slope: float, keep: Mask) -> Point | None:
     """Backtrack from the full step; groups of ``keep`` that turn around become zero."""
     step = 1.0
     rounding = 1e-13 * (abs(point.objective) + problem.scale)
@@ -421,7 +422,7 @@ def search(problem: Problem, point: Point, d: Floats, slope: float, keep: Mask) 
     return None
 
 
-def free_pairs(problem: Problem, point: Point, g: Floats, *, whole: bool) -> Mask:
+def free_pairs(problem: Problem, point: Point, g: FloatArray, *, whole: bool) -> Mask:
     """Pairs whose groups a proximal Newton step may change, with the diagonal.
 
     Those that violate their condition, and the support. Where the support is dense, of it only the
@@ -442,7 +443,7 @@ def free_pairs(problem: Problem, point: Point, g: Floats, *, whole: bool) -> Mas
     return free
 
 
-def coordinate_step(problem: Problem, point: Point, g: Floats, *, whole: bool) -> Point:
+def coordinate_step(problem: Problem, point: Point, g: FloatArray, *, whole: bool) -> Point:
     """One proximal Newton step on the pairs that are free, by two sweeps of coordinate descent."""
     from consilience.discriminant.kernels.joint_precision_kernels import sweeps
 
@@ -466,12 +467,12 @@ class Support:
     problem: Problem
     point: Point
     mask: Mask
-    unit: Floats
-    stiff: Floats
-    residual: Floats
+    unit: FloatArray
+    stiff: FloatArray
+    residual: FloatArray
 
     @classmethod
-    def of(cls, problem: Problem, point: Point, g: Floats) -> Support:
+    def of(cls, problem: Problem, point: Point, g: FloatArray) -> Support:
         """Gradient and curvature on the support; there the penalty is smooth."""
         mask = point.norms > 0
         np.fill_diagonal(mask, True)
@@ -482,7 +483,7 @@ class Support:
         stiff = np.where(off, problem.lam / safe, 0.0)
         return cls(problem, point, mask, unit, stiff, -(g + problem.lam * unit) * mask)
 
-    def hessian(self, d: Floats) -> Floats:
+    def hessian(self, d: FloatArray) -> FloatArray:
         """Second derivative of the objective in direction ``d``."""
         w = inverse_of(self.point)
         out = self.problem.n[:, None, None] * np.matmul(np.matmul(w, d), w)
@@ -491,7 +492,7 @@ class Support:
         out *= self.mask
         return out
 
-    def precondition(self, r: Floats, shrink: Floats) -> Floats:
+    def precondition(self, r: FloatArray, shrink: FloatArray) -> FloatArray:
         """``T R T / n_k`` on the support, with stiff directions damped on both sides."""
         t = self.point.t
         r = self._damped(r, shrink)
@@ -499,11 +500,11 @@ class Support:
         out /= self.problem.n[:, None, None]
         return self._damped(out * self.mask, shrink)
 
-    def _damped(self, r: Floats, shrink: Floats) -> Floats:
+    def _damped(self, r: FloatArray, shrink: FloatArray) -> FloatArray:
         along = self.unit * np.einsum("kij,kij->ij", self.unit, r)
         return np.where(self.stiff > 0, along + shrink * (r - along), r)
 
-    def solve(self, precision: float, enough: float, max_iter: int) -> tuple[Floats, int]:
+    def solve(self, precision: float, enough: float, max_iter: int) -> tuple[FloatArray, int]:
         """Newton direction by conjugate gradients.
 
         Stops where the squared error, in the norm of the preconditioner, is this share of what it
@@ -532,7 +533,7 @@ class Support:
             direction += z
         return d, max_iter
 
-    def eliminate(self) -> Floats | None:
+    def eliminate(self) -> FloatArray | None:
         """Newton direction by elimination, for few free numbers."""
         from scipy.linalg import cho_solve
         from scipy.linalg.lapack import dpotrf
@@ -566,7 +567,7 @@ class Support:
 
 
 def newton_step(
-    problem: Problem, point: Point, g: Floats, enough: float, precision: float = 1e-4
+    problem: Problem, point: Point, g: FloatArray, enough: float, precision: float = 1e-4
 ) -> tuple[Point, float]:
     """One Newton step on the support: the new point and the squared decrement."""
     support = Support.of(problem, point, g)
@@ -613,7 +614,7 @@ def admm_burst(problem: Problem, point: Point, steps: int) -> Point:
     return found if found is not None and found.objective < point.objective else point
 
 
-def solve_compiled(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
+def solve_compiled(problem: Problem, t: FloatArray, *, tol: float, max_iter: int) -> Solution:
     """Proximal Newton in one compiled loop, for blocks of few features."""
     from consilience.discriminant.kernels.joint_precision_kernels import solve_small
 
@@ -631,7 +632,7 @@ def is_small(point: Point) -> bool:
     return bool(q <= 4 or (q <= SMALL and linked <= SMALL_LINKED * q * (q - 1)))
 
 
-def solve_block(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
+def solve_block(problem: Problem, t: FloatArray, *, tol: float, max_iter: int) -> Solution:
     """Minimise from ``t`` until the gap is at most ``tol q sum_k n_k``.
 
     Below ``tol = 1e-12`` the gap is mostly rounding, and Newton steps follow that it cannot judge.
@@ -670,7 +671,7 @@ def polish(problem: Problem, solution: Solution) -> Solution:
     )
 
 
-def solve_general(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> Solution:
+def solve_general(problem: Problem, t: FloatArray, *, tol: float, max_iter: int) -> Solution:
     """Coordinate descent, Newton on the support and alternating directions in turn."""
     point = evaluate(problem, t)
     if point is None:
@@ -707,6 +708,8 @@ def solve_general(problem: Problem, t: Floats, *, tol: float, max_iter: int) -> 
 
 # --------------------------------------------------------------------------- all blocks
 
+
+_ALLOWED = {"lam": number(0), "tol": number(above=0), "max_iter": whole(1)}
 
 LARGE = 60
 """Features of a block that is worth a worker of its own."""
@@ -748,12 +751,12 @@ class JointPrecision:
     """
 
     lam: float
-    n: Floats
+    n: FloatArray
     n_features: int
     blocks: tuple[Indices, ...]
-    precisions: tuple[Floats, ...]
-    diagonal: Floats
-    log_det: Floats
+    precisions: tuple[FloatArray, ...]
+    diagonal: FloatArray
+    log_det: FloatArray
     objective: float
     dual: float
     gap: float
@@ -763,7 +766,7 @@ class JointPrecision:
     n_iter: int
     solvers: dict[str, int] = field(default_factory=dict)
 
-    def dense(self) -> Floats:
+    def dense(self) -> FloatArray:
         """Whole precision matrices, shape (K, p, p)."""
         out = np.zeros((len(self.n), self.n_features, self.n_features))
         place = np.arange(self.n_features)
@@ -772,7 +775,7 @@ class JointPrecision:
             out[:, block[:, None], block[None, :]] = precision
         return out
 
-    def quadratic(self, x: Floats, means: Floats) -> Floats:
+    def quadratic(self, x: FloatArray, means: FloatArray) -> FloatArray:
         """Squared Mahalanobis distances ``(x - mu_k)' T_k (x - mu_k)``, shape (n, K).
 
         Parameters
@@ -790,10 +793,10 @@ class JointPrecision:
                 out[:, k] += np.einsum("ij,ij->i", centred @ precision[k], centred)
         return out
 
-    def links(self) -> tuple[Indices, Floats]:
+    def links(self) -> tuple[Indices, FloatArray]:
         """Linked pairs ``j < j'``, shape (n_links, 2), and their entries, shape (n_links, K)."""
         pairs: list[Indices] = [np.empty((0, 2), dtype=np.intp)]
-        entries: list[Floats] = [np.empty((0, len(self.n)))]
+        entries: list[FloatArray] = [np.empty((0, len(self.n)))]
         for block, precision in zip(self.blocks, self.precisions, strict=True):
             i, j = np.nonzero(np.triu(pair_norms(precision), 1))
             pairs.append(np.stack([block[i], block[j]], axis=1))
@@ -869,12 +872,7 @@ def fit_precisions(
 
 def _check(moments: ClassMoments, lam: float, tol: float, max_iter: int) -> None:
     """Refuse what cannot be fitted."""
-    if not (np.isfinite(lam) and lam >= 0):
-        raise ParameterError.of("lam", "a finite number that is not negative", lam)
-    if not tol > 0:
-        raise ParameterError.of("tol", "positive", tol)
-    if max_iter < 1:
-        raise ParameterError.of("max_iter", "at least 1", max_iter)
+    check(_ALLOWED, {"lam": lam, "tol": tol, "max_iter": max_iter})
     diagonal = moments.diagonal
     bad = ~(np.isfinite(diagonal) & (diagonal > 0))
     if bad.any():
@@ -885,7 +883,7 @@ def _check(moments: ClassMoments, lam: float, tol: float, max_iter: int) -> None
         )
 
 
-def _start(block: Indices, variances: Floats, start: JointPrecision | None) -> Floats:
+def _start(block: Indices, variances: FloatArray, start: JointPrecision | None) -> FloatArray:
     """Block-diagonal start: earlier precision matrices where they lie inside the block."""
     place = np.arange(len(block))
     out = np.zeros((len(variances), len(block), len(block)))
@@ -945,7 +943,7 @@ def _joined(
     )
 
 
-def _solve(task: tuple[Problem, Indices, Floats, float, int]) -> Solution:
+def _solve(task: tuple[Problem, Indices, FloatArray, float, int]) -> Solution:
     """One block; picklable, so that workers can be processes."""
     problem, block, t, tol, max_iter = task
     if problem.lam > 0:

@@ -303,13 +303,9 @@ def _nodes(ax: Axes, names: list[str], places: FloatArray, unit: float) -> None:
 def _legend(fig: Figure, network: Network, m: int) -> None:
     which, value = (found[:m] for found in strongest(network))
     handles = []
-    if _coloured(network):
-        handles = [
-            Line2D(
-                [], [], color=drawing.CLASS_COLOURS[k], linewidth=2.5, label=_class(network, int(k))
-            )
-            for k in np.unique(which[which >= 0])
-        ]
+    for k in np.unique(which[which >= 0]) if _coloured(network) else ():
+        colour, words = drawing.CLASS_COLOURS[k], drawing.label(network.levels[k], 20)
+        handles.append(Line2D([], [], color=colour, linewidth=2.5, label=words))
     if (value < 0).any():
         handles.append(
             Line2D([], [], color=drawing.MUTED, linestyle="--", linewidth=1.5, label="negative")
@@ -325,10 +321,6 @@ def _legend(fig: Figure, network: Network, m: int) -> None:
             title_fontsize=9,
             alignment="left",
         )
-
-
-def _class(network: Network, k: int) -> str:
-    return drawing.label(network.levels[k], 20)
 
 
 # --------------------------------------------------------------------------- tree
@@ -354,7 +346,11 @@ or Tree
         drawn = drawn_tree(tree, leaves)
         n = len(drawn.names)
         fig, ax = drawing.sheet(0.145 * n + 0.9)
-        _branches(ax, drawn)
+        shades = drawing.CLASS_COLOURS
+        colours = [drawing.MUTED if g < 0 else shades[g % len(shades)] for g in drawn.groups]
+        widths = [1.0 if g < 0 else 1.7 for g in drawn.groups]
+        ax.add_collection(LineCollection(drawn.lines, colors=colours, linewidths=widths))
+        ax.autoscale_view()
         if drawn.cut is not None:
             words = "cut: 1 community" if tree.n_communities == 1 else ""
             words = words or f"cut: {tree.n_communities:,} communities"
@@ -461,11 +457,3 @@ def _cut_at(heights: FloatArray, inside: int) -> float | None:
         return float(heights[-1]) * 1.03 if len(heights) else None
     low = float(heights[inside - 1]) if inside else 0.0
     return 0.5 * (low + float(heights[inside]))
-
-
-def _branches(ax: Axes, drawn: DrawnTree) -> None:
-    shades = drawing.CLASS_COLOURS
-    colours = [drawing.MUTED if g < 0 else shades[g % len(shades)] for g in drawn.groups]
-    widths = [1.0 if g < 0 else 1.7 for g in drawn.groups]
-    ax.add_collection(LineCollection(drawn.lines, colors=colours, linewidths=widths))
-    ax.autoscale_view()
