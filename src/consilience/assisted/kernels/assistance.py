@@ -20,8 +20,7 @@ from scipy.special import chdtrc, chdtri
 
 from consilience.arrays import FloatArray
 from consilience.assisted.kernels.families import Family, Penalty
-from consilience.assisted.kernels.glm import fit
-from consilience.assisted.kernels.newton import Design, Problem, make_design, make_problem, newton
+from consilience.assisted.kernels.glm import Design, Problem, fit, make_design, make_problem, newton
 from consilience.exceptions import DataError, ParameterError
 
 Geometry = Literal["box", "ball"]

@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.glm import (
-    DEPENDENT,
-    Family,
-    Penalty,
-    fit,
-    independent_columns,
-)
+from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty, fit, independent_columns
 from consilience.exceptions import DataError
 
 State = dict[str, NDArray[Any]]
