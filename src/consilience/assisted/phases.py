@@ -117,16 +117,19 @@ class OwnColumns:
         (p, r - k) array
         """
         factor = self.factor / self.scale
+        # lengths of X d are those of factor d: X = Q factor
         left, size, turn = np.linalg.svd(factor, full_matrices=False)
         kept = size > 1e-8 * size.max(initial=0.0)
         basis, back = left[:, kept], (turn[kept] / size[kept, None]).T
         seen = basis.T @ (factor @ directions)
+        # left singular vectors beyond the rank are orthogonal to what was sent
         span = np.linalg.svd(seen, full_matrices=True)
         rank = int((span[1] > 1e-8 * span[1].max(initial=0.0)).sum()) if seen.size else 0
         return np.asarray(back @ span[0][:, rank:])
 
     def unscaled(self, directions: FloatArray) -> FloatArray:
         """Coefficients of prepared columns as coefficients of `x`."""
+        # z d = x (d / scale) but for a constant, where z are the prepared columns
         return np.asarray((directions.T / self.scale).T)
 
     def known(self, site: SiteContext, directions: FloatArray) -> tuple[int, int, bool]:
@@ -151,7 +154,7 @@ def numbers_of(message: object, data: SiteData) -> str:
     return f"numbers {data.content_hash}"
 
 
-def may_tell(site: SiteContext, own: OwnColumns, n_rows: int, numbers: int) -> bool:
+def may_release(site: SiteContext, own: OwnColumns, n_rows: int, numbers: int) -> bool:
     """Whether so many numbers may be told; if so, they count from now on.
 
     A release ``X d`` is counted as a direction (``sites.revealed_rank``). Numbers such as the gain
@@ -210,6 +213,7 @@ def digest_order(data: SiteData, places: IntArray, label: str) -> IntArray:
     """
     if data.id is None or data.target is None:
         raise refused("rows without an id and a target have no order of their own")
+    # ids, response and columns: nobody who lacks one of them can order the rows
     digest = hashlib.blake2b(digest_size=32)
     for values in (data.id.astype("U"), data.target, data.features):
         digest.update(repr((values.dtype.str, values.shape)).encode())
@@ -262,6 +266,7 @@ def response_of(data: SiteData, family: Family) -> Response:
         if len(levels) != 2:
             raise refused("the target has declared levels and there are not just two of them")
         known = target != ""
+        # the second declared level is the event
         y = np.where(target == levels[1], 1.0, 0.0)
     else:
         known = ~np.isnan(target)

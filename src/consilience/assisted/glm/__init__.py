@@ -237,6 +237,7 @@ class AssistedGLM(Method):
             course.known(partner, answer.known)
         complete = all(r.complete for r in rest)
         left: tuple[Any, ...] = ()
+        # exact errors need all directions; else the ones that matter most
         if self.interval == "joint" and not self.alpha and not complete:
             left = yield from self._refine(course)
         conclude = messages.ConcludeRequest(
@@ -258,22 +259,16 @@ class AssistedGLM(Method):
     # ------------------------------------------------------------------ parts of the exchange
 
     def _settings(self, ctx: CoordinatorContext) -> Settings:
+        texts = ("family", "response", "masking", "interval")
+        numbers = ("power", "flip", "alpha", "l1_ratio", "tol", "holdout", "level")
+        # The span of messages has no penalty with an L1 part.
+        lasso = self.alpha and self.l1_ratio and self.acceleration == "span"
+        own: dict[str, Any] = {name: getattr(self, name) for name in texts}
         return Settings(
-            family=self.family,
-            power=float(self.power),
-            response=self.response,
-            flip=float(self.flip),
-            masking=self.masking,
-            acceleration="anderson"
-            if self.alpha and self.l1_ratio and self.acceleration == "span"
-            else self.acceleration,
-            alpha=float(self.alpha),
-            l1_ratio=float(self.l1_ratio),
-            tol=float(self.tol),
-            holdout=float(self.holdout),
+            **own,
+            **{name: float(getattr(self, name)) for name in numbers},
+            acceleration="anderson" if lasso else self.acceleration,
             split_seed=int(ctx.rng.integers(2**31)),
-            interval=self.interval,
-            level=float(self.level),
             initiator=ctx.initiator,
             partners=ctx.partners,
             names=ctx.at == f"site:{ctx.initiator}",
@@ -312,6 +307,7 @@ class AssistedGLM(Method):
                 came = None if given.spent or given.done else partner
                 spent |= given.spent
                 last = place == len(s.partners) - 1
+                # the initiator answers with the start of the next one: one message a turn
                 following = s.partners[(place + 1) % len(s.partners)]
                 turned = yield from self._turn(course, came, following, given, closes=last)
                 new |= turned.added or (came is not None and s.acceleration != "span")
@@ -376,6 +372,7 @@ class AssistedGLM(Method):
                 course.known(partner, refined.known)
                 if refined.n_more:
                     owner, more, came = partner, refined.more, came + refined.n_more
+            # no partner may or can send more
             if not came:
                 break
         return tuple(left[partner] for partner in course.s.partners)

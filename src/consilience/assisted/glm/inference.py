@@ -45,12 +45,12 @@ from consilience.assisted.glm.training import (
     require_role,
     require_sender,
     settings_of,
-    told,
+    summary_for,
 )
 from consilience.assisted.kernels import glm, joint_intervals
 from consilience.assisted.kernels.local_fits import working_weights
 from consilience.assisted.kernels.sandwich import Sandwich, sandwich
-from consilience.assisted.phases import OwnColumns, may_tell, numbers_of, refused, units_of
+from consilience.assisted.phases import OwnColumns, may_release, numbers_of, refused, units_of
 from consilience.exceptions import ProtocolError
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import (
@@ -163,6 +163,7 @@ def aim(
     found = Known(design, backs, sandwich(design, joint.y, eta, fam, weights))
     p = data.features.shape[1]
     chosen = target_rows(joint.rows)
+    # (D'WD) v = x within what is known, for all targets at once
     v = found.covariances.model @ np.vstack([np.eye(p + 1, design.shape[1]), design[chosen]]).T
     coef = np.asarray(joint.model.coef_a)
     directions = np.column_stack([coef, v[1 : p + 1]])
@@ -186,7 +187,7 @@ def aim(
     reply = Aimed(
         own=own.released(directions, message.partner) if allowed else nothing,
         others=addressed(per_record(theirs), message.partner) if allowed else nothing,
-        place=told(place if allowed else {}, data, message.partner),
+        place=summary_for(place if allowed else {}, data, message.partner),
         spent=not allowed,
         known=known,
     )
@@ -216,11 +217,14 @@ def refine(
     ):
         raise refused("targets of another shape than was agreed")
     x = own.centred
+    # column 0 is the joint fit, the others c = X v of each target
     whole = np.asarray(place["constants"]) + seen + x @ (sent @ weights)
     if np.size(message.others.value):
         whole = whole + np.asarray(message.others.value)
     y, used = np.asarray(state["y"]), np.asarray(state["weights"])
+    # second derivatives at the joint fit, as at the initiator
     w = used * working_weights(s.training_family(), y, whole[:, 0])
+    # a coefficient of the initiator has no part in these columns; a new person has a row
     targets = np.zeros((weights.shape[1] - 1, p))
     targets[len(targets) - len(chosen) :] = x[chosen]
     answer = joint_intervals.partner_residual(x, w, w[:, None] * whole[:, 1:], targets)
@@ -230,7 +234,7 @@ def refine(
     known, _, _ = own.known(site, directions)
     # Of use in the last exchange only, and each target could be a question of another kind.
     m = 0 if directions.shape[1] else len(targets)
-    if not may_tell(site, own, n, m):
+    if not may_release(site, own, n, m):
         m = 0
     left = {
         "rest": answer.rest[:m],
@@ -239,7 +243,7 @@ def refine(
     }
     count, to = int(directions.shape[1]), s.initiator
     more = own.released(directions, to) if count else none_for(to)
-    reply = Refined(more=more, left=told(left, data, to), n_more=count, known=known)
+    reply = Refined(more=more, left=summary_for(left, data, to), n_more=count, known=known)
     return reply, {**state, "sent": np.hstack([sent, directions])}
 
 
@@ -251,6 +255,7 @@ def certainty(
     identified = found.covariances.identified(targets)
     if len(left) != len(s.partners) or any(len(one["rest"]) != m for one in left):
         return np.full(m, np.nan), identified
+    # what partners hide adds up, as variances do
     rest = np.sum([one["rest"] for one in left], axis=0)
     relative = np.sqrt(np.sum([np.square(one["relative"]) for one in left], axis=0))
     fine = np.all([np.asarray(one["estimable"]) > 0 for one in left], axis=0) & identified
@@ -322,6 +327,7 @@ def final_fit(
     trained, intercept, coef = eta, float(joint.model.intercept), np.asarray(joint.model.coef_a)
     if whole:
         # Whatever ended the training: on the complete design its fit is found without a message.
+        # a start close to the end of the training: two or three Newton steps are left
         begin = np.linalg.lstsq(design[:2000], eta[:2000], rcond=None)[0]
         start = (begin[1:], float(begin[0]))
         fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
@@ -345,6 +351,7 @@ def final_fit(
                 "the parties have as many columns together as there are rows with a response: "
                 "set a penalty (alpha), or leave columns out"
             )
+        # n / (n - rank) with the rank of all columns, not of the known ones
         grown = covariances.covariance * left_over / (left_over - hidden)
         known = Known(design, backs, dataclasses.replace(covariances, covariance=grown))
         if whole:
@@ -416,6 +423,7 @@ def compared(
         f"deviance_{way}": true.deviance(rows.y[used], eta[used], rows.weights[used])
         for way, eta in etas.items()
     }
+    # pseudo R2: share of the deviance of a constant that is gone
     whole = figures["deviance_null"]
     for way in ("alone", "joint"):
         figures[f"r2_{way}"] = 1 - figures[f"deviance_{way}"] / whole if whole > 0 else np.nan
@@ -427,6 +435,7 @@ def compared(
         figures[f"auc_{way}"] = auc
     gain = 2 * (true.loss(y, alone[held]) - true.loss(y, trained[held]))
     mean_gain = np.nan if gaps else float(v @ gain / v.sum())
+    # standard error of a weighted mean of paired differences
     error = np.nan if len(y) < 2 else float(np.sqrt(v**2 @ (gain - mean_gain) ** 2) / v.sum())
     figures |= {"gain": mean_gain, "gain_error": error}
     return figures, np.stack([true.mean(alone[held]), true.mean(trained[held])])
@@ -452,6 +461,7 @@ def calibration(predictions: FloatArray, observed: FloatArray, limits: Limits) -
         if not h:
             parts.append(aggregate(np.empty((0, 2)), cells=np.empty(0, int), n_cells=bins))
             continue
+        # ranks: groups of equal size, ties in the order of the rows
         order = np.argsort(np.argsort(predicted, kind="stable"), kind="stable")
         pairs = np.stack([predicted, observed], axis=1)
         means = aggregate(pairs, cells=order * bins // h, n_cells=bins, mean=True)
@@ -582,6 +592,7 @@ def _intervals(
         factor = np.ones(n)
         if all(len(v) == n for v in variances):
             error, reach = _local_intervals(joint, final.eta, variances, reach)
+    # limits of the predictor, mapped by the monotone inverse link
     ends = np.stack([final.eta - reach * error, final.eta + reach * error])
     low, high = np.sort(s.mean(ends), axis=0)
     known = np.isfinite(error) & rows.new
@@ -651,6 +662,7 @@ def _raw_covariance(known: Known, shift: FloatArray, scale: FloatArray) -> Float
     own = np.arange(1, 1 + len(scale))
     turn = np.zeros((1 + len(scale) + sum(len(b) for b in known.backs), known.design.shape[1]))
     turn[0, 0] = 1.0
+    # x = scale z + shift, so b0 = b0_z - sum_j b_j shift_j / scale_j
     turn[0, own] = -shift / scale
     turn[own, own] = 1 / scale
     row = 1 + len(scale)
@@ -673,7 +685,7 @@ def tell(
         "covariance": np.asarray(kept["covariances"][o]),
         "shared": np.asarray(kept["shared"][o]),
     }
-    return Told(place=told(place, data, message.partner)), state
+    return Told(place=summary_for(place, data, message.partner)), state
 
 
 # --------------------------------------------------------------------------- a partner
@@ -695,6 +707,7 @@ def record(
     status = np.full(len(beta), PENALISED if s.alpha else UNCERTAIN, dtype="U20")
     error = np.full(len(beta), np.nan)
     if covariance.size:
+        # coefficients are B weights, so their variances B Cov B'
         error = np.sqrt(np.maximum(np.einsum("jk,kl,jl->j", sent, covariance, sent), 0.0))
         shared = np.abs(sent @ np.asarray(message.place.value["shared"]))
         common = (shared * data.features.std(axis=0)[:, None] > 1e-6).any(axis=1)
@@ -725,5 +738,6 @@ def _dependent(own: OwnColumns) -> BoolArray:
     factor = own.factor / np.maximum(np.linalg.norm(own.factor, axis=0), 1e-300)
     _, size, turn = np.linalg.svd(factor, full_matrices=True)
     size = np.append(size, np.zeros(len(turn) - len(size)))
+    # right singular vectors of nothing: linear relations among the columns
     null = turn[size <= 1e-8 * size.max(initial=0.0)]
     return np.asarray(np.abs(null).max(axis=0, initial=0.0) > 1e-6)

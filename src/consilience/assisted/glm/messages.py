@@ -103,6 +103,7 @@ class Settings:
 
     def training_family(self) -> Family:
         """Family of the training: of the masked response where it is masked."""
+        # link q + (1 - 2q) expit(eta); "as_printed" fits a plain logit, as the source does
         mask = self.flip if self.masked and self.masking == "link" else 0.0
         return family(self.family, power=self.power, mask=mask)
 

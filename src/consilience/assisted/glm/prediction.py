@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from consilience.arrays import FloatArray
 from consilience.assisted.glm.messages import Part, PartRequest, Predicted, PredictRequest, Settings
-from consilience.assisted.glm.training import require_role, told
+from consilience.assisted.glm.training import require_role, summary_for
 from consilience.assisted.phases import OwnColumns, refused, units_of
 from consilience.exceptions import DataError
 from consilience.protocol.method import SiteContext, SiteData, State, step
@@ -103,10 +103,11 @@ def part(
     x = _raw(data)
     seen = projection(x, kept.directions, names=own.names)
     known, rank, _ = site.revealed(own.factor, own.names, kept.directions)
+    # released columns are centred over the new people, the training had its own mean
     shift = (x.mean(axis=0) - kept.centre) @ kept.directions
     reply = Part(
         part=addressed(seen, message.initiator),
-        shift=told({"shift": shift}, data, message.initiator),
+        shift=summary_for({"shift": shift}, data, message.initiator),
         known=known,
         rank=rank,
     )
@@ -140,6 +141,7 @@ def predict(
     low = high = np.full(len(x), np.nan)
     if kept.covariance.size:
         design = np.column_stack(columns)
+        # x'Cov x of each person
         variance = np.einsum("ij,jk,ik->i", design, kept.covariance, design)
         reach = norm.ppf((1 + message.level) / 2) * np.sqrt(np.maximum(variance, 0.0))
         low, high = np.sort(s.mean(np.stack([eta - reach, eta + reach])), axis=0)
@@ -147,6 +149,7 @@ def predict(
     site.output("prediction", s.mean(eta))
     site.output("lower", low)
     site.output("upper", high)
+    # no covariance, no limits
     known = np.isfinite(low)
     facts = {
         "new": len(x),

@@ -223,6 +223,7 @@ class Course:
         """Note a contribution; the starting point that came before it counts too."""
         self.known(partner, given.known)
         self.gains[partner] = float(_numbers(given.gain.value["gain"]))
+        # the starting point, and the answer if one came
         self._numbers += self.ctx.n_matched * (1 if given.spent or given.done else 2)
         if given.spent:
             self.who = partner
@@ -233,6 +234,7 @@ class Course:
         if owner is None and round_:
             return
         deviance, change = (float(turned.course.value[k]) for k in ("deviance", "change"))
+        # -1 stands for a turn within a round
         change = change if change >= 0 else np.nan
         line = (round_, owner or "", deviance, change, self._numbers)
         for values, value in zip(self._table.values(), line, strict=True):

@@ -39,7 +39,7 @@ from consilience.assisted.kernels.mechanisms import Kept, RandomizedResponse, op
 from consilience.assisted.phases import (
     NOTHING,
     OwnColumns,
-    may_tell,
+    may_release,
     numbers_of,
     refused,
     response_of,
@@ -71,7 +71,7 @@ def none_for(site: str) -> Released:
     return addressed(per_record(np.empty((0, 0))), site)
 
 
-def told(content: Any, data: SiteData, site: str) -> Released:
+def summary_for(content: Any, data: SiteData, site: str) -> Released:
     """Parameters of the joint fit, for one site's eyes."""
     return addressed(model(content, kind="summary", n_records=data.n_rows), site)
 
@@ -212,6 +212,7 @@ def share(
     if s.masked:
         raise ProtocolError("a masked response was asked for as it is")
     rows = rows_by_purpose(data, s, site)
+    # what is held out is never sent
     y = np.where(rows.train, rows.y, np.nan)
     to = message.partner
     reply = Shared(response=addressed(response(y), to), weights=_weights(data, to))
@@ -221,6 +222,7 @@ def share(
 def _flips(message: ShareRequest, data: SiteData) -> str:
     """Names the masked response: one flip for each record, whoever asks."""
     s = Settings.from_json(message.settings)
+    # another flip is another draw, and another price
     facts = f"{data.content_hash} {data.target_name!r} {s.flip!r}"
     return "mask " + hashlib.sha256(facts.encode()).hexdigest()
 
@@ -324,6 +326,7 @@ class Joint:
                 data, self.inputs, known, lambda: SpanModel(x, y, fam, state=known, **arguments)
             )
         else:
+            # as many earlier cycles as Anderson acceleration mixes
             depth = 6 if s.acceleration == "anderson" else 0
             n = len(s.partners)
             self.model = Alternation(x, y, fam, n, depth=depth, state=known, **arguments)
@@ -332,28 +335,19 @@ class Joint:
         self.counts = np.asarray(state.get("counts", np.zeros(len(s.partners), dtype=np.int64)))
         self.best = np.asarray(state.get("best", self.counts))
         # The initiator's own model, as it stood before anybody contributed.
-        self.alone: State = state.get(
-            "alone", {"coef": self.model.coef_a, "intercept": self.model.intercept}
-        )
+        own = {"coef": self.model.coef_a, "intercept": self.model.intercept}
+        self.alone: State = state.get("alone", own)
         self.course = np.asarray(state.get("course", np.empty((0, 2))))
         self.extra: State = state.get("extra", {})
-        self.sent = np.asarray(state.get("contributions", np.empty((len(y), 0))))
+        self.contributions = np.asarray(state.get("contributions", np.empty((len(y), 0))))
         self.owners = np.asarray(state.get("owners", np.empty(0, dtype=np.int64)))
 
     def to_state(self, state: State) -> State:
         """State with which the next turn goes on."""
         self.leave()
-        return {
-            **state,
-            "model": _turned(self.model.to_state()),
-            "last": self.last,
-            "counts": self.counts,
-            "best": self.best,
-            "alone": self.alone,
-            "course": self.course,
-            "contributions": self.sent,
-            "owners": self.owners,
-        }
+        kept = ("last", "counts", "best", "alone", "course", "contributions", "owners")
+        own = {name: getattr(self, name) for name in kept}
+        return {**state, "model": _turned(self.model.to_state()), **own}
 
     def leave(self) -> None:
         """Spare the next step to build the model anew."""
@@ -363,13 +357,14 @@ class Joint:
     def take(self, contribution: FloatArray, owner: int, beside: Any) -> bool:
         """Take in a contribution; False where it brought nothing new."""
         if isinstance(self.model, SpanModel):
+            # a ridge penalty on coefficients that only the partner knows
             inner = np.asarray(beside["inner"]) if self.s.alpha else None
             if not self.model.add(contribution, owner, inner):
                 return False
             self.model.refit()
         else:
             self.model.receive(contribution, owner, float(beside["penalty"]))
-            self.sent = np.column_stack([self.sent, contribution])
+            self.contributions = np.column_stack([self.contributions, contribution])
             self.owners = np.append(self.owners, owner)
         self.counts = self.counts + (np.arange(len(self.counts)) == owner)
         return True
@@ -381,6 +376,7 @@ class Joint:
         size = float(np.linalg.norm(eta[mask])) or 1.0
         change = float(np.linalg.norm((eta - self.last)[mask])) / size
         self.last = eta
+        # a cycle of alternation that raised the objective was undone
         accepted = isinstance(self.model, SpanModel) or self.model.accepted
         if accepted:
             self.best = self.counts.copy()
@@ -424,12 +420,13 @@ class Joint:
         """Messages of a partner that were taken in, (n, k)."""
         if isinstance(self.model, SpanModel):
             return np.asarray(self.model.messages[:, self.model.owner == owner])
-        return np.asarray(self.sent[:, self.owners == owner])
+        return np.asarray(self.contributions[:, self.owners == owner])
 
     def weights_for(self, owner: int) -> FloatArray:
         """Weights of the messages of a partner, in the order in which they were taken."""
         if isinstance(self.model, SpanModel):
             return np.asarray(self.model.weights_for(owner))
+        # alternation: each message is the whole predictor, so one of them counts
         chosen = np.arange(int(self.counts[owner])) == self.best[owner] - 1
         return np.asarray(chosen, dtype=float)
 
@@ -456,14 +453,16 @@ def turn(
         added = joint.take(contribution, owner, message.beside.value)
     if s.acceleration == SPAN:
         joint.require_end()
+    # what a round changed is known after its last partner
     converged, change = joint.close() if message.closes else (False, float("nan"))
     to = s.partners.index(message.partner)
     own = OwnColumns.of(data, state.get("factor"))
     coef = joint.own_part()
+    # a direction that is known already is told again for nothing
     before, _, _ = own.known(site, np.empty((len(own.names), 0)))
     known, rank, allowed = own.known_after(site, coef)
-    told_beside = 2 + len(joint.weights_for(to))
-    if known == before and not may_tell(site, own, data.n_rows, told_beside):
+    numbers = 2 + len(joint.weights_for(to))
+    if known == before and not may_release(site, own, data.n_rows, numbers):
         # Weights of made-up contributions, and deviances with them, are equations in the columns.
         sentence = "as many numbers were told of the initiator's columns as may be"
         raise refused(sentence, DisclosureError)
@@ -479,7 +478,7 @@ def turn(
     reply = Turned(
         own=mine if allowed else empty_for(message.partner),
         others=addressed(per_record(part), message.partner),
-        place=told(place, data, message.partner),
+        place=summary_for(place, data, message.partner),
         added=added,
         converged=converged,
         spent=not allowed,
@@ -499,8 +498,9 @@ def settle(
     joint = Joint(s, data, site, state)
     joint.require_end()
     owner = s.partners.index(message.partner)
+    # nobody fits any more: there is no offset to complete
     place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True}
-    return Settled(place=told(place, data, message.partner)), joint.to_state(state)
+    return Settled(place=summary_for(place, data, message.partner)), joint.to_state(state)
 
 
 # --------------------------------------------------------------------------- a partner
@@ -516,6 +516,7 @@ def contribute(
     weights = np.asarray(message.place.value["weights"], dtype=float)
     state = _settled(state, weights)
     partner = _partner(own, data, state, s)
+    # linear predictor without the own part (algorithm 2 of the source)
     offset = np.asarray(message.own.value) + float(message.place.value["constant"])
     if offset.shape != (data.n_rows,):
         raise DataError("an offset with other rows", public="the offset has other rows")
@@ -530,7 +531,7 @@ def contribute(
     # What goes with a direction that counts follows from it; all else is told for a number each.
     counts = allowed and not done and known > before
     numbers = 2 + answer.inner.size if s.alpha else 1
-    speaks = counts or may_tell(site, own, data.n_rows, numbers)
+    speaks = counts or may_release(site, own, data.n_rows, numbers)
     done = done or not speaks
     leaves = allowed and not done
     gain = float(answer.gain) if np.isfinite(answer.gain) else GAP  # none under an L1 penalty
@@ -541,7 +542,7 @@ def contribute(
         contribution=own.released(answer.direction, s.initiator)
         if leaves
         else empty_for(s.initiator),
-        beside=told(beside, data, s.initiator),
+        beside=summary_for(beside, data, s.initiator),
         spent=not allowed,
         done=done,
         known=known if leaves else before,
@@ -605,6 +606,7 @@ def finish(
     beta = sent @ weights if sent.shape[1] else np.zeros(len(own.names))
     left, complete = np.empty((len(own.names), 0)), False
     if s.interval == "joint" and not s.alpha:
+        # with these the joint design is the pooled one
         left = own.unsent(sent)
         complete = own.known(site, left)[2]
         left = left if complete else left[:, :0]

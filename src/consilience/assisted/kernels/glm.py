@@ -64,6 +64,7 @@ def make_problem(
     part = (x, y, off, w) if np.all(w > 0) else tuple(a[w > 0] for a in (x, y, off, w))
     if not np.all(np.isfinite(part[1])):
         raise DataError("the response must be finite")
+    # weighted means: the objective does not change its size with n
     share = part[3] / part[3].sum()
     penalty = Penalty() if penalty is None else penalty
     return Problem(x, y, off, w, part[0], part[1], part[2], share, family, intercept, penalty)
@@ -104,10 +105,12 @@ def make_design(problem: Problem) -> Design:
     x, w = problem.x, problem.w
     p = x.shape[1]
     size = np.sqrt(w @ (x * x)) if p else np.zeros(0)
+    # weighted means and spreads: columns of one unit, orthogonal to the constant
     centre = w @ x if problem.intercept and p else np.zeros(p)
     z = x - centre
     spread = np.sqrt(w @ (z * z)) if p else np.zeros(0)
     alpha = problem.penalty.alpha
+    # a constant column has a spread of rounding only
     live = spread > DEPENDENT * size
     scale = np.where(live, spread, 1.0)
     z /= scale
@@ -116,6 +119,7 @@ def make_design(problem: Problem) -> Design:
         kept, triangle = independent_columns(z, w, live=live)
         z, back = z[:, kept] if not kept.all() else z, back[np.ix_(kept, kept)]
         if triangle is not None:
+            # z R^-1 is orthonormal: its Gram matrix has all digits
             z = solve_triangular(triangle, z.T, trans="T", overwrite_b=True).T
             back = back @ solve_triangular(triangle, np.eye(int(kept.sum())))
     first = int(problem.intercept)
@@ -126,6 +130,7 @@ def make_design(problem: Problem) -> Design:
     ridge = None
     if alpha > 0:
         ridge = np.zeros((columns.shape[1],) * 2)
+        # alpha |b|^2 / 2 of the raw coefficients b = back theta
         ridge[first:, first:] = alpha * (back.T @ back)
     return Design(columns, kept, centre, back, problem.intercept, ridge)
 
@@ -172,6 +177,7 @@ def independent_columns(
     basis = np.zeros((triangle.shape[0], 0))
     for j in np.flatnonzero(kept):
         rest = triangle[:, j]
+        # twice is enough (Parlett 1980)
         for _ in range(2):
             rest = rest - basis @ (basis.T @ rest)
         length = float(np.linalg.norm(rest))
@@ -198,6 +204,7 @@ def first_theta(
             raise DataError("the start must have one finite coefficient per covariate")
         options.append(design.theta(coef, float(begin[1])))
     elif fam.name in ("log-cosh", "pseudo-huber"):
+        # least squares: a start from which the steps of a robust loss do not stall
         options.append(newton(replace(problem, family=Family("normal")), design, null, 1e-6, 2)[0])
     elif fam.mask:
         options.append(
@@ -273,18 +280,22 @@ def newton(
         # Close to the solution the last factor still contracts by about the size of the last step.
         if factor is None or speed > 1e-3:
             factor, careful = _best_factor(problem, design, eta, careful, buffer)
+        # Newton: H step = -gradient
         step = -cho_solve(factor, grad, check_finite=False)
         move = design.columns @ step
         longest = float(np.max(np.abs(move)))
+        # twice the fall of the objective that a quadratic model promises
         decrement = -float(grad @ step)
         size, theta, value, eta = _search(problem, design, (theta, value, eta), step, move)
         rounding = 1e-13 * float(np.max(np.abs(eta)))
         small = size * longest <= max(tol * unit, rounding) or decrement <= 1e-3 * (tol * unit) ** 2
+        # only a full step says that the next one would be smaller
         if size == 1.0 and small:
             endless = separates(problem, design, eta)
             return theta, n_iter, not endless, endless
         if size == 0.0 and decrement <= 1e-14 * (1 + abs(value)):
             return theta, n_iter, True, False  # rounding: no lower value can be found
+        # long steps that gain next to nothing: the optimum may lie at infinity
         drift = drift + 1 if longest >= 0.3 and decrement < 1e-4 else 0
         if drift >= 5 and separates(problem, design, eta):
             return theta, n_iter, False, True
@@ -527,7 +538,9 @@ def _optimality(problem: Problem, coef: FloatArray, constant: float) -> float:
     score = problem.w * fam.score(problem.y, eta)
     grad = score @ problem.x + penalty.alpha * (1 - penalty.l1_ratio) * coef
     lasso = penalty.alpha * penalty.l1_ratio
+    # Karush-Kuhn-Tucker: at 0 the gradient may be as large as the penalty
     off = np.maximum(np.abs(grad) - lasso, 0)
+    # ... and elsewhere it must balance it
     gap = np.where(coef != 0, np.abs(grad + lasso * np.sign(coef)), off)
     null = problem.w * fam.score(problem.y, problem.offset + fam.start(problem.y))
     unit = max(lasso, float(np.max(np.abs(null @ problem.x), initial=0.0)))
@@ -586,7 +599,9 @@ def _proximal(
         eta = x @ coef + constant + problem.offset
         w = problem.w * np.maximum(fam.safe_weight(problem.y, eta), 1e-12)
         total = float(w.sum())
+        # working response: weighted least squares with the same gradient and curvature
         working = eta - problem.offset - problem.w * fam.score(problem.y, eta) / w
+        # weights are scaled to sum to 1, and the penalty with them
         scaled = Penalty(problem.penalty.alpha / total, problem.penalty.l1_ratio)
         inner = replace(problem, penalty=scaled)
         zero = np.zeros(problem.y.size)

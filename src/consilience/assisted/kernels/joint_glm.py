@@ -198,16 +198,19 @@ class SpanModel:
         if self._strength and (inner is None or np.shape(inner) != (mine.size + 1,)):
             raise DataError("a ridge penalty needs one inner product per kept message")
         v, design = self._problem.v, self._design
+        # lengths in the metric of the weights: rows of weight 0 do not count
         size = math.sqrt(float(v @ message**2))
         if size == 0.0:
             return False
         q = design.matrix[:, design.own :]
+        # Gram-Schmidt, twice: message = size (Q row + rest)
         rest, row = message / size, np.zeros(q.shape[1])
         for _ in range(2):
             part = q.T @ (v * rest)
             rest, row = rest - q @ part, row + part
         left = math.sqrt(float(v @ rest**2))
         part_size = float(np.linalg.norm(self._r[:, mine] @ self.weights_for(owner)))
+        # a small change of a large part has fewer digits of its own
         least = DEPENDENT * max(1.0, part_size / size)
         if left < least:
             return False
@@ -221,6 +224,7 @@ class SpanModel:
         self._newton.extend(cross)
         k = row.size
         r = np.zeros((k + 1, k + 1))
+        # [M, m] = [Q, q] R, a column more
         r[:k, :k], r[:k, k], r[k, k] = self._r, size * row, size * left
         self._r = r
         wider = np.zeros((k + 1, k + 1))
@@ -262,6 +266,7 @@ class SpanModel:
         ridge = np.zeros((width, width))
         ridge[:own, :own] = self._design.ridge(self._strength)
         if width > own:
+            # weights of messages are R^-1 times those of the orthonormal columns
             back = np.linalg.inv(self._r)
             ridge[own:, own:] = self._strength * back.T @ self._inner @ back
         return ridge
@@ -389,6 +394,7 @@ class Alternation:
         eta = self._now.sum(axis=1)
         deviance = self._problem.deviance(eta)
         objective = deviance + self._fitted.penalty + float(self._penalties.sum())
+        # a rise of this size is rounding
         slack = 1e-12 * (1 + abs(objective))
         self.accepted = objective <= self.objective + slack
         if not self.accepted:
@@ -411,7 +417,9 @@ class Alternation:
         root = np.sqrt(self._problem.v)[:, None]
         # The first partner answers before its own column is used: it is no part of the point.
         keep = np.arange(self.n_partners + 1) != 1
+        # f_k = g(x_k) - x_k (Walker and Ni 2011, algorithm AA)
         rest = ((self._past[:, 1] - self._past[:, 0]) * root)[:, :, keep]
         change = np.diff(rest, axis=0).reshape(rest.shape[0] - 1, -1).T
+        # least |f_k - dF gamma|, then x = g(x_k) - dG gamma
         mix = lstsq(change, rest[-1].ravel(), cond=1e-10)[0]
         return np.asarray(self._best - np.tensordot(mix, np.diff(self._past[:, 1], axis=0), 1))

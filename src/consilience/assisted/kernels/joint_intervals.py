@@ -119,6 +119,7 @@ def initiator_solution(
     if triangle is None:
         (triangle,) = qr(tall[:, kept], mode="r", check_finite=False)
         triangle = triangle[: int(kept.sum())]
+    # D'WD = R'R, so c'Wc = x'(R'R)^-1 x = |R'^-1 x|^2
     u = solve_triangular(triangle, x[kept], trans="T")
     estimable = np.ones(x.shape[1], dtype=bool)
     if not kept.all():
@@ -127,6 +128,7 @@ def initiator_solution(
         gamma = solve_triangular(triangle, solve_triangular(triangle, inner, trans="T"))
         gap = np.max(np.abs(x[~kept] - gamma.T @ x[kept]), axis=0)
         estimable = gap <= _CONSISTENT * np.linalg.norm(x, axis=0)
+    # (D'WD) v = x
     v = solve_triangular(triangle, u) / units[kept, None]
     c = design[:, kept] @ v
     return Solution(
@@ -208,10 +210,12 @@ def partner_residual(
     # The constant is in the initiator's span, so 1'Wc is the target's own constant.
     constant = weighted.sum(axis=0)
     x = (targets - np.outer(constant, mean)) / scale
+    # r = x_b - X_b'Wc, in standardised columns
     r = x.T - z.T @ weighted
     positive = w > 0
     size = np.einsum("ij,ij,i->j", weighted[positive], weighted[positive], 1 / w[positive])
     size = np.where(size > 0, size, 1.0)
+    # |white|^2 = r'G^- r
     white = solve_triangular(triangle, r[kept], trans="T", check_finite=False)
     rest = np.einsum("ij,ij->j", white, white)
     estimable = np.ones(x.shape[0], dtype=bool)
@@ -223,6 +227,7 @@ def partner_residual(
     count = int(np.sum(values > tol))
     count = count if most is None else min(count, most)
     directions = np.zeros((x_b.shape[1], count))
+    # G^-1 r, those of the largest singular values first
     directions[kept] = solve_triangular(triangle, left[:, :count], check_finite=False)
     return Residual(
         rest=rest,
@@ -263,6 +268,7 @@ def ritz_values(design: FloatArray, w: FloatArray, owner: NDArray[np.int64]) -> 
     kept, _ = independent_columns(tall)
     a, _ = np.linalg.qr(tall[:, kept])
     off = basis - a @ (a.T @ basis)
+    # messages off [1, X_a]: S in the coordinates of an orthonormal basis of M
     values = eigh(off.T @ off, eigvals_only=True)
     return np.asarray(values[values > DEPENDENT])
 
@@ -287,6 +293,7 @@ def bounded_factor(se_model: FloatArray, rest: FloatArray, rho: float) -> FloatA
     if not 0 <= rho < 1:
         return np.full(np.shape(se_model), math.nan)
     size = np.maximum(np.asarray(se_model) ** 2, 1e-300)
+    # true variance <= c'Wc + r'G^- r / (1 - rho^2)
     factor = np.sqrt(1 + np.asarray(rest) / ((1 - rho**2) * size))
     return np.where(factor <= WIDEST, factor, math.nan)
 

@@ -58,6 +58,7 @@ class Laplace:
         """
         dp = opendp()
         space = (dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.l1_distance(T=float))
+        # scale = sensitivity / epsilon
         measurement = dp.m.make_laplace(*space, scale=self.scale)
         if measurement.map(d_in=float(self.sensitivity)) > self.epsilon * (1 + 1e-9):
             raise ParameterError(
@@ -126,6 +127,7 @@ class RandomizedResponse:
         """
         if not (isinstance(epsilon, int | float) and 0 < epsilon <= 13):
             raise ParameterError.of("epsilon", "above 0 and at most 13", epsilon)
+        # flip = 1 / (1 + e^epsilon), the inverse of epsilon = log((1 - flip) / flip)
         return cls(math.exp(-epsilon) / (1 + math.exp(-epsilon)))
 
     @property
@@ -196,6 +198,7 @@ class Kept:
 
     def release(self, values: FloatArray) -> FloatArray:
         """Values with noise, from earlier draws where there are any."""
+        # the row of the table, not its place in this run: another run may have other rows
         place = {int(row): i for i, row in enumerate(self.all_rows)}
         fresh = np.array([int(row) not in place for row in self._rows], dtype=bool)
         out = np.empty(np.shape(values))

@@ -56,7 +56,10 @@ class AssistanceTestReport(MethodReport):
     def headline(self, run: Run) -> Headline:
         """Say who is of use, at which level; where nothing shows, what would have shown."""
         result = _result(run)
-        useful, not_useful, untested = _sorted(result)
+        untested = [p for p in result.partners if not math.isfinite(_combined(result, p))]
+        tested = [p for p in result.partners if p not in untested]
+        useful = [p for p in tested if result.useful.get(p)]
+        not_useful = [p for p in tested if p not in useful]
         asker, words = site_name(result.initiator), []
         given = f", given {_names(result.given)}" if result.given else ""
         if useful:
@@ -82,6 +85,7 @@ class AssistanceTestReport(MethodReport):
         more.append(f"The price: {'; '.join(prices)}." if prices else "")
         weak = [p for p in not_useful if _weak(result, p)]
         tone = "good" if useful else "plain"
+        # a finding by the test that rejects too often is none
         if (weak or untested or _liberal(result)) and not (useful and not _liberal(result)):
             tone = "caution"
         return Headline(" ".join(words), tone, tuple(m for m in more if m))  # type: ignore[arg-type]
@@ -161,14 +165,6 @@ def _combined(result: AssistanceTestResult, partner: str, kind: str = "") -> flo
 
 def _names(partners: Sequence[str]) -> str:
     return listed([site_name(p) for p in partners])
-
-
-def _sorted(result: AssistanceTestResult) -> tuple[list[str], list[str], list[str]]:
-    """Partners of use, those without evidence of it, and those that could not be tested."""
-    untested = [p for p in result.partners if not math.isfinite(_combined(result, p))]
-    useful = [p for p in result.partners if result.useful.get(p) and p not in untested]
-    rest = [p for p in result.partners if p not in useful and p not in untested]
-    return useful, rest, untested
 
 
 def _decided(result: AssistanceTestResult, partners: Sequence[str]) -> str:

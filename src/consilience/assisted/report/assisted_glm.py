@@ -200,6 +200,7 @@ def _deviances(result: AssistedGLMResult) -> Table:
     fitted = numbers([float(result.deviance.get(k, math.nan)) for k in names])
     held = numbers([float(result.holdout.get(k, math.nan)) for k in names])
     for i, (key, words) in enumerate(names.items()):
+        # a constant explains nothing and ranks nobody
         r2 = float(result.pseudo_r2.get(key, 0.0 if key == "null" else math.nan))
         auc = float(result.auc.get(key, 0.5 if key == "null" else math.nan))
         r2_said = f"{r2:z.3f}" if math.isfinite(r2) else DASH
@@ -481,6 +482,7 @@ class AssistedGLMReport(MethodReport):
             return _ranks(result)
         if result.response == "masked":
             flip = result.flip
+            # Warner 1965
             epsilon = math.log((1 - flip) / flip) if 0 < flip < 1 else math.nan
             words = (
                 "The partners received a masked response: each of the two values was flipped with "
@@ -577,6 +579,7 @@ def _in_training(result: AssistedGLMResult) -> str:
     df = sum(result.revealed[p][1] for p in result.partners)
     if not known or penalised(result) or not math.isfinite(fall) or not df:
         return ""
+    # twice the log likelihood ratio is about chi-squared
     p = float(chi2.sf(max(fall, 0.0), df))
     what = f"by {number(fall)} with at most {plural(df, 'further coefficient')}"
     if p < LEVEL:

@@ -146,6 +146,7 @@ def power_at(result: Any, partner: str) -> list[tuple[float, float]]:
     known = np.isfinite(epsilon)
     if not known.any():
         return [(f, float("nan")) for f in effect.tolist()]
+    # power is smooth in the logarithm of the price
     grid = np.log(epsilon[known])
     inside = grid[0] - 1e-9 <= np.log(spent) <= grid[-1] + 1e-9
     return [
@@ -199,6 +200,7 @@ def _power_curves(ax: Axes, result: Any, partner: str, *, legend: bool) -> None:
     spent = result.epsilon.get(partner)
     if spent is not None:
         top = max(top, float(spent))
+    # no noise stands right of all prices
     beyond = top * 2.5
     at = np.where(noisy, epsilon, beyond)
     for j, size in enumerate(effect):
@@ -372,6 +374,7 @@ def _reach(ax: Axes, ends: Sequence[FloatArray]) -> None:
     """Scale of coefficients: straight where they are of one size, else by powers of ten."""
     far = np.abs(np.concatenate(ends))
     far = far[np.isfinite(far) & (far > 0)]
+    # one wide interval would press all others together
     if len(far) and float(far.max()) > _SPREAD * float(np.median(far)):
         ax.set_xscale("symlog", linthresh=float(np.median(far)), linscale=1.5)
         ax.locator_params(axis="x", numticks=7)
@@ -426,6 +429,7 @@ def plot_assisted_calibration(result: Any) -> Figure:
 
 def wilson(share: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:
     """95 % interval of a share of `n` records, by Wilson's formula; NaN for no records."""
+    # Wilson 1927: (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
     z2 = drawing.Z95**2
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = (share + z2 / (2 * n)) / (1 + z2 / n)

@@ -359,6 +359,7 @@ class AssistanceTest(Method):
         """Chance of finding effects of several sizes, by price; one draw of T."""
         n = int(facts["records"])
         df = max(int(np.max(tests[self.test]["df"])), 1)
+        # t random directions of p catch t / p of a signal that all columns carry
         share = min(1.0, df / max(rank, 1))
         reliable = float(facts["reliability"])
         if self.epsilon is None:

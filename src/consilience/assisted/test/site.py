@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -197,8 +198,9 @@ class Tested:
 _DRAWN_BY = ("n_directions", "n_draws", "epsilon", "geometry", "bound")
 
 
-def _drawn_for(settings: Settings, data: SiteData, *, noisy: bool) -> str:
+def _drawn_for(message: SketchRequest, data: SiteData, *, noisy: bool) -> str:
     """Names what is drawn once for the data, whoever asks and however the rows are scaled."""
+    settings = Settings.from_json(message.settings)
     asked = {k: v for k, v in asdict(settings).items() if k in _DRAWN_BY}
     scaling = np.zeros((3, len(data.feature_names))) if data.scaling is None else data.scaling
     limits = [] if data.bounds is None else data.bounds * scaling[2] + scaling[1]
@@ -211,21 +213,13 @@ def _drawn_for(settings: Settings, data: SiteData, *, noisy: bool) -> str:
     return "sketch " + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _plain_name(message: SketchRequest, data: SiteData) -> str:
-    return _drawn_for(Settings.from_json(message.settings), data, noisy=False)
-
-
-def _noisy_name(message: SketchRequest, data: SiteData) -> str:
-    return _drawn_for(Settings.from_json(message.settings), data, noisy=True)
-
-
 def _price(message: SketchRequest) -> float:
     opendp()
     epsilon = Settings.from_json(message.settings).epsilon
     return float("nan") if epsilon is None else float(epsilon)
 
 
-@step("sketch", once=True, keeps=_plain_name)
+@step("sketch", once=True, keeps=partial(_drawn_for, noisy=False))
 def sketch(
     message: SketchRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Sketched, State]:
@@ -247,7 +241,7 @@ def sketch(
     return Sketched(z=addressed(z, message.recipient), rank=rank, known=known), state
 
 
-@step("sketch_noised", once=True, price=_price, keeps=_noisy_name)
+@step("sketch_noised", once=True, price=_price, keeps=partial(_drawn_for, noisy=True))
 def sketch_noised(
     message: SketchRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[NoisySketched, State]:
@@ -258,6 +252,7 @@ def sketch_noised(
     x = _bounded(data, s, site)
     earlier = site.kept
     if earlier is None:
+        # directions that somebody could choose would be a question
         directions = _directions(s, own, site)
         rows, drawn = np.empty(0, dtype=np.int64), np.empty((0, s.n_columns))
     else:
@@ -266,6 +261,7 @@ def sketch_noised(
     epsilon = float(s.epsilon or 0.0)
     shape: Literal["box", "ball"] = "ball" if s.geometry == "ball" else "box"
     scale = assistance.noise_scale(directions, epsilon, geometry=shape, bound=s.bound)
+    # sensitivity = scale epsilon, the exact one of the directions drawn
     noise = Kept(Laplace(scale * epsilon, epsilon), data.rows, rows, drawn)
     # The unit box is in units of its own: what it reveals is counted in those of the table.
     limits = np.asarray(data.bounds)
@@ -323,6 +319,7 @@ def _bounded(data: SiteData, s: Settings, site: SiteContext) -> FloatArray:
         )
     x, cut = assistance.to_box(data.features, bounds[0], bounds[1])
     if s.geometry == "ball":
+        # the ball is about the middle of the box, in half widths
         x, beyond = assistance.clip_to_ball(2 * x - 1, s.bound)
         cut += beyond
     if cut:
@@ -384,10 +381,11 @@ def _tested(
         statistic = np.array([getattr(f, name) for f in found])
         p = np.array([getattr(f, f"p_{name}") for f in found])
         tests[kind] = {"statistic": statistic, "df": df, "p": p}
-    reliable = [
-        assistance.reliability(_residual_variance(data.features[rows], z[rows, j]), scale)
-        for j in range(z.shape[1])
-    ]
+    # Variance of each column of the sketch beyond the initiator's own columns.
+    design = np.column_stack([np.ones(len(rows)), data.features[rows]])
+    beyond = [z_j - design @ np.linalg.lstsq(design, z_j, rcond=None)[0] for z_j in z[rows].T]
+    free = max(len(rows) - design.shape[1], 1)
+    reliable = [assistance.reliability(float(r @ r / free), scale) for r in beyond]
     # To whole numbers: a count of one class, told for many sets of rows, would be the response.
     facts = {
         "records": len(rows),
@@ -400,13 +398,6 @@ def _tested(
         given=given is not None,
         warnings=tuple(dict.fromkeys(w for f in found for w in f.warnings)),
     )
-
-
-def _residual_variance(x: FloatArray, z: FloatArray) -> float:
-    """Variance of a column of a sketch beyond one's own columns."""
-    design = np.column_stack([np.ones(len(x)), x])
-    rest = z - design @ np.linalg.lstsq(design, z, rcond=None)[0]
-    return float(rest @ rest / max(len(x) - design.shape[1], 1))
 
 
 def _given(data: SiteData, site: SiteContext) -> FloatArray | None:
