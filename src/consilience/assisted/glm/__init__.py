@@ -97,23 +97,7 @@ from consilience.wire.sealing import senders
 
 REFINEMENTS = 3
 """Exchanges for standard errors where not all directions are known."""
-STEPS: tuple[Step, ...] = (
-    training.share,
-    training.share_masked,
-    training.receive,
-    training.receive_masked,
-    training.turn,
-    training.contribute,
-    training.settle,
-    training.finish,
-    inference.aim,
-    inference.refine,
-    inference.conclude,
-    inference.tell,
-    inference.record,
-    prediction.part,
-    prediction.predict,
-)
+STEPS: tuple[Step, ...] = (*training.STEPS, *inference.STEPS, *prediction.STEPS)
 Turns = Generator[Ask, Replies, Any]
 
 
@@ -264,9 +248,9 @@ class AssistedGLM(Method):
         # The span of messages has no penalty with an L1 part.
         lasso = self.alpha and self.l1_ratio and self.acceleration == "span"
         own: dict[str, Any] = {name: getattr(self, name) for name in texts}
+        own |= {name: float(getattr(self, name)) for name in numbers}
         return Settings(
             **own,
-            **{name: float(getattr(self, name)) for name in numbers},
             acceleration="anderson" if lasso else self.acceleration,
             split_seed=int(ctx.rng.integers(2**31)),
             initiator=ctx.initiator,

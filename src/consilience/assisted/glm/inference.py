@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.assisted.glm import messages
 from consilience.assisted.glm.messages import (
     BOUNDED,
     GAP,
@@ -24,17 +25,7 @@ from consilience.assisted.glm.messages import (
     SHARED,
     SPAN,
     UNCERTAIN,
-    Aimed,
-    AimRequest,
-    Concluded,
-    ConcludeRequest,
-    Recorded,
-    RecordRequest,
-    Refined,
-    RefineRequest,
     Settings,
-    TellRequest,
-    Told,
 )
 from consilience.assisted.glm.prediction import AssistedPredictor
 from consilience.assisted.glm.training import (
@@ -141,8 +132,8 @@ def target_rows(rows: Rows) -> IntArray:
 
 @step("aim")
 def aim(
-    message: AimRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Aimed, State]:
+    message: messages.AimRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Aimed, State]:
     """Solve for the targets within what is known; send the solutions to a partner."""
     s = settings_of(message, site, "initiator")
     if message.owner:
@@ -184,7 +175,7 @@ def aim(
         "rows": chosen,
     }
     nothing = none_for(message.partner)
-    reply = Aimed(
+    reply = messages.Aimed(
         own=own.released(directions, message.partner) if allowed else nothing,
         others=addressed(per_record(theirs), message.partner) if allowed else nothing,
         place=summary_for(place if allowed else {}, data, message.partner),
@@ -197,8 +188,8 @@ def aim(
 
 @step("refine", keeps=numbers_of)
 def refine(
-    message: RefineRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Refined, State]:
+    message: messages.RefineRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Refined, State]:
     """Say what the own equations still hide of the targets; send the directions they need most."""
     s = settings_of(message, site, "partner", "own", "others", "place")
     own = OwnColumns.of(data, np.asarray(state["factor"]))
@@ -243,7 +234,7 @@ def refine(
     }
     count, to = int(directions.shape[1]), s.initiator
     more = own.released(directions, to) if count else none_for(to)
-    reply = Refined(more=more, left=summary_for(left, data, to), n_more=count, known=known)
+    reply = messages.Refined(more=more, left=summary_for(left, data, to), n_more=count, known=known)
     return reply, {**state, "sent": np.hstack([sent, directions])}
 
 
@@ -474,8 +465,8 @@ def calibration(predictions: FloatArray, observed: FloatArray, limits: Limits) -
 
 @step("conclude", once=True)
 def conclude(
-    message: ConcludeRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Concluded, State]:
+    message: messages.ConcludeRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Concluded, State]:
     """Compare with the initiator's own model, infer, and predict whom nobody knows yet."""
     s = settings_of(message, site, "initiator")
     if site.senders.get("rest", s.partners) != s.partners:
@@ -504,7 +495,7 @@ def conclude(
     least = site.limits.min_records
     purposes = {"train": rows.train, "held": rows.held, "new": rows.new}
     counts = {k: _few(int(mask.sum()), least) for k, mask in purposes.items()}
-    reply = Concluded(
+    reply = messages.Concluded(
         names=shown,
         coefficients=model(
             {k: np.nan_to_num(v, nan=GAP) for k, v in table.items()},
@@ -674,8 +665,8 @@ def _raw_covariance(known: Known, shift: FloatArray, scale: FloatArray) -> Float
 
 @step("tell")
 def tell(
-    message: TellRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Told, State]:
+    message: messages.TellRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Told, State]:
     """Tell a partner the weights of its directions, with what its standard errors need."""
     require_role(site, "initiator")
     kept = state["concluded"]
@@ -685,7 +676,7 @@ def tell(
         "covariance": np.asarray(kept["covariances"][o]),
         "shared": np.asarray(kept["shared"][o]),
     }
-    return Told(place=summary_for(place, data, message.partner)), state
+    return messages.Told(place=summary_for(place, data, message.partner)), state
 
 
 # --------------------------------------------------------------------------- a partner
@@ -693,8 +684,8 @@ def tell(
 
 @step("record")
 def record(
-    message: RecordRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Recorded, State]:
+    message: messages.RecordRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Recorded, State]:
     """Keep the own coefficients, with errors where they are known, and a predictor for later."""
     s = settings_of(message, site, "partner", "place")
     own = OwnColumns.of(data, np.asarray(state["factor"]))
@@ -730,7 +721,7 @@ def record(
         covariance=np.empty((0, 0)),
     )
     site.output("predictor", predictor)
-    return Recorded(), {}
+    return messages.Recorded(), {}
 
 
 def _dependent(own: OwnColumns) -> BoolArray:
@@ -741,3 +732,6 @@ def _dependent(own: OwnColumns) -> BoolArray:
     # right singular vectors of nothing: linear relations among the columns
     null = turn[size <= 1e-8 * size.max(initial=0.0)]
     return np.asarray(np.abs(null).max(axis=0, initial=0.0) > 1e-6)
+
+
+STEPS = (aim, refine, conclude, tell, record)

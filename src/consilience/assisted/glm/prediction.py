@@ -157,3 +157,6 @@ def predict(
         "mean_width": float((high - low)[known].mean()) if known.any() else -1.0,
     }
     return Predicted(records=model(facts, kind="figures", n_records=len(x))), state
+
+
+STEPS = (part, predict)

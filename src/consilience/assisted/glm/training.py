@@ -11,26 +11,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from consilience.arrays import BoolArray, FloatArray
-from consilience.assisted.glm import model_cache
-from consilience.assisted.glm.messages import (
-    GAP,
-    SPAN,
-    Contributed,
-    ContributeRequest,
-    Finished,
-    FinishRequest,
-    MaskedReceiveRequest,
-    MaskedShared,
-    Received,
-    ReceiveRequest,
-    Settings,
-    Settled,
-    SettleRequest,
-    Shared,
-    ShareRequest,
-    Turned,
-    TurnRequest,
-)
+from consilience.assisted.glm import messages, model_cache
+from consilience.assisted.glm.messages import GAP, SPAN, Settings
 from consilience.assisted.kernels import glm
 from consilience.assisted.kernels.joint_glm import Alternation, SpanModel
 from consilience.assisted.kernels.joint_intervals import local_errors
@@ -205,8 +187,8 @@ def rows_by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
 
 @step("share")
 def share(
-    message: ShareRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Shared, State]:
+    message: messages.ShareRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Shared, State]:
     """Give a partner the response of the training rows, as it is."""
     s = settings_of(message, site, "initiator")
     if s.masked:
@@ -215,11 +197,11 @@ def share(
     # what is held out is never sent
     y = np.where(rows.train, rows.y, np.nan)
     to = message.partner
-    reply = Shared(response=addressed(response(y), to), weights=_weights(data, to))
+    reply = messages.Shared(response=addressed(response(y), to), weights=_weights(data, to))
     return reply, {**state, "y": np.where(rows.train, rows.y, 0.0)}
 
 
-def _flips(message: ShareRequest, data: SiteData) -> str:
+def _flips(message: messages.ShareRequest, data: SiteData) -> str:
     """Names the masked response: one flip for each record, whoever asks."""
     s = Settings.from_json(message.settings)
     # another flip is another draw, and another price
@@ -227,15 +209,15 @@ def _flips(message: ShareRequest, data: SiteData) -> str:
     return "mask " + hashlib.sha256(facts.encode()).hexdigest()
 
 
-def _price(message: ShareRequest) -> float:
+def _price(message: messages.ShareRequest) -> float:
     opendp()
     return RandomizedResponse(Settings.from_json(message.settings).flip).epsilon
 
 
 @step("share_masked", price=_price, keeps=_flips)
 def share_masked(
-    message: ShareRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[MaskedShared, State]:
+    message: messages.ShareRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.MaskedShared, State]:
     """Give a partner the response with each 0 or 1 flipped at random, once for all."""
     s = settings_of(message, site, "initiator")
     rows = rows_by_purpose(data, s, site)
@@ -252,7 +234,7 @@ def share_masked(
     masked = np.full(data.n_rows, np.nan)
     masked[rows.train] = np.ravel(flipped.value)
     to = message.partner
-    reply = MaskedShared(
+    reply = messages.MaskedShared(
         response=addressed(replaced(flipped, masked), to), weights=_weights(data, to)
     )
     return reply, {**state, "y": np.where(rows.train, masked, 0.0)}
@@ -266,23 +248,25 @@ def _weights(data: SiteData, partner: str) -> Released:
 
 @step("receive")
 def receive(
-    message: ReceiveRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Received, State]:
+    message: messages.ReceiveRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Received, State]:
     """Take the response and get the own columns ready."""
     return _received(message, data, site)
 
 
 @step("receive_masked")
 def receive_masked(
-    message: MaskedReceiveRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Received, State]:
+    message: messages.MaskedReceiveRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Received, State]:
     """Take the masked response and get the own columns ready."""
     return _received(message, data, site)
 
 
 def _received(
-    message: ReceiveRequest | MaskedReceiveRequest, data: SiteData, site: SiteContext
-) -> tuple[Received, State]:
+    message: messages.ReceiveRequest | messages.MaskedReceiveRequest,
+    data: SiteData,
+    site: SiteContext,
+) -> tuple[messages.Received, State]:
     s = settings_of(message, site, "partner", "response")
     y = np.asarray(message.response.value, dtype=float)
     if y.shape != (data.n_rows,):
@@ -296,7 +280,7 @@ def _received(
     require_rows(used > 0, partner.rank, s, "partner")
     none = np.empty((len(own.names), 0))
     state |= {"partner": _left(partner, data, state, s), "sent": none, "pending": none}
-    return Received(rank=own.known(site, none)[1]), state
+    return messages.Received(rank=own.known(site, none)[1]), state
 
 
 # --------------------------------------------------------------------------- the initiator
@@ -392,8 +376,8 @@ class Joint:
         """
         if self.s.alpha:
             return
-        messages = [self.messages_of(o) for o in range(len(self.s.partners))]
-        blocks = (np.ones((len(self.x), 1)), self.x, *messages)
+        theirs = [self.messages_of(o) for o in range(len(self.s.partners))]
+        blocks = (np.ones((len(self.x), 1)), self.x, *theirs)
         fam, weights = self.s.training_family(), self.rows.training_weights
         if glm.endless(blocks, self.y, np.asarray(self.model.eta), fam, weights):
             raise endless_fit()
@@ -438,8 +422,8 @@ def _turned(model: Any) -> Any:
 
 @step("turn", keeps=numbers_of)
 def turn(
-    message: TurnRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Turned, State]:
+    message: messages.TurnRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Turned, State]:
     """Take in one partner's contribution, refit, and send the next one its starting point."""
     s = settings_of(message, site, "initiator")
     joint = Joint(s, data, site, state)
@@ -475,7 +459,7 @@ def turn(
     place = {"weights": joint.weights_for(to), "constant": constant, "added": added}
     deviance = float(joint.model.deviance)
     course = {"deviance": deviance, "change": change if message.closes else -1.0}
-    reply = Turned(
+    reply = messages.Turned(
         own=mine if allowed else empty_for(message.partner),
         others=addressed(per_record(part), message.partner),
         place=summary_for(place, data, message.partner),
@@ -491,8 +475,8 @@ def turn(
 
 @step("settle")
 def settle(
-    message: SettleRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Settled, State]:
+    message: messages.SettleRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Settled, State]:
     """Tell a partner how its messages stand in the joint fit."""
     s = settings_of(message, site, "initiator")
     joint = Joint(s, data, site, state)
@@ -500,7 +484,7 @@ def settle(
     owner = s.partners.index(message.partner)
     # nobody fits any more: there is no offset to complete
     place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True}
-    return Settled(place=summary_for(place, data, message.partner)), joint.to_state(state)
+    return messages.Settled(place=summary_for(place, data, message.partner)), joint.to_state(state)
 
 
 # --------------------------------------------------------------------------- a partner
@@ -508,8 +492,8 @@ def settle(
 
 @step("contribute", keeps=numbers_of)
 def contribute(
-    message: ContributeRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Contributed, State]:
+    message: messages.ContributeRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Contributed, State]:
     """Fit the own columns beside what the others have, and send them along the change."""
     s = settings_of(message, site, "partner", "own", "others", "place")
     own = OwnColumns.of(data, np.asarray(state["factor"]))
@@ -538,7 +522,7 @@ def contribute(
     beside = {"inner": NOTHING, "penalty": 0.0}
     if s.alpha and leaves:
         beside = {"inner": answer.inner, "penalty": answer.penalty}
-    reply = Contributed(
+    reply = messages.Contributed(
         contribution=own.released(answer.direction, s.initiator)
         if leaves
         else empty_for(s.initiator),
@@ -594,8 +578,8 @@ def _left(partner: Partner, data: SiteData, state: State, s: Settings) -> State:
 
 @step("finish", once=True)
 def finish(
-    message: FinishRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Finished, State]:
+    message: messages.FinishRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Finished, State]:
     """Send the directions that are left, where the policy lets all of them be known."""
     s = settings_of(message, site, "partner", "place")
     model_cache.forget(data)
@@ -623,10 +607,13 @@ def finish(
             own.released(every, s.initiator), by_model if s.interval == "inflated" else robust
         )
         known, _, _ = own.known(site, every)
-    reply = Finished(
+    reply = messages.Finished(
         rest=own.released(left, s.initiator) if left.shape[1] else none_for(s.initiator),
         complete=complete,
         variances=addressed(variances, s.initiator),
         known=known,
     )
     return reply, {**state, "sent": np.hstack([sent, left]), "beta": beta}
+
+
+STEPS = (share, share_masked, receive, receive_masked, turn, contribute, settle, finish)
