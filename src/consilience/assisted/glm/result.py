@@ -115,13 +115,10 @@ class AssistedGLMResult(Result):
         )
         if not np.isfinite(gain):
             return f"The joint model of {self.initiator}: {fit} (nothing was held out)."
+        verdict = "shows no clear difference to"
         # A partner that brings nothing leaves differences that are rounding.
-        tells = abs(gain) > max(1.96 * error, 1e-9 * abs(self.holdout["alone"]))
-        verdict = (
-            ("predicts better than" if tells and gain > 0 else "predicts worse than")
-            if tells
-            else "shows no clear difference to"
-        )
+        if abs(gain) > max(1.96 * error, 1e-9 * abs(self.holdout["alone"])):
+            verdict = "predicts better than" if gain > 0 else "predicts worse than"
         return (
             f"On {self.n_holdout} held-out rows the joint model {verdict} the model of "
             f"{self.initiator} alone: mean deviance {self.holdout['joint']:.4f} against "
@@ -150,23 +147,18 @@ class AssistedGLMResult(Result):
             return "Penalised coefficients have no intervals."
         if self.intervals["kind"] != "joint":
             return 'Coefficients have standard errors by interval = "joint" only.'
+        status = [str(word) for word in self.coefficients["status"]]
+        exact, wider, shared = (status.count(w) for w in ("identified", "bounded", "shared"))
         if self.complete:
-            shared = int(np.sum(np.asarray(self.coefficients["status"]) == "shared"))
-            more = (
-                f"; {shared} cannot be told from those of other columns and have none"
-                if shared
-                else ""
-            )
-            whose = " and ".join(self.partners)
-            known = f"All directions of {whose} are known"
-            return f"{known}, so coefficients have standard errors{more}."
-        status = list(self.coefficients["status"])
-        told = sum(word in ("identified", "bounded") for word in status)
-        if told:
-            wider = sum(word == "bounded" for word in status)
+            less = f"; {shared} cannot be told from those of other columns and have none"
             return (
-                f"{told} of {len(status)} coefficients have standard errors, {wider} of them "
-                "widened by a bound for the directions that stay hidden."
+                f"All directions of {' and '.join(self.partners)} are known, so coefficients have "
+                f"standard errors{less if shared else ''}."
+            )
+        if exact or wider:
+            return (
+                f"{exact + wider} of {len(status)} coefficients have standard errors, {wider} of "
+                "them widened by a bound for the directions that stay hidden."
             )
         return (
             "Not all directions are known, so coefficients have no standard errors: more may be "

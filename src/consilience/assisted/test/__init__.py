@@ -148,14 +148,10 @@ class AssistanceTestResult(Result):
             shown = "p < .0001" if p < 1e-4 else f"p = {p:.4f}".replace("0.", ".", 1)
             price = self.epsilon[partner]
             cost = "without noise" if price is None else f"at epsilon {price:g}"
-            verdict = (
-                f"The columns of {partner} explain the response of {self.initiator} beyond its own"
-                if self.useful[partner]
-                else f"There is no evidence that the columns of {partner} explain the response of "
-                f"{self.initiator} beyond its own"
-            )
+            verdict = "The" if self.useful[partner] else "There is no evidence that the"
             said.append(
-                f"{verdict} ({self.test} test, {shown}, {self.n_records} rows, {cost}; "
+                f"{verdict} columns of {partner} explain the response of {self.initiator} beyond "
+                f"its own ({self.test} test, {shown}, {self.n_records} rows, {cost}; "
                 f"{self.revealed[partner]} of {self.n_columns[partner]} directions revealed"
                 f"{self._power_said(partner)})."
             )
