@@ -22,9 +22,9 @@ from threadpoolctl import threadpool_limits
 from benchmarks.ensemble_patterns import machine, peak_gigabytes
 from consilience import AssistedGLM, Columns, Federation, Policy
 from consilience.assisted.kernels import assistance, glm
-from consilience.assisted.kernels.joint_glm import fit_jointly
 from consilience.assisted.kernels.sandwich import sandwich
 from consilience.numerics.random import stream
+from replications.assisted_glm.in_one_process import fit_jointly
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = [(10_000, 20), (100_000, 20), (100_000, 50)]

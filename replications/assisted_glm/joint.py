@@ -13,8 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from consilience.assisted.kernels.glm import family
-from consilience.assisted.kernels.joint_glm import JointFit, fit_jointly
 from consilience.datasets.simulate_assisted import SplitColumns
+from replications.assisted_glm.in_one_process import JointFit, fit_jointly
 
 FloatArray = NDArray[np.float64]
 

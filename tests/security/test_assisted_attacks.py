@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 import consilience
 from consilience.assisted.glm import AssistedGLM
-from consilience.assisted.glm.closing import ConcludeRequest
 from consilience.assisted.glm.messages import (
+    ConcludeRequest,
     ContributeRequest,
     FinishRequest,
     ReceiveRequest,
@@ -27,8 +27,8 @@ from consilience.assisted.glm.messages import (
     ShareRequest,
     TurnRequest,
 )
-from consilience.assisted.phases.own_order import own_order
-from consilience.assisted.test.messages import SketchRequest, TestRequest
+from consilience.assisted.phases import digest_order
+from consilience.assisted.test.site import SketchRequest, TestRequest
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from consilience.protocol.method import Columns, Preparation, get_method
@@ -561,18 +561,18 @@ def test_the_order_of_rows_is_nobodys_choice() -> None:
     site = initiator()[0]
     data = site._loader(Columns(id="id"), Preparation(), partition="columns").data
     places = np.arange(N)
-    order = own_order(data, places, "holdout")
+    order = digest_order(data, places, "holdout")
     assert sorted(order) == list(places)
-    np.testing.assert_array_equal(order, own_order(data.take(places), places, "holdout"))
+    np.testing.assert_array_equal(order, digest_order(data.take(places), places, "holdout"))
     changed = np.where(places == 7, 1 - np.asarray(data.target), data.target)
     for other in (
-        own_order(data, places, "subsample"),
-        own_order(dataclasses.replace(data, target=changed), places, "holdout"),
+        digest_order(data, places, "subsample"),
+        digest_order(dataclasses.replace(data, target=changed), places, "holdout"),
     ):
         # 60 rows: 10 or more stay where they were with a probability below 1e-6.
         assert np.sum(other == order) < 10
     with pytest.raises(DataError, match="no order of their own"):
-        own_order(dataclasses.replace(data, target=None), places, "holdout")
+        digest_order(dataclasses.replace(data, target=None), places, "holdout")
 
 
 def test_the_response_needs_its_own_consent() -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from consilience import Columns, Federation
-from consilience.assisted.glm import rows as assisted_rows
+from consilience.assisted.glm import training as assisted_rows
 from consilience.averaging.protocol import rows as averaging_rows
 from consilience.averaging.protocol.messages import Accepted
 from consilience.collaborators.protocol import rows as meta_rows

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from consilience.assisted.test.messages import NoisySketched
+from consilience.assisted.test.site import NoisySketched
 from consilience.engines.federation import Federation
 from consilience.engines.flower import join
 from consilience.engines.flower.desk import HOME_FAILED, OTHER_COORDINATOR

@@ -14,14 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from consilience.assisted.kernels.glm import Family, family, fit  # noqa: E402
-from consilience.assisted.kernels.joint_glm import fit_jointly  # noqa: E402
-from consilience.assisted.kernels.joint_intervals import (  # noqa: E402
-    contraction,
-    inflated,
-    joint_intervals,
-    local_errors,
-    paper,
-)
+from consilience.assisted.kernels.joint_intervals import contraction, inflated, local_errors  # noqa: E402
 from consilience.datasets.simulate_assisted import (  # noqa: E402
     SplitColumns,
     simulate_opposed,
@@ -29,7 +22,9 @@ from consilience.datasets.simulate_assisted import (  # noqa: E402
 )
 from consilience.exceptions import ParameterError  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
+from replications.assisted_glm.in_one_process import fit_jointly  # noqa: E402
 from replications.assisted_glm.joint import train_jointly  # noqa: E402
+from replications.assisted_glm.standard_errors import joint_intervals, paper  # noqa: E402
 from replications.assisted_glm.study import (  # noqa: E402
     Table,
     crossed,

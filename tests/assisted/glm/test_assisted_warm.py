@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.assisted.glm import AssistedGLM, warm
+from consilience.assisted import phases
+from consilience.assisted.glm import AssistedGLM, model_cache, training
 from consilience.assisted.kernels import glm
 from consilience.assisted.kernels.joint_glm import SpanModel
-from consilience.assisted.phases import own_columns
 from consilience.engines.local import LocalEngine
 from consilience.protocol.method import SiteData
 from consilience.protocol.phases import align_ids
@@ -21,8 +21,9 @@ from tests.assisted.assisted import Parties, parties
 
 def forget_everything(one: site.Site) -> None:
     """As in a process that has just started."""
-    warm.clear()
-    own_columns._KNOWN.clear()
+    model_cache.clear()
+    training._ROWS.clear()
+    phases._KNOWN.clear()
     align_ids._PLACES.clear()
     computing._counted.cache_clear()
     one._prepared.clear()
@@ -110,12 +111,12 @@ def test_another_state_gets_a_model_of_its_own() -> None:
         return made[-1]
 
     inputs = {"y": y, "alpha": 0.0}
-    first = warm.model(data, inputs, None, lambda: build(None))
+    first = model_cache.model(data, inputs, None, lambda: build(None))
     state = copy.deepcopy(first.to_state())
-    warm.leave(data, inputs, first)
-    assert warm.model(data, inputs, state, lambda: build(state)) is first
+    model_cache.leave(data, inputs, first)
+    assert model_cache.model(data, inputs, state, lambda: build(state)) is first
     # It was taken out: whoever fails with it leaves nothing behind.
-    second = warm.model(data, inputs, state, lambda: build(state))
+    second = model_cache.model(data, inputs, state, lambda: build(state))
     assert second is made[1]
     other = {**state, "eta": np.nextafter(state["eta"], 9.0)}
     for asked, known in (
@@ -123,20 +124,20 @@ def test_another_state_gets_a_model_of_its_own() -> None:
         ({**inputs, "alpha": 0.1}, state),
         (inputs, other),
     ):
-        warm.leave(data, inputs, second)
+        model_cache.leave(data, inputs, second)
         n = len(made)
-        assert warm.model(data, asked, known, lambda s=known: build(s)) is made[n]
-    warm.leave(data, inputs, second)
+        assert model_cache.model(data, asked, known, lambda s=known: build(s)) is made[n]
+    model_cache.leave(data, inputs, second)
     twin = SiteData(data.features, data.feature_names, data.rows)
-    assert warm.model(twin, inputs, state, lambda: build(state)) is not second
-    warm.clear()
+    assert model_cache.model(twin, inputs, state, lambda: build(state)) is not second
+    model_cache.clear()
 
 
 def test_the_same_is_the_same_to_the_bit() -> None:
     x = np.array([0.0, np.nan, 1.0])
-    assert warm.same({"a": x, "b": (1, "x")}, {"a": x.copy(), "b": (1, "x")})
-    assert not warm.same({"a": x}, {"a": np.array([-0.0, np.nan, 1.0])})
-    assert not warm.same({"a": x}, {"a": x.astype(np.float32)})
-    assert not warm.same({"a": x}, {"a": x, "b": x})
-    assert not warm.same({"a": x}, {"a": x[:2]})
-    assert not warm.same({"a": 1}, {"a": 1.0})
+    assert model_cache.same({"a": x, "b": (1, "x")}, {"a": x.copy(), "b": (1, "x")})
+    assert not model_cache.same({"a": x}, {"a": np.array([-0.0, np.nan, 1.0])})
+    assert not model_cache.same({"a": x}, {"a": x.astype(np.float32)})
+    assert not model_cache.same({"a": x}, {"a": x, "b": x})
+    assert not model_cache.same({"a": x}, {"a": x[:2]})
+    assert not model_cache.same({"a": 1}, {"a": 1.0})

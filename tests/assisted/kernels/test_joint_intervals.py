@@ -6,23 +6,21 @@ import numpy as np
 import pytest
 
 from consilience.assisted.kernels.glm import family
-from consilience.assisted.kernels.joint_glm import fit_jointly
 from consilience.assisted.kernels.joint_intervals import (
     bounded_factor,
-    coefficient_errors,
     contraction,
     inflated,
     initiator_design,
     initiator_solution,
-    joint_intervals,
     largest_correlation,
     local_errors,
-    paper,
     partner_residual,
     ritz_values,
 )
 from consilience.datasets.simulate_assisted import simulate_canonical, simulate_setting
 from consilience.exceptions import DataError, ParameterError
+from replications.assisted_glm.in_one_process import fit_jointly
+from replications.assisted_glm.standard_errors import coefficient_errors, joint_intervals, paper
 from tests.reference import assisted_glm as textbook
 
 FAMILIES = ["binomial", "poisson", "normal", "log-cosh", "pseudo-huber"]

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from consilience.assisted.kernels import randomized_response
-from consilience.assisted.kernels.randomized_response import RandomizedResponse
+from consilience.assisted.kernels import mechanisms
+from consilience.assisted.kernels.mechanisms import RandomizedResponse
 from consilience.exceptions import DataError, MissingExtraError, ParameterError
 
 
@@ -80,6 +80,6 @@ def test_a_library_that_states_a_higher_price_releases_nothing(
         def map(d_in: int) -> float:
             return 1.001 * math.log(4)
 
-    monkeypatch.setattr(randomized_response, "_opendp", lambda: Dearer)
+    monkeypatch.setattr(mechanisms, "opendp", lambda use: Dearer)
     with pytest.raises(ParameterError, match="do not give epsilon"):
         RandomizedResponse(0.2).release(np.zeros(3))

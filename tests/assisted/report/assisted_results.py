@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from consilience.assisted.glm.result import AssistedGLMResult
-from consilience.assisted.test.result import AssistanceTestResult
+from consilience.assisted.test import AssistanceTestResult
 from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
 

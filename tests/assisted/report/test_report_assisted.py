@@ -16,7 +16,6 @@ from consilience import report as room
 from consilience.assisted.glm import AssistedGLM
 from consilience.assisted.report import (
     assistance_test,
-    assisted_evidence,
     assisted_glm,
     figures_assisted,
 )
@@ -351,11 +350,11 @@ def test_only_the_largest_of_many_coefficients_are_drawn() -> None:
 
 def test_calibration_that_is_not_there_is_missed_by_name() -> None:
     """Groups too small for the rules of a small table: the block would only be gone."""
-    shown = assisted_evidence.comparison(joint_fit())
+    shown = assisted_glm.comparison(joint_fit())
     assert not any("No calibration is shown" in text for text in shown.text)
     nothing = {"predicted": np.full(2, NAN), "observed": np.full(2, NAN), "records": np.full(2, 6)}
     small = joint_fit(n_holdout=12, calibration={"alone": nothing, "joint": nothing})
-    said = assisted_evidence.comparison(small).text
+    said = assisted_glm.comparison(small).text
     assert any("No calibration is shown" in text and "too few for groups" in text for text in said)
 
 

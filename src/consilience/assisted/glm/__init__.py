@@ -68,31 +68,19 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from consilience.assisted.glm import conclusion, prediction, refining, training
-from consilience.assisted.glm.closing import (
-    ConcludeRequest,
-    PartRequest,
-    PredictRequest,
-    RecordRequest,
-    TellRequest,
+from consilience.assisted.glm import inference, messages, prediction, training
+from consilience.assisted.glm.messages import Settings
+from consilience.assisted.glm.prediction import AssistedPredictor
+from consilience.assisted.glm.result import (
+    AssistedGLMResult,
+    Course,
+    fitted_result,
+    predicted_result,
 )
-from consilience.assisted.glm.messages import (
-    AimRequest,
-    ContributeRequest,
-    FinishRequest,
-    MaskedReceiveRequest,
-    ReceiveRequest,
-    RefineRequest,
-    Settings,
-    SettleRequest,
-    ShareRequest,
-    TurnRequest,
-)
-from consilience.assisted.glm.outcome import Course, fitted_result, predicted_result
-from consilience.assisted.glm.parameters import check_parameters
-from consilience.assisted.glm.predictor import AssistedPredictor
-from consilience.assisted.glm.result import AssistedGLMResult
+from consilience.assisted.kernels.families import NAMES, family
+from consilience.assisted.phases import NOTHING
 from consilience.exceptions import ParameterError
+from consilience.parameters import allows, just, number, one_of, whole
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -109,6 +97,7 @@ from consilience.wire.sealing import senders
 
 REFINEMENTS = 3
 """Exchanges for standard errors where not all directions are known."""
+STEPS: tuple[Step, ...] = (*training.STEPS, *inference.STEPS, *prediction.STEPS)
 Turns = Generator[Ask, Replies, Any]
 
 
@@ -148,60 +137,36 @@ class AssistedGLM(Method):
         Of the variance function, for "tweedie".
     """
 
-    family: str = "binomial"
-    response: Literal["share", "masked", ""] = ""
-    flip: float = 0.1
-    masking: Literal["link", "as_printed"] = "link"
-    acceleration: Literal["span", "anderson", "none"] = "span"
-    alpha: float = 0.0
-    l1_ratio: float = 0.0
-    n_rounds: int = 30
-    tol: float = 1e-6
-    holdout: float = 0.2
-    interval: Literal["joint", "inflated", "paper", "none"] = "joint"
-    level: float = 0.95
+    family: str = allows(one_of(*NAMES), default="binomial")
+    response: Literal["share", "masked", ""] = allows(
+        one_of("share", "masked") | just(""), default=""
+    )
+    flip: float = allows(number(above=0, below=0.5), default=0.1)
+    masking: Literal["link", "as_printed"] = allows(one_of("link", "as_printed"), default="link")
+    acceleration: Literal["span", "anderson", "none"] = allows(
+        one_of("span", "anderson", "none"), default="span"
+    )
+    alpha: float = allows(number(0), default=0.0)
+    l1_ratio: float = allows(number(0, 1), default=0.0)
+    n_rounds: int = allows(whole(1, 1000), default=30)
+    tol: float = allows(number(above=0, below=1), default=1e-6)
+    holdout: float = allows(number(0, 0.9), default=0.2)
+    interval: Literal["joint", "inflated", "paper", "none"] = allows(
+        one_of("joint", "inflated", "paper", "none"), default="joint"
+    )
+    level: float = allows(number(above=0, below=1), default=0.95)
     power: float = 1.5
 
     name: ClassVar[str] = "assisted-glm"
     version: ClassVar[int] = 2
     title: ClassVar[str] = "What do a partner's columns add to my model, and with what certainty?"
     partition: ClassVar[Literal["rows", "columns"]] = "columns"
-    steps: ClassVar[tuple[Step, ...]] = (
-        training.share,
-        training.share_masked,
-        training.receive,
-        training.receive_masked,
-        training.turn,
-        training.contribute,
-        training.settle,
-        training.finish,
-        refining.aim,
-        refining.refine,
-        conclusion.conclude,
-        conclusion.tell,
-        conclusion.record,
-        prediction.part,
-        prediction.predict,
-    )
+    steps: ClassVar[tuple[Step, ...]] = STEPS
     absence: ClassVar[str] = (
         "Every site is needed in every round; a run with a directory can be resumed."
     )
     tolerates: ClassVar[dict[str, Literal["quorum", "all", "any"]]] = {
-        "share": "all",
-        "share_masked": "all",
-        "receive": "all",
-        "receive_masked": "all",
-        "turn": "all",
-        "contribute": "all",
-        "settle": "all",
-        "finish": "all",
-        "aim": "all",
-        "refine": "all",
-        "conclude": "all",
-        "tell": "all",
-        "record": "all",
-        "part": "all",
-        "predict": "all",
+        step.name: "all" for step in STEPS
     }
     settles: ClassVar[frozenset[str]] = frozenset(("acceleration",))
     leakage: ClassVar[str] = (
@@ -215,9 +180,19 @@ class AssistedGLM(Method):
     Result: ClassVar[type[AssistedGLMResult]] = AssistedGLMResult
     predictor: ClassVar[Any] = AssistedPredictor
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        check_parameters(self)
+    def check_together(self) -> None:
+        """Check parameters that do not go together; raise `ParameterError`."""
+        family(self.family, power=self.power)
+        if self.response == "masked" and self.family != "binomial":
+            raise ParameterError(
+                f"response = 'masked' flips a response of 0 and 1, and the family is "
+                f"{self.family!r}: use 'binomial', or response = 'share'"
+            )
+        if self.interval == "inflated" and self.acceleration != "none":
+            raise ParameterError(
+                "interval = 'inflated' reads the parties' correlation from plain rounds: "
+                "set acceleration = 'none', or interval = 'joint'"
+            )
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that the owner of the response decided about it; raise `ParameterError`."""
@@ -231,26 +206,25 @@ class AssistedGLM(Method):
         """Train, conclude; or predict with what an earlier run left."""
         if ctx.follows is not None:
             return (yield from self._predict(ctx))
-        s = self._settings(ctx)
-        text = s.to_json()
+        course = Course(ctx, self._settings(ctx))
+        s, text = course.s, course.text
         say_share(ctx, s.holdout)
-        course = Course(s)
-        yield from self._share(ctx, s, text, course)
-        yield from self._train(ctx, s, text, course)
+        yield from self._share(course)
+        yield from self._train(course)
         rest = []
         for partner in s.partners:
-            settled = yield from one(
-                ctx, "settle", SettleRequest(settings=text, partner=partner), ctx.initiator
-            )
-            request = FinishRequest(settings=text, place=settled.place)
-            answer = yield from one(ctx, "finish", request, partner, rank=course.rank(partner))
+            settle: Any = messages.SettleRequest(settings=text, partner=partner)
+            settled = yield from one(ctx, "settle", settle, ctx.initiator)
+            finish = messages.FinishRequest(settings=text, place=settled.place)
+            answer = yield from one(ctx, "finish", finish, partner, rank=course.rank(partner))
             rest.append(answer)
-            course.known(partner, rest[-1].known)
+            course.known(partner, answer.known)
         complete = all(r.complete for r in rest)
         left: tuple[Any, ...] = ()
+        # exact errors need all directions; else the ones that matter most
         if self.interval == "joint" and not self.alpha and not complete:
-            left = yield from self._refine(ctx, s, text, course)
-        request_ = ConcludeRequest(
+            left = yield from self._refine(course)
+        conclude = messages.ConcludeRequest(
             settings=text,
             rest=relayed(tuple(r.rest.value for r in rest), Disclosure.PER_RECORD),
             variances=relayed(tuple(r.variances.value for r in rest), Disclosure.PER_RECORD),
@@ -258,53 +232,49 @@ class AssistedGLM(Method):
             hidden=sum(r - k for site, (k, r) in course.revealed.items() if site in s.partners),
             complete=complete,
         )
-        concluded = yield from one(ctx, "conclude", request_, ctx.initiator)
+        concluded = yield from one(ctx, "conclude", conclude, ctx.initiator)
         for partner in s.partners:
-            told = yield from one(
-                ctx, "tell", TellRequest(settings=text, partner=partner), ctx.initiator
-            )
-            yield from one(ctx, "record", RecordRequest(settings=text, place=told.place), partner)
-        return fitted_result(ctx, self, s, course, concluded, complete)
+            tell = messages.TellRequest(settings=text, partner=partner)
+            told = yield from one(ctx, "tell", tell, ctx.initiator)
+            record = messages.RecordRequest(settings=text, place=told.place)
+            yield from one(ctx, "record", record, partner)
+        return fitted_result(ctx, self.acceleration, course, concluded, complete)
 
     # ------------------------------------------------------------------ parts of the exchange
 
     def _settings(self, ctx: CoordinatorContext) -> Settings:
+        texts = ("family", "response", "masking", "interval")
+        numbers = ("power", "flip", "alpha", "l1_ratio", "tol", "holdout", "level")
+        # The span of messages has no penalty with an L1 part.
+        lasso = self.alpha and self.l1_ratio and self.acceleration == "span"
+        own: dict[str, Any] = {name: getattr(self, name) for name in texts}
+        own |= {name: float(getattr(self, name)) for name in numbers}
         return Settings(
-            family=self.family,
-            power=float(self.power),
-            response=self.response,
-            flip=float(self.flip),
-            masking=self.masking,
-            acceleration="anderson"
-            if self.alpha and self.l1_ratio and self.acceleration == "span"
-            else self.acceleration,
-            alpha=float(self.alpha),
-            l1_ratio=float(self.l1_ratio),
-            tol=float(self.tol),
-            holdout=float(self.holdout),
+            **own,
+            acceleration="anderson" if lasso else self.acceleration,
             split_seed=int(ctx.rng.integers(2**31)),
-            interval=self.interval,
-            level=float(self.level),
             initiator=ctx.initiator,
             partners=ctx.partners,
             names=ctx.at == f"site:{ctx.initiator}",
         )
 
-    def _share(self, ctx: CoordinatorContext, s: Settings, text: str, course: Course) -> Turns:
+    @staticmethod
+    def _share(course: Course) -> Turns:
         """Give every partner the response."""
+        ctx, s, text = course.ctx, course.s, course.text
         masked = "_masked" if s.masked else ""
+        receive = messages.MaskedReceiveRequest if s.masked else messages.ReceiveRequest
         for partner in s.partners:
-            request = ShareRequest(settings=text, partner=partner)
+            request = messages.ShareRequest(settings=text, partner=partner)
             shared = yield from one(ctx, f"share{masked}", request, ctx.initiator)
-            kind = MaskedReceiveRequest if s.masked else ReceiveRequest
-            message = kind(settings=text, response=shared.response, weights=shared.weights)
-            step = f"receive{masked}"
-            received = yield from one(ctx, step, message, partner, rows=ctx.n_matched)
-            course.begin(partner, received.rank)
+            message = receive(settings=text, response=shared.response, weights=shared.weights)
+            received = yield from one(ctx, f"receive{masked}", message, partner, rows=ctx.n_matched)
+            course.revealed[partner] = (0, int(received.rank))
 
-    def _train(self, ctx: CoordinatorContext, s: Settings, text: str, course: Course) -> Turns:
+    def _train(self, course: Course) -> Turns:
         """Take turns until the fit has settled, or nothing more may or can be said."""
-        turned = yield from self._turn(ctx, s, text, "", None, s.partners[0], False)
+        ctx, s = course.ctx, course.s
+        turned = yield from self._turn(course, None, s.partners[0])
         course.initiator(turned, None, 0)
         for round_ in range(1, self.n_rounds + 1):
             new = spent = False
@@ -312,21 +282,20 @@ class AssistedGLM(Method):
                 if turned.spent:
                     course.stopped, course.who = "rank", ctx.initiator
                     return
-                request = ContributeRequest(
-                    settings=text, own=turned.own, others=turned.others, place=turned.place
+                request = messages.ContributeRequest(
+                    settings=course.text, own=turned.own, others=turned.others, place=turned.place
                 )
                 rank = course.rank(partner)
                 given = yield from one(ctx, "contribute", request, partner, rank=rank)
-                course.partner(partner, given, ctx.n_matched)
-                came = not (given.spent or given.done)
+                course.partner(partner, given)
+                came = None if given.spent or given.done else partner
                 spent |= given.spent
                 last = place == len(s.partners) - 1
+                # the initiator answers with the start of the next one: one message a turn
                 following = s.partners[(place + 1) % len(s.partners)]
-                turned = yield from self._turn(
-                    ctx, s, text, partner if came else "", given, following, last
-                )
-                new |= turned.added or (came and s.acceleration != "span")
-                course.initiator(turned, partner if came else None, round_)
+                turned = yield from self._turn(course, came, following, given, closes=last)
+                new |= turned.added or (came is not None and s.acceleration != "span")
+                course.initiator(turned, came, round_)
             if not new:
                 course.stopped = "rank" if spent else "nothing new"
                 return
@@ -339,27 +308,21 @@ class AssistedGLM(Method):
 
     @staticmethod
     def _turn(
-        ctx: CoordinatorContext,
-        s: Settings,
-        text: str,
-        owner: str,
-        given: Any,
-        following: str,
-        closes: bool,
+        course: Course, owner: str | None, following: str, given: Any = None, closes: bool = False
     ) -> Turns:
-        nothing = relayed(np.empty(0), Disclosure.PER_RECORD)
-        request = TurnRequest(
-            settings=text,
-            owner=owner,
-            contribution=given.contribution if owner else nothing,
-            beside=given.beside if owner else relayed(np.empty(0), Disclosure.MODEL),
+        """Give the initiator what its owner sent, if anything came, and ask for the next start."""
+        request = messages.TurnRequest(
+            settings=course.text,
+            owner=owner or "",
+            contribution=given.contribution if owner else relayed(NOTHING, Disclosure.PER_RECORD),
+            beside=given.beside if owner else relayed(NOTHING, Disclosure.MODEL),
             partner=following,
             closes=closes,
         )
-        return (yield from one(ctx, "turn", request, ctx.initiator))
+        return (yield from one(course.ctx, "turn", request, course.ctx.initiator))
 
     @staticmethod
-    def _refine(ctx: CoordinatorContext, s: Settings, text: str, course: Course) -> Turns:
+    def _refine(course: Course) -> Turns:
         """Ask the partners for the directions that standard errors need most.
 
         Returns
@@ -367,51 +330,49 @@ class AssistedGLM(Method):
         tuple
             What is left at each partner, as it came; empty where the initiator may not ask.
         """
+        ctx, text, asker = course.ctx, course.text, course.ctx.initiator
+        none = relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
         left: dict[str, Any] = {}
-        owner, more = "", relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
+        owner, more = "", none
         for turn in range(REFINEMENTS + 1):
             came = 0
-            for partner in s.partners:
-                request = AimRequest(settings=text, partner=partner, owner=owner, more=more)
-                rank = course.rank(ctx.initiator)
-                aimed = yield from one(ctx, "aim", request, ctx.initiator, rank=rank)
-                owner, more = "", relayed(np.empty((0, 0)), Disclosure.PER_RECORD)
+            for partner in course.s.partners:
+                aim = messages.AimRequest(settings=text, partner=partner, owner=owner, more=more)
+                aimed = yield from one(ctx, "aim", aim, asker, rank=course.rank(asker))
+                owner, more = "", none
                 if aimed.spent:
                     return ()
-                course.known(ctx.initiator, aimed.known)
-                refined = yield from one(
-                    ctx,
-                    "refine",
-                    RefineRequest(
-                        settings=text,
-                        own=aimed.own,
-                        others=aimed.others,
-                        place=aimed.place,
-                        last=turn == REFINEMENTS,
-                    ),
-                    partner,
-                    rank=course.rank(partner),
+                course.known(asker, aimed.known)
+                refine = messages.RefineRequest(
+                    settings=text,
+                    own=aimed.own,
+                    others=aimed.others,
+                    place=aimed.place,
+                    last=turn == REFINEMENTS,
                 )
+                rank = course.rank(partner)
+                refined = yield from one(ctx, "refine", refine, partner, rank=rank)
                 left[partner] = refined.left.value
                 course.known(partner, refined.known)
                 if refined.n_more:
                     owner, more, came = partner, refined.more, came + refined.n_more
+            # no partner may or can send more
             if not came:
                 break
-        return tuple(left[partner] for partner in s.partners)
+        return tuple(left[partner] for partner in course.s.partners)
 
     def _predict(self, ctx: CoordinatorContext) -> Turns:
         """Predict new people with what the followed run left at the sites."""
-        parts = yield Ask("part", PartRequest(initiator=ctx.initiator), to=ctx.partners)
+        parts = yield Ask("part", messages.PartRequest(initiator=ctx.initiator), to=ctx.partners)
         given = ctx.require(parts, at_least=len(ctx.partners))
-        request = PredictRequest(
+        request = messages.PredictRequest(
             level=float(self.level),
             partners=tuple(given),
             part=relayed(tuple(r.part.value for r in given.values()), Disclosure.PER_RECORD),
             shift=relayed(tuple(r.shift.value for r in given.values()), Disclosure.MODEL),
         )
         predicted = yield from one(ctx, "predict", request, ctx.initiator)
-        return predicted_result(ctx, self, given, predicted)
+        return predicted_result(ctx, self.level, given, predicted)
 
 
 def one(ctx: CoordinatorContext, step: str, message: Any, site: str, **known: int) -> Turns:

@@ -9,17 +9,44 @@ from typing import Any
 
 import numpy as np
 
+from consilience.arrays import FloatArray
 from consilience.assisted.kernels.families import Family, family
 from consilience.assisted.kernels.glm import Penalty
+from consilience.assisted.phases import Ranked, refused
 from consilience.exceptions import DisclosureError
 from consilience.wire.disclosure import Released
-from consilience.wire.message import Model, Noised, PerRecord, Public, message, part
+from consilience.wire.message import Aggregate, Model, Noised, PerRecord, Public, message, part
 
 SPAN = "span"
 GAP = -1e300
 """Stands for a number that there is none of: NaN does not cross in parameters of a model."""
 MOST = 1e250
 """Of sums over rows of what numbers of any size lose."""
+
+
+IDENTIFIED, BOUNDED, SHARED = "identified", "bounded", "shared"
+UNCERTAIN, PENALISED = "not certified", "penalised"
+"""What a coefficient is."""
+MOST_BINS = 10
+WAYS = ("null", "alone", "joint")
+_MOST_ROWS = 1 << 40
+_FIGURES = (
+    *(f"{name}_{way}" for name in ("deviance", "holdout", "auc") for way in WAYS),
+    *("r2_alone", "r2_joint", "gain", "gain_error"),
+)
+_ESTIMATES = ("estimate", "error", "factor", "alone", "alone_error")
+_NUMBER, _ROWS = part(low=GAP, high=MOST), part(kind="int", low=-1, high=_MOST_ROWS)
+_BY_COEFFICIENT = part(("p",), low=GAP, high=MOST)
+# What a field holds, and what it says, where several messages carry it.
+PLACE = (
+    "*weights of the partner's messages, constant",
+    "where the partner's own coefficients stand",
+)
+TARGETS = ("*weights, constants, rows of the targets", "the partner's own part, by its messages")
+PARTNERS_FIT = (
+    "*weights, covariance, directions that others have too",
+    "the partner's part of the joint fit",
+)
 
 
 @dataclass(frozen=True)
@@ -76,12 +103,21 @@ class Settings:
 
     def training_family(self) -> Family:
         """Family of the training: of the masked response where it is masked."""
+        # link q + (1 - 2q) expit(eta); "as_printed" fits a plain logit, as the source does
         mask = self.flip if self.masked and self.masking == "link" else 0.0
         return family(self.family, power=self.power, mask=mask)
 
     def true_family(self) -> Family:
         """Family of the true response."""
         return family(self.family, power=self.power)
+
+    def mean(self, eta: FloatArray) -> FloatArray:
+        """Mean of the true response at linear predictors of the training."""
+        plain = self.true_family().mean(eta)
+        if self.masked and self.masking == "as_printed":
+            # The fit is a plain one of the masked response: its mean is mapped back and cut.
+            plain = np.clip((plain - self.flip) / (1 - 2 * self.flip), 0.0, 1.0)
+        return np.asarray(plain)
 
     def penalty(self) -> Penalty | None:
         """Penalty of every party's coefficients, if there is one."""
@@ -103,12 +139,16 @@ class Settings:
         raw = json.loads(text)
         raw["partners"] = tuple(raw["partners"])
         s = cls(**raw)
-        fine = s.response in ("share", "masked") and s.acceleration in ("span", "anderson", "none")
-        fine = fine and s.interval in ("joint", "inflated", "paper", "none")
-        fine = fine and 0 <= s.holdout <= 0.9 and (not s.masked or 0 < s.flip < 0.5)
-        if not fine:
-            sentence = "settings of the assisted GLM that a site does not answer"
-            raise DisclosureError(sentence, public=sentence)
+        if not (
+            s.response in ("share", "masked")
+            and s.acceleration in ("span", "anderson", "none")
+            and s.interval in ("joint", "inflated", "paper", "none")
+            and 0 <= s.holdout <= 0.9
+            and (not s.masked or 0 < s.flip < 0.5)
+        ):
+            raise refused(
+                "settings of the assisted GLM that a site does not answer", DisclosureError
+            )
         return s
 
 
@@ -197,16 +237,12 @@ class TurnRequest:
 
 
 @message("assisted-glm/turned", version=1)
-class Turned:
+class Turned(Ranked):
     """The joint fit so far, and the next partner's starting point."""
 
     own: Released = PerRecord("m", "the initiator's part of the linear predictor", to="partner")
     others: Released = PerRecord("k", "the other partners' part, if any", to="partner")
-    place: Released = Model(
-        "*weights of the partner's messages, constant",
-        "where the partner's own coefficients stand",
-        to="partner",
-    )
+    place: Released = Model(*PLACE, to="partner")
     added: bool = Public("", "whether the contribution was new", kind="bool")
     converged: bool = Public("", "whether the fit has settled", kind="bool")
     spent: bool = Public("", "whether the initiator's policy lets no more leave", kind="bool")
@@ -217,10 +253,6 @@ class Turned:
         "how far the training is",
         parts={"deviance": part(low=-MOST, high=MOST), "change": part(low=-1.0)},
     )
-
-    def check(self, request: TurnRequest, known: Mapping[str, Any]) -> str | None:
-        """No more directions are known than there are."""
-        return rank_fault(self, self.rank)
 
 
 @message("assisted-glm/contribute-request", version=1)
@@ -234,16 +266,11 @@ class ContributeRequest:
     others: Released = PerRecord(
         "k", "the other partners' part, if any", to="partner", origin="assisted-glm/turned"
     )
-    place: Released = Model(
-        "*weights of the partner's messages, constant",
-        "where the partner's own coefficients stand",
-        to="partner",
-        origin="assisted-glm/turned",
-    )
+    place: Released = Model(*PLACE, to="partner", origin="assisted-glm/turned")
 
 
 @message("assisted-glm/contributed", version=1)
-class Contributed:
+class Contributed(Ranked):
     """A partner's columns along one direction."""
 
     contribution: Released = PerRecord("m", "columns along one direction", to="initiator")
@@ -256,16 +283,14 @@ class Contributed:
     done: bool = Public("", "whether nothing new can come", kind="bool")
     known: int = Public("", "directions known of its columns", kind="int", low=0)
     gain: Released = Model(
-        "*one number",
-        "deviance that this partner could still gain",
-        parts={"gain": part(low=GAP, high=MOST)},
+        "*one number", "deviance that this partner could still gain", parts={"gain": _NUMBER}
     )
 
-    def check(self, request: ContributeRequest, known: Mapping[str, Any]) -> str | None:
+    def check(self, request: object, known: Mapping[str, Any]) -> str | None:
         """No more directions are known than there are; a gain is a number, or there is none."""
         if not are_numbers(self.gain.value.values()):
             return "numbers that are too large"
-        return rank_fault(self, known["rank"])
+        return super().check(request, known)
 
 
 @message("assisted-glm/settle-request", version=1)
@@ -280,11 +305,7 @@ class SettleRequest:
 class Settled:
     """Weights of a partner's messages."""
 
-    place: Released = Model(
-        "*weights of the partner's messages, constant",
-        "where the partner's own coefficients stand",
-        to="partner",
-    )
+    place: Released = Model(*PLACE, to="partner")
 
 
 @message("assisted-glm/finish-request", version=1)
@@ -292,16 +313,11 @@ class FinishRequest:
     """Complete what inference needs."""
 
     settings: str = Public("", "settings, as JSON", kind="str", to="all")
-    place: Released = Model(
-        "*weights of the partner's messages, constant",
-        "where the partner's own coefficients stand",
-        to="partner",
-        origin="assisted-glm/settled",
-    )
+    place: Released = Model(*PLACE, to="partner", origin="assisted-glm/settled")
 
 
 @message("assisted-glm/finished", version=1)
-class Finished:
+class Finished(Ranked):
     """The directions that no message had, if the policy lets all be known."""
 
     rest: Released = PerRecord(
@@ -312,10 +328,6 @@ class Finished:
         "v", "variances of the partner's part for new people, if asked for", to="initiator"
     )
     known: int = Public("", "directions known of its columns", kind="int", low=0)
-
-    def check(self, request: FinishRequest, known: Mapping[str, Any]) -> str | None:
-        """No more directions are known than there are."""
-        return rank_fault(self, known["rank"])
 
 
 @message("assisted-glm/aim-request", version=1)
@@ -331,24 +343,16 @@ class AimRequest:
 
 
 @message("assisted-glm/aimed", version=1)
-class Aimed:
+class Aimed(Ranked):
     """The joint fit and the targets, but for the partner's own part of them."""
 
     own: Released = PerRecord(
         "m k", "the initiator's columns along the fit and the targets", to="partner"
     )
     others: Released = PerRecord("o j", "the other partners' parts", to="partner")
-    place: Released = Model(
-        "*weights, constants, rows of the targets",
-        "the partner's own part, by its messages",
-        to="partner",
-    )
+    place: Released = Model(*TARGETS, to="partner")
     spent: bool = Public("", "whether the initiator's policy lets no more leave", kind="bool")
     known: int = Public("", "directions known of its columns", kind="int", low=0)
-
-    def check(self, request: AimRequest, known: Mapping[str, Any]) -> str | None:
-        """No more directions are known than there are."""
-        return rank_fault(self, known["rank"])
 
 
 @message("assisted-glm/refine-request", version=1)
@@ -362,27 +366,18 @@ class RefineRequest:
     others: Released = PerRecord(
         "o j", "the other partners' parts", to="partner", origin="assisted-glm/aimed"
     )
-    place: Released = Model(
-        "*weights, constants, rows of the targets",
-        "the partner's own part, by its messages",
-        to="partner",
-        origin="assisted-glm/aimed",
-    )
+    place: Released = Model(*TARGETS, to="partner", origin="assisted-glm/aimed")
     last: bool = Public("", "whether to say what is left only", kind="bool", to="all")
 
 
 @message("assisted-glm/refined", version=1)
-class Refined:
+class Refined(Ranked):
     """Further directions, and what is left of each target's equations."""
 
     more: Released = PerRecord("m k", "further directions, if any", to="initiator")
     left: Released = Model("*by target", "variance that is still hidden", to="initiator")
     n_more: int = Public("", "number of further directions", kind="int", low=0)
     known: int = Public("", "directions known of its columns", kind="int", low=0)
-
-    def check(self, request: RefineRequest, known: Mapping[str, Any]) -> str | None:
-        """No more directions are known than there are."""
-        return rank_fault(self, known["rank"])
 
 
 def are_numbers(values: Iterable[Any]) -> bool:
@@ -391,6 +386,163 @@ def are_numbers(values: Iterable[Any]) -> bool:
     return bool(((found >= -MOST) | (found == GAP)).all())
 
 
-def rank_fault(reply: Any, rank: int) -> str | None:
-    """Say that more directions are known than there are columns."""
-    return None if reply.known <= rank else "more directions than there are columns"
+@message("assisted-glm/conclude-request", version=1)
+class ConcludeRequest:
+    """Compare, infer, predict."""
+
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    rest: Released = PerRecord(
+        "m k",
+        "each partner's further directions",
+        to="initiator",
+        many=True,
+        origin="assisted-glm/finished",
+    )
+    variances: Released = PerRecord(
+        "v",
+        "each partner's variances for new people",
+        to="initiator",
+        many=True,
+        origin="assisted-glm/finished",
+    )
+    left: Released = Model(
+        "*by target",
+        "what is still hidden of each target at each partner",
+        to="initiator",
+        many=True,
+        origin="assisted-glm/refined",
+    )
+    hidden: int = Public("", "directions that stay hidden", kind="int", to="all")
+    complete: bool = Public("", "whether all directions are known", kind="bool", to="all")
+
+
+@message("assisted-glm/concluded", version=1)
+class Concluded:
+    """What the coordinator may know of the fit."""
+
+    names: tuple[str, ...] = Public("p", "the initiator's coefficients", kind="str")
+    coefficients: Released = Model(
+        "*by column of the table",
+        "estimates and standard errors",
+        parts=dict.fromkeys(_ESTIMATES, _BY_COEFFICIENT),
+    )
+    status: tuple[str, ...] = Public(
+        "p",
+        "what each coefficient is",
+        kind="str",
+        choices=(IDENTIFIED, BOUNDED, SHARED, UNCERTAIN, PENALISED),
+    )
+    fit: Released = Model(
+        "*by name",
+        "deviances, held-out losses, pseudo R2, AUC",
+        parts=dict.fromkeys(_FIGURES, _NUMBER),
+    )
+    calibration: Released = Aggregate(
+        "2 b 2",
+        "mean prediction and mean response by tenth of the prediction, each way",
+        gaps=True,
+        low=-MOST,
+        high=MOST,
+    )
+    intervals: Released = Model(
+        "*by name",
+        "numbers and widths of intervals",
+        parts={"certified": _ROWS, "bounded": _ROWS, "mean_width": _NUMBER},
+    )
+    records: Released = Model(
+        "*by name", "rows in each part", parts=dict.fromkeys(("train", "held", "new"), _ROWS)
+    )
+
+    def check(self, request: ConcludeRequest, known: Mapping[str, Any]) -> str | None:
+        """Numbers are numbers or there are none, errors are not negative; two to ten bins."""
+        table, fit = self.coefficients.value, self.fit.value
+        told = (*table.values(), *fit.values(), self.intervals.value["mean_width"])
+        if not are_numbers(told):
+            return "numbers that are too large"
+        errors = np.concatenate([table["error"], table["alone_error"], [fit["gain_error"]]])
+        if ((errors < 0) & (errors != GAP)).any():
+            return "standard errors below 0"
+        fine = 2 <= self.calibration.value.shape[1] <= MOST_BINS
+        return None if fine else "another number of bins than is told"
+
+
+@message("assisted-glm/tell-request", version=1)
+class TellRequest:
+    """Tell a partner what belongs to its own coefficients."""
+
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    partner: str = Public("", "for whom", kind="str", to="all")
+
+
+@message("assisted-glm/told", version=1)
+class Told:
+    """Weights of a partner's directions with their covariance."""
+
+    place: Released = Model(*PARTNERS_FIT, to="partner")
+
+
+@message("assisted-glm/record-request", version=1)
+class RecordRequest:
+    """Keep the own part of the joint fit."""
+
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    place: Released = Model(*PARTNERS_FIT, to="partner", origin="assisted-glm/told")
+
+
+@message("assisted-glm/recorded", version=1)
+class Recorded:
+    """The partner has kept its part."""
+
+
+@message("assisted-glm/part-request", version=1)
+class PartRequest:
+    """Send the own part for new people."""
+
+    initiator: str = Public("", "for whom", kind="str", to="all")
+
+
+@message("assisted-glm/part", version=1)
+class Part(Ranked):
+    """A partner's columns of new people along the directions that are known."""
+
+    part: Released = PerRecord("n k", "along known directions", to="initiator")
+    shift: Released = Model(
+        "*one number by direction",
+        "mean along each direction, from that of the training",
+        to="initiator",
+    )
+    known: int = Public("", "directions known of its columns", kind="int", low=0)
+    rank: int = Public("", "linearly independent columns", kind="int", low=0)
+
+
+@message("assisted-glm/predict-request", version=1)
+class PredictRequest:
+    """Predict for new people with the parts of all partners."""
+
+    level: float = Public("", "of the intervals", kind="float", to="all")
+    partners: tuple[str, ...] = Public("s", "whose parts these are", kind="str", to="all")
+    part: Released = PerRecord(
+        "n k", "each partner's part", to="initiator", many=True, origin="assisted-glm/part"
+    )
+    shift: Released = Model(
+        "*one number by direction",
+        "mean along each direction",
+        to="initiator",
+        many=True,
+        origin="assisted-glm/part",
+    )
+
+
+@message("assisted-glm/predicted", version=1)
+class Predicted:
+    """How many people were predicted."""
+
+    records: Released = Model(
+        "*by name",
+        "rows, intervals, mean width",
+        parts={
+            "new": part(kind="int", low=0, high=_MOST_ROWS),
+            "certified": part(kind="int", low=0, high=_MOST_ROWS),
+            "mean_width": part(low=-1.0, high=MOST),
+        },
+    )

@@ -1,20 +1,79 @@
-"""Steps of a run that follows another one: predict new people with every party's kept part."""
+"""What each party keeps of a joint fit, and the steps that predict new people with it later."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
 
 from consilience.arrays import FloatArray
-from consilience.assisted.glm.closing import Part, PartRequest, Predicted, PredictRequest
-from consilience.assisted.glm.conclusion import mean_of
-from consilience.assisted.glm.messages import Settings
-from consilience.assisted.glm.predictor import AssistedPredictor
-from consilience.assisted.glm.training import require_role, told
-from consilience.assisted.phases.own_columns import OwnColumns
+from consilience.assisted.glm.messages import Part, PartRequest, Predicted, PredictRequest, Settings
+from consilience.assisted.glm.training import require_role, summary_for
+from consilience.assisted.phases import OwnColumns, refused, units_of
 from consilience.exceptions import DataError
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import addressed, model, projection
+
+
+@dataclass(frozen=True, eq=False)
+class AssistedPredictor:
+    """One party's part of a joint GLM.
+
+    Attributes
+    ----------
+    role : {"initiator", "partner"}
+    names : tuple of str
+        Columns of the party.
+    coef : (p,) array
+        Their coefficients, in the table's units.
+    centre : (p,) array
+        Means over the matched rows: a partner's part is that of its columns less these.
+    intercept : float
+        Of the initiator; 0 at a partner.
+    directions : (p, k) array
+        Of a partner: combinations of its columns that the initiator knows.
+    settings : str
+        Of the run, as JSON.
+    weights : dict of partner to array
+        Of the initiator: weights of each partner's directions.
+    covariance : (d, d) array
+        Of the initiator: of intercept, own coefficients, weights; empty where it is not known.
+    """
+
+    role: str
+    names: tuple[str, ...]
+    coef: FloatArray
+    centre: FloatArray
+    intercept: float
+    directions: FloatArray
+    settings: str
+    weights: dict[str, FloatArray]
+    covariance: FloatArray
+
+    def part(self, x: Any) -> FloatArray:
+        """Return this party's part of the linear predictor of rows (n, p), in the table's units.
+
+        Raises
+        ------
+        DataError
+            The rows have another number of columns.
+        """
+        x = np.asarray(x, dtype=float)
+        if x.ndim != 2 or x.shape[1] != len(self.names):
+            raise DataError(f"the predictor knows {len(self.names)} columns: give it these")
+        centre = self.centre if self.role == "partner" else 0.0
+        return np.asarray(self.intercept + (x - centre) @ self.coef)
+
+    def to_arrays(self) -> dict[str, Any]:
+        """Plain form."""
+        return {**self.__dict__, "names": tuple(self.names), "weights": dict(self.weights)}
+
+    @classmethod
+    def from_arrays(cls, stored: dict[str, Any]) -> AssistedPredictor:
+        """Read it back."""
+        return cls(**{**stored, "names": tuple(stored["names"])})
 
 
 def _kept(data: SiteData, site: SiteContext, role: str) -> AssistedPredictor:
@@ -22,19 +81,16 @@ def _kept(data: SiteData, site: SiteContext, role: str) -> AssistedPredictor:
     require_role(site, role)
     found = None if site.followed is None else site.followed.predictor
     if not isinstance(found, AssistedPredictor) or found.role != role:
-        sentence = "the run that this one follows left no predictor here"
-        raise DataError(sentence, public=sentence)
+        raise refused("the run that this one follows left no predictor here")
     if found.names != data.feature_names:
-        sentence = "the columns are not those of the run that this one follows"
-        raise DataError(sentence, public=sentence)
+        raise refused("the columns are not those of the run that this one follows")
     return found
 
 
 def _raw(data: SiteData) -> FloatArray:
     """Columns in the table's units."""
-    if data.scaling is None:
-        return data.features
-    return np.asarray(data.features * data.scaling[2] + data.scaling[1])
+    shift, scale = units_of(data)
+    return data.features if data.scaling is None else np.asarray(data.features * scale + shift)
 
 
 @step("part")
@@ -47,10 +103,11 @@ def part(
     x = _raw(data)
     seen = projection(x, kept.directions, names=own.names)
     known, rank, _ = site.revealed(own.factor, own.names, kept.directions)
+    # released columns are centred over the new people, the training had its own mean
     shift = (x.mean(axis=0) - kept.centre) @ kept.directions
     reply = Part(
         part=addressed(seen, message.initiator),
-        shift=told({"shift": shift}, data, message.initiator),
+        shift=summary_for({"shift": shift}, data, message.initiator),
         known=known,
         rank=rank,
     )
@@ -66,8 +123,7 @@ def predict(
     s = Settings.from_json(kept.settings)
     senders = site.senders.get("part", message.partners)
     if set(kept.weights) != set(message.partners) or senders != message.partners:
-        sentence = "predictions need the part of every partner of the run that this one follows"
-        raise DataError(sentence, public=sentence)
+        raise refused("predictions need the part of every partner of the run that this one follows")
     x = _raw(data)
     columns = [np.ones((len(x), 1)), x]
     eta = kept.part(x)
@@ -85,13 +141,15 @@ def predict(
     low = high = np.full(len(x), np.nan)
     if kept.covariance.size:
         design = np.column_stack(columns)
+        # x'Cov x of each person
         variance = np.einsum("ij,jk,ik->i", design, kept.covariance, design)
         reach = norm.ppf((1 + message.level) / 2) * np.sqrt(np.maximum(variance, 0.0))
-        low, high = np.sort(mean_of(s, np.stack([eta - reach, eta + reach])), axis=0)
+        low, high = np.sort(s.mean(np.stack([eta - reach, eta + reach])), axis=0)
     site.output("linear_predictor", eta)
-    site.output("prediction", mean_of(s, eta))
+    site.output("prediction", s.mean(eta))
     site.output("lower", low)
     site.output("upper", high)
+    # no covariance, no limits
     known = np.isfinite(low)
     facts = {
         "new": len(x),
@@ -99,3 +157,6 @@ def predict(
         "mean_width": float((high - low)[known].mean()) if known.any() else -1.0,
     }
     return Predicted(records=model(facts, kind="figures", n_records=len(x))), state
+
+
+STEPS = (part, predict)

@@ -1,12 +1,17 @@
-"""Result of an assisted GLM."""
+"""Result of an assisted GLM, and how the coordinator comes to it."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from consilience.arrays import FloatArray
+from consilience.assisted.glm.messages import GAP, WAYS, Settings, Turned
+from consilience.exceptions import StudyError
+from consilience.protocol.method import CoordinatorContext
 from consilience.protocol.result import Result
 
 if TYPE_CHECKING:
@@ -110,13 +115,10 @@ class AssistedGLMResult(Result):
         )
         if not np.isfinite(gain):
             return f"The joint model of {self.initiator}: {fit} (nothing was held out)."
+        verdict = "shows no clear difference to"
         # A partner that brings nothing leaves differences that are rounding.
-        tells = abs(gain) > max(1.96 * error, 1e-9 * abs(self.holdout["alone"]))
-        verdict = (
-            ("predicts better than" if tells and gain > 0 else "predicts worse than")
-            if tells
-            else "shows no clear difference to"
-        )
+        if abs(gain) > max(1.96 * error, 1e-9 * abs(self.holdout["alone"])):
+            verdict = "predicts better than" if gain > 0 else "predicts worse than"
         return (
             f"On {self.n_holdout} held-out rows the joint model {verdict} the model of "
             f"{self.initiator} alone: mean deviance {self.holdout['joint']:.4f} against "
@@ -145,23 +147,18 @@ class AssistedGLMResult(Result):
             return "Penalised coefficients have no intervals."
         if self.intervals["kind"] != "joint":
             return 'Coefficients have standard errors by interval = "joint" only.'
+        status = [str(word) for word in self.coefficients["status"]]
+        exact, wider, shared = (status.count(w) for w in ("identified", "bounded", "shared"))
         if self.complete:
-            shared = int(np.sum(np.asarray(self.coefficients["status"]) == "shared"))
-            more = (
-                f"; {shared} cannot be told from those of other columns and have none"
-                if shared
-                else ""
-            )
-            whose = " and ".join(self.partners)
-            known = f"All directions of {whose} are known"
-            return f"{known}, so coefficients have standard errors{more}."
-        status = list(self.coefficients["status"])
-        told = sum(word in ("identified", "bounded") for word in status)
-        if told:
-            wider = sum(word == "bounded" for word in status)
+            less = f"; {shared} cannot be told from those of other columns and have none"
             return (
-                f"{told} of {len(status)} coefficients have standard errors, {wider} of them "
-                "widened by a bound for the directions that stay hidden."
+                f"All directions of {' and '.join(self.partners)} are known, so coefficients have "
+                f"standard errors{less if shared else ''}."
+            )
+        if exact or wider:
+            return (
+                f"{exact + wider} of {len(status)} coefficients have standard errors, {wider} of "
+                "them widened by a bound for the directions that stay hidden."
             )
         return (
             "Not all directions are known, so coefficients have no standard errors: more may be "
@@ -178,3 +175,217 @@ class AssistedGLMResult(Result):
         frame["alone"] = list(self.alone.get("estimate", ()))
         frame["alone_error"] = list(self.alone.get("error", ()))
         return frame
+
+
+class Course:
+    """What the coordinator sees of a training.
+
+    Attributes
+    ----------
+    s : Settings
+    text : str
+        The same for the wire.
+    stopped : str
+    who : str
+        Whose policy ended the training, if one did.
+    rounds : int
+    revealed : dict of site to (int, int)
+        Directions known of its columns, and how many there are.
+    """
+
+    def __init__(self, ctx: CoordinatorContext, s: Settings) -> None:
+        self.ctx, self.s, self.text = ctx, s, s.to_json()
+        self.stopped, self.who, self.rounds = "rounds", "", 0
+        self.revealed: dict[str, tuple[int, int]] = {}
+        self.gains: dict[str, float] = {}
+        self._numbers = 0
+        self._table: dict[str, list[Any]] = {
+            name: [] for name in ("round", "partner", "deviance", "change", "numbers_sent")
+        }
+
+    def rank(self, site: str) -> int:
+        """Linearly independent columns of a site, as it said."""
+        return self.revealed[site][1]
+
+    def known(self, partner: str, known: int) -> None:
+        """Note how many directions of a partner are known."""
+        self.revealed[partner] = (int(known), self.revealed[partner][1])
+
+    def partner(self, partner: str, given: Any) -> None:
+        """Note a contribution; the starting point that came before it counts too."""
+        self.known(partner, given.known)
+        self.gains[partner] = float(_numbers(given.gain.value["gain"]))
+        # the starting point, and the answer if one came
+        self._numbers += self.ctx.n_matched * (1 if given.spent or given.done else 2)
+        if given.spent:
+            self.who = partner
+
+    def initiator(self, turned: Turned, owner: str | None, round_: int) -> None:
+        """Note the joint fit after a turn."""
+        self.revealed[self.s.initiator] = (int(turned.known), int(turned.rank))
+        if owner is None and round_:
+            return
+        deviance, change = (float(turned.course.value[k]) for k in ("deviance", "change"))
+        # -1 stands for a turn within a round
+        change = change if change >= 0 else np.nan
+        line = (round_, owner or "", deviance, change, self._numbers)
+        for values, value in zip(self._table.values(), line, strict=True):
+            values.append(value)
+
+    def table(self) -> dict[str, Any]:
+        """Rounds as columns."""
+        kinds: dict[str, Any] = {"round": np.int64, "numbers_sent": np.int64, "partner": "U80"}
+        return {k: np.array(v, dtype=kinds.get(k, np.float64)) for k, v in self._table.items()}
+
+
+def fitted_result(
+    ctx: CoordinatorContext, acceleration: str, course: Course, concluded: Any, complete: bool
+) -> AssistedGLMResult:
+    """Result of a fit, for which some acceleration was asked."""
+    from scipy.stats import norm
+
+    s, both = course.s, ("alone", "joint")
+    fit = {k: float(_numbers(v)) for k, v in concluded.fit.value.items()}
+    table = {k: _numbers(v) for k, v in concluded.coefficients.value.items()}
+    counts = {k: int(v) for k, v in concluded.records.value.items()}
+    intervals, bins = concluded.intervals.value, np.asarray(concluded.calibration.value)
+    with np.errstate(all="ignore"):
+        z = table["estimate"] / table["error"]
+    z = np.where(np.isfinite(z), z, np.nan)
+    gains = float(sum(course.gains.values())) if course.gains else float("nan")
+    _note(ctx, acceleration, course, concluded)
+    return AssistedGLMResult(
+        initiator=s.initiator,
+        partners=s.partners,
+        family=s.family,
+        response=s.response,
+        flip=s.flip if s.masked else 0.0,
+        n_records=counts["train"],
+        n_holdout=counts["held"],
+        n_new=counts["new"],
+        acceleration=s.acceleration,
+        stopped=course.stopped,
+        rounds=course.rounds,
+        rounds_table=course.table(),
+        revealed={site: course.revealed[site] for site in (s.initiator, *s.partners)},
+        deviance={k: fit[f"deviance_{k}"] for k in WAYS},
+        holdout={
+            **{k: fit[f"holdout_{k}"] for k in WAYS},
+            "alone_minus_joint": fit["gain"],
+            "error": fit["gain_error"],
+        },
+        pseudo_r2={k: fit[f"r2_{k}"] for k in both},
+        auc={k: fit[f"auc_{k}"] for k in both},
+        coefficients={
+            "name": np.array(concluded.names),
+            "estimate": table["estimate"],
+            "error": table["error"],
+            "z": z,
+            "p": 2 * norm.sf(np.abs(z)),
+            "status": np.array(concluded.status),
+            "factor": table["factor"],
+        },
+        alone={"estimate": table["alone"], "error": table["alone_error"]},
+        calibration={
+            way: {
+                "predicted": bins[i, :, 0],
+                "observed": bins[i, :, 1],
+                "records": np.full(bins.shape[1], counts["held"] / bins.shape[1]),
+            }
+            for i, way in enumerate(both)
+        },
+        intervals={
+            "kind": s.interval,
+            "level": s.level,
+            "n_new": counts["new"],
+            "certified": int(intervals["certified"]),
+            "bounded": int(intervals["bounded"]),
+            "mean_width": float(_numbers(intervals["mean_width"])),
+        },
+        # Nothing is left to gain where all of the partners' directions joined.
+        remaining=0.0 if complete and not s.alpha else gains,
+        penalty={"alpha": s.alpha, "l1_ratio": s.l1_ratio},
+        complete=complete,
+        masking=s.masking,
+    )
+
+
+def _note(ctx: CoordinatorContext, acceleration: str, course: Course, concluded: Any) -> None:
+    """Say what a reader of the result should mind, and why limits or coefficients are missing."""
+    s = course.s
+    if course.stopped == "rank" and course.who:
+        ctx.note(
+            f"The policy of {course.who} lets no further direction of its columns be known: the "
+            'training ended there. It may grant more by max_revealed_rank, for instance "full".'
+        )
+    if s.acceleration != acceleration:
+        ctx.note(
+            "A penalty with an L1 part is fitted by alternation with Anderson's acceleration: the "
+            "span of messages has no such penalty."
+        )
+    if s.interval == "paper" and not s.alpha:
+        ctx.note(
+            'Limits by interval = "paper" add up what the own columns of each party give: they do '
+            "not hold their level where the columns of the parties are related."
+        )
+    if s.interval == "inflated" and not s.alpha:
+        few = course.rounds < 5 or len(s.partners) != 1
+        ctx.note(
+            'No limits were given: interval = "inflated" needs one partner and at least 5 rounds.'
+            if few
+            else 'Limits by interval = "inflated" are on the safe side only where the variance '
+            "function of the family is right."
+        )
+    if s.masked and s.flip >= 0.3:
+        ctx.note(
+            f"Flips with probability {s.flip:g} can cost more than a partner is worth: compare "
+            "with the initiator's own model."
+        )
+    counts, intervals = concluded.records.value, concluded.intervals.value
+    without = counts["new"] and not intervals["certified"]
+    if s.interval in ("inflated", "paper") and not s.alpha and without:
+        ctx.note(
+            f"Limits of interval = {s.interval!r} rest on variances of each person at the partner, "
+            'which leave only where its policy says max_revealed_rank = "full".'
+        )
+    if not concluded.names:
+        ctx.note(
+            f"The coefficients of {s.initiator} stay there: they are more than half as many as the "
+            "training rows."
+        )
+    elif s.names and concluded.names[0] != "(intercept)":
+        ctx.note(
+            f"The coefficients of {s.initiator} are numbered in the order of its columns: their "
+            "names leave where its policy says share_names = true."
+        )
+
+
+def predicted_result(
+    ctx: CoordinatorContext, level: float, given: Any, predicted: Any
+) -> AssistedGLMResult:
+    """Result of a run that predicts new people: the followed fit, with what was predicted here."""
+    before = ctx.follows
+    if not isinstance(before, AssistedGLMResult):
+        raise StudyError("predictions follow a run of this method: name it in [follows]")
+    facts = predicted.records.value
+    revealed = {site: (int(reply.known), int(reply.rank)) for site, reply in given.items()}
+    return dataclasses.replace(
+        before,
+        n_new=int(facts["new"]),
+        revealed={**before.revealed, **revealed},
+        intervals={
+            "kind": before.intervals["kind"],
+            "level": float(level),
+            "n_new": int(facts["new"]),
+            "certified": int(facts["certified"]),
+            "bounded": 0,
+            "mean_width": float(facts["mean_width"]) if facts["certified"] else float("nan"),
+        },
+        followed=ctx.follows_run,
+    )
+
+
+def _numbers(values: Any) -> FloatArray:
+    """Numbers as they crossed the wire, NaN for those that there are none of."""
+    found = np.asarray(values, dtype=float)
+    return np.where(found == GAP, np.nan, found)

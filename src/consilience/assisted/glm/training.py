@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray
-from consilience.assisted.glm import warm
-from consilience.assisted.glm.messages import (
-    GAP,
-    SPAN,
-    Contributed,
-    ContributeRequest,
-    Finished,
-    FinishRequest,
-    MaskedReceiveRequest,
-    MaskedShared,
-    Received,
-    ReceiveRequest,
-    Settings,
-    Settled,
-    SettleRequest,
-    Shared,
-    ShareRequest,
-    Turned,
-    TurnRequest,
-)
-from consilience.assisted.glm.rows import Rows, require_rows
+from consilience.arrays import BoolArray, FloatArray
+from consilience.assisted.glm import messages, model_cache
+from consilience.assisted.glm.messages import GAP, SPAN, Settings
 from consilience.assisted.kernels import glm
-from consilience.assisted.kernels.joint_glm import Alternation, Partner, SpanModel
+from consilience.assisted.kernels.joint_glm import Alternation, SpanModel
 from consilience.assisted.kernels.joint_intervals import local_errors
-from consilience.assisted.kernels.local_fits import working_weights
-from consilience.assisted.phases.own_columns import OwnColumns
-from consilience.assisted.phases.sticky import Kept
-from consilience.assisted.phases.told_numbers import may_tell, numbers_of
-from consilience.exceptions import DataError, DisclosureError, ProtocolError
+from consilience.assisted.kernels.local_fits import Partner, working_weights
+from consilience.assisted.kernels.mechanisms import Kept, RandomizedResponse, opendp
+from consilience.assisted.phases import (
+    NOTHING,
+    OwnColumns,
+    may_release,
+    numbers_of,
+    refused,
+    response_of,
+)
+from consilience.exceptions import ConsilienceError, DataError, DisclosureError, ProtocolError
+from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.protocol.phases.holdout import held_out
 from consilience.wire.disclosure import (
     Released,
     addressed,
@@ -49,7 +40,7 @@ from consilience.wire.disclosure import (
     response,
 )
 
-NOTHING = np.empty(0)
+_ROWS: WeakKeyDictionary[SiteData, tuple[Any, Rows]] = WeakKeyDictionary()
 
 
 def empty_for(site: str) -> Released:
@@ -57,7 +48,12 @@ def empty_for(site: str) -> Released:
     return addressed(per_record(NOTHING), site)
 
 
-def told(content: Any, data: SiteData, site: str) -> Released:
+def none_for(site: str) -> Released:
+    """No columns, for one site's eyes."""
+    return addressed(per_record(np.empty((0, 0))), site)
+
+
+def summary_for(content: Any, data: SiteData, site: str) -> Released:
     """Parameters of the joint fit, for one site's eyes."""
     return addressed(model(content, kind="summary", n_records=data.n_rows), site)
 
@@ -71,14 +67,119 @@ def require_sender(site: SiteContext, field: str, name: str) -> None:
     """
     if site.senders.get(field, (name,)) != (name,):
         sentence = f"field {field!r} is not from the site that it is said to be from"
-        raise ProtocolError(sentence, public=sentence)
+        raise refused(sentence, ProtocolError)
 
 
 def require_role(site: SiteContext, role: str) -> None:
     """Check that this site is asked for its own part of the exchange; raise `ProtocolError`."""
     if site.role(site.site) != role:
-        sentence = f"a step of the {role} was asked of another site"
-        raise ProtocolError(sentence, public=sentence)
+        raise refused(f"a step of the {role} was asked of another site", ProtocolError)
+
+
+def settings_of(message: Any, site: SiteContext, role: str, *sealed: str) -> Settings:
+    """Settings of a request to a site of some role; fields that the initiator must have sealed.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    require_role(site, role)
+    s = Settings.from_json(message.settings)
+    for field in sealed:
+        require_sender(site, field, s.initiator)
+    return s
+
+
+# --------------------------------------------------------------------------- rows by purpose
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Matched rows at the initiator.
+
+    Attributes
+    ----------
+    y : (n,) array
+        True response; 0 where it is not known.
+    train, held, new : (n,) bool arrays
+    weights : (n,) array
+        Case weights.
+    """
+
+    y: FloatArray
+    train: BoolArray
+    held: BoolArray
+    new: BoolArray
+    weights: FloatArray
+
+    @property
+    def known(self) -> BoolArray:
+        """Rows with a response."""
+        return np.asarray(self.train | self.held)
+
+    @property
+    def training_weights(self) -> FloatArray:
+        """Weights that are 0 outside the training."""
+        return np.where(self.train, self.weights, 0.0)
+
+
+def by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
+    """Split the rows by what they are for.
+
+    Held-out figures of many splits would be equations in the response, one for each split. So no
+    coordinator chooses a split (see ``phases/holdout``). Only a policy that protects no single
+    record (``min_records = 1``) leaves it to the public seed.
+
+    Raises
+    ------
+    DataError
+        No target, one that does not fit the family, no variation among the training rows, or too
+        few of them.
+    """
+    response = response_of(data, s.true_family())
+    places = np.flatnonzero(response.known)
+    held = np.zeros(data.n_rows, dtype=bool)
+    if site.limits.min_records == 1:
+        drawn = stream(s.split_seed, "holdout").permutation(places)
+        held[drawn[: round(s.holdout * len(places))]] = True
+    else:
+        # Matched rows are in the order of their ids: that of the table, and its format, are nothing
+        # to them, so ids and response stand for the table.
+        matched = dataclasses.replace(data, rows=np.arange(data.n_rows), n_read=0, content_hash="")
+        cells = np.where(response.known, 0, -1)
+        held[held_out(matched, cells, [s.holdout], site.limits)[0]] = True
+    weights = np.ones(data.n_rows) if data.weight is None else np.asarray(data.weight)
+    rows = Rows(response.y, response.known & ~held, held, ~response.known, weights)
+    fault = s.true_family().check(rows.y[rows.train])
+    if fault is not None:
+        raise refused(f"the response of the training rows does not fit: it must be {fault}")
+    if np.ptp(rows.y[rows.train]) == 0:
+        raise refused("the response of the training rows has one value only")
+    require_rows(rows.train, data.features.shape[1], s, "initiator")
+    return rows
+
+
+def require_rows(train: BoolArray, rank: int, s: Settings, role: str) -> None:
+    """Check that a party's columns leave rows for the rest; a penalty makes up for that.
+
+    Raises
+    ------
+    DataError
+    """
+    if not s.alpha and int(train.sum()) < 2 * (rank + 2):
+        raise refused(
+            f"the training rows are fewer than twice the {role}'s columns: "
+            "set a penalty (alpha), or leave columns out"
+        )
+
+
+def rows_by_purpose(data: SiteData, s: Settings, site: SiteContext) -> Rows:
+    """Split the rows as `by_purpose` does, once for the same rows, settings and limits."""
+    asked = (s, site.limits)
+    known = _ROWS.get(data)
+    if known is None or known[0] != asked:
+        _ROWS[data] = known = (asked, by_purpose(data, s, site))
+    return known[1]
 
 
 # --------------------------------------------------------------------------- the response
@@ -86,47 +187,40 @@ def require_role(site: SiteContext, role: str) -> None:
 
 @step("share")
 def share(
-    message: ShareRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Shared, State]:
+    message: messages.ShareRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Shared, State]:
     """Give a partner the response of the training rows, as it is."""
-    require_role(site, "initiator")
-    s = Settings.from_json(message.settings)
+    s = settings_of(message, site, "initiator")
     if s.masked:
         raise ProtocolError("a masked response was asked for as it is")
-    rows = warm.rows_by_purpose(data, s, site)
+    rows = rows_by_purpose(data, s, site)
+    # what is held out is never sent
     y = np.where(rows.train, rows.y, np.nan)
-    reply = Shared(
-        response=addressed(response(y), message.partner),
-        weights=_weights(data, message.partner),
-    )
+    to = message.partner
+    reply = messages.Shared(response=addressed(response(y), to), weights=_weights(data, to))
     return reply, {**state, "y": np.where(rows.train, rows.y, 0.0)}
 
 
-def _flips(message: ShareRequest, data: SiteData) -> str:
+def _flips(message: messages.ShareRequest, data: SiteData) -> str:
     """Names the masked response: one flip for each record, whoever asks."""
     s = Settings.from_json(message.settings)
+    # another flip is another draw, and another price
     facts = f"{data.content_hash} {data.target_name!r} {s.flip!r}"
     return "mask " + hashlib.sha256(facts.encode()).hexdigest()
 
 
-def _price(message: ShareRequest) -> float:
-    from consilience.assisted.kernels.mechanisms import require_opendp
-    from consilience.assisted.kernels.randomized_response import RandomizedResponse
-
-    require_opendp()
+def _price(message: messages.ShareRequest) -> float:
+    opendp()
     return RandomizedResponse(Settings.from_json(message.settings).flip).epsilon
 
 
 @step("share_masked", price=_price, keeps=_flips)
 def share_masked(
-    message: ShareRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[MaskedShared, State]:
+    message: messages.ShareRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.MaskedShared, State]:
     """Give a partner the response with each 0 or 1 flipped at random, once for all."""
-    from consilience.assisted.kernels.randomized_response import RandomizedResponse
-
-    require_role(site, "initiator")
-    s = Settings.from_json(message.settings)
-    rows = warm.rows_by_purpose(data, s, site)
+    s = settings_of(message, site, "initiator")
+    rows = rows_by_purpose(data, s, site)
     earlier = site.kept or {"rows": np.empty(0, dtype=np.int64), "values": np.empty((0, 1))}
     noise = Kept(
         RandomizedResponse(s.flip),
@@ -136,19 +230,14 @@ def share_masked(
     )
     flipped = noised(rows.y[rows.train][:, None], noise)
     site.keep({"rows": noise.all_rows, "values": noise.all_drawn})
-    y = spread_over(flipped, rows.train)
-    reply = MaskedShared(
-        response=addressed(y, message.partner), weights=_weights(data, message.partner)
+    # A vector over all rows, NaN outside the training, on the same evidence.
+    masked = np.full(data.n_rows, np.nan)
+    masked[rows.train] = np.ravel(flipped.value)
+    to = message.partner
+    reply = messages.MaskedShared(
+        response=addressed(replaced(flipped, masked), to), weights=_weights(data, to)
     )
-    masked = np.asarray(y.value)
     return reply, {**state, "y": np.where(rows.train, masked, 0.0)}
-
-
-def spread_over(released: Released, mask: NDArray[np.bool_]) -> Released:
-    """Values of some rows in a vector over all rows, NaN elsewhere; the evidence is the same."""
-    whole = np.full(len(mask), np.nan)
-    whole[mask] = np.ravel(released.value)
-    return replaced(released, whole)
 
 
 def _weights(data: SiteData, partner: str) -> Released:
@@ -159,79 +248,69 @@ def _weights(data: SiteData, partner: str) -> Released:
 
 @step("receive")
 def receive(
-    message: ReceiveRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Received, State]:
+    message: messages.ReceiveRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Received, State]:
     """Take the response and get the own columns ready."""
     return _received(message, data, site)
 
 
 @step("receive_masked")
 def receive_masked(
-    message: MaskedReceiveRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Received, State]:
+    message: messages.MaskedReceiveRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Received, State]:
     """Take the masked response and get the own columns ready."""
     return _received(message, data, site)
 
 
 def _received(
-    message: ReceiveRequest | MaskedReceiveRequest, data: SiteData, site: SiteContext
-) -> tuple[Received, State]:
-    require_role(site, "partner")
-    s = Settings.from_json(message.settings)
-    require_sender(site, "response", s.initiator)
+    message: messages.ReceiveRequest | messages.MaskedReceiveRequest,
+    data: SiteData,
+    site: SiteContext,
+) -> tuple[messages.Received, State]:
+    s = settings_of(message, site, "partner", "response")
     y = np.asarray(message.response.value, dtype=float)
     if y.shape != (data.n_rows,):
-        raise DataError("the response has other rows", public="the response has other rows")
+        raise refused("the response has other rows")
     weights = np.asarray(message.weights.value, dtype=float)
     used = np.where(np.isnan(y), 0.0, weights if len(weights) else 1.0)
     own = OwnColumns.of(data)
-    if not np.any(own.factor):
-        sentence = "the partner's columns are constant over the matched rows: they cannot help"
-        raise DataError(sentence, public=sentence)
-    y = np.where(np.isnan(y), 0.0, y)
-    partner = _partner(own, data, {"y": y, "weights": used}, s)
+    own.require_variation()
+    state: State = {"y": np.where(np.isnan(y), 0.0, y), "weights": used, "factor": own.factor}
+    partner = _partner(own, data, state, s)
     require_rows(used > 0, partner.rank, s, "partner")
-    p = len(own.names)
-    state = {
-        "y": y,
-        "weights": used,
-        "factor": own.factor,
-        "partner": _left(partner, data, y, used, s),
-        "sent": np.empty((p, 0)),
-        "pending": np.empty((p, 0)),
-    }
-    _, rank, _ = own.known(site, np.empty((p, 0)))
-    return Received(rank=rank), state
+    none = np.empty((len(own.names), 0))
+    state |= {"partner": _left(partner, data, state, s), "sent": none, "pending": none}
+    return messages.Received(rank=own.known(site, none)[1]), state
 
 
 # --------------------------------------------------------------------------- the initiator
 
 
-def endless_fit() -> DataError:
+def endless_fit() -> ConsilienceError:
     """What is said where estimates grow without end."""
-    sentence = (
+    return refused(
         "the columns separate the response, so estimates grow without end: "
         "set a penalty (alpha), mask the response less, or leave columns out"
     )
-    return DataError(sentence, public=sentence)
 
 
 class Joint:
     """The initiator's side of the training, whichever way it goes."""
 
-    def __init__(self, s: Settings, data: SiteData, rows: Rows, state: State) -> None:
-        self.s, self.rows = s, rows
-        arguments: dict[str, Any] = {"weights": rows.training_weights, "penalty": s.penalty()}
+    def __init__(self, s: Settings, data: SiteData, site: SiteContext, state: State) -> None:
+        self.s, self.rows = s, rows_by_purpose(data, s, site)
+        arguments: dict[str, Any] = {"weights": self.rows.training_weights, "penalty": s.penalty()}
         known = _turned(state.get("model"))
         x, fam = data.features, s.training_family()
         self.y = y = np.asarray(state["y"])
         self.model: SpanModel | Alternation
         self.data, self.inputs = data, {"settings": s, "y": y, "weights": arguments["weights"]}
         if s.acceleration == SPAN:
-            self.model = warm.model(
+            self.model = model_cache.model(
                 data, self.inputs, known, lambda: SpanModel(x, y, fam, state=known, **arguments)
             )
         else:
+            # as many earlier cycles as Anderson acceleration mixes
             depth = 6 if s.acceleration == "anderson" else 0
             n = len(s.partners)
             self.model = Alternation(x, y, fam, n, depth=depth, state=known, **arguments)
@@ -240,43 +319,36 @@ class Joint:
         self.counts = np.asarray(state.get("counts", np.zeros(len(s.partners), dtype=np.int64)))
         self.best = np.asarray(state.get("best", self.counts))
         # The initiator's own model, as it stood before anybody contributed.
-        self.alone: State = state.get(
-            "alone", {"coef": self.model.coef_a, "intercept": self.model.intercept}
-        )
+        own = {"coef": self.model.coef_a, "intercept": self.model.intercept}
+        self.alone: State = state.get("alone", own)
         self.course = np.asarray(state.get("course", np.empty((0, 2))))
-        self.sent = np.asarray(state.get("contributions", np.empty((len(y), 0))))
+        self.extra: State = state.get("extra", {})
+        self.contributions = np.asarray(state.get("contributions", np.empty((len(y), 0))))
         self.owners = np.asarray(state.get("owners", np.empty(0, dtype=np.int64)))
 
     def to_state(self, state: State) -> State:
         """State with which the next turn goes on."""
         self.leave()
-        return {
-            **state,
-            "model": _turned(self.model.to_state()),
-            "last": self.last,
-            "counts": self.counts,
-            "best": self.best,
-            "alone": self.alone,
-            "course": self.course,
-            "contributions": self.sent,
-            "owners": self.owners,
-        }
+        kept = ("last", "counts", "best", "alone", "course", "contributions", "owners")
+        own = {name: getattr(self, name) for name in kept}
+        return {**state, "model": _turned(self.model.to_state()), **own}
 
     def leave(self) -> None:
         """Spare the next step to build the model anew."""
         if isinstance(self.model, SpanModel):
-            warm.leave(self.data, self.inputs, self.model)
+            model_cache.leave(self.data, self.inputs, self.model)
 
     def take(self, contribution: FloatArray, owner: int, beside: Any) -> bool:
         """Take in a contribution; False where it brought nothing new."""
         if isinstance(self.model, SpanModel):
+            # a ridge penalty on coefficients that only the partner knows
             inner = np.asarray(beside["inner"]) if self.s.alpha else None
             if not self.model.add(contribution, owner, inner):
                 return False
             self.model.refit()
         else:
             self.model.receive(contribution, owner, float(beside["penalty"]))
-            self.sent = np.column_stack([self.sent, contribution])
+            self.contributions = np.column_stack([self.contributions, contribution])
             self.owners = np.append(self.owners, owner)
         self.counts = self.counts + (np.arange(len(self.counts)) == owner)
         return True
@@ -288,6 +360,7 @@ class Joint:
         size = float(np.linalg.norm(eta[mask])) or 1.0
         change = float(np.linalg.norm((eta - self.last)[mask])) / size
         self.last = eta
+        # a cycle of alternation that raised the objective was undone
         accepted = isinstance(self.model, SpanModel) or self.model.accepted
         if accepted:
             self.best = self.counts.copy()
@@ -303,13 +376,13 @@ class Joint:
         """
         if self.s.alpha:
             return
-        messages = [self.messages_of(o) for o in range(len(self.s.partners))]
-        blocks = (np.ones((len(self.x), 1)), self.x, *messages)
+        theirs = [self.messages_of(o) for o in range(len(self.s.partners))]
+        blocks = (np.ones((len(self.x), 1)), self.x, *theirs)
         fam, weights = self.s.training_family(), self.rows.training_weights
         if glm.endless(blocks, self.y, np.asarray(self.model.eta), fam, weights):
             raise endless_fit()
 
-    def own_part(self, owner: int) -> FloatArray:
+    def own_part(self) -> FloatArray:
         """Coefficients of the initiator's part of what a partner is sent."""
         if isinstance(self.model, SpanModel):
             return np.asarray(self.model.coef_a)
@@ -331,12 +404,13 @@ class Joint:
         """Messages of a partner that were taken in, (n, k)."""
         if isinstance(self.model, SpanModel):
             return np.asarray(self.model.messages[:, self.model.owner == owner])
-        return np.asarray(self.sent[:, self.owners == owner])
+        return np.asarray(self.contributions[:, self.owners == owner])
 
     def weights_for(self, owner: int) -> FloatArray:
         """Weights of the messages of a partner, in the order in which they were taken."""
         if isinstance(self.model, SpanModel):
             return np.asarray(self.model.weights_for(owner))
+        # alternation: each message is the whole predictor, so one of them counts
         chosen = np.arange(int(self.counts[owner])) == self.best[owner] - 1
         return np.asarray(chosen, dtype=float)
 
@@ -348,12 +422,11 @@ def _turned(model: Any) -> Any:
 
 @step("turn", keeps=numbers_of)
 def turn(
-    message: TurnRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Turned, State]:
+    message: messages.TurnRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Turned, State]:
     """Take in one partner's contribution, refit, and send the next one its starting point."""
-    require_role(site, "initiator")
-    s = Settings.from_json(message.settings)
-    joint = Joint(s, data, warm.rows_by_purpose(data, s, site), state)
+    s = settings_of(message, site, "initiator")
+    joint = Joint(s, data, site, state)
     added = False
     contribution = np.asarray(message.contribution.value, dtype=float)
     if message.owner:
@@ -364,17 +437,19 @@ def turn(
         added = joint.take(contribution, owner, message.beside.value)
     if s.acceleration == SPAN:
         joint.require_end()
+    # what a round changed is known after its last partner
     converged, change = joint.close() if message.closes else (False, float("nan"))
     to = s.partners.index(message.partner)
     own = OwnColumns.of(data, state.get("factor"))
-    coef = joint.own_part(to)
+    coef = joint.own_part()
+    # a direction that is known already is told again for nothing
     before, _, _ = own.known(site, np.empty((len(own.names), 0)))
     known, rank, allowed = own.known_after(site, coef)
-    told_beside = 2 + len(joint.weights_for(to))
-    if known == before and not may_tell(site, own, data.n_rows, told_beside):
+    numbers = 2 + len(joint.weights_for(to))
+    if known == before and not may_release(site, own, data.n_rows, numbers):
         # Weights of made-up contributions, and deviances with them, are equations in the columns.
         sentence = "as many numbers were told of the initiator's columns as may be"
-        raise DisclosureError(sentence, public=sentence)
+        raise refused(sentence, DisclosureError)
     part = joint.others_part(to)
     seen = joint.model.offset_for(to)
     mine = own.released(coef, message.partner)
@@ -384,10 +459,10 @@ def turn(
     place = {"weights": joint.weights_for(to), "constant": constant, "added": added}
     deviance = float(joint.model.deviance)
     course = {"deviance": deviance, "change": change if message.closes else -1.0}
-    reply = Turned(
+    reply = messages.Turned(
         own=mine if allowed else empty_for(message.partner),
         others=addressed(per_record(part), message.partner),
-        place=told(place, data, message.partner),
+        place=summary_for(place, data, message.partner),
         added=added,
         converged=converged,
         spent=not allowed,
@@ -400,16 +475,16 @@ def turn(
 
 @step("settle")
 def settle(
-    message: SettleRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Settled, State]:
+    message: messages.SettleRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Settled, State]:
     """Tell a partner how its messages stand in the joint fit."""
-    require_role(site, "initiator")
-    s = Settings.from_json(message.settings)
-    joint = Joint(s, data, warm.rows_by_purpose(data, s, site), state)
+    s = settings_of(message, site, "initiator")
+    joint = Joint(s, data, site, state)
     joint.require_end()
     owner = s.partners.index(message.partner)
+    # nobody fits any more: there is no offset to complete
     place = {"weights": joint.weights_for(owner), "constant": 0.0, "added": True}
-    return Settled(place=told(place, data, message.partner)), joint.to_state(state)
+    return messages.Settled(place=summary_for(place, data, message.partner)), joint.to_state(state)
 
 
 # --------------------------------------------------------------------------- a partner
@@ -417,17 +492,15 @@ def settle(
 
 @step("contribute", keeps=numbers_of)
 def contribute(
-    message: ContributeRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Contributed, State]:
+    message: messages.ContributeRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Contributed, State]:
     """Fit the own columns beside what the others have, and send them along the change."""
-    require_role(site, "partner")
-    s = Settings.from_json(message.settings)
-    for field in ("own", "others", "place"):
-        require_sender(site, field, s.initiator)
+    s = settings_of(message, site, "partner", "own", "others", "place")
     own = OwnColumns.of(data, np.asarray(state["factor"]))
     weights = np.asarray(message.place.value["weights"], dtype=float)
     state = _settled(state, weights)
     partner = _partner(own, data, state, s)
+    # linear predictor without the own part (algorithm 2 of the source)
     offset = np.asarray(message.own.value) + float(message.place.value["constant"])
     if offset.shape != (data.n_rows,):
         raise DataError("an offset with other rows", public="the offset has other rows")
@@ -442,33 +515,29 @@ def contribute(
     # What goes with a direction that counts follows from it; all else is told for a number each.
     counts = allowed and not done and known > before
     numbers = 2 + answer.inner.size if s.alpha else 1
-    speaks = counts or may_tell(site, own, data.n_rows, numbers)
+    speaks = counts or may_release(site, own, data.n_rows, numbers)
     done = done or not speaks
     leaves = allowed and not done
     gain = float(answer.gain) if np.isfinite(answer.gain) else GAP  # none under an L1 penalty
     beside = {"inner": NOTHING, "penalty": 0.0}
     if s.alpha and leaves:
         beside = {"inner": answer.inner, "penalty": answer.penalty}
-    reply = Contributed(
+    reply = messages.Contributed(
         contribution=own.released(answer.direction, s.initiator)
         if leaves
         else empty_for(s.initiator),
-        beside=told(beside, data, s.initiator),
+        beside=summary_for(beside, data, s.initiator),
         spent=not allowed,
         done=done,
         known=known if leaves else before,
         gain=model({"gain": gain if speaks else GAP}, kind="figures", n_records=data.n_rows),
     )
-    pending = answer.direction[:, None] if leaves else np.empty((len(own.names), 0))
-    offset_kept = offset + own.centred @ (sent[:, : len(weights)] @ weights)
     return reply, {
         **state,
         # A fit that was not sent is no part of the joint one: the next does not start there.
-        "partner": _left(partner, data, state["y"], state["weights"], s)
-        if leaves
-        else state["partner"],
-        "pending": pending,
-        "eta": offset_kept,
+        "partner": _left(partner, data, state, s) if leaves else state["partner"],
+        "pending": answer.direction[:, None] if leaves else np.empty((len(own.names), 0)),
+        "eta": offset + own.centred @ (sent[:, : len(weights)] @ weights),
     }
 
 
@@ -478,51 +547,50 @@ def _settled(state: State, weights: FloatArray) -> State:
     if len(weights) == sent.shape[1] + pending.shape[1]:
         sent = np.hstack([sent, pending])
     elif len(weights) != sent.shape[1]:
-        sentence = "weights for another number of messages than were sent"
-        raise DisclosureError(sentence, public=sentence)
+        raise refused("weights for another number of messages than were sent", DisclosureError)
     return {**state, "sent": sent, "pending": np.empty((len(sent), 0))}
+
+
+def _inputs(state: State, s: Settings) -> dict[str, Any]:
+    """What a partner's model is built from beside its columns."""
+    return {"settings": s, "y": np.asarray(state["y"]), "weights": np.asarray(state["weights"])}
 
 
 def _partner(own: OwnColumns, data: SiteData, state: State, s: Settings) -> Partner:
     """Partner of a state, a new one where the state has none."""
-    y, used, known = np.asarray(state["y"]), np.asarray(state["weights"]), state.get("partner")
-    partner = warm.model(
-        data,
-        {"settings": s, "y": y, "weights": used},
-        known,
-        lambda: Partner(
-            own.centred, y, s.training_family(), weights=used, penalty=s.penalty(), state=known
-        ),
-    )
+    inputs, known = _inputs(state, s), state.get("partner")
+
+    def build() -> Partner:
+        arguments = {"weights": inputs["weights"], "penalty": s.penalty(), "state": known}
+        return Partner(own.centred, inputs["y"], s.training_family(), **arguments)
+
+    partner = model_cache.model(data, inputs, known, build)
     if known is not None and s.acceleration == SPAN:
         partner.betas = np.array(state["sent"])
     return partner
 
 
-def _left(partner: Partner, data: SiteData, y: Any, used: Any, s: Settings) -> State:
+def _left(partner: Partner, data: SiteData, state: State, s: Settings) -> State:
     """State of a partner; the next step is spared to build it anew."""
-    inputs = {"settings": s, "y": np.asarray(y), "weights": np.asarray(used)}
-    warm.leave(data, inputs, partner)
+    model_cache.leave(data, _inputs(state, s), partner)
     return partner.to_state()
 
 
 @step("finish", once=True)
 def finish(
-    message: FinishRequest, data: SiteData, state: State, site: SiteContext
-) -> tuple[Finished, State]:
+    message: messages.FinishRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Finished, State]:
     """Send the directions that are left, where the policy lets all of them be known."""
-    require_role(site, "partner")
-    s = Settings.from_json(message.settings)
-    require_sender(site, "place", s.initiator)
-    warm.forget(data)
+    s = settings_of(message, site, "partner", "place")
+    model_cache.forget(data)
     own = OwnColumns.of(data, np.asarray(state["factor"]))
     weights = np.asarray(message.place.value["weights"], dtype=float)
     state = _settled(state, weights)
     sent = np.asarray(state["sent"])
     beta = sent @ weights if sent.shape[1] else np.zeros(len(own.names))
-    left = np.empty((len(own.names), 0))
-    complete = False
+    left, complete = np.empty((len(own.names), 0)), False
     if s.interval == "joint" and not s.alpha:
+        # with these the joint design is the pooled one
         left = own.unsent(sent)
         complete = own.known(site, left)[2]
         left = left if complete else left[:, :0]
@@ -530,15 +598,17 @@ def finish(
     variances = per_record(NOTHING)
     every = np.eye(len(own.names))
     if s.interval in ("inflated", "paper") and not s.alpha and own.known(site, every)[2]:
+        y, used, x = np.asarray(state["y"]), np.asarray(state["weights"]), own.centred
+        eta, fam = np.asarray(state.get("eta", x @ beta)), s.training_family()
+        w, score = used * working_weights(fam, y, eta), used * fam.score(y, eta)
+        by_model, robust = local_errors(x, w, score, x, constant=False)
         # Sizes of rows in the metric of all columns: they count as all columns.
         variances = replaced(
-            own.released(every, s.initiator), _local_variances(own, data, state, s, beta)
+            own.released(every, s.initiator), by_model if s.interval == "inflated" else robust
         )
         known, _, _ = own.known(site, every)
-    reply = Finished(
-        rest=own.released(left, s.initiator)
-        if left.shape[1]
-        else addressed(per_record(np.empty((0, 0))), s.initiator),
+    reply = messages.Finished(
+        rest=own.released(left, s.initiator) if left.shape[1] else none_for(s.initiator),
         complete=complete,
         variances=addressed(variances, s.initiator),
         known=known,
@@ -546,14 +616,4 @@ def finish(
     return reply, {**state, "sent": np.hstack([sent, left]), "beta": beta}
 
 
-def _local_variances(
-    own: OwnColumns, data: SiteData, state: State, s: Settings, beta: FloatArray
-) -> FloatArray:
-    """Variances of the own part of rows outside the training, by the own columns alone."""
-    used = np.asarray(state["weights"])
-    y, x = np.asarray(state["y"]), own.centred
-    eta = np.asarray(state.get("eta", x @ beta))
-    fam = s.training_family()
-    w, score = used * working_weights(fam, y, eta), used * fam.score(y, eta)
-    by_model, robust = local_errors(x, w, score, x, constant=False)
-    return by_model if s.interval == "inflated" else robust
+STEPS = (share, share_masked, receive, receive_masked, turn, contribute, settle, finish)

@@ -20,8 +20,7 @@ from scipy.special import chdtrc, chdtri
 
 from consilience.arrays import FloatArray
 from consilience.assisted.kernels.families import Family, Penalty
-from consilience.assisted.kernels.glm import fit
-from consilience.assisted.kernels.newton import Design, Problem, make_design, make_problem, newton
+from consilience.assisted.kernels.glm import Design, Problem, fit, make_design, make_problem, newton
 from consilience.exceptions import DataError, ParameterError
 
 Geometry = Literal["box", "ball"]
@@ -35,6 +34,7 @@ def draw_directions(p: int, t: int, rng: np.random.Generator) -> FloatArray:
     if not (p >= 1 and 1 <= t <= MOST_DIRECTIONS):
         raise ParameterError.of("directions", f"between 1 and {MOST_DIRECTIONS}", t)
     directions = rng.standard_normal((p, t))
+    # normal, then of unit length: uniform on the sphere
     return np.asarray(directions / np.linalg.norm(directions, axis=0))
 
 
@@ -78,8 +78,10 @@ def sensitivity(directions: FloatArray, *, geometry: Geometry = "box", bound: fl
         signs = 1.0 - 2.0 * ((part[None, :] >> np.arange(t)[:, None]) & 1)
         reached = directions @ signs
         if geometry == "box":
+            # box: d in [-1, 1]^p, so max_d d'Ts = |Ts|_1
             norms = np.sum(np.abs(reached), axis=0)
         else:
+            # ball: |d| <= 2B, so max_d d'Ts = 2B |Ts|_2
             norms = 2 * np.sqrt(np.sum(reached**2, axis=0))
         largest = max(largest, float(np.max(norms)))
     return largest * bound
@@ -316,7 +318,9 @@ def _wald(
         inverse = cho_solve(cho_factor(d.T @ weighted), np.eye(d.shape[1]))
     except LinAlgError:
         return math.nan, math.nan
+    # h_i: HC3 divides each score by 1 - h_i
     leverage = np.minimum(np.einsum("ij,ij->i", weighted @ inverse, d), 1 - 1e-10)
+    # rows of D J^-1, of which V_ZZ is the sum of squares times s^2
     influence = d @ inverse[:, -df:]
     last = theta[-df:]
     plain, careful = ((influence * r[:, None]) for r in (s, s / (1 - leverage)))
@@ -330,9 +334,11 @@ def _score(problem: Problem, design: Design, eta: FloatArray, df: int) -> float:
     a, z = d[:, :-df], d[:, -df:]
     weighted = a * w[:, None]
     try:
+        # Zr = Z - A (A'W0 A)^-1 A'W0 Z
         rest = z - a @ cho_solve(cho_factor(a.T @ weighted), weighted.T @ z)
     except LinAlgError:
         return math.nan
+    # S = Zr's0, its variance Zr'diag(s0^2)Zr
     scores = rest * s[:, None]
     return _quadratic(scores.sum(axis=0), scores.T @ scores)
 
@@ -351,6 +357,7 @@ def _likelihood_ratio(
         # chi-squared variable when errors do not depend on the covariates.
         dispersion = (problem.w @ s**2) / (problem.w @ fam.weight(y, joint))
     else:
+        # Pearson: mean of squared standardised residuals
         dispersion = problem.w @ (s**2 / fam.expected_weight(joint))
     return gain * (n - parameters) / float(dispersion)
 
@@ -408,6 +415,7 @@ def cauchy_combine(p_values: ArrayLike) -> float:
         return float(p[0])
     if np.min(p) < 1e-300:
         return 0.0
+    # a p-value of 1 would be minus infinity
     p = np.minimum(p, 1 - 1e-15)
     # cot(pi p) = tan((1/2 - p) pi), but exact for small p.
     return float(np.arctan2(1.0, np.mean(1 / np.tan(np.pi * p))) / np.pi)
@@ -446,6 +454,7 @@ def reliability(residual: ArrayLike, scale: float) -> float:
     residual = np.asarray(residual, dtype=float)
     if scale == 0:
         return 1.0
+    # mean of 1 - 2 scale^2 / eigenvalue
     values = np.linalg.eigvalsh(residual) if residual.ndim == 2 else residual
     noise = 2 * scale**2
     shares = np.where(values > noise, 1 - noise / np.where(values > noise, values, 1.0), 0.0)

@@ -81,21 +81,28 @@ class Family:
         k = self.option
         match self.name:
             case "normal":
+                # l = (y - eta)^2 / 2: minus the log likelihood of unit variance
                 return 0.5 * (y - eta) ** 2
             case "binomial" if self.mask == 0:
+                # log(1 + e^eta) - y eta, which does not overflow
                 return np.logaddexp(0, eta) - y * eta
             case "binomial":
+                # minus the log probability of what the mask shows; 1 - shown(eta) is shown(-eta)
                 return -np.log(np.where(y > 0.5, self._shown(eta), self._shown(-eta)))
             case "poisson":
+                # without log y!, which does not depend on eta
                 return _exp(eta) - y * eta
             case "log-cosh":
                 return _log_cosh(k * (y - eta)) / k
             case "pseudo-huber":
                 r = (y - eta) / k
+                # k^2 (sqrt(1 + r^2) - 1), without its loss of digits at small r
                 return k * k * r * r / (np.sqrt(1 + r * r) + 1)
             case "gamma":
+                # shape 1: the dispersion does not move the optimum
                 return y * _exp(-eta) + eta
             case _:
+                # mean e^eta, variance mean^k, 1 < k < 2
                 return y * _exp((1 - k) * eta) / (k - 1) + _exp((2 - k) * eta) / (2 - k)
 
     def score(self, y: FloatArray, eta: FloatArray) -> FloatArray:
@@ -131,6 +138,7 @@ class Family:
                 p = expit(sign * eta)
                 slope = (1 - 2 * self.mask) * p * expit(-sign * eta)
                 ratio = slope / self._shown(sign * eta)
+                # quotient rule on slope / shown: negative where the mask contradicts a sure fit
                 return ratio * (ratio - (1 - 2 * p))
             case "log-cosh":
                 return k * (1 - np.tanh(k * (y - eta)) ** 2)
@@ -151,6 +159,7 @@ class Family:
                 return expit(eta) * expit(-eta)
             case "binomial":
                 slope = (1 - 2 * self.mask) * expit(eta) * expit(-eta)
+                # Fisher information of the masked response: (d shown / d eta)^2 / variance
                 return slope**2 / (self._shown(eta) * self._shown(-eta))
             case "poisson":
                 return _exp(eta)
@@ -187,6 +196,7 @@ class Family:
 
     def deviance(self, y: FloatArray, eta: FloatArray, weights: FloatArray | None = None) -> float:
         """Twice the weighted sum of the loss above its least value at each y."""
+        # terms in y alone cancel here
         gap = self.loss(y, eta) - self._least(y)
         return 2 * float(np.sum(gap) if weights is None else np.dot(weights, gap))
 
@@ -196,10 +206,12 @@ class Family:
             return float(np.median(y if weights is None else y[weights > 0]))
         average = float(np.average(y, weights=weights))
         if self.name == "binomial":
+            # mean of the true response that the mask leaves
             share = (average - self.mask) / (1 - 2 * self.mask)
             share = min(max(share, 0.01), 0.99)
             return math.log(share / (1 - share))
         if self.name in ("poisson", "gamma", "tweedie"):
+            # the log link of an average of 0 would have no start
             return math.log(max(average, 1e-8))
         return average
 

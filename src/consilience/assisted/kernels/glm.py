@@ -1,29 +1,393 @@
-"""Generalised linear models with offsets, weights and an elastic-net penalty.
+"""Damped Newton steps for generalised linear models on columns made safe beforehand.
 
-``fit`` solves unpenalised and ridge problems by damped Newton steps of its own
-(`consilience.assisted.kernels.newton`); what has an L1 part is solved by glum's coordinate descent.
+Columns that depend on earlier ones are left out, the others are standardised, or replaced by an
+orthonormal basis where their Gram matrix would lose digits. A step costs one Gram matrix; close to
+the solution the last factor is used again.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, qr, solve_triangular
+from scipy.special import expit
 
 from consilience.arrays import FloatArray
 from consilience.assisted.kernels.families import NAMES, Family, Penalty, family
-from consilience.assisted.kernels.newton import (
-    DEPENDENT,
-    Problem,
-    endless,
-    first_theta,
-    independent_columns,
-    make_design,
-    make_problem,
-    newton,
-)
+from consilience.exceptions import DataError
+
+DEPENDENT = 1e-8  # relative residual at which a column counts as a combination of others
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs, and the records with a positive weight (`x` to `w`)."""
+
+    all_x: FloatArray
+    all_y: FloatArray
+    all_offset: FloatArray
+    all_weights: FloatArray
+    x: FloatArray
+    y: FloatArray
+    offset: FloatArray
+    w: FloatArray  # sums to 1
+    family: Family
+    intercept: bool
+    penalty: Penalty
+
+
+def make_problem(
+    x: ArrayLike,
+    y: ArrayLike,
+    family: Family,
+    offset: ArrayLike | None,
+    weights: ArrayLike | None,
+    intercept: bool,
+    penalty: Penalty | None,
+) -> Problem:
+    """Check the inputs, and set the records of weight 0 aside."""
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    n = y.shape[0] if y.ndim == 1 else -1
+    off = np.zeros(n) if offset is None else np.asarray(offset, dtype=float)
+    w = np.ones(n) if weights is None else np.asarray(weights, dtype=float)
+    if x.ndim != 2 or x.shape[0] != n or off.shape != (n,) or w.shape != (n,):
+        raise DataError("covariates, response, offset and weights must have the same records")
+    if not (np.all(np.isfinite(w)) and np.all(w >= 0) and np.any(w > 0)):
+        raise DataError("weights must be finite, at least 0 and above 0 in some record")
+    if not (np.all(np.isfinite(x)) and np.all(np.isfinite(off))):
+        raise DataError("covariates and offset must be finite")
+    part = (x, y, off, w) if np.all(w > 0) else tuple(a[w > 0] for a in (x, y, off, w))
+    if not np.all(np.isfinite(part[1])):
+        raise DataError("the response must be finite")
+    # weighted means: the objective does not change its size with n
+    share = part[3] / part[3].sum()
+    penalty = Penalty() if penalty is None else penalty
+    return Problem(x, y, off, w, part[0], part[1], part[2], share, family, intercept, penalty)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Columns in which Newton's method works: standardised, or an orthonormal basis of them.
+
+    The raw coefficients of the kept columns are ``back @ theta`` (without the constant's part).
+    """
+
+    columns: FloatArray  # (n, m), the constant first if there is one
+    kept: NDArray[np.bool_]
+    centre: FloatArray  # (p,)
+    back: FloatArray  # (kept, kept)
+    intercept: bool
+    ridge: FloatArray | None  # (m, m)
+
+    def raw(self, theta: FloatArray) -> tuple[FloatArray, float]:
+        """Coefficients of the raw columns, and the constant."""
+        first = int(self.intercept)
+        coef = np.zeros(self.kept.size)
+        coef[self.kept] = self.back @ theta[first:]
+        constant = float(theta[0] - self.centre @ coef) if self.intercept else 0.0
+        return coef, constant
+
+    def theta(self, coef: FloatArray, constant: float) -> FloatArray:
+        """Coefficients in these columns; the inverse of `raw`."""
+        slopes = np.asarray(np.linalg.solve(self.back, coef[self.kept]), dtype=float)
+        if not self.intercept:
+            return slopes
+        return np.concatenate([[constant + self.centre @ coef], slopes])
+
+
+def make_design(problem: Problem) -> Design:
+    """Leave dependent columns out (without a penalty), and standardise the others."""
+    x, w = problem.x, problem.w
+    p = x.shape[1]
+    size = np.sqrt(w @ (x * x)) if p else np.zeros(0)
+    # weighted means and spreads: columns of one unit, orthogonal to the constant
+    centre = w @ x if problem.intercept and p else np.zeros(p)
+    z = x - centre
+    spread = np.sqrt(w @ (z * z)) if p else np.zeros(0)
+    alpha = problem.penalty.alpha
+    # a constant column has a spread of rounding only
+    live = spread > DEPENDENT * size
+    scale = np.where(live, spread, 1.0)
+    z /= scale
+    kept, back = np.ones(p, dtype=bool), np.diag(1 / scale)
+    if alpha == 0:
+        kept, triangle = independent_columns(z, w, live=live)
+        z, back = z[:, kept] if not kept.all() else z, back[np.ix_(kept, kept)]
+        if triangle is not None:
+            # z R^-1 is orthonormal: its Gram matrix has all digits
+            z = solve_triangular(triangle, z.T, trans="T", overwrite_b=True).T
+            back = back @ solve_triangular(triangle, np.eye(int(kept.sum())))
+    first = int(problem.intercept)
+    columns = np.empty((x.shape[0], z.shape[1] + first))
+    columns[:, first:] = z
+    if first:
+        columns[:, 0] = 1.0
+    ridge = None
+    if alpha > 0:
+        ridge = np.zeros((columns.shape[1],) * 2)
+        # alpha |b|^2 / 2 of the raw coefficients b = back theta
+        ridge[first:, first:] = alpha * (back.T @ back)
+    return Design(columns, kept, centre, back, problem.intercept, ridge)
+
+
+def independent_columns(
+    z: FloatArray, w: FloatArray | None = None, *, live: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.bool_], FloatArray | None]:
+    """Find the columns that do not depend on earlier ones at relative residual 1e-8.
+
+    Parameters
+    ----------
+    z : ndarray of shape (n, p)
+    w : ndarray of shape (n,), optional
+        Weights of the records.
+    live : ndarray of bool, shape (p,), optional
+        Columns that may be kept.
+
+    Returns
+    -------
+    kept : ndarray of bool, shape (p,)
+    triangle : ndarray of shape (k, k) or None
+        R of the QR decomposition of the kept columns (times the root of `w`) where they are so
+        close to dependent that their Gram matrix has lost digits; None where it has not.
+    """
+    p = z.shape[1]
+    kept = np.ones(p, dtype=bool) if live is None else live.copy()
+    root = np.ones(z.shape[0]) if w is None else np.sqrt(w)
+    tall = z * root[:, None]
+    norms = np.sqrt(np.einsum("ij,ij->j", tall, tall))
+    kept &= norms > 0
+    if not kept.any():
+        return kept, None
+    unit = np.where(kept, norms, 1.0)
+    gram = (tall.T @ tall)[np.ix_(kept, kept)] / np.outer(unit[kept], unit[kept])
+    try:
+        # The least pivot of the Cholesky factor is the least residual; its square has 16 digits.
+        if np.min(np.diag(np.linalg.cholesky(gram))) > 1e-4:
+            return kept, None
+    except np.linalg.LinAlgError:
+        pass
+    tall /= unit
+    (triangle,) = qr(tall, mode="r", overwrite_a=True, check_finite=False)
+    triangle = triangle[: min(triangle.shape)]
+    basis = np.zeros((triangle.shape[0], 0))
+    for j in np.flatnonzero(kept):
+        rest = triangle[:, j]
+        # twice is enough (Parlett 1980)
+        for _ in range(2):
+            rest = rest - basis @ (basis.T @ rest)
+        length = float(np.linalg.norm(rest))
+        if length <= DEPENDENT:
+            kept[j] = False
+        else:
+            basis = np.column_stack([basis, rest / length])
+    return kept, (basis.T @ triangle[:, kept]) * unit[kept]
+
+
+def first_theta(
+    problem: Problem, design: Design, begin: tuple[ArrayLike, float] | None
+) -> FloatArray:
+    """Choose the start: the caller's, a subsample's or the null model's, whichever is lowest."""
+    fam = problem.family
+    m = design.columns.shape[1]
+    null = np.zeros(m)
+    if problem.intercept:
+        null[0] = fam.start(problem.y) - float(problem.w @ problem.offset)
+    options = [null]
+    if begin is not None:
+        coef = np.asarray(begin[0], dtype=float)
+        if coef.shape != design.kept.shape or not np.all(np.isfinite(coef)):
+            raise DataError("the start must have one finite coefficient per covariate")
+        options.append(design.theta(coef, float(begin[1])))
+    elif fam.name in ("log-cosh", "pseudo-huber"):
+        # least squares: a start from which the steps of a robust loss do not stall
+        options.append(newton(replace(problem, family=Family("normal")), design, null, 1e-6, 2)[0])
+    elif fam.mask:
+        options.append(
+            newton(replace(problem, family=Family("binomial")), design, null, 1e-6, 30)[0]
+        )
+    elif fam.name != "normal" and problem.y.size >= 40 * max(m, 250):
+        options.append(_from_subsample(problem, design, null))
+    values = [_objective(problem, design, theta)[0] for theta in options]
+    return options[int(np.nanargmin(values))] if len(options) > 1 else null
+
+
+def _from_subsample(problem: Problem, design: Design, null: FloatArray) -> FloatArray:
+    """A few Newton steps on a tenth of the records: the full data then need one or two."""
+    part = slice(None, None, 10)
+    w = problem.w[part] / problem.w[part].sum()
+    some = replace(problem, x=problem.x[part], y=problem.y[part], offset=problem.offset[part], w=w)
+    short = replace(design, columns=np.ascontiguousarray(design.columns[part]))
+    return newton(some, short, null, 1e-4, 15)[0]
+
+
+def _objective(
+    problem: Problem, design: Design, theta: FloatArray, eta: FloatArray | None = None
+) -> tuple[float, FloatArray]:
+    if eta is None:
+        eta = design.columns @ theta + problem.offset
+    value = float(problem.w @ problem.family.loss(problem.y, eta))
+    if design.ridge is not None:
+        value += 0.5 * float(theta @ design.ridge @ theta)
+    return value, eta
+
+
+def _gradient(problem: Problem, design: Design, theta: FloatArray, eta: FloatArray) -> FloatArray:
+    grad = (problem.w * problem.family.score(problem.y, eta)) @ design.columns
+    return np.asarray(grad if design.ridge is None else grad + design.ridge @ theta)
+
+
+def _factor(design: Design, weights: FloatArray, buffer: FloatArray, jitter: float = 0.0) -> Any:
+    """Cholesky factor of the Hessian, or None where it is not positive definite."""
+    if np.any(weights < 0):
+        np.multiply(design.columns, weights[:, None], out=buffer)
+        hessian = design.columns.T @ buffer
+    else:
+        np.multiply(design.columns, np.sqrt(weights)[:, None], out=buffer)
+        hessian = buffer.T @ buffer
+    if design.ridge is not None:
+        hessian += design.ridge
+    diagonal = np.diag(hessian).copy()
+    if not (np.all(diagonal > 0) and np.all(np.isfinite(diagonal))):
+        return None
+    if jitter:
+        np.fill_diagonal(hessian, diagonal * (1 + jitter))
+    try:
+        factor = cho_factor(hessian, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError:
+        return None
+    # A pivot at the level of rounding would send the step anywhere.
+    return factor if np.all(np.diag(factor[0]) ** 2 > 1e-15 * diagonal) else None
+
+
+def newton(
+    problem: Problem, design: Design, theta: FloatArray, tol: float, max_iter: int
+) -> tuple[FloatArray, int, bool, bool]:
+    """Damped Newton steps from `theta`: solution, steps, converged, separated."""
+    fam = problem.family
+    if theta.size == 0:
+        return theta, 0, True, False
+    unit = float(np.sqrt(problem.w @ problem.y**2)) if fam.name == "normal" else 1.0
+    buffer = np.empty_like(design.columns)
+    value, eta = _objective(problem, design, theta)
+    factor, drift, careful, speed = None, 0, bool(fam.mask), math.inf
+    for n_iter in range(1, max_iter + 1):
+        grad = _gradient(problem, design, theta, eta)
+        # Close to the solution the last factor still contracts by about the size of the last step.
+        if factor is None or speed > 1e-3:
+            factor, careful = _best_factor(problem, design, eta, careful, buffer)
+        # Newton: H step = -gradient
+        step = -cho_solve(factor, grad, check_finite=False)
+        move = design.columns @ step
+        longest = float(np.max(np.abs(move)))
+        # twice the fall of the objective that a quadratic model promises
+        decrement = -float(grad @ step)
+        size, theta, value, eta = _search(problem, design, (theta, value, eta), step, move)
+        rounding = 1e-13 * float(np.max(np.abs(eta)))
+        small = size * longest <= max(tol * unit, rounding) or decrement <= 1e-3 * (tol * unit) ** 2
+        # only a full step says that the next one would be smaller
+        if size == 1.0 and small:
+            endless = separates(problem, design, eta)
+            return theta, n_iter, not endless, endless
+        if size == 0.0 and decrement <= 1e-14 * (1 + abs(value)):
+            return theta, n_iter, True, False  # rounding: no lower value can be found
+        # long steps that gain next to nothing: the optimum may lie at infinity
+        drift = drift + 1 if longest >= 0.3 and decrement < 1e-4 else 0
+        if drift >= 5 and separates(problem, design, eta):
+            return theta, n_iter, False, True
+        slow = size * longest > 0.5 * speed
+        careful = size < 0.2 or (bool(fam.mask) and decrement > 1e-3)
+        speed = math.inf if slow or size < 1.0 else size * longest
+    return theta, max_iter, False, separates(problem, design, eta)
+
+
+def separates(problem: Problem, design: Design, eta: FloatArray) -> bool:
+    """Whether the fit has no end; see `endless`."""
+    return endless((design.columns,), problem.y, eta, problem.family, problem.w)
+
+
+def endless(
+    blocks: Sequence[FloatArray], y: FloatArray, eta: FloatArray, family: Family, w: FloatArray
+) -> bool:
+    """Whether records that the fit has pushed to the end of the link alone fix some direction.
+
+    Where a maximum exists, every direction is also fixed by records of the other outcome, whose
+    expected number (or count) is then not below one in a thousand among all records.
+
+    Parameters
+    ----------
+    blocks : sequence of (n, p) arrays
+        Columns of the fit, the constant among them.
+    y, eta : (n,) arrays
+        Response, and the linear predictor of an unpenalised fit.
+    family : Family
+    w : (n,) array
+        Case weights; records of weight 0 take no part.
+    """
+    used = w > 0
+    limit = 1e-3 / int(used.sum())
+    if family.name == "binomial":
+        far = expit(eta) * expit(-eta) < limit
+    elif family.name in ("poisson", "tweedie"):
+        typical = 1.0 if family.name == "poisson" else float(w @ y / w.sum())
+        far = (y == 0) & (np.exp(np.minimum(eta, 500.0)) < limit * typical)
+    else:
+        return False
+    far &= used
+    if not far.any():
+        return False
+    columns = blocks[0] if len(blocks) == 1 else np.column_stack(blocks)
+    near = used & ~far
+    left, _ = independent_columns(columns[near], w[near])
+    every, _ = independent_columns(columns[used], w[used])
+    return int(left.sum()) < int(every.sum())
+
+
+def _best_factor(
+    problem: Problem, design: Design, eta: FloatArray, careful: bool, buffer: FloatArray
+) -> tuple[Any, bool]:
+    """Factor of the observed Hessian, of a safer one if that fails or if `careful` asks for it."""
+    fam = problem.family
+    if not careful:
+        factor = _factor(design, problem.w * fam.weight(problem.y, eta), buffer)
+        if factor is not None:
+            return factor, False
+    safe = fam.safe_weight(problem.y, eta)
+    top = float(np.max(safe))
+    for floor, jitter in ((0.0, 0.0), (1e-12, 0.0), (1e-9, 1e-13), (1e-6, 1e-9), (1e-3, 1e-6)):
+        raised = np.maximum(safe, floor * max(top, 1e-12))
+        factor = _factor(design, problem.w * raised, buffer, jitter)
+        if factor is not None:
+            return factor, True
+    raise DataError("the fit broke down: the covariates' scales lie too far apart")
+
+
+def _search(
+    problem: Problem,
+    design: Design,
+    at: tuple[FloatArray, float, FloatArray],
+    step: FloatArray,
+    move: FloatArray,
+) -> tuple[float, FloatArray, float, FloatArray]:
+    """Halve the step until the objective does not rise; a step of 0 if it always does."""
+    theta, value, eta = at
+    slack = 1e-14 * (1 + abs(value))
+    size = 1.0
+    for _ in range(60):
+        # A fresh product would cost another pass over the columns; rounding of the sum is harmless
+        # because each step's gradient is taken at the sum.
+        trial, new_eta = theta + size * step, eta + size * move
+        with np.errstate(over="ignore", invalid="ignore"):
+            new_value, _ = _objective(problem, design, trial, new_eta)
+        if new_value <= value + slack:
+            return size, trial, new_value, new_eta
+        size *= 0.5
+    return 0.0, theta, value, eta
+
 
 __all__ = [
     "DEPENDENT",
@@ -174,7 +538,9 @@ def _optimality(problem: Problem, coef: FloatArray, constant: float) -> float:
     score = problem.w * fam.score(problem.y, eta)
     grad = score @ problem.x + penalty.alpha * (1 - penalty.l1_ratio) * coef
     lasso = penalty.alpha * penalty.l1_ratio
+    # Karush-Kuhn-Tucker: at 0 the gradient may be as large as the penalty
     off = np.maximum(np.abs(grad) - lasso, 0)
+    # ... and elsewhere it must balance it
     gap = np.where(coef != 0, np.abs(grad + lasso * np.sign(coef)), off)
     null = problem.w * fam.score(problem.y, problem.offset + fam.start(problem.y))
     unit = max(lasso, float(np.max(np.abs(null @ problem.x), initial=0.0)))
@@ -233,7 +599,9 @@ def _proximal(
         eta = x @ coef + constant + problem.offset
         w = problem.w * np.maximum(fam.safe_weight(problem.y, eta), 1e-12)
         total = float(w.sum())
+        # working response: weighted least squares with the same gradient and curvature
         working = eta - problem.offset - problem.w * fam.score(problem.y, eta) / w
+        # weights are scaled to sum to 1, and the penalty with them
         scaled = Penalty(problem.penalty.alpha / total, problem.penalty.l1_ratio)
         inner = replace(problem, penalty=scaled)
         zero = np.zeros(problem.y.size)

@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from consilience.arrays import FloatArray
-from consilience.assisted.kernels.glm import (
-    DEPENDENT,
-    Family,
-    Penalty,
-    fit,
-    independent_columns,
-)
+from consilience.assisted.kernels.glm import DEPENDENT, Family, Penalty, fit, independent_columns
 from consilience.exceptions import DataError
 
 State = dict[str, NDArray[Any]]
@@ -58,6 +52,7 @@ class Design:
     ) -> None:
         n, p = x.shape
         self.mean = v @ x
+        # E x^2 - (E x)^2 in one pass over the columns
         spread = np.sqrt(np.maximum(v @ (x * x) - self.mean**2, 0.0))
         size = np.sqrt(spread**2 + self.mean**2)
         live = spread > DEPENDENT * size
@@ -86,6 +81,7 @@ class Design:
     def append(self, column: FloatArray) -> None:
         """Add a column that stays as it is."""
         if self.width == self.values.shape[1]:
+            # room for eight messages at once: no copy for each
             wider = np.empty((self.values.shape[0], self.width + 8), order="F")
             wider[:, : self.width] = self.values
             self.values = wider
@@ -190,6 +186,7 @@ class Newton:
         """Relative size of the last column off the others, in the metric of the Hessian."""
         if self._factor is None and not self.factorise(None):
             return 0.0
+        # Schur complement of the last column: its squared length off the others
         left = cross[-1] - cross[:-1] @ self.solve(cross[:-1])
         return math.sqrt(max(float(left) / float(cross[-1]), 0.0))
 
@@ -228,9 +225,11 @@ class Newton:
             self.refresh(x, eta, ridge)
         first, last, fresh = 0.0, math.inf, False
         for _ in range(max_iter):
+            # gradient of the weighted mean loss
             slope = x.T @ (p.v * p.family.score(p.y, eta))
             slope += 0.0 if ridge is None else ridge @ theta
             step = -self.solve(slope)
+            # Newton decrement: the length of the step in the metric of the Hessian
             length = math.sqrt(max(-float(slope @ step), 0.0))
             first = first or length
             if length > 0.2 * last and not fresh:  # the old Hessian contracts too slowly
@@ -256,6 +255,7 @@ class Newton:
                 self.refresh(x, eta, ridge)
                 self.careful, fresh, last = False, True, math.inf
                 continue
+            # what is still to come is about rate / (1 - rate) of this step
             rate = min(length / last, 0.5) if last < math.inf else 0.5
             scale = math.sqrt(max(float(self.reference @ (eta * eta)), 0.0))
             if rate * length <= max(share * first, _FLOOR * scale):
@@ -400,6 +400,7 @@ class Partner:
             last local fit and the message is the whole linear predictor.
         """
         offset = np.asarray(offset, dtype=float)
+        # own coefficients in the joint fit: those behind the messages, by their weights
         now = np.zeros_like(self.last) if combination is None else self.betas @ combination
         start = now if combination is not None else self.last
         x, strength = self._design.matrix, ridge_strength(self.penalty)
@@ -424,9 +425,12 @@ class Partner:
                 share = _NEAR if self.betas.size else _FULL
             theta, _, first = self._newton.minimise(x, offset + part, theta, ridge, share)
             beta, intercept = self._design.raw(theta)
+            # deviance: twice the loss, of which half the squared decrement is gained
             gain = self._problem.total * first**2
         self.last, self._intercept = beta, intercept
+        # the change only: successive predictors agree in all but the last digits
         direction = beta - now
+        # last row of the Gram matrix of coefficient vectors, for a ridge penalty
         inner = np.append(self.betas.T @ direction, direction @ direction)
         penalty = 0.0 if self.penalty is None else self.penalty.value(beta)
         message = self.x_b @ direction
@@ -459,6 +463,7 @@ class Partner:
         every = every[:, size > 0] / size[size > 0]
         if not every.size:
             return 0
+        # lengths in the space of the messages, not of the coefficients
         root = np.linalg.cholesky(gram(self._design.matrix, self._problem.v)[1:, 1:])
         values = np.linalg.svd(root.T @ every, compute_uv=False)
         return int(np.sum(values > DEPENDENT * values[0]))

@@ -74,17 +74,23 @@ def sandwich(
     v = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=float)
     used = v > 0
     d, y, eta, v = design[used], y[used], eta[used], v[used]
+    # observed second derivatives; under a mask they may be negative
     w = family.expected_weight(eta) if family.mask else family.weight(y, eta)
     w, s = v * w, v * family.score(y, eta)
+    # unit columns, so that dependence does not hang on units
     lengths = np.sqrt((np.abs(w)[:, None] * d**2).sum(axis=0))
     lengths = np.where(lengths > 0, lengths, 1.0)
     unit = d / lengths
+    # J = D'diag(w)D
     size, turn = np.linalg.eigh(unit.T @ (w[:, None] * unit))
     kept = size > _DEPENDENT * size.max(initial=0.0) * max(unit.shape[1], 1)
     rank = int(kept.sum())
+    # J^-: no inverse along combinations that change no predictor
     inverse = (turn[:, kept] / size[kept]) @ turn[:, kept].T
     outer = np.outer(lengths, lengths)
+    # HC1: n / (n - rank)
     factor = len(y) / max(len(y) - rank, 1)
+    # K = D'diag(s^2)D
     middle = unit.T @ ((s**2)[:, None] * unit)
     return Sandwich(
         covariance=factor * (inverse @ middle @ inverse) / outer,

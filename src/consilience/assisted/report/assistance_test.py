@@ -9,7 +9,7 @@ import numpy as np
 
 from consilience.assisted.report import figures_assisted
 from consilience.assisted.report.figures_assisted import KINDS, power_at, power_axis, tested_kinds
-from consilience.assisted.test.result import AssistanceTestResult
+from consilience.assisted.test import AssistanceTestResult
 from consilience.report.run import Run
 from consilience.report.sections import (
     DASH,
@@ -31,6 +31,22 @@ from consilience.report.sections import (
 FEW_MINORITY = 10
 """Records of the rarer class per parameter below which the Wald test rejects too often."""
 ENOUGH_POWER = 0.8
+LIMITS = (
+    "Of use means: the partner's columns add to a linear predictor beside the initiator's own. "
+    "What helps only in interactions or curves is not looked for.",
+    "No evidence is not evidence of no use: random mixtures of many columns dilute a single "
+    "good one, and noise hides more.",
+    "The number of mixtures was fixed before the run. Running the test with 1, 2, ... mixtures "
+    "and stopping at the first finding would find something too often.",
+    "The test says that a partner adds something, not how much: only joint training on "
+    "held-out records does.",
+    "Bounds of the columns must be public. If they were taken from the data, epsilon holds "
+    "nothing. Values beyond them are clipped, which costs power.",
+    "Epsilon protects the columns of a record, not the fact that the record is among those "
+    "that both parties hold.",
+    "The initiator learns the mixtures for every record. It sees how alike two records are in "
+    "them, up to the noise.",
+)
 EFFECT = "deviance per record that all columns of the partner together could save"
 
 
@@ -40,16 +56,36 @@ class AssistanceTestReport(MethodReport):
     def headline(self, run: Run) -> Headline:
         """Say who is of use, at which level; where nothing shows, what would have shown."""
         result = _result(run)
-        useful, not_useful, untested = _sorted(result)
-        words = [*_of_use(result, useful), *_no_evidence(result, not_useful)]
+        untested = [p for p in result.partners if not math.isfinite(_combined(result, p))]
+        tested = [p for p in result.partners if p not in untested]
+        useful = [p for p in tested if result.useful.get(p)]
+        not_useful = [p for p in tested if p not in useful]
+        asker, words = site_name(result.initiator), []
+        given = f", given {_names(result.given)}" if result.given else ""
+        if useful:
+            words.append(
+                f"The columns of {_names(useful)} are of use to {asker}{given}{given and ','} in "
+                f"predicting its response ({_decided(result, useful)})."
+            )
+        if not_useful:
+            words.append(
+                f"No evidence that the columns of {_names(not_useful)} are of use to "
+                f"{asker}{given} ({_decided(result, not_useful)})."
+            )
         if untested:
             words.append(f"{_names(untested)} could not be tested.")
         if result.left_out:
             words.append(f"{_names(sorted(result.left_out))} sent no mixtures.")
         more = [_could_have_shown(result, p) for p in not_useful]
-        more.append(_price(result))
+        spent = {p: result.epsilon.get(p) for p in result.partners}
+        prices = [
+            f"{site_name(p)}: {'no noise, so no epsilon' if eps is None else f'epsilon {eps:g}'}"
+            for p, eps in spent.items()
+        ]
+        more.append(f"The price: {'; '.join(prices)}." if prices else "")
         weak = [p for p in not_useful if _weak(result, p)]
         tone = "good" if useful else "plain"
+        # a finding by the test that rejects too often is none
         if (weak or untested or _liberal(result)) and not (useful and not _liberal(result)):
             tone = "caution"
         return Headline(" ".join(words), tone, tuple(m for m in more if m))  # type: ignore[arg-type]
@@ -98,7 +134,19 @@ class AssistanceTestReport(MethodReport):
 
     def limits(self, run: Run) -> Sequence[str]:
         """What the test cannot tell, and what it does not protect."""
-        return _limits(_result(run))
+        result = _result(run)
+        known = list(LIMITS)
+        if len(result.partners) > 1:
+            known.append(
+                f"{plural(len(result.partners), 'partner')} were tested, each at level "
+                f"{result.level:g}; with many, some look of use by chance."
+            )
+        if any(result.epsilon.get(p) is None for p in result.partners):
+            known.append(
+                "Without noise the mixtures are exact: with as many of them as the columns have "
+                "rank, and a few known records, the columns can be recovered."
+            )
+        return known
 
 
 def _result(run: Run) -> AssistanceTestResult:
@@ -119,44 +167,11 @@ def _names(partners: Sequence[str]) -> str:
     return listed([site_name(p) for p in partners])
 
 
-def _sorted(result: AssistanceTestResult) -> tuple[list[str], list[str], list[str]]:
-    """Partners of use, those without evidence of it, and those that could not be tested."""
-    untested = [p for p in result.partners if not math.isfinite(_combined(result, p))]
-    useful = [p for p in result.partners if result.useful.get(p) and p not in untested]
-    rest = [p for p in result.partners if p not in useful and p not in untested]
-    return useful, rest, untested
-
-
-def _test_words(result: AssistanceTestResult, partners: Sequence[str]) -> str:
+def _decided(result: AssistanceTestResult, partners: Sequence[str]) -> str:
     name = KINDS.get(result.test, result.test)
     said = [f"p {equals(_combined(result, q))}" for q in partners]
     p = f"{said[0]} each" if len(said) > 1 and len(set(said)) == 1 else listed(said)
     return f"{name} test, {p}, level {result.level:g}"
-
-
-def _whose(partners: Sequence[str]) -> str:
-    return f"the columns of {_names(partners)}"
-
-
-def _of_use(result: AssistanceTestResult, useful: Sequence[str]) -> list[str]:
-    if not useful:
-        return []
-    given = f", given {_names(result.given)}," if result.given else ""
-    whose = _whose(useful)
-    return [
-        f"{whose[0].upper()}{whose[1:]} are of use to {site_name(result.initiator)}{given} in "
-        f"predicting its response ({_test_words(result, useful)})."
-    ]
-
-
-def _no_evidence(result: AssistanceTestResult, partners: Sequence[str]) -> list[str]:
-    if not partners:
-        return []
-    given = f", given {_names(result.given)}" if result.given else ""
-    return [
-        f"No evidence that {_whose(partners)} are of use to {site_name(result.initiator)}{given} "
-        f"({_test_words(result, partners)})."
-    ]
 
 
 def _weak(result: AssistanceTestResult, partner: str) -> bool:
@@ -182,15 +197,6 @@ def _could_have_shown(result: AssistanceTestResult, partner: str) -> str:
         f"deviance of {f:g} per record would have been found with a chance of {p:.0%} only, with "
         f"{result.n_records:,} records and this sketch."
     )
-
-
-def _price(result: AssistanceTestResult) -> str:
-    parts = []
-    for p in result.partners:
-        epsilon = result.epsilon.get(p)
-        paid = "no noise, so no epsilon" if epsilon is None else f"epsilon {epsilon:g}"
-        parts.append(f"{site_name(p)}: {paid}")
-    return f"The price: {'; '.join(parts)}." if parts else ""
 
 
 def _liberal(result: AssistanceTestResult) -> bool:
@@ -255,23 +261,19 @@ def _test_table(result: AssistanceTestResult, kinds: Sequence[str]) -> Table:
             if test is None:
                 continue
             p = float(test["combined"])
-            statistic = np.asarray(test["statistic"], dtype=float)
-            df = np.asarray(test["df"], dtype=float)
+            statistic, df = (_range(np.asarray(test[k], dtype=float)) for k in ("statistic", "df"))
             said = DASH if not math.isfinite(p) else "yes" if p < result.level else "no"
             name = KINDS[kind] + (" (decides)" if kind == result.test else "")
-            rows.append((site_name(partner), name, _range(statistic), _range(df), p_value(p), said))
+            rows.append((site_name(partner), name, statistic, df, p_value(p), said))
     head = ("partner", "test", "statistic", "degrees of freedom", "p, draws combined", "evidence")
+    over = ", smallest to largest over the draws" if result.n_draws > 1 else ""
     note = (
-        "Chi-squared statistics"
-        + (", smallest to largest over the draws" if result.n_draws > 1 else "")
-        + ". Degrees of freedom: mixtures that hold anything beside the initiator's own columns. "
-        + (
-            "p-values are not corrected for the number of partners."
-            if len(result.partners) > 1
-            else ""
-        )
+        f"Chi-squared statistics{over}. Degrees of freedom: mixtures that hold anything beside the "
+        "initiator's own columns."
     )
-    return Table("Tests", head, tuple(rows), note.strip())
+    if len(result.partners) > 1:
+        note += " p-values are not corrected for the number of partners."
+    return Table("Tests", head, tuple(rows), note)
 
 
 def _range(values: np.ndarray) -> str:
@@ -288,13 +290,9 @@ def _draw_tables(result: AssistanceTestResult, kinds: Sequence[str]) -> tuple[Ta
         return ()
     rows = []
     for partner in result.partners:
-        tests = result.tests[partner]
-        draws = max((len(np.atleast_1d(tests[k]["p"])) for k in kinds if k in tests), default=0)
-        for d in range(draws):
-            cells = [
-                p_value(float(np.atleast_1d(tests[k]["p"])[d])) if k in tests else DASH
-                for k in kinds
-            ]
+        p = {k: np.atleast_1d(test["p"]) for k, test in result.tests[partner].items()}
+        for d in range(max((len(p[k]) for k in kinds if k in p), default=0)):
+            cells = [p_value(float(p[k][d])) if k in p else DASH for k in kinds]
             rows.append((f"{site_name(partner)}, draw {d + 1}", *cells))
     head = ("draw", *(KINDS[k] for k in kinds))
     return (Table("p-value of every draw", head, tuple(rows)),)
@@ -311,11 +309,7 @@ def _power(result: AssistanceTestResult) -> Block:
     ]
     shown = [p for p in result.partners if power_axis(result, p)[2].size]
     rows = tuple(
-        (
-            site_name(partner),
-            f"{f:g}",
-            percent(p, 0),
-        )
+        (site_name(partner), f"{f:g}", percent(p, 0))
         for partner in shown
         for f, p in power_at(result, partner)
     )
@@ -385,39 +379,6 @@ def _cost(result: AssistanceTestResult) -> Block:
     return Block(
         "What it cost", tuple(text), tables=(Table("Price of the test", head, rows, note),)
     )
-
-
-# --------------------------------------------------------------------------- limits
-
-
-def _limits(result: AssistanceTestResult) -> list[str]:
-    known = [
-        "Of use means: the partner's columns add to a linear predictor beside the initiator's own. "
-        "What helps only in interactions or curves is not looked for.",
-        "No evidence is not evidence of no use: random mixtures of many columns dilute a single "
-        "good one, and noise hides more.",
-        "The number of mixtures was fixed before the run. Running the test with 1, 2, ... mixtures "
-        "and stopping at the first finding would find something too often.",
-        "The test says that a partner adds something, not how much: only joint training on "
-        "held-out records does.",
-        "Bounds of the columns must be public. If they were taken from the data, epsilon holds "
-        "nothing. Values beyond them are clipped, which costs power.",
-        "Epsilon protects the columns of a record, not the fact that the record is among those "
-        "that both parties hold.",
-        "The initiator learns the mixtures for every record. It sees how alike two records are in "
-        "them, up to the noise.",
-    ]
-    if len(result.partners) > 1:
-        known.append(
-            f"{plural(len(result.partners), 'partner')} were tested, each at level "
-            f"{result.level:g}; with many, some look of use by chance."
-        )
-    if any(result.epsilon.get(p) is None for p in result.partners):
-        known.append(
-            "Without noise the mixtures are exact: with as many of them as the columns have rank, "
-            "and a few known records, the columns can be recovered."
-        )
-    return known
 
 
 REPORT = AssistanceTestReport

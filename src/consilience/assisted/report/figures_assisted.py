@@ -17,17 +17,14 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.report import drawing
 
-KINDS = {
-    "score": "score",
-    "wald": "Wald",
-    "wald-hc3": "Wald, HC3",
-    "lr": "likelihood ratio",
-}
+KINDS = {"score": "score", "wald": "Wald", "wald-hc3": "Wald, HC3", "lr": "likelihood ratio"}
 """Tests, in the order in which they are told, and their names."""
 SMALLEST_P = 1e-8
 """Smaller p-values are drawn at the edge."""
 MOST_COEFFICIENTS = 40
 """Coefficients in one drawing; of more, those farthest from zero."""
+INFERRED = ("identified", "bounded")
+"""What a coefficient with a standard error can be."""
 MOST_PANELS = 9
 """Partners with a power curve of their own."""
 NO_NOISE = "no noise"
@@ -42,13 +39,12 @@ _SPREAD = 50.0  # ratio of the widest to the median distance from zero up to whi
 
 def tested_kinds(result: Any) -> list[str]:
     """Kinds of test of which at least one partner has a p-value; the deciding one first."""
-    found = [
-        kind
-        for kind in KINDS
-        if any(
-            np.isfinite(of.get(kind, {}).get("combined", np.nan)) for of in result.tests.values()
-        )
-    ]
+
+    def tested(kind: str) -> bool:
+        p = [of.get(kind, {}).get("combined", np.nan) for of in result.tests.values()]
+        return bool(np.isfinite(p).any())
+
+    found = [kind for kind in KINDS if tested(kind)]
     return sorted(found, key=lambda kind: kind != result.test)
 
 
@@ -72,27 +68,15 @@ def plot_assistance_tests(result: Any) -> Figure:
         for i, (partner, kind) in enumerate(rows):
             test = result.tests[partner].get(kind, {})
             draws = _edge(test.get("p", ()))
-            decides = kind == result.test
-            ax.plot(
-                draws,
-                np.full(len(draws), i),
-                linestyle="none",
-                marker="o",
-                markersize=5,
-                markerfacecolor=drawing.PAPER,
-                markeredgecolor=drawing.MUTED,
-                label="one draw" if i == 0 and len(draws) > 1 else None,
-                zorder=2,
-            )
-            ax.plot(
-                _edge([test.get("combined", np.nan)]),
-                [i],
-                linestyle="none",
-                marker="D" if decides else "d",
-                markersize=8,
-                color=drawing.BLUE if decides else drawing.MUTED,
-                zorder=3,
-            )
+            first = "one draw" if i == 0 and len(draws) > 1 else None
+            open_: dict[str, Any] = {
+                "markerfacecolor": drawing.PAPER,
+                "markeredgecolor": drawing.MUTED,
+            }
+            ax.plot(draws, [i] * len(draws), "o", markersize=5, label=first, zorder=2, **open_)
+            mark, colour = ("D", drawing.BLUE) if kind == result.test else ("d", drawing.MUTED)
+            combined = _edge([test.get("combined", np.nan)])
+            ax.plot(combined, [i], mark, markersize=8, color=colour, zorder=3)
         ax.axvline(result.level, color=drawing.ORANGE, linewidth=1.4, zorder=1)
         # Each mark in the legend once, whichever partner and test were drawn first.
         ax.plot([], [], "D", color=drawing.BLUE, markersize=8, label="the test that decides")
@@ -162,6 +146,7 @@ def power_at(result: Any, partner: str) -> list[tuple[float, float]]:
     known = np.isfinite(epsilon)
     if not known.any():
         return [(f, float("nan")) for f in effect.tolist()]
+    # power is smooth in the logarithm of the price
     grid = np.log(epsilon[known])
     inside = grid[0] - 1e-9 <= np.log(spent) <= grid[-1] + 1e-9
     return [
@@ -215,6 +200,7 @@ def _power_curves(ax: Axes, result: Any, partner: str, *, legend: bool) -> None:
     spent = result.epsilon.get(partner)
     if spent is not None:
         top = max(top, float(spent))
+    # no noise stands right of all prices
     beyond = top * 2.5
     at = np.where(noisy, epsilon, beyond)
     for j, size in enumerate(effect):
@@ -321,7 +307,7 @@ def half_widths(result: Any) -> FloatArray:
     found = result.coefficients
     error = np.asarray(found["error"], dtype=float)
     status = np.asarray([str(s) for s in found["status"]])
-    return np.where(np.isin(status, ("identified", "bounded")), drawing.Z95 * error, np.nan)
+    return np.where(np.isin(status, INFERRED), drawing.Z95 * error, np.nan)
 
 
 def plot_assisted_coefficients(result: Any) -> Figure:
@@ -354,16 +340,10 @@ def plot_assisted_coefficients(result: Any) -> Figure:
         ax.plot(own, at + 0.17, marker="s", markeredgecolor=drawing.ORANGE, label=words, **open_)
         _joint_marks(ax, at - 0.13, joint, half, status)
         _reach(ax, [joint - half, joint + half, joint, own - own_half, own + own_half, own])
+        look: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 8.5}
         for y in at[status == "shared"]:
-            ax.annotate(
-                "no coefficient: shared",
-                (1, y - 0.13),
-                xycoords=("axes fraction", "data"),
-                ha="right",
-                va="center",
-                fontsize=8.5,
-                color=drawing.MUTED,
-            )
+            place: dict[str, Any] = {"xy": (1, y - 0.13), "xycoords": ("axes fraction", "data")}
+            ax.annotate("no coefficient: shared", **place, **look, color=drawing.MUTED)
         ax.set_yticks(at, [drawing.label(found["name"][i], 30) for i in rows])
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.set_xlabel("coefficient, with its 95 % interval")
@@ -375,41 +355,26 @@ def plot_assisted_coefficients(result: Any) -> Figure:
 def _joint_marks(
     ax: Axes, at: FloatArray, value: FloatArray, half: FloatArray, status: NDArray[Any]
 ) -> None:
-    kinds: tuple[tuple[str, str, str, str, str], ...] = (
-        ("identified", "joint model", drawing.BLUE, "-", "o"),
-        ("bounded", "joint, interval is a bound", drawing.BLUE, ":", "D"),
-        ("", "joint, no interval", drawing.PAPER, "-", "o"),
-    )
-    told = np.isin(status, ("identified", "bounded"))
-    for name, words, face, dash, marker in kinds:
-        mine = (status == name if name else ~told) & np.isfinite(value)
-        if not mine.any():
+    told = np.isin(status, INFERRED)
+    for mine, words, face, dash, marker, size in (
+        (status == "identified", "joint model", drawing.BLUE, "-", "o", 6),
+        (status == "bounded", "joint, interval is a bound", drawing.BLUE, ":", "D", 5),
+        (~told, "joint, no interval", drawing.PAPER, "-", "o", 6),
+    ):
+        shown = mine & np.isfinite(value)
+        if not shown.any():
             continue
-        ax.hlines(
-            at[mine],
-            (value - half)[mine],
-            (value + half)[mine],
-            color=drawing.BLUE,
-            linewidth=1.6,
-            linestyle=dash,
-        )
-        ax.plot(
-            value[mine],
-            at[mine],
-            linestyle="none",
-            marker=marker,
-            markersize=5 if marker == "D" else 6,
-            markerfacecolor=face,
-            markeredgecolor=drawing.BLUE,
-            label=words,
-            zorder=3,
-        )
+        x, y, reach = value[shown], at[shown], half[shown]
+        ax.hlines(y, x - reach, x + reach, color=drawing.BLUE, linewidth=1.6, linestyle=dash)
+        look: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": drawing.BLUE}
+        ax.plot(x, y, marker, markersize=size, label=words, zorder=3, **look)
 
 
 def _reach(ax: Axes, ends: Sequence[FloatArray]) -> None:
     """Scale of coefficients: straight where they are of one size, else by powers of ten."""
     far = np.abs(np.concatenate(ends))
     far = far[np.isfinite(far) & (far > 0)]
+    # one wide interval would press all others together
     if len(far) and float(far.max()) > _SPREAD * float(np.median(far)):
         ax.set_xscale("symlog", linthresh=float(np.median(far)), linscale=1.5)
         ax.locator_params(axis="x", numticks=7)
@@ -464,6 +429,7 @@ def plot_assisted_calibration(result: Any) -> Figure:
 
 def wilson(share: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:
     """95 % interval of a share of `n` records, by Wilson's formula; NaN for no records."""
+    # Wilson 1927: (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
     z2 = drawing.Z95**2
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = (share + z2 / (2 * n)) / (1 + z2 / n)

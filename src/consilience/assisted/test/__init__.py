@@ -39,15 +39,15 @@ ids, of which all sites know the common ones.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from consilience.assisted.kernels import assistance
-from consilience.assisted.kernels.glm import NAMES, Penalty, family
+from consilience.assisted.kernels.families import NAMES, family
 from consilience.assisted.test import site
-from consilience.assisted.test.messages import (
+from consilience.assisted.test.site import (
     KINDS,
     MAX_DIRECTIONS,
     NoisyTestRequest,
@@ -55,23 +55,143 @@ from consilience.assisted.test.messages import (
     SketchRequest,
     TestRequest,
 )
-from consilience.assisted.test.result import AssistanceTestResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
+from consilience.parameters import LEFT_OUT, allows, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Step, register
+from consilience.protocol.result import Result
 
-
-def is_whole(value: object) -> bool:
-    """Whether a parameter is a whole number."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_number(value: object) -> bool:
-    """Whether a parameter is a number."""
-    return is_whole(value) or isinstance(value, float)
-
+if TYPE_CHECKING:
+    import pandas as pd
 
 EFFECTS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 PRICES = (0.25, 0.5, 1.0, 2.0, 4.0)
+SHOWN_EFFECT = 0.01
+"""Share of what is left for which a summary says the power."""
+
+
+@dataclass(frozen=True, eq=False)
+class AssistanceTestResult(Result):
+    """Whether partners' columns explain the response beyond the initiator's own.
+
+    Attributes
+    ----------
+    initiator : str
+    partners : tuple of str
+        Those whose sketch was tested.
+    family : str
+    n_records : int
+        Rows with a response that took part.
+    n_directions, n_draws : int
+        Columns of one sketch, and independent sketches.
+    epsilon : dict of partner to float or None
+        Price of all sketches of a partner; None where they came without noise.
+    loose_epsilon : dict of partner to float
+        What the published, looser bound calls the same noise; NaN without noise.
+    scale : dict of partner to float
+        Scale of the Laplace noise; 0 without.
+    n_columns : dict of partner to int
+        Linearly independent columns of the partner.
+    revealed : dict of partner to int
+        Directions of them that were ever revealed, this sketch included.
+    tests : dict of partner to dict of kind to dict
+        ``statistic``, ``df``, ``p`` (one entry for each draw) and ``combined`` (Cauchy).
+    test : str
+        The kind that decides.
+    level : float
+    useful : dict of partner to bool
+        Whether the deciding p-value is below the level.
+    given : tuple of str
+        Partners whose part, from the run that this one follows, is in the null model.
+    minority : float
+        Records of the rarer class for each parameter; NaN where there are no classes.
+    reliability : dict of partner to float
+        Share of a sketch's variance, beyond the initiator's columns, that is not noise.
+    power : dict of partner to dict
+        ``epsilon`` (e,), ``effect`` (f,), ``power`` (e, f): chance of finding a partner whose
+        columns explain a share `effect` of what is left, by price.
+    warnings : tuple of str
+    left_out : dict of partner to str
+        Partners without a sketch, and why.
+    """
+
+    initiator: str
+    partners: tuple[str, ...]
+    family: str
+    n_records: int
+    n_directions: int
+    n_draws: int
+    epsilon: dict[str, Any]
+    loose_epsilon: dict[str, float]
+    scale: dict[str, float]
+    n_columns: dict[str, int]
+    revealed: dict[str, int]
+    tests: dict[str, dict[str, dict[str, Any]]]
+    test: str
+    level: float
+    useful: dict[str, bool]
+    given: tuple[str, ...]
+    minority: float
+    reliability: dict[str, float]
+    power: dict[str, dict[str, Any]]
+    warnings: tuple[str, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def p_value(self, partner: str) -> float:
+        """The deciding p-value of a partner, combined over the draws."""
+        return float(self.tests[partner][self.test]["combined"])
+
+    def summary(self) -> str:
+        """Return one sentence for each partner."""
+        said = []
+        for partner in self.partners:
+            p = self.p_value(partner)
+            shown = "p < .0001" if p < 1e-4 else f"p = {p:.4f}".replace("0.", ".", 1)
+            price = self.epsilon[partner]
+            cost = "without noise" if price is None else f"at epsilon {price:g}"
+            verdict = "The" if self.useful[partner] else "There is no evidence that the"
+            said.append(
+                f"{verdict} columns of {partner} explain the response of {self.initiator} beyond "
+                f"its own ({self.test} test, {shown}, {self.n_records} rows, {cost}; "
+                f"{self.revealed[partner]} of {self.n_columns[partner]} directions revealed"
+                f"{self._power_said(partner)})."
+            )
+        said += [f"{site} was not tested: {why}." for site, why in self.left_out.items()]
+        return " ".join(said)
+
+    def _power_said(self, partner: str) -> str:
+        """How often the test finds a partner of some worth, at the price that was paid."""
+        known = self.power.get(partner) or {}
+        prices, effects = np.asarray(known.get("epsilon", ())), np.asarray(known.get("effect", ()))
+        price = self.epsilon[partner]
+        rows = np.isinf(prices) if price is None else np.isclose(prices, price, rtol=1e-9)
+        places = np.flatnonzero(np.isclose(effects, SHOWN_EFFECT))
+        if not rows.any() or not len(places):
+            return ""
+        chance = float(np.asarray(known["power"])[np.flatnonzero(rows)[0], places[0]])
+        if not np.isfinite(chance):
+            return ""
+        return f"; power {chance:.0%} if they explain {SHOWN_EFFECT:.0%} of what is left"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each partner, kind of test and draw."""
+        import pandas as pd
+
+        rows = [
+            {
+                "partner": partner,
+                "test": kind,
+                "draw": draw + 1,
+                "statistic": float(found["statistic"][draw]),
+                "df": int(found["df"][draw]),
+                "p": float(found["p"][draw]),
+                "combined_p": float(found["combined"]),
+            }
+            for partner, kinds in self.tests.items()
+            # The one that decides first; a result that was read back has another order.
+            for kind, found in sorted(kinds.items(), key=lambda item: item[0] != self.test)
+            for draw in range(self.n_draws)
+        ]
+        return pd.DataFrame(rows)
 
 
 @register
@@ -105,18 +225,18 @@ class AssistanceTest(Method):
         Penalty of the fits.
     """
 
-    family: str = "binomial"
-    epsilon: float | None = None
-    n_directions: int = 3
-    n_draws: int = 1
-    test: Literal["score", "wald", "wald-hc3", "lr"] = "score"
-    level: float = 0.05
-    geometry: Literal["box", "ball"] = "box"
-    bound: float = 1.0
-    subsample: int | None = None
+    family: str = allows(one_of(*NAMES), default="binomial")
+    epsilon: float | None = allows(number(above=0, high=1e6) | LEFT_OUT, default=None)
+    n_directions: int = allows(whole(1), default=3)
+    n_draws: int = allows(whole(1), default=1)
+    test: Literal["score", "wald", "wald-hc3", "lr"] = allows(one_of(*KINDS), default="score")
+    level: float = allows(number(above=0, below=1), default=0.05)
+    geometry: Literal["box", "ball"] = allows(one_of("box", "ball"), default="box")
+    bound: float = allows(number(above=0), default=1.0)
+    subsample: int | None = allows(whole(20) | LEFT_OUT, default=None)
     power: float = 1.5
-    alpha: float = 0.0
-    l1_ratio: float = 0.0
+    alpha: float = allows(number(0), default=0.0)
+    l1_ratio: float = allows(number(0, 1), default=0.0)
 
     name: ClassVar[str] = "assistance-test"
     version: ClassVar[int] = 2
@@ -129,10 +249,7 @@ class AssistanceTest(Method):
         "named; the initiator and one partner at least must answer."
     )
     tolerates: ClassVar[dict[str, Literal["quorum", "all", "any"]]] = {
-        "sketch": "any",
-        "sketch_noised": "any",
-        "test": "any",
-        "test_noised": "any",
+        step.name: "any" for step in site.STEPS
     }
     leakage: ClassVar[str] = (
         "The initiator knows as many combinations of a partner's columns as there are directions, "
@@ -143,37 +260,14 @@ class AssistanceTest(Method):
     )
     Result: ClassVar[type[AssistanceTestResult]] = AssistanceTestResult
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        checks = (
-            ("family", self.family in NAMES, f"one of {', '.join(NAMES)}"),
-            (
-                "epsilon",
-                self.epsilon is None or (is_number(self.epsilon) and 0 < self.epsilon <= 1e6),
-                "a number above 0, or nothing",
-            ),
-            ("n_directions", is_whole(self.n_directions) and self.n_directions >= 1, "at least 1"),
-            ("n_draws", is_whole(self.n_draws) and self.n_draws >= 1, "at least 1"),
-            ("test", self.test in KINDS, f"one of {', '.join(KINDS)}"),
-            ("level", is_number(self.level) and 0 < self.level < 1, "a number between 0 and 1"),
-            ("geometry", self.geometry in ("box", "ball"), "'box' or 'ball'"),
-            ("bound", is_number(self.bound) and 0 < self.bound < np.inf, "a number above 0"),
-            (
-                "subsample",
-                self.subsample is None or (is_whole(self.subsample) and self.subsample >= 20),
-                "a whole number of at least 20, or nothing",
-            ),
-        )
-        for name, fine, allowed in checks:
-            if not fine:
-                raise ParameterError.of(name, allowed, getattr(self, name))
+    def check_together(self) -> None:
+        """Check parameters that do not go together; raise `ParameterError`."""
+        family(self.family, power=self.power)
         if self.n_directions * self.n_draws > MAX_DIRECTIONS:
             raise ParameterError(
                 f"n_directions times n_draws is {self.n_directions * self.n_draws}: at most "
                 f"{MAX_DIRECTIONS} columns have a price that can be computed exactly"
             )
-        family(self.family, power=self.power)
-        Penalty(self.alpha, self.l1_ratio)
         if self.test == "lr" and self.alpha:
             raise ParameterError(
                 "test is 'lr' and alpha is above 0: a penalised fit has no likelihood ratio, so "
@@ -182,8 +276,7 @@ class AssistanceTest(Method):
 
     def coordinate(self, ctx: CoordinatorContext) -> Exchange:
         """Ask every partner for a sketch, and the initiator to test each."""
-        settings = Settings(**{k: v for k, v in asdict(self).items() if k in _SENT})
-        text = settings.to_json()
+        text = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)}).to_json()
         noisy = self.epsilon is not None
         request = SketchRequest(settings=text, recipient=ctx.initiator)
         given = set(getattr(ctx.follows, "partners", ()))
@@ -199,10 +292,9 @@ class AssistanceTest(Method):
             raise QuorumError(f"no partner sent a sketch. {reasons}")
         tested, missing = {}, dict(replies.missing)
         for partner, sketched in replies.present.items():
+            ask: Any = TestRequest(settings=text, z=sketched.z)
             if noisy:
-                ask: Any = NoisyTestRequest(settings=text, z=sketched.z, scale=sketched.scale)
-            else:
-                ask = TestRequest(settings=text, z=sketched.z)
+                ask = NoisyTestRequest(settings=text, z=sketched.z, scale=sketched.scale)
             step = "test_noised" if noisy else "test"
             answers = yield Ask(step, ask, to=(ctx.initiator,))
             # Only the initiator reads a sketch: one that it cannot use costs no other partner.
@@ -223,18 +315,17 @@ class AssistanceTest(Method):
         tests = {s: self._combined(t.tests.value) for s, t in tested.items()}
         facts = {s: t.facts.value for s, t in tested.items()}
         first = next(iter(tested.values()))
-        scale = {s: float(getattr(r, "scale", 0.0)) for s, r in sketches.items()}
         given = ctx.follows.partners if first.given and ctx.follows is not None else ()  # type: ignore[attr-defined]
         return AssistanceTestResult(
             initiator=ctx.initiator,
             partners=tuple(tested),
             family=self.family,
-            n_records=int(next(iter(facts.values()))["records"]),
+            n_records=int(first.facts.value["records"]),
             n_directions=self.n_directions,
             n_draws=self.n_draws,
             epsilon={s: None if self.epsilon is None else float(self.epsilon) for s in tested},
             loose_epsilon={s: float(getattr(r, "loose", np.nan)) for s, r in sketches.items()},
-            scale=scale,
+            scale={s: float(getattr(r, "scale", 0.0)) for s, r in sketches.items()},
             n_columns={s: int(r.rank) for s, r in sketches.items()},
             revealed={s: int(r.known) for s, r in sketches.items()},
             tests=tests,
@@ -242,7 +333,7 @@ class AssistanceTest(Method):
             level=float(self.level),
             useful={s: bool(t[self.test]["combined"] < self.level) for s, t in tests.items()},
             given=tuple(given),
-            minority=float(next(iter(facts.values()))["minority"]),
+            minority=float(first.facts.value["minority"]),
             reliability={s: float(f["reliability"]) for s, f in facts.items()},
             power={s: self._power(facts[s], tests[s], int(sketches[s].rank)) for s in tests},
             warnings=tuple(dict.fromkeys(w for t in tested.values() for w in t.warnings)),
@@ -264,6 +355,7 @@ class AssistanceTest(Method):
         """Chance of finding effects of several sizes, by price; one draw of T."""
         n = int(facts["records"])
         df = max(int(np.max(tests[self.test]["df"])), 1)
+        # t random directions of p catch t / p of a signal that all columns carry
         share = min(1.0, df / max(rank, 1))
         reliable = float(facts["reliability"])
         if self.epsilon is None:
@@ -282,9 +374,6 @@ class AssistanceTest(Method):
             "effect": np.array(EFFECTS),
             "power": np.array(table, dtype=float),
         }
-
-
-_SENT = tuple(Settings.__dataclass_fields__)
 
 
 __all__ = ["AssistanceTest", "AssistanceTestResult"]

@@ -1,10 +1,11 @@
-"""Steps of the assistance test: a partner draws its sketch, the initiator tests it."""
+"""Messages and steps of the assistance test: a partner draws its sketch, the initiator tests it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -12,30 +13,194 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.assisted.kernels import assistance
 from consilience.assisted.kernels.glm import Penalty, family
-from consilience.assisted.phases.own_columns import OwnColumns
-from consilience.assisted.phases.own_order import own_order, whole_groups
-from consilience.assisted.phases.response import response_of
-from consilience.assisted.phases.sticky import Kept
-from consilience.assisted.test.messages import (
-    KINDS,
-    NoisySketched,
-    NoisyTestRequest,
-    Settings,
-    Sketched,
-    SketchRequest,
-    Tested,
-    TestRequest,
+from consilience.assisted.kernels.mechanisms import Kept, Laplace, opendp
+from consilience.assisted.phases import (
+    OwnColumns,
+    Ranked,
+    digest_order,
+    refused,
+    response_of,
+    whole_groups,
 )
-from consilience.exceptions import DataError, DisclosureError, StudyError
+from consilience.exceptions import DisclosureError, StudyError
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.wire.disclosure import addressed, model, projection
+from consilience.wire.disclosure import Released, addressed, model, projection
+from consilience.wire.message import Model, Noised, PerRecord, Public, message, part
+
+MAX_DIRECTIONS = 15
+"""The exact price of a sketch is a maximum over two to this power of signs."""
+KINDS = ("score", "wald", "wald-hc3", "lr")
+"""Tests of a sketch."""
+_MOST_ROWS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the sites need to know.
+
+    Attributes
+    ----------
+    family : str
+    power : float
+        Of the variance function, for Tweedie.
+    n_directions, n_draws : int
+        Columns of a sketch, and how many sketches a partner draws at once.
+    epsilon : float or None
+        Price of all sketches of a partner together; None sends them without noise.
+    geometry : str
+        "box" or "ball".
+    bound : float
+        Radius of the ball.
+    subsample : int or None
+        Rows that take part, drawn from the public stream.
+    alpha, l1_ratio : float
+        Penalty of the fits.
+    """
+
+    family: str
+    power: float
+    n_directions: int
+    n_draws: int
+    epsilon: float | None
+    geometry: str
+    bound: float
+    subsample: int | None
+    alpha: float
+    l1_ratio: float
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of all sketches together."""
+        return self.n_directions * self.n_draws
+
+    def to_json(self) -> str:
+        """Text form for the wire."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read it back, at a site.
+
+        Raises
+        ------
+        DisclosureError
+            Values that no coordinator of this package sends: a site does not rely on its checks.
+        """
+        s = cls(**json.loads(text))
+        if not (
+            type(s.n_directions) is int
+            and type(s.n_draws) is int
+            and s.n_directions >= 1
+            and s.n_draws >= 1
+            and s.n_columns <= MAX_DIRECTIONS
+            and s.geometry in ("box", "ball")
+        ):
+            sentence = "settings of the assistance test that a site does not answer"
+            raise refused(sentence, DisclosureError)
+        return s
+
+
+@message("assistance-test/sketch-request", version=1)
+class SketchRequest:
+    """Draw directions and send the columns seen along them."""
+
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    recipient: str = Public("", "the initiator", kind="str", to="all")
+
+
+@message("assistance-test/sketched", version=1)
+class Sketched(Ranked):
+    """A partner's columns along random directions that only it knows, without noise."""
+
+    z: Released = PerRecord("n t", "columns along random directions", to="initiator")
+    rank: int = Public("", "linearly independent columns", kind="int", low=1)
+    known: int = Public("", "directions known after this", kind="int", low=0)
+
+
+@message("assistance-test/noisy-sketched", version=1)
+class NoisySketched(Ranked):
+    """The same with noise of a stated price."""
+
+    z: Released = Noised("n t", "the same with Laplace noise", to="initiator")
+    rank: int = Public("", "linearly independent columns", kind="int", low=1)
+    known: int = Public("", "directions known after this", kind="int", low=0)
+    scale: float = Public("", "scale of the noise", kind="float", low=0.0)
+    loose: float = Public(
+        "", "what the looser published bound calls the price", kind="float", low=0.0
+    )
+
+
+class _Drawn:
+    """A question about sketches, whose number is in the settings."""
+
+    settings: str
+
+    def lengths(self) -> dict[str, int]:
+        """Sketches that are tested."""
+        return {"draws": Settings.from_json(self.settings).n_draws}
+
+
+@message("assistance-test/test-request", version=1)
+class TestRequest(_Drawn):
+    """Test whether a partner's sketch explains the response beyond one's own columns."""
+
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    z: Released = PerRecord(
+        "n t", "the partner's sketch", to="initiator", origin="assistance-test/sketched"
+    )
+
+
+@message("assistance-test/noisy-test-request", version=1)
+class NoisyTestRequest(_Drawn):
+    """The same for a sketch with noise."""
+
+    settings: str = Public("", "settings, as JSON", kind="str", to="all")
+    z: Released = Noised(
+        "n t", "the partner's sketch", to="initiator", origin="assistance-test/noisy-sketched"
+    )
+    scale: float = Public("", "scale of the noise", kind="float", to="all")
+
+
+_TEST = part(
+    "statistic, df, p by draw",
+    parts={
+        "statistic": part(("draws",), gaps=True),
+        "df": part(("draws",), low=0, high=MAX_DIRECTIONS),
+        "p": part(("draws",), gaps=True, low=0, high=1),
+    },
+)
+
+
+@message("assistance-test/tested", version=1)
+class Tested:
+    """Statistics of the tests."""
+
+    tests: Released = Model(
+        "*by kind: statistic, df, p by draw", "test statistics", parts=dict.fromkeys(KINDS, _TEST)
+    )
+    facts: Released = Model(
+        "*records, minority, reliability",
+        "rows, rows of the rarer class per parameter, share of a sketch that is not noise",
+        parts={
+            "records": part(kind="int", low=1, high=_MOST_ROWS),
+            "minority": part(gaps=True, low=0),
+            "reliability": part(low=0, high=1),
+        },
+    )
+    given: bool = Public("", "whether earlier partners' part was in the null model", kind="bool")
+    warnings: tuple[str, ...] = Public("w", "what to mind, in words", kind="str")
+
 
 # --------------------------------------------------------------------------- the partner
 
 
-def _drawn_for(settings: Settings, data: SiteData, *, noisy: bool) -> str:
+_DRAWN_BY = ("n_directions", "n_draws", "epsilon", "geometry", "bound")
+
+
+def _drawn_for(message: SketchRequest, data: SiteData, *, noisy: bool) -> str:
     """Names what is drawn once for the data, whoever asks and however the rows are scaled."""
+    settings = Settings.from_json(message.settings)
     asked = {k: v for k, v in asdict(settings).items() if k in _DRAWN_BY}
     scaling = np.zeros((3, len(data.feature_names))) if data.scaling is None else data.scaling
     limits = [] if data.bounds is None else data.bounds * scaling[2] + scaling[1]
@@ -48,37 +213,26 @@ def _drawn_for(settings: Settings, data: SiteData, *, noisy: bool) -> str:
     return "sketch " + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-_DRAWN_BY = ("n_directions", "n_draws", "epsilon", "geometry", "bound")
-
-
-def _plain_name(message: SketchRequest, data: SiteData) -> str:
-    return _drawn_for(Settings.from_json(message.settings), data, noisy=False)
-
-
-def _noisy_name(message: SketchRequest, data: SiteData) -> str:
-    return _drawn_for(Settings.from_json(message.settings), data, noisy=True)
-
-
 def _price(message: SketchRequest) -> float:
-    from consilience.assisted.kernels.mechanisms import require_opendp
-
-    require_opendp()
+    opendp()
     epsilon = Settings.from_json(message.settings).epsilon
     return float("nan") if epsilon is None else float(epsilon)
 
 
-@step("sketch", once=True, keeps=_plain_name)
+@step("sketch", once=True, keeps=partial(_drawn_for, noisy=False))
 def sketch(
     message: SketchRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Sketched, State]:
     """Send the own columns along directions that nobody else knows; the same ones every time."""
     s = Settings.from_json(message.settings)
     own = OwnColumns.of(data)
-    _require_columns(own)
+    own.require_variation()
     kept = site.kept
     if kept is None:
         # Directions act on columns of unit spread: none of them is hidden by its unit.
-        kept = {"directions": _directions(s, own, site) / _spread(own.x)[:, None]}
+        spread = own.x.std(axis=0)
+        unit = np.where(spread > 0, spread, 1.0)
+        kept = {"directions": _directions(s, own, site) / unit[:, None]}
         site.keep(kept)
     directions = np.asarray(kept["directions"])
     known, rank, allowed = site.revealed(own.factor, own.names, directions)
@@ -87,19 +241,18 @@ def sketch(
     return Sketched(z=addressed(z, message.recipient), rank=rank, known=known), state
 
 
-@step("sketch_noised", once=True, price=_price, keeps=_noisy_name)
+@step("sketch_noised", once=True, price=_price, keeps=partial(_drawn_for, noisy=True))
 def sketch_noised(
     message: SketchRequest, data: SiteData, state: State, site: SiteContext
 ) -> tuple[NoisySketched, State]:
     """Send the same with noise; a row once drawn is never drawn again for the same price."""
-    from consilience.assisted.kernels.mechanisms import Laplace
-
     s = Settings.from_json(message.settings)
     own = OwnColumns.of(data)
-    _require_columns(own)
+    own.require_variation()
     x = _bounded(data, s, site)
     earlier = site.kept
     if earlier is None:
+        # directions that somebody could choose would be a question
         directions = _directions(s, own, site)
         rows, drawn = np.empty(0, dtype=np.int64), np.empty((0, s.n_columns))
     else:
@@ -108,9 +261,11 @@ def sketch_noised(
     epsilon = float(s.epsilon or 0.0)
     shape: Literal["box", "ball"] = "ball" if s.geometry == "ball" else "box"
     scale = assistance.noise_scale(directions, epsilon, geometry=shape, bound=s.bound)
+    # sensitivity = scale epsilon, the exact one of the directions drawn
     noise = Kept(Laplace(scale * epsilon, epsilon), data.rows, rows, drawn)
     # The unit box is in units of its own: what it reveals is counted in those of the table.
-    widths = _widths(data)
+    limits = np.asarray(data.bounds)
+    widths = np.asarray((limits[1] - limits[0]) * own.scale)
     known, rank, allowed = site.revealed(own.factor, own.names, directions / widths[:, None])
     _require_room(allowed)
     z = projection(x, directions, names=own.names, mechanism=noise, units=widths)
@@ -133,41 +288,23 @@ def _directions(s: Settings, own: OwnColumns, site: SiteContext) -> FloatArray:
     return np.concatenate(draws, axis=1)
 
 
-def _spread(x: FloatArray) -> FloatArray:
-    spread = x.std(axis=0)
-    return np.where(spread > 0, spread, 1.0)
-
-
-def _require_columns(own: OwnColumns) -> None:
-    if not np.any(own.factor):
-        sentence = "the partner's columns are constant over the matched rows: they cannot help"
-        raise DataError(sentence, public=sentence)
-
-
 def _require_room(allowed: bool) -> None:
     if not allowed:
-        sentence = (
+        raise refused(
             "the sketch would reveal more directions of the columns than the policy allows: ask "
-            "for fewer directions, or let the steward raise max_revealed_rank"
+            "for fewer directions, or let the steward raise max_revealed_rank",
+            DisclosureError,
         )
-        raise DisclosureError(sentence, public=sentence)
-
-
-def _widths(data: SiteData) -> FloatArray:
-    """Width of each column's public limits, in the table's units."""
-    limits = np.asarray(data.bounds)
-    scale = np.ones(limits.shape[1]) if data.scaling is None else data.scaling[2]
-    return np.asarray((limits[1] - limits[0]) * scale)
 
 
 def _bounded(data: SiteData, s: Settings, site: SiteContext) -> FloatArray:
     """Columns in the unit box of their public limits, or cut to a ball."""
-    if data.bounds is None or np.isnan(data.bounds).any():
-        names = [
-            name
-            for j, name in enumerate(data.feature_names)
-            if data.bounds is None or np.isnan(data.bounds[:, j]).any()
-        ]
+    none = np.full((2, len(data.feature_names)), np.nan)
+    bounds = none if data.bounds is None else np.asarray(data.bounds)
+    names = [
+        n for n, known in zip(data.feature_names, bounds.T, strict=True) if np.isnan(known).any()
+    ]
+    if names:
         public = "a column has no public limits, without which noise has no price"
         raise StudyError(
             f"{public}: give bounds of {', '.join(names)} in [columns] of the site file",
@@ -175,13 +312,14 @@ def _bounded(data: SiteData, s: Settings, site: SiteContext) -> FloatArray:
         )
     if data.scaling is not None and data.scaling[0].any():
         # A mean of the rows would move with any of them: one row then counts for all filled ones.
-        sentence = (
+        raise refused(
             "missing cells were filled with means of the rows, which has no price: fill them "
-            "beforehand, or leave such rows out"
+            "beforehand, or leave such rows out",
+            StudyError,
         )
-        raise StudyError(sentence, public=sentence)
-    x, cut = assistance.to_box(data.features, data.bounds[0], data.bounds[1])
+    x, cut = assistance.to_box(data.features, bounds[0], bounds[1])
     if s.geometry == "ball":
+        # the ball is about the middle of the box, in half widths
         x, beyond = assistance.clip_to_ball(2 * x - 1, s.bound)
         cut += beyond
     if cut:
@@ -215,15 +353,14 @@ def _tested(
     fam = family(s.family, power=s.power)
     response = response_of(data, fam)
     if z.shape != (data.n_rows, s.n_columns):
-        sentence = "the sketch has other rows or columns than were asked for"
-        raise DataError(sentence, public=sentence)
+        raise refused("the sketch has other rows or columns than were asked for")
     given = _given(data, site)
     rows = np.flatnonzero(response.known)
     if s.subsample is not None and s.subsample < len(rows):
         if site.limits.min_records == 1:
             drawn = rows[stream(0, "subsample", data.n_rows).permutation(len(rows))]
         else:
-            drawn = own_order(data, rows, "subsample")
+            drawn = digest_order(data, rows, "subsample")
         rows = np.sort(drawn[: whole_groups(s.subsample, len(rows), site.limits.min_records)])
     found = [
         assistance.sketch_test(
@@ -237,18 +374,18 @@ def _tested(
         )
         for d in range(s.n_draws)
     ]
-    tests = {
-        kind: {
-            "statistic": np.array([getattr(f, _PLACE[kind]) for f in found]),
-            "df": np.array([f.df for f in found], dtype=float),
-            "p": np.array([getattr(f, f"p_{_PLACE[kind]}") for f in found]),
-        }
-        for kind in KINDS
-    }
-    reliable = [
-        assistance.reliability(_residual_variance(data.features[rows], z[rows, j]), scale)
-        for j in range(z.shape[1])
-    ]
+    df = np.array([f.df for f in found], dtype=float)
+    tests = {}
+    for kind in KINDS:
+        name = kind.replace("-", "_")
+        statistic = np.array([getattr(f, name) for f in found])
+        p = np.array([getattr(f, f"p_{name}") for f in found])
+        tests[kind] = {"statistic": statistic, "df": df, "p": p}
+    # Variance of each column of the sketch beyond the initiator's own columns.
+    design = np.column_stack([np.ones(len(rows)), data.features[rows]])
+    beyond = [z_j - design @ np.linalg.lstsq(design, z_j, rcond=None)[0] for z_j in z[rows].T]
+    free = max(len(rows) - design.shape[1], 1)
+    reliable = [assistance.reliability(float(r @ r / free), scale) for r in beyond]
     # To whole numbers: a count of one class, told for many sets of rows, would be the response.
     facts = {
         "records": len(rows),
@@ -263,30 +400,18 @@ def _tested(
     )
 
 
-_PLACE = {"score": "score", "wald": "wald", "wald-hc3": "wald_hc3", "lr": "lr"}
-
-
-def _residual_variance(x: FloatArray, z: FloatArray) -> float:
-    """Variance of a column of a sketch beyond one's own columns."""
-    design = np.column_stack([np.ones(len(x)), x])
-    rest = z - design @ np.linalg.lstsq(design, z, rcond=None)[0]
-    return float(rest @ rest / max(len(x) - design.shape[1], 1))
-
-
 def _given(data: SiteData, site: SiteContext) -> FloatArray | None:
     """What the partners of the run that this one follows contribute, row by row."""
-    if site.followed is None:
-        return None
     left = site.followed
+    if left is None:
+        return None
     if left.content_hash != data.content_hash or "partners_part" not in left.values:
-        sentence = "the run that this one follows was on another table of the initiator"
-        raise DataError(sentence, public=sentence)
+        raise refused("the run that this one follows was on another table of the initiator")
     place = {int(row): i for i, row in enumerate(left.rows)}
     try:
         index = [place[int(row)] for row in data.rows]
     except KeyError:
-        sentence = "the run that this one follows did not have all of these rows"
-        raise DataError(sentence, public=sentence) from None
+        raise refused("the run that this one follows did not have all of these rows") from None
     return np.asarray(left.values["partners_part"][index])
 
 

@@ -13,9 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from consilience.assisted.glm import rows as split
-from consilience.assisted.glm.messages import Settings
-from consilience.protocol.method import SiteContext, SiteData
+from consilience.protocol.method import SiteData
 
 
 class Model(Protocol):
@@ -27,16 +25,6 @@ class Model(Protocol):
 
 M = TypeVar("M", bound=Model)
 _LEFT: WeakKeyDictionary[SiteData, tuple[Any, Model]] = WeakKeyDictionary()
-_ROWS: WeakKeyDictionary[SiteData, tuple[Any, split.Rows]] = WeakKeyDictionary()
-
-
-def rows_by_purpose(data: SiteData, s: Settings, site: SiteContext) -> split.Rows:
-    """Split the rows as `rows.by_purpose` does, once for the same rows, settings and limits."""
-    asked = (s, site.limits)
-    known = _ROWS.get(data)
-    if known is None or known[0] != asked:
-        _ROWS[data] = known = (asked, split.by_purpose(data, s, site))
-    return known[1]
 
 
 def model(
@@ -81,7 +69,6 @@ def forget(data: SiteData) -> None:
 def clear() -> None:
     """Forget all models."""
     _LEFT.clear()
-    _ROWS.clear()
 
 
 def same(one: Any, other: Any) -> bool:

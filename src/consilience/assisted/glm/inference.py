@@ -1,0 +1,737 @@
+"""Steps after the training: standard errors, comparison, intervals, and every party's own part.
+
+Where a policy keeps some directions of a partner's columns back, the initiator solves for the
+targets (its coefficients, and new people) within what it knows, and sends the partner the solutions
+but for the partner's own part (`aim`). The partner says what its equations still hide, and sends
+the directions that matter most, as far as its policy goes (`refine`). What is hidden in the end
+gives a factor on the standard errors (see ``assisted.kernels.joint_intervals``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.arrays import BoolArray, FloatArray, IntArray
+from consilience.assisted.glm import messages
+from consilience.assisted.glm.messages import (
+    BOUNDED,
+    GAP,
+    IDENTIFIED,
+    MOST_BINS,
+    PENALISED,
+    SHARED,
+    SPAN,
+    UNCERTAIN,
+    Settings,
+)
+from consilience.assisted.glm.prediction import AssistedPredictor
+from consilience.assisted.glm.training import (
+    Joint,
+    Rows,
+    endless_fit,
+    none_for,
+    require_role,
+    require_sender,
+    settings_of,
+    summary_for,
+)
+from consilience.assisted.kernels import glm, joint_intervals
+from consilience.assisted.kernels.local_fits import working_weights
+from consilience.assisted.kernels.sandwich import Sandwich, sandwich
+from consilience.assisted.phases import OwnColumns, may_release, numbers_of, refused, units_of
+from consilience.exceptions import ProtocolError
+from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.wire.disclosure import (
+    Limits,
+    Released,
+    addressed,
+    aggregate,
+    model,
+    per_record,
+    stacked,
+)
+
+MAX_NEW = 100
+"""New people whose limits are looked for where not all directions are known."""
+FEW = 10
+"""A smaller number of new people is told as -1."""
+
+
+# --------------------------------------------------------------------------- what is known
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What the initiator knows of the joint design, and the covariances within it.
+
+    Attributes
+    ----------
+    design : (n, d) array
+        Intercept, own columns, orthonormal combinations of the partners' directions.
+    backs : tuple of (k, q) arrays
+        By partner: from orthonormal combinations back to its directions.
+    covariances : Sandwich
+    """
+
+    design: FloatArray
+    backs: tuple[FloatArray, ...]
+    covariances: Sandwich
+
+    @property
+    def places(self) -> list[slice]:
+        """Places of each partner's combinations in the design, of which they are the last."""
+        widths = [back.shape[1] for back in self.backs]
+        ends = self.design.shape[1] - sum(widths) + np.cumsum(widths)
+        return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+
+
+def known_design(
+    data: SiteData, blocks: list[FloatArray]
+) -> tuple[FloatArray, tuple[FloatArray, ...]]:
+    """Design on what is known of the partners' columns, and the ways back to their directions."""
+    bases, backs = zip(*(orthonormal(b) for b in blocks), strict=True)
+    return np.column_stack([np.ones(data.n_rows), data.features, *bases]), tuple(backs)
+
+
+def orthonormal(block: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Orthonormal basis (n, q) of columns (n, k), and what leads back to them (k, q)."""
+    if not block.shape[1]:
+        return block, np.empty((0, 0))
+    lengths = np.linalg.norm(block, axis=0)
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    # Of the size of the columns' entries, so that coefficients are numbers of ordinary size.
+    scale = np.sqrt(len(block))
+    values, vectors = np.linalg.eigh((block.T @ block) / np.outer(lengths, lengths))
+    if values[0] > 1e-5 * values[-1]:
+        # Far from dependent: the Gram matrix gives the same in a fraction of the time.
+        back = vectors / np.sqrt(values) * scale / lengths[:, None]
+        return block @ back, back
+    left, size, turn = np.linalg.svd(block / lengths, full_matrices=False)
+    kept = size > 1e-8 * size.max()
+    return left[:, kept] * scale, (turn[kept].T / size[kept]) * scale / lengths[:, None]
+
+
+def blocks_of(joint: Joint) -> tuple[list[FloatArray], list[FloatArray]]:
+    """By partner: messages and further directions, and their weights in the fit (0 for further)."""
+    blocks, weights = [], []
+    for o, partner in enumerate(joint.s.partners):
+        more = [np.asarray(joint.extra[partner])] if partner in joint.extra else []
+        blocks.append(np.column_stack([joint.messages_of(o), *more]))
+        w = joint.weights_for(o)
+        weights.append(np.append(w, np.zeros(blocks[-1].shape[1] - len(w))))
+    return blocks, weights
+
+
+def target_rows(rows: Rows) -> IntArray:
+    """Rows of the new people whose limits are looked for."""
+    return np.flatnonzero(rows.new)[:MAX_NEW]
+
+
+@step("aim")
+def aim(
+    message: messages.AimRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Aimed, State]:
+    """Solve for the targets within what is known; send the solutions to a partner."""
+    s = settings_of(message, site, "initiator")
+    if message.owner:
+        require_sender(site, "more", message.owner)
+        more = np.asarray(message.more.value, dtype=float)
+        if more.ndim != 2 or len(more) != data.n_rows:
+            raise refused("further directions with other rows")
+        extra = dict(state.get("extra", {}))
+        before = [np.asarray(extra[message.owner])] if message.owner in extra else []
+        extra[message.owner] = np.column_stack([*before, more])
+        state = {**state, "extra": extra}
+    joint = Joint(s, data, site, state)
+    own = OwnColumns.of(data, np.asarray(state["factor"]))
+    blocks, fitted = blocks_of(joint)
+    design, backs = known_design(data, blocks)
+    eta, fam = np.asarray(joint.model.eta), s.training_family()
+    weights = joint.rows.training_weights
+    found = Known(design, backs, sandwich(design, joint.y, eta, fam, weights))
+    p = data.features.shape[1]
+    chosen = target_rows(joint.rows)
+    # (D'WD) v = x within what is known, for all targets at once
+    v = found.covariances.model @ np.vstack([np.eye(p + 1, design.shape[1]), design[chosen]]).T
+    coef = np.asarray(joint.model.coef_a)
+    directions = np.column_stack([coef, v[1 : p + 1]])
+    known, _, allowed = own.known_after(site, directions)
+    places, to = found.places, s.partners.index(message.partner)
+    mean = data.features.mean(axis=0)
+    theirs = np.empty((0, 0))
+    if len(blocks) > 1:
+        parts = [
+            np.column_stack([blocks[o] @ fitted[o], design[:, places[o]] @ v[places[o]]])
+            for o in range(len(blocks))
+            if o != to
+        ]
+        theirs = np.sum(parts, axis=0)
+    place = {
+        "weights": np.column_stack([fitted[to], backs[to] @ v[places[to]]]),
+        "constants": np.append(joint.model.intercept + mean @ coef, v[0] + mean @ v[1 : p + 1]),
+        "rows": chosen,
+    }
+    nothing = none_for(message.partner)
+    reply = messages.Aimed(
+        own=own.released(directions, message.partner) if allowed else nothing,
+        others=addressed(per_record(theirs), message.partner) if allowed else nothing,
+        place=summary_for(place if allowed else {}, data, message.partner),
+        spent=not allowed,
+        known=known,
+    )
+    joint.leave()
+    return reply, state
+
+
+@step("refine", keeps=numbers_of)
+def refine(
+    message: messages.RefineRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Refined, State]:
+    """Say what the own equations still hide of the targets; send the directions they need most."""
+    s = settings_of(message, site, "partner", "own", "others", "place")
+    own = OwnColumns.of(data, np.asarray(state["factor"]))
+    sent = np.asarray(state["sent"])
+    place = message.place.value
+    weights = np.asarray(place["weights"], dtype=float)
+    chosen = np.asarray(place["rows"], dtype=np.int64)
+    seen = np.asarray(message.own.value, dtype=float)
+    n, p = data.features.shape
+    if not (
+        weights.ndim == 2
+        and weights.shape[0] == sent.shape[1]
+        and seen.shape == (n, weights.shape[1])
+        and len(chosen) < weights.shape[1]
+        and bool(((chosen >= 0) & (chosen < n)).all())
+    ):
+        raise refused("targets of another shape than was agreed")
+    x = own.centred
+    # column 0 is the joint fit, the others c = X v of each target
+    whole = np.asarray(place["constants"]) + seen + x @ (sent @ weights)
+    if np.size(message.others.value):
+        whole = whole + np.asarray(message.others.value)
+    y, used = np.asarray(state["y"]), np.asarray(state["weights"])
+    # second derivatives at the joint fit, as at the initiator
+    w = used * working_weights(s.training_family(), y, whole[:, 0])
+    # a coefficient of the initiator has no part in these columns; a new person has a row
+    targets = np.zeros((weights.shape[1] - 1, p))
+    targets[len(targets) - len(chosen) :] = x[chosen]
+    answer = joint_intervals.partner_residual(x, w, w[:, None] * whole[:, 1:], targets)
+    directions = answer.directions[:, :0] if message.last else answer.directions
+    while directions.shape[1] and not own.known(site, directions)[2]:
+        directions = directions[:, :-1]
+    known, _, _ = own.known(site, directions)
+    # Of use in the last exchange only, and each target could be a question of another kind.
+    m = 0 if directions.shape[1] else len(targets)
+    if not may_release(site, own, n, m):
+        m = 0
+    left = {
+        "rest": answer.rest[:m],
+        "relative": answer.relative[:m],
+        "estimable": answer.estimable[:m].astype(float),
+    }
+    count, to = int(directions.shape[1]), s.initiator
+    more = own.released(directions, to) if count else none_for(to)
+    reply = messages.Refined(more=more, left=summary_for(left, data, to), n_more=count, known=known)
+    return reply, {**state, "sent": np.hstack([sent, directions])}
+
+
+def certainty(
+    s: Settings, found: Known, targets: FloatArray, left: list[dict[str, FloatArray]], w: FloatArray
+) -> tuple[FloatArray, BoolArray]:
+    """Factor on each target's error by what the partners' equations hide; whether it means much."""
+    m = len(targets)
+    identified = found.covariances.identified(targets)
+    if len(left) != len(s.partners) or any(len(one["rest"]) != m for one in left):
+        return np.full(m, np.nan), identified
+    # what partners hide adds up, as variances do
+    rest = np.sum([one["rest"] for one in left], axis=0)
+    relative = np.sqrt(np.sum([np.square(one["relative"]) for one in left], axis=0))
+    fine = np.all([np.asarray(one["estimable"]) > 0 for one in left], axis=0) & identified
+    owner = np.repeat(np.arange(len(left)), [back.shape[1] for back in found.backs])
+    ritz = joint_intervals.ritz_values(found.design, w, owner)
+    rho = joint_intervals.largest_correlation(ritz)
+    variance = np.einsum("id,de,ie->i", targets, found.covariances.model, targets)
+    factor = joint_intervals.bounded_factor(np.sqrt(np.maximum(variance, 0.0)), rest, rho)
+    factor = np.where(relative <= joint_intervals.CERTIFIED, 1.0, factor)
+    return np.where(fine, factor, np.nan), fine
+
+
+# --------------------------------------------------------------------------- the joint fit
+
+
+@dataclass(frozen=True, eq=False)
+class Final:
+    """The joint fit that is reported.
+
+    Attributes
+    ----------
+    intercept : float
+    coef : (p_a,) array
+    weights : tuple of arrays
+        By partner: weights of its messages and further directions.
+    eta : (n,) array
+        All matched rows.
+    trained : (n,) array
+        The same by the training rows alone, to compare models on the others.
+    known : Known or None
+        Design and covariances; None under a penalty.
+    factor : (1 + p + n,) array
+        On the standard error of each own coefficient, then of every row: 1 where it is exact, more
+        where a bound holds, NaN where nothing is known.
+    estimable : (1 + p + n,) bool array
+    """
+
+    intercept: float
+    coef: FloatArray
+    weights: tuple[FloatArray, ...]
+    eta: FloatArray
+    trained: FloatArray
+    known: Known | None
+    factor: FloatArray
+    estimable: BoolArray
+
+
+def final_fit(
+    joint: Joint,
+    rest: list[FloatArray],
+    left: list[dict[str, FloatArray]],
+    *,
+    hidden: int,
+    complete: bool,
+) -> Final:
+    """Fit once more, on all rows with a response, where everything needed for it is known.
+
+    With all directions of the partners the model on ``[1, X_a, M]`` is the pooled one, so the rows
+    that were held out join without a further message. Under a masked response they cannot: their
+    response was never masked.
+    """
+    s, data, rows, fam = joint.s, joint.data, joint.rows, joint.s.training_family()
+    whole, p = complete and not s.alpha, data.features.shape[1]
+    blocks, weights = blocks_of(joint)
+    if whole:
+        blocks = [np.column_stack([b, more]) for b, more in zip(blocks, rest, strict=True)]
+    design, backs = known_design(data, blocks)
+    y, case, eta = joint.y, rows.training_weights, np.asarray(joint.model.eta)
+    trained, intercept, coef = eta, float(joint.model.intercept), np.asarray(joint.model.coef_a)
+    if whole:
+        # Whatever ended the training: on the complete design its fit is found without a message.
+        # a start close to the end of the training: two or three Newton steps are left
+        begin = np.linalg.lstsq(design[:2000], eta[:2000], rcond=None)[0]
+        start = (begin[1:], float(begin[0]))
+        fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
+        if fitted.separated:
+            raise endless_fit()
+        trained = fitted.eta
+        if not s.masked and rows.held.any():
+            y, case = rows.y, np.where(rows.known, rows.weights, 0.0)
+            start = (fitted.coef, fitted.intercept)
+            fitted = glm.fit(design[:, 1:], y, fam, weights=case, start=start)
+        intercept, coef, eta = float(fitted.intercept), fitted.coef[:p], fitted.eta
+    covariances = None if s.alpha else sandwich(design, y, eta, fam, case)
+    n_targets = p + 1 + data.n_rows
+    factor, fine = np.full(n_targets, np.nan), np.ones(n_targets, dtype=bool)
+    known = None
+    if covariances is not None:
+        # Coefficients of hidden directions take degrees of freedom too.
+        left_over = int((case > 0).sum()) - covariances.rank
+        if left_over <= hidden:
+            raise refused(
+                "the parties have as many columns together as there are rows with a response: "
+                "set a penalty (alpha), or leave columns out"
+            )
+        # n / (n - rank) with the rank of all columns, not of the known ones
+        grown = covariances.covariance * left_over / (left_over - hidden)
+        known = Known(design, backs, dataclasses.replace(covariances, covariance=grown))
+        if whole:
+            weights = [
+                back @ fitted.coef[place.start - 1 : place.stop - 1]
+                for back, place in zip(backs, known.places, strict=True)
+            ]
+        every = np.vstack([np.eye(p + 1, design.shape[1]), design])
+        if whole and not covariances.null.shape[1]:
+            factor = np.ones(n_targets)
+        else:
+            fine = known.covariances.identified(every)
+            if whole:
+                factor = np.where(fine, 1.0, np.nan)
+            else:
+                place = np.append(np.arange(p + 1), p + 1 + target_rows(rows))
+                w = case * working_weights(fam, y, eta)
+                factor[place], fine[place] = certainty(s, known, every[place], left, w)
+    return Final(
+        intercept, coef, tuple(weights), np.asarray(eta), np.asarray(trained), known, factor, fine
+    )
+
+
+# --------------------------------------------------------------------------- beside the own model
+
+
+def own_model(joint: Joint) -> tuple[dict[str, FloatArray], FloatArray]:
+    """Coefficients of the initiator's own model with errors, and its linear predictor of all rows.
+
+    It is a fit of the true response; the training began with it where the response is not masked.
+    """
+    s, x, rows, true = joint.s, joint.x, joint.rows, joint.s.true_family()
+    v = rows.training_weights
+    if s.acceleration == SPAN and not s.masked:
+        coef, intercept = np.asarray(joint.alone["coef"]), float(joint.alone["intercept"])
+        eta = x @ coef + intercept
+    else:
+        found = glm.fit(x, rows.y, true, weights=v, penalty=s.penalty())
+        coef, intercept, eta = found.coef, found.intercept, found.eta
+    error = np.full(len(coef) + 1, np.nan)
+    if not s.alpha:
+        design = np.column_stack([np.ones(len(x)), x])
+        covariance = sandwich(design, rows.y, eta, true, v).covariance
+        error = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    return {"alone": np.append(intercept, coef), "alone_error": error}, eta
+
+
+def compared(
+    joint: Joint, trained: FloatArray, alone: FloatArray
+) -> tuple[dict[str, float], FloatArray]:
+    """Compare two linear predictors of all rows, of the joint and the own model, by true response.
+
+    Returns
+    -------
+    figures : dict of str to float
+        On the training rows and on those held out; NaN where there is nothing to say.
+    predicted : (2, h) array
+        Mean response of the held-out rows by the own model and by the joint one.
+    """
+    s, rows, true = joint.s, joint.rows, joint.s.true_family()
+    if s.masked and s.masking == "as_printed":
+        mean = s.training_family().mean(trained)
+        p = np.clip((mean - s.flip) / (1 - 2 * s.flip), 1e-6, 1 - 1e-6)
+        trained = np.log(p / (1 - p))
+    used, held = rows.train, rows.held
+    null = np.full(len(trained), float(true.start(rows.y[used], rows.weights[used])))
+    etas = {"null": null, "alone": alone, "joint": trained}
+    figures = {
+        f"deviance_{way}": true.deviance(rows.y[used], eta[used], rows.weights[used])
+        for way, eta in etas.items()
+    }
+    # pseudo R2: share of the deviance of a constant that is gone
+    whole = figures["deviance_null"]
+    for way in ("alone", "joint"):
+        figures[f"r2_{way}"] = 1 - figures[f"deviance_{way}"] / whole if whole > 0 else np.nan
+    y, v, gaps = rows.y[held], rows.weights[held], not held.any()
+    for way, eta in etas.items():
+        mean_deviance = np.nan if gaps else true.deviance(y, eta[held], v) / float(v.sum())
+        figures[f"holdout_{way}"] = mean_deviance
+        auc = np.nan if gaps or s.family != "binomial" else area(y, eta[held])
+        figures[f"auc_{way}"] = auc
+    gain = 2 * (true.loss(y, alone[held]) - true.loss(y, trained[held]))
+    mean_gain = np.nan if gaps else float(v @ gain / v.sum())
+    # standard error of a weighted mean of paired differences
+    error = np.nan if len(y) < 2 else float(np.sqrt(v**2 @ (gain - mean_gain) ** 2) / v.sum())
+    figures |= {"gain": mean_gain, "gain_error": error}
+    return figures, np.stack([true.mean(alone[held]), true.mean(trained[held])])
+
+
+def area(y: FloatArray, score: FloatArray) -> float:
+    """Area under the receiver operating curve, ties counted half; NaN with one class."""
+    from scipy.stats import rankdata
+
+    n1 = float(y.sum())
+    n0 = len(y) - n1
+    if not n1 or not n0:
+        return float("nan")
+    return float((rankdata(score)[y > 0].sum() - n1 * (n1 + 1) / 2) / (n0 * n1))
+
+
+def calibration(predictions: FloatArray, observed: FloatArray, limits: Limits) -> Released:
+    """Mean prediction and mean response by part of the prediction; small parts are withheld."""
+    h = len(observed)
+    bins = int(np.clip(h // 60, 2, MOST_BINS))
+    parts = []
+    for predicted in predictions:
+        if not h:
+            parts.append(aggregate(np.empty((0, 2)), cells=np.empty(0, int), n_cells=bins))
+            continue
+        # ranks: groups of equal size, ties in the order of the rows
+        order = np.argsort(np.argsort(predicted, kind="stable"), kind="stable")
+        pairs = np.stack([predicted, observed], axis=1)
+        means = aggregate(pairs, cells=order * bins // h, n_cells=bins, mean=True)
+        parts.append(means.withhold_unsafe(limits))
+    return stacked([p.withhold(np.isnan(np.asarray(p.value))) for p in parts])
+
+
+# --------------------------------------------------------------------------- the initiator
+
+
+@step("conclude", once=True)
+def conclude(
+    message: messages.ConcludeRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Concluded, State]:
+    """Compare with the initiator's own model, infer, and predict whom nobody knows yet."""
+    s = settings_of(message, site, "initiator")
+    if site.senders.get("rest", s.partners) != s.partners:
+        raise ProtocolError("further directions that are not from the partners in their order")
+    joint = Joint(s, data, site, state)
+    rows, rest = joint.rows, [np.asarray(block) for block in message.rest.value]
+    if any(block.size and len(block) != data.n_rows for block in rest):
+        raise refused("further directions with other rows")
+    rest = [block if block.size else np.empty((data.n_rows, 0)) for block in rest]
+    left = [dict(one) for one in message.left.value if isinstance(one, dict)]
+    final = final_fit(joint, rest, left, hidden=message.hidden, complete=message.complete)
+    beside, alone = own_model(joint)
+    figures, predicted = compared(joint, final.trained, alone)
+    table, status = _coefficients(data, final)
+    table |= beside
+    low, high, widths = _intervals(joint, final, [np.asarray(v) for v in message.variances.value])
+    _outputs(site, joint, final, low, high, message.complete)
+    shown = names = ("(intercept)", *data.feature_names)
+    if not (s.names and site.share_names):
+        shown = tuple(f"x{j}" for j in range(len(names)))
+    site.table("coefficients", {"name": names, **table, "status": status})
+    n = int(rows.train.sum())
+    if n < 2 * len(status):  # so many coefficients of so few rows stay here
+        shown, status, table = (), (), {k: v[:0] for k, v in table.items()}
+    figures = {k: float(v) if np.isfinite(v) else GAP for k, v in figures.items()}
+    least = site.limits.min_records
+    purposes = {"train": rows.train, "held": rows.held, "new": rows.new}
+    counts = {k: _few(int(mask.sum()), least) for k, mask in purposes.items()}
+    reply = messages.Concluded(
+        names=shown,
+        coefficients=model(
+            {k: np.nan_to_num(v, nan=GAP) for k, v in table.items()},
+            kind="linear",
+            n_records=n,
+            n_parameters=len(status),
+        ),
+        status=status,
+        fit=model(figures, kind="figures", n_records=n),
+        calibration=calibration(predicted, rows.y[rows.held], site.limits),
+        intervals=model(widths, kind="figures", n_records=n),
+        records=model(counts, kind="figures", n_records=n),
+    )
+    covariances, shared = _for_partners(final, message.complete)
+    kept = {
+        "weights": final.weights,
+        "covariances": covariances,
+        "shared": shared,
+        "settings": message.settings,
+    }
+    return reply, {"concluded": kept}
+
+
+def _few(count: int, least: int = FEW) -> int:
+    """Number of rows; a few are told as -1."""
+    return count if count == 0 or count >= least else -1
+
+
+def _coefficients(data: SiteData, final: Final) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
+    """Estimates of the initiator's coefficients, their errors, and what each of them is."""
+    p = data.features.shape[1]
+    estimate = np.append(final.intercept, final.coef)
+    factor, fine = final.factor[: p + 1], final.estimable[: p + 1]
+    if final.known is None:
+        error, status = np.full(p + 1, np.nan), [PENALISED] * (p + 1)
+    else:
+        pick = np.eye(p + 1, final.known.design.shape[1])
+        error = factor * np.sqrt(np.maximum(final.known.covariances.variance(pick), 0.0))
+        status = [
+            (SHARED if not ok else UNCERTAIN if np.isnan(f) else IDENTIFIED if f == 1 else BOUNDED)
+            for f, ok in zip(factor, fine, strict=True)
+        ]
+        estimate = np.where(fine, estimate, np.nan)
+    return {"estimate": estimate, "error": error, "factor": factor}, tuple(status)
+
+
+def _for_partners(
+    final: Final, complete: bool
+) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
+    """By partner, where all directions are known: what it needs to infer on its coefficients.
+
+    Returns
+    -------
+    covariances : tuple of (k, k) arrays
+        Of the weights of its directions.
+    shared : tuple of (k, m) arrays
+        Combinations of its directions that others have too.
+    """
+    known = final.known
+    if known is None or not complete:
+        weights = final.weights
+        return tuple(np.empty((0, 0)) for _ in weights), tuple(
+            np.empty((len(w), 0)) for w in weights
+        )
+    found, ways = known.covariances, list(zip(known.backs, known.places, strict=True))
+    # So that a direction which others have moves the linear predictor by about 1 in every row.
+    null = found.null / found.lengths[:, None] * np.sqrt(len(final.eta))
+    covariances = tuple(back @ found.covariance[at, at] @ back.T for back, at in ways)
+    return covariances, tuple(back @ null[at] for back, at in ways)
+
+
+def _intervals(
+    joint: Joint, final: Final, variances: list[FloatArray]
+) -> tuple[FloatArray, FloatArray, dict[str, float]]:
+    """Limits of the mean response of every row, where they are known."""
+    from scipy.stats import norm
+
+    s, rows, n = joint.s, joint.rows, joint.data.n_rows
+    error, reach = np.full(n, np.nan), float(norm.ppf((1 + s.level) / 2))
+    factor = final.factor[-n:]
+    if final.known is not None and s.interval == "joint":
+        variance = final.known.covariances.variance(final.known.design)
+        error = factor * np.sqrt(np.maximum(variance, 0.0))
+    elif s.interval in ("inflated", "paper") and not s.alpha:
+        factor = np.ones(n)
+        if all(len(v) == n for v in variances):
+            error, reach = _local_intervals(joint, final.eta, variances, reach)
+    # limits of the predictor, mapped by the monotone inverse link
+    ends = np.stack([final.eta - reach * error, final.eta + reach * error])
+    low, high = np.sort(s.mean(ends), axis=0)
+    known = np.isfinite(error) & rows.new
+    certain = known & (factor == 1)
+    facts = {
+        "certified": _few(int(certain.sum())),
+        "bounded": _few(int((known & ~certain).sum())),
+        "mean_width": float(np.mean((high - low)[known])) if known.sum() >= FEW else GAP,
+    }
+    return low, high, facts
+
+
+def _local_intervals(
+    joint: Joint, eta: FloatArray, variances: list[FloatArray], reach: float
+) -> tuple[FloatArray, float]:
+    """The two ways that need no further direction of a partner's columns: errors, their factor."""
+    from scipy.stats import norm
+
+    s, y, v, fam = joint.s, joint.y, joint.rows.training_weights, joint.s.training_family()
+    w, score = v * working_weights(fam, y, eta), v * fam.score(y, eta)
+    by_model, robust = joint_intervals.local_errors(joint.x, w, score, joint.x, constant=True)
+    if s.interval == "paper":
+        # One interval for each party's part, at a level that holds for all of them together.
+        level = 1 - (1 - s.level) / (1 + len(variances))
+        error = np.asarray(np.sqrt(robust) + np.sum(np.sqrt(variances), axis=0))
+        return error, float(norm.ppf((1 + level) / 2))
+    error = np.full(len(y), np.nan)
+    if len(variances) == 1 and len(joint.course) >= 5:
+        rho = joint_intervals.contraction(joint.course[:, 1])
+        error = joint_intervals.inflated(by_model, variances[0], rho) if rho < 1 else error
+    return error, reach
+
+
+def _outputs(
+    site: SiteContext, joint: Joint, final: Final, low: FloatArray, high: FloatArray, complete: bool
+) -> None:
+    """What the initiator keeps: predictions with limits, and a predictor for later."""
+    s, data, rows = joint.s, joint.data, joint.rows
+    part = final.intercept + data.features @ final.coef
+    site.output("linear_predictor", final.eta)
+    site.output("partners_part", final.eta - part)
+    site.output("prediction", s.mean(final.eta))
+    site.output("lower", low)
+    site.output("upper", high)
+    site.output("held_out", rows.held.astype(np.int64))
+    site.output("is_new", rows.new.astype(np.int64))
+    shift, scale = units_of(data)
+    coef = final.coef / scale
+    predictor = AssistedPredictor(
+        role="initiator",
+        names=data.feature_names,
+        coef=coef,
+        centre=np.zeros(len(scale)),
+        intercept=final.intercept - float(shift @ coef),
+        directions=np.empty((len(scale), 0)),
+        settings=s.to_json(),
+        weights=dict(zip(s.partners, final.weights, strict=True)),
+        covariance=_raw_covariance(final.known, shift, scale)
+        if final.known is not None and complete
+        else np.empty((0, 0)),
+    )
+    site.output("predictor", predictor)
+
+
+def _raw_covariance(known: Known, shift: FloatArray, scale: FloatArray) -> FloatArray:
+    """Covariance of intercept, own coefficients and weights of directions, in the table's units."""
+    own = np.arange(1, 1 + len(scale))
+    turn = np.zeros((1 + len(scale) + sum(len(b) for b in known.backs), known.design.shape[1]))
+    turn[0, 0] = 1.0
+    # x = scale z + shift, so b0 = b0_z - sum_j b_j shift_j / scale_j
+    turn[0, own] = -shift / scale
+    turn[own, own] = 1 / scale
+    row = 1 + len(scale)
+    for back, place in zip(known.backs, known.places, strict=True):
+        turn[row : row + len(back), place] = back
+        row += len(back)
+    return np.asarray(turn @ known.covariances.covariance @ turn.T)
+
+
+@step("tell")
+def tell(
+    message: messages.TellRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Told, State]:
+    """Tell a partner the weights of its directions, with what its standard errors need."""
+    require_role(site, "initiator")
+    kept = state["concluded"]
+    o = Settings.from_json(kept["settings"]).partners.index(message.partner)
+    place = {
+        "weights": np.asarray(kept["weights"][o]),
+        "covariance": np.asarray(kept["covariances"][o]),
+        "shared": np.asarray(kept["shared"][o]),
+    }
+    return messages.Told(place=summary_for(place, data, message.partner)), state
+
+
+# --------------------------------------------------------------------------- a partner
+
+
+@step("record")
+def record(
+    message: messages.RecordRequest, data: SiteData, state: State, site: SiteContext
+) -> tuple[messages.Recorded, State]:
+    """Keep the own coefficients, with errors where they are known, and a predictor for later."""
+    s = settings_of(message, site, "partner", "place")
+    own = OwnColumns.of(data, np.asarray(state["factor"]))
+    sent = np.asarray(state["sent"])
+    weights = np.asarray(message.place.value["weights"], dtype=float)
+    if len(weights) != sent.shape[1]:
+        raise refused("weights for another number of directions than were sent")
+    beta = sent @ weights if len(weights) else np.zeros(len(own.names))
+    covariance = np.asarray(message.place.value["covariance"], dtype=float)
+    status = np.full(len(beta), PENALISED if s.alpha else UNCERTAIN, dtype="U20")
+    error = np.full(len(beta), np.nan)
+    if covariance.size:
+        # coefficients are B weights, so their variances B Cov B'
+        error = np.sqrt(np.maximum(np.einsum("jk,kl,jl->j", sent, covariance, sent), 0.0))
+        shared = np.abs(sent @ np.asarray(message.place.value["shared"]))
+        common = (shared * data.features.std(axis=0)[:, None] > 1e-6).any(axis=1)
+        status = np.where(common | _dependent(own), SHARED, IDENTIFIED)
+        error = np.where(status == IDENTIFIED, error, np.nan)
+    shown = np.where(status == SHARED, np.nan, beta)
+    site.table(
+        "coefficients", {"name": own.names, "estimate": shown, "error": error, "status": status}
+    )
+    site.output("linear_predictor", own.centred @ beta)
+    predictor = AssistedPredictor(
+        role="partner",
+        names=own.names,
+        coef=own.unscaled(beta),
+        centre=data.features.mean(axis=0) * own.scale + units_of(data)[0],
+        intercept=0.0,
+        directions=own.unscaled(sent),
+        settings=s.to_json(),
+        weights={},
+        covariance=np.empty((0, 0)),
+    )
+    site.output("predictor", predictor)
+    return messages.Recorded(), {}
+
+
+def _dependent(own: OwnColumns) -> BoolArray:
+    """Columns that take part in a linear relation among the own ones."""
+    factor = own.factor / np.maximum(np.linalg.norm(own.factor, axis=0), 1e-300)
+    _, size, turn = np.linalg.svd(factor, full_matrices=True)
+    size = np.append(size, np.zeros(len(turn) - len(size)))
+    # right singular vectors of nothing: linear relations among the columns
+    null = turn[size <= 1e-8 * size.max(initial=0.0)]
+    return np.asarray(np.abs(null).max(axis=0, initial=0.0) > 1e-6)
+
+
+STEPS = (aim, refine, conclude, tell, record)

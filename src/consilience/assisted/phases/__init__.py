@@ -1,1 +1,0 @@
-"""Pieces of exchange that methods of this wing share, used with ``yield from``."""
