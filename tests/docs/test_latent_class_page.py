@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from consilience.datasets.simulate_wards import CENTRES, SLOPES
-from consilience.latent_regression.protocol import LatentClassRegression
-from consilience.latent_regression.protocol.parameters import (
+from consilience.latent_regression.protocol import (
     AUTO_START,
     CONCENTRATIONS,
     MOST_ROUNDS,
     STARTS,
+    LatentClassRegression,
     default_rate,
 )
+from consilience.latent_regression.protocol.coordinator import LEAST_ROUNDS
 from consilience.latent_regression.protocol.result import LatentClassRegressionResult
-from consilience.latent_regression.protocol.rounds import LEAST_ROUNDS
 from consilience.protocol.phases.holdout import PARTS
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from consilience.engines.base import Key
-from consilience.latent_regression.protocol import rounds as at_coordinator
+from consilience.latent_regression.protocol import coordinator as at_coordinator
 from consilience.latent_regression.protocol.messages import Settings, unpacked
 from consilience.latent_regression.protocol.site import _where_we_stand
 from consilience.testing.fakes import Action, scripted

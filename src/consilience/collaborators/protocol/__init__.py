@@ -33,7 +33,7 @@ Computational and Graphical Statistics, 2022): select, exchange, cluster. Depart
 * The default rule compares *cross-fitted* losses without absolute values, so that two sites with
   one function differ by 0 on average whatever their methods, noise and sizes; each pair becomes a
   test with an equivalence margin, and the number of groups follows from average linkage with a
-  threshold (``collaborators.kernels.site_comparison``, ``collaborators.kernels.meta_clustering``).
+  threshold (``collaborators.kernels``).
   ``rule="spectral"`` is the source's, with a scale that does not depend on the units of y.
 * The source's criterion (3) for K is not used: at K = 1 its first term is 0, so K = 1 always wins.
 * Rows are weighted where the predictors of two sites are distributed differently.
@@ -70,25 +70,28 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.collaborators.kernels.meta_clustering import cluster
-from consilience.collaborators.protocol import joining, pooling
+from consilience.collaborators.kernels import cluster
+from consilience.collaborators.protocol import joining
 from consilience.collaborators.protocol import site as at_site
-from consilience.collaborators.protocol.decide import (
+from consilience.collaborators.protocol.decisions import (
     Decision,
+    Partners,
     Seen,
+    by_held_out_loss,
     decide,
+    intercepts,
+    members_of,
+    placeable,
     pooled_covariance,
+    reference_points,
+    refit,
+    seen_by,
     spectral_decision,
-)
-from consilience.collaborators.protocol.faults import (
-    by_reason,
-    has_none,
-    has_nothing,
-    serves_itself,
-    spoken,
 )
 from consilience.collaborators.protocol.messages import (
     GAINS,
+    MAX_CANDIDATES,
+    MAX_RUNS,
     Cuts,
     Groups,
     Losses,
@@ -96,31 +99,105 @@ from consilience.collaborators.protocol.messages import (
     Selected,
     SelectRequest,
     Settings,
+    by_reason,
+    has_none,
+    has_nothing,
+    serves_itself,
+    spoken,
 )
-from consilience.collaborators.protocol.outcome import (
+from consilience.collaborators.protocol.result import (
+    MetaClusteringResult,
     build_result,
     given_number,
     group_by_reference,
 )
-from consilience.collaborators.protocol.parameters import check_parameters
-from consilience.collaborators.protocol.partners import (
-    Partners,
-    by_held_out_loss,
-    intercepts,
-    members_of,
-    placeable,
-    reference_points,
-    seen_by,
-)
-from consilience.collaborators.protocol.result import MetaClusteringResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
-from consilience.learners.candidates import as_text, build
+from consilience.learners.candidates import as_text, build, label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases import site_moments
 from consilience.protocol.phases.site_moments import SiteMoments
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+
+CHOICES = {
+    "rule": ("pairwise", "spectral"),
+    "exchange": ("models", "reference"),
+    "loss": ("auto", "squared", "brier", "log"),
+    "prediction": ("unpooled", "pooled"),
+    "standardize": (False, True),
+}
+
+
+def check_parameters(method: MetaClustering) -> None:
+    """Check each parameter, and those that must go together; raise `ParameterError`."""
+    names = [label(c) for c in method.candidates]
+    if not 1 <= len(names) <= MAX_CANDIDATES or len(set(names)) < len(names):
+        raise ParameterError.of("candidates", f"1 to {MAX_CANDIDATES} different methods", names)
+    for name, allowed in CHOICES.items():
+        value = getattr(method, name)
+        if type(value) is not type(allowed[0]) or value not in allowed:
+            raise ParameterError.of(name, f"one of {allowed}", value)
+    for name, fine, range_ in _numbers(method):
+        if not fine:
+            raise ParameterError.of(name, range_, getattr(method, name))
+    _check_together(method)
+
+
+def _numbers(method: MetaClustering) -> tuple[tuple[str, bool, str], ...]:
+    """Whether each number is in its range."""
+    k, most, scale = method.n_clusters, method.max_clusters, method.scale
+    runs = method.stability_runs
+    return (
+        (
+            "n_clusters",
+            k in ("auto", "cv") or _whole(k, 1),
+            "'auto', 'cv' or a whole number of at least 1",
+        ),
+        ("max_clusters", most is None or _whole(most, 1), "a whole number of at least 1"),
+        ("margin", _number(method.margin) and 0 <= method.margin < 1, "a number in [0, 1)"),
+        (
+            "scale",
+            scale == "self-tuning" or (_number(scale) and 0 < float(scale) < float("inf")),
+            "'self-tuning' or a number above 0",
+        ),
+        (
+            "gain_folds",
+            _whole(method.gain_folds, 0) and 1 != method.gain_folds <= 10,
+            "0, or a whole number from 2 to 10",
+        ),
+        (
+            "stability_runs",
+            _whole(runs, 0) and runs <= MAX_RUNS,
+            f"a whole number from 0 to {MAX_RUNS}",
+        ),
+    )
+
+
+def _check_together(method: MetaClustering) -> None:
+    """Parameters that do not go together."""
+    if method.exchange == "reference" and method.rule != "spectral":
+        raise ParameterError(
+            "exchange = 'reference' needs rule = 'spectral': predictions on reference points "
+            "have no standard errors, which the pairwise rule tests with"
+        )
+    if method.exchange == "reference" and (
+        method.n_clusters == "cv" or method.prediction == "pooled"
+    ):
+        raise ParameterError(
+            "exchange = 'reference' goes with neither n_clusters = 'cv' nor prediction = "
+            "'pooled': models do not travel, so nothing can be predicted together"
+        )
+    if method.n_clusters == "cv" and not method.gain_folds:
+        raise ParameterError("n_clusters = 'cv' needs held-out rows: set gain_folds to 2 or more")
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @register
@@ -269,7 +346,7 @@ class MetaClustering(Method):
             shifts, spread = np.zeros_like(shifts), float("nan")
         members = members_of(partners, labels)
         if self.prediction == "pooled":
-            members = yield from pooling.refit(ctx, s, partners, labels, members)
+            members = yield from refit(ctx, s, partners, labels, members)
         held = [g.labels for g in groupings[1 : 1 + s.gain_folds]]
         gain = yield from self._use(ctx, s, partners, labels, held, shifts, members)
         if not all_placed:

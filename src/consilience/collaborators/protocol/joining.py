@@ -13,22 +13,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.collaborators.kernels.meta_clustering import (
+from consilience.collaborators.kernels import (
+    PairwiseTests,
+    Pooled,
     cluster,
     join,
     join_similar,
     similarity,
-)
-from consilience.collaborators.kernels.site_comparison import (
-    PairwiseTests,
-    Pooled,
     source_dissimilarity,
 )
-from consilience.collaborators.protocol.decide import Seen, detection, status_of, tests_of
+from consilience.collaborators.protocol.decisions import (
+    NOT_COMPARABLE,
+    Partners,
+    Seen,
+    detection,
+    seen_by,
+    status_of,
+    tests_of,
+)
 from consilience.collaborators.protocol.messages import Settings
-from consilience.collaborators.protocol.partners import NOT_COMPARABLE, Partners, seen_by
 from consilience.collaborators.protocol.result import (
-    THRESHOLD,
     MetaClusteringResult,
     plain,
     travelling,
@@ -187,8 +191,8 @@ def _tellable(
         clear, _ = _tests(seen, wide, margin + 0.5 * float(useful[i]))
         tried = tests.comparable[i, :n_old].any()
         rows = slice(i, i + 1)
-        joins = join(plain[rows, :n_old], earlier.labels, THRESHOLD)[0] >= 0
-        differs = join(clear[rows, :n_old], earlier.labels, THRESHOLD)[0] < 0
+        joins = join(plain[rows, :n_old], earlier.labels)[0] >= 0
+        differs = join(clear[rows, :n_old], earlier.labels)[0] < 0
         if tried or joins or differs:
             kept.append(site)
         else:
@@ -215,7 +219,7 @@ def _labels(
         # The source's rule has no threshold: whoever comes joins the most similar group.
         found = join_similar(similarity(v, method.scale)[n_old:, :n_old], earlier.labels)  # type: ignore[arg-type]
         return np.concatenate([earlier.labels, found])
-    found = join(z[n_old:, :n_old], earlier.labels, THRESHOLD)
+    found = join(z[n_old:, :n_old], earlier.labels)
     alone = np.flatnonzero(found < 0)
     if len(alone):
         rows = alone + n_old

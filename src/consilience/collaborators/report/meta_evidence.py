@@ -6,8 +6,9 @@ from collections import Counter
 
 import numpy as np
 
+from consilience.collaborators.kernels import ENOUGH_POWER
 from consilience.collaborators.protocol.result import MetaClusteringResult
-from consilience.collaborators.report import figures_meta, figures_meta_gain
+from consilience.collaborators.report import figures_meta
 from consilience.report import drawing
 from consilience.report.drawing import Z95
 from consilience.report.sections import (
@@ -62,7 +63,7 @@ def power(result: MetaClusteringResult) -> Block:
     title = "What could have been seen"
     if not tested(result):
         return Block(title, warning="No pair of sites could be compared, so nothing could be seen.")
-    kinds = figures_meta_gain.power_kinds(result)
+    kinds = figures_meta.power_kinds(result)
     divided, strong, weak, unknown = np.bincount(kinds, minlength=4).tolist()
     within = strong + weak
     if not within:
@@ -86,7 +87,7 @@ def power(result: MetaClusteringResult) -> Block:
     seen = figures_meta.pairs(result.detectable)[(kinds == 1) | (kinds == 2)]
     picture = Picture(
         "detectable",
-        figures_meta_gain.plot_detectable(result),
+        figures_meta.plot_detectable(result),
         "Smallest difference that each pair in one group would have shown with a chance of 80 %: "
         "plain blue where that is less than all that the models are good for, hatched orange where "
         "it is not. The bar on top counts all pairs.",
@@ -103,7 +104,7 @@ def _power_table(result: MetaClusteringResult) -> Table:
     rows = []
     for i in order:
         mine = off[i]
-        able = int((result.power[i][mine] >= figures_meta_gain.ENOUGH_POWER).sum())
+        able = int((result.power[i][mine] >= ENOUGH_POWER).sum())
         values = result.detectable[i][mine]
         rows.append(
             (
@@ -157,7 +158,7 @@ def stability(result: MetaClusteringResult) -> Block:
 
 def gain(result: MetaClusteringResult) -> Block:
     """What working together saves on rows that took no part in the grouping."""
-    keys = figures_meta_gain.gains(result)
+    keys = figures_meta.gains(result)
     text = [
         "Losses are on rows that took no part in the grouping that they judge: the rows were cut "
         "in folds, and sites were grouped, and models fitted, without the fold that was then "
@@ -173,7 +174,7 @@ def gain(result: MetaClusteringResult) -> Block:
     mean, error = result.overall_gain(keys[0])
     picture = Picture(
         "gain",
-        figures_meta_gain.plot_gain(result),
+        figures_meta.plot_gain(result),
         "Loss saved at each site with its 95 % interval: filled blue better, orange square worse, "
         "open no clear difference. Blue line and band: all sites, weighted by rows.",
         f"Dots with intervals for {plural(len(result.sites), 'site')}; {GAIN_WORDS[keys[0]]} saves "
