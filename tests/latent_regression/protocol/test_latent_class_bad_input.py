@@ -123,6 +123,7 @@ def test_units_of_each_site() -> None:
         ({"n_classes": "many"}, "n_classes"),
         ({"n_start": 1}, "n_start"),
         ({"n_start": 201}, "n_start"),
+        ({"n_start": 0, "n_classes": "auto"}, "n_start"),
         ({"start": "warm"}, "start"),
         ({"start": ["local"]}, "start"),
         ({"rounds": -1}, "rounds"),

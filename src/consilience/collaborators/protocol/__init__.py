@@ -114,90 +114,12 @@ from consilience.collaborators.protocol.result import (
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.learners.candidates import as_text, build, label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
+from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases import site_moments
 from consilience.protocol.phases.site_moments import SiteMoments
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
-
-CHOICES = {
-    "rule": ("pairwise", "spectral"),
-    "exchange": ("models", "reference"),
-    "loss": ("auto", "squared", "brier", "log"),
-    "prediction": ("unpooled", "pooled"),
-    "standardize": (False, True),
-}
-
-
-def check_parameters(method: MetaClustering) -> None:
-    """Check each parameter, and those that must go together; raise `ParameterError`."""
-    names = [label(c) for c in method.candidates]
-    if not 1 <= len(names) <= MAX_CANDIDATES or len(set(names)) < len(names):
-        raise ParameterError.of("candidates", f"1 to {MAX_CANDIDATES} different methods", names)
-    for name, allowed in CHOICES.items():
-        value = getattr(method, name)
-        if type(value) is not type(allowed[0]) or value not in allowed:
-            raise ParameterError.of(name, f"one of {allowed}", value)
-    for name, fine, range_ in _numbers(method):
-        if not fine:
-            raise ParameterError.of(name, range_, getattr(method, name))
-    _check_together(method)
-
-
-def _numbers(method: MetaClustering) -> tuple[tuple[str, bool, str], ...]:
-    """Whether each number is in its range."""
-    k, most, scale = method.n_clusters, method.max_clusters, method.scale
-    runs = method.stability_runs
-    return (
-        (
-            "n_clusters",
-            k in ("auto", "cv") or _whole(k, 1),
-            "'auto', 'cv' or a whole number of at least 1",
-        ),
-        ("max_clusters", most is None or _whole(most, 1), "a whole number of at least 1"),
-        ("margin", _number(method.margin) and 0 <= method.margin < 1, "a number in [0, 1)"),
-        (
-            "scale",
-            scale == "self-tuning" or (_number(scale) and 0 < float(scale) < float("inf")),
-            "'self-tuning' or a number above 0",
-        ),
-        (
-            "gain_folds",
-            _whole(method.gain_folds, 0) and 1 != method.gain_folds <= 10,
-            "0, or a whole number from 2 to 10",
-        ),
-        (
-            "stability_runs",
-            _whole(runs, 0) and runs <= MAX_RUNS,
-            f"a whole number from 0 to {MAX_RUNS}",
-        ),
-    )
-
-
-def _check_together(method: MetaClustering) -> None:
-    """Parameters that do not go together."""
-    if method.exchange == "reference" and method.rule != "spectral":
-        raise ParameterError(
-            "exchange = 'reference' needs rule = 'spectral': predictions on reference points "
-            "have no standard errors, which the pairwise rule tests with"
-        )
-    if method.exchange == "reference" and (
-        method.n_clusters == "cv" or method.prediction == "pooled"
-    ):
-        raise ParameterError(
-            "exchange = 'reference' goes with neither n_clusters = 'cv' nor prediction = "
-            "'pooled': models do not travel, so nothing can be predicted together"
-        )
-    if method.n_clusters == "cv" and not method.gain_folds:
-        raise ParameterError("n_clusters = 'cv' needs held-out rows: set gain_folds to 2 or more")
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @register
@@ -249,17 +171,17 @@ class MetaClustering(Method):
     """
 
     candidates: tuple[Any, ...] = ("linear", "random-forest")
-    rule: str = "pairwise"
-    n_clusters: int | str = "auto"
-    max_clusters: int | None = None
-    margin: float = 0.03
-    scale: float | str = "self-tuning"
-    exchange: str = "models"
-    loss: str = "auto"
-    standardize: bool = False
-    prediction: str = "unpooled"
-    gain_folds: int = 3
-    stability_runs: int = 10
+    rule: str = allows(one_of("pairwise", "spectral"), default="pairwise")
+    n_clusters: int | str = allows(just("auto", "cv") | whole(1), default="auto")
+    max_clusters: int | None = allows(whole(1) | LEFT_OUT, default=None)
+    margin: float = allows(number(0, below=1), default=0.03)
+    scale: float | str = allows(just("self-tuning") | number(above=0), default="self-tuning")
+    exchange: str = allows(one_of("models", "reference"), default="models")
+    loss: str = allows(one_of("auto", "squared", "brier", "log"), default="auto")
+    standardize: bool = allows(FLAG, default=False)
+    prediction: str = allows(one_of("unpooled", "pooled"), default="unpooled")
+    gain_folds: int = allows(just(0) | whole(2, 10), default=3)
+    stability_runs: int = allows(whole(0, MAX_RUNS), default=10)
 
     name: ClassVar[str] = "meta-clustering"
     version: ClassVar[int] = 4
@@ -309,9 +231,27 @@ class MetaClustering(Method):
         )
         object.__setattr__(self, "candidates", texts)
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        check_parameters(self)
+    def check_together(self) -> None:
+        """Refuse doubled candidates, and parameters that do not go together."""
+        names = [label(c) for c in self.candidates]
+        if not 1 <= len(names) <= MAX_CANDIDATES or len(set(names)) < len(names):
+            raise ParameterError.of("candidates", f"1 to {MAX_CANDIDATES} different methods", names)
+        if self.exchange == "reference" and self.rule != "spectral":
+            raise ParameterError(
+                "exchange = 'reference' needs rule = 'spectral': predictions on reference points "
+                "have no standard errors, which the pairwise rule tests with"
+            )
+        if self.exchange == "reference" and (
+            self.n_clusters == "cv" or self.prediction == "pooled"
+        ):
+            raise ParameterError(
+                "exchange = 'reference' goes with neither n_clusters = 'cv' nor prediction = "
+                "'pooled': models do not travel, so nothing can be predicted together"
+            )
+        if self.n_clusters == "cv" and not self.gain_folds:
+            raise ParameterError(
+                "n_clusters = 'cv' needs held-out rows: set gain_folds to 2 or more"
+            )
 
     # ------------------------------------------------------------------ the exchange
 

@@ -27,6 +27,7 @@ from consilience.latent_regression.kernels.sampling import (
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.numerics.random import stream
+from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of, rules_of, whole
 
 if TYPE_CHECKING:
     from consilience.latent_regression.kernels.latent_class import Blocks, Classes, Totals
@@ -440,45 +441,22 @@ class Settings:
         A setting is out of its range.
     """
 
-    n_classes: int | str = 4
-    n_start: int | None = None
-    n_sweeps: int = 40
-    n_settle: int = 20
-    n_average: int = 20
-    n_restarts: int = 4
-    sigma: float | str = "draw"
-    delta: float | str = "draw"
-    alpha: float | None = None
-    beta: float | str = "grid"
-    concentration: str = "exact"
-    schedule: str = "sequential"
-    learning_rate: float = 0.5
+    n_classes: int | str = allows(whole(1) | just("auto"), default=4)
+    n_start: int | None = allows(whole(1) | LEFT_OUT, default=None)
+    n_sweeps: int = allows(whole(1), default=40)
+    n_settle: int = allows(whole(0), default=20)
+    n_average: int = allows(whole(1), default=20)
+    n_restarts: int = allows(whole(1), default=4)
+    sigma: float | str = allows(number(above=0) | just("draw"), default="draw")
+    delta: float | str = allows(number(above=0) | just("draw"), default="draw")
+    alpha: float | None = allows(number(above=0) | LEFT_OUT, default=None)
+    beta: float | str = allows(number(above=0) | just("grid"), default="grid")
+    concentration: str = allows(one_of("exact", "shortcut"), default="exact")
+    schedule: str = allows(one_of("sequential", "parallel"), default="sequential")
+    learning_rate: float = allows(number(above=0, high=1), default=0.5)
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
-        if self.n_classes != "auto":
-            _whole("n_classes", self.n_classes, 1, ' or "auto"')
-        if self.n_start is not None:
-            _whole("n_start", self.n_start, 1)
-        for name, least in (
-            ("n_sweeps", 1),
-            ("n_settle", 0),
-            ("n_average", 1),
-            ("n_restarts", 1),
-        ):
-            _whole(name, getattr(self, name), least)
-        for name, word in (("sigma", "draw"), ("delta", "draw"), ("beta", "grid")):
-            if getattr(self, name) != word:
-                _positive(name, getattr(self, name), f' or "{word}"')
-        if self.alpha is not None:
-            _positive("alpha", self.alpha)
-        if self.concentration not in ("exact", "shortcut"):
-            raise ParameterError.of("concentration", '"exact" or "shortcut"', self.concentration)
-        if self.schedule not in ("sequential", "parallel"):
-            raise ParameterError.of("schedule", '"sequential" or "parallel"', self.schedule)
-        _positive("learning_rate", self.learning_rate)
-        if self.learning_rate > 1:
-            raise ParameterError.of("learning_rate", "above 0 and at most 1", self.learning_rate)
+        check(rules_of(self), vars(self))
 
     def starting_classes(self, n_entities: int) -> int:
         """Classes to begin with.
@@ -701,15 +679,3 @@ def _best(
         settings.n_classes,
         about["jumped"],
     )
-
-
-def _whole(name: str, value: Any, least: int, more: str = "") -> None:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least:
-        raise ParameterError.of(name, f"a whole number of at least {least}{more}", value)
-
-
-def _positive(name: str, value: Any, more: str = "") -> None:
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not (value > 0 and np.isfinite(value)):
-        raise ParameterError.of(name, f"a positive number{more}", value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -394,7 +394,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         ConvergenceWarning
             Classes stayed empty, labels jumped to and fro, or weights hide the noise.
         """
-        settings = self._settings()
+        settings = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
         X, y, weight = self._table(X, y, sample_weight)
         events = events_of(X, y, weight, entity, agent)
         x, outcome = X[events.rows], y[events.rows]
@@ -433,23 +433,6 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         y = _outcomes(y, len(X))
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         return X, y, weight
-
-    def _settings(self) -> Settings:
-        return Settings(
-            n_classes=self.n_classes,
-            n_start=self.n_start,
-            n_sweeps=self.n_sweeps,
-            n_settle=self.n_settle,
-            n_average=self.n_average,
-            n_restarts=self.n_restarts,
-            sigma=self.sigma,
-            delta=self.delta,
-            alpha=self.alpha,
-            beta=self.beta,
-            concentration=self.concentration,
-            schedule=self.schedule,
-            learning_rate=self.learning_rate,
-        )
 
     def _take(self, found: ClassFit, units: Units, events: Events, agents_given: bool) -> None:
         """Keep the answer."""

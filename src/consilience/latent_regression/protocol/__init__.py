@@ -99,6 +99,7 @@ from consilience.latent_regression.protocol.result import (
     build_result,
     conclude_messages,
 )
+from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
@@ -107,77 +108,12 @@ from consilience.wire.message import Disclosure
 AUTO_START = 18
 MOST_ROUNDS = 25
 """Rounds before classes are merged, unless given."""
-STARTS = ("local", "random")
-CONCENTRATIONS = ("exact", "shortcut")
-
-
-def check_parameters(method: LatentClassRegression) -> None:
-    """Check the parameters.
-
-    Raises
-    ------
-    ParameterError
-    """
-    most = MAX_CLASSES // 2
-    if method.n_classes != "auto" and not _whole(method.n_classes, 1, most):
-        raise ParameterError.of(
-            "n_classes", f"a whole number from 1 to {most}, or 'auto'", method.n_classes
-        )
-    least = 1 if isinstance(method.n_classes, str) else method.n_classes
-    if method.n_start is not None and not _whole(method.n_start, least, MAX_CLASSES):
-        raise ParameterError.of(
-            "n_start", f"a whole number from n_classes to {MAX_CLASSES}", method.n_start
-        )
-    for name, choices in (("start", STARTS), ("concentration", CONCENTRATIONS)):
-        if getattr(method, name) not in choices:
-            raise ParameterError.of(name, f"one of {', '.join(choices)}", getattr(method, name))
-    if method.rounds != "auto" and not _whole(method.rounds, 0, MAX_ROUNDS // 2):
-        raise ParameterError.of(
-            "rounds", f"a whole number from 0 to {MAX_ROUNDS // 2}, or 'auto'", method.rounds
-        )
-    for name, low in (("settle_rounds", 0), ("average_rounds", 1)):
-        if not _whole(getattr(method, name), low, MAX_ROUNDS // 4):
-            allowed = f"a whole number from {low} to {MAX_ROUNDS // 4}"
-            raise ParameterError.of(name, allowed, getattr(method, name))
-    _check_numbers(method)
-
-
-def _check_numbers(method: LatentClassRegression) -> None:
-    rules: tuple[tuple[str, str, float, float, str], ...] = (
-        ("learning_rate", "auto", 0.0, 1.0, "above 0 and at most 1, or 'auto'"),
-        ("participation", "", 0.0, 1.0, "above 0 and at most 1"),
-        ("noise", "draw", 0.0, np.inf, "a positive number, or 'draw'"),
-        ("prior_scale", "draw", 0.0, np.inf, "a positive number, or 'draw'"),
-        ("beta", "grid", 0.0, np.inf, "a positive number, or 'grid'"),
-    )
-    for name, word, above, most, allowed in rules:
-        value = getattr(method, name)
-        if not (word and value == word) and not (_real(value) and above < value <= most):
-            raise ParameterError.of(name, allowed, value)
-        if _real(value) and not np.isfinite(value):
-            raise ParameterError.of(name, allowed, value)
-    if method.alpha is not None and not (_real(method.alpha) and 0 < method.alpha < np.inf):
-        raise ParameterError.of("alpha", "a positive number, or left out", method.alpha)
-    if not (_real(method.holdout) and 0 <= method.holdout <= 0.5):
-        raise ParameterError.of("holdout", "a share from 0 to .5", method.holdout)
-    if not (_real(method.level) and 0 < method.level < 1):
-        raise ParameterError.of("level", "between 0 and 1", method.level)
-    for name in ("adapt_rate", "server_cache", "fit_intercept"):
-        if not isinstance(getattr(method, name), bool):
-            raise ParameterError.of(name, "true or false", getattr(method, name))
+SHARE = number(above=0, high=1)
 
 
 def default_rate(participation: float) -> float:
     """Learning rate by the share of the sites that reports: .5 for all, .2 for few."""
     return float(np.clip(0.2 + 0.4 * (participation - 0.25), 0.2, 0.5))
-
-
-def _whole(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _real(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 Answers = Generator[Ask, Replies, Any]
@@ -241,24 +177,24 @@ class LatentClassRegression(Method):
     are then estimates of chances that may lie outside [0, 1].
     """
 
-    n_classes: int | str = 4
-    n_start: int | None = None
-    start: str = "local"
-    rounds: int | str = "auto"
-    settle_rounds: int = 10
-    average_rounds: int = 10
-    learning_rate: float | str = "auto"
-    adapt_rate: bool = True
-    participation: float = 1.0
-    server_cache: bool = False
-    concentration: str = "exact"
-    noise: float | str = "draw"
-    prior_scale: float | str = "draw"
-    alpha: float | None = None
-    beta: float | str = "grid"
-    fit_intercept: bool = True
-    holdout: float = 0.1
-    level: float = 0.9
+    n_classes: int | str = allows(whole(1, MAX_CLASSES // 2) | just("auto"), default=4)
+    n_start: int | None = allows(whole(1, MAX_CLASSES) | LEFT_OUT, default=None)
+    start: str = allows(one_of("local", "random"), default="local")
+    rounds: int | str = allows(whole(0, MAX_ROUNDS // 2) | just("auto"), default="auto")
+    settle_rounds: int = allows(whole(0, MAX_ROUNDS // 4), default=10)
+    average_rounds: int = allows(whole(1, MAX_ROUNDS // 4), default=10)
+    learning_rate: float | str = allows(SHARE | just("auto"), default="auto")
+    adapt_rate: bool = allows(FLAG, default=True)
+    participation: float = allows(SHARE, default=1.0)
+    server_cache: bool = allows(FLAG, default=False)
+    concentration: str = allows(one_of("exact", "shortcut"), default="exact")
+    noise: float | str = allows(number(above=0) | just("draw"), default="draw")
+    prior_scale: float | str = allows(number(above=0) | just("draw"), default="draw")
+    alpha: float | None = allows(number(above=0) | LEFT_OUT, default=None)
+    beta: float | str = allows(number(above=0) | just("grid"), default="grid")
+    fit_intercept: bool = allows(FLAG, default=True)
+    holdout: float = allows(number(0, 0.5), default=0.1)
+    level: float = allows(number(above=0, below=1), default=0.9)
 
     name: ClassVar[str] = "latent-class-regression"
     version: ClassVar[int] = 2
@@ -288,9 +224,11 @@ class LatentClassRegression(Method):
     roles: ClassVar[tuple[str, ...]] = ("target", "agent", "entity", "weight")
     foreign_models: ClassVar[bool] = True  # classes are models, by which rows are drawn
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        check_parameters(self)
+    def check_together(self) -> None:
+        """Refuse fewer classes at the beginning than in the end."""
+        if not isinstance(self.n_classes, str) and self.n_classes > (self.n_start or MAX_CLASSES):
+            most = f"a whole number from n_classes to {MAX_CLASSES}"
+            raise ParameterError.of("n_start", most, self.n_start)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are entities, features and a numeric response."""
