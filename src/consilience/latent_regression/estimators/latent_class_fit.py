@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,30 @@ from numpy.typing import NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 from consilience.latent_regression.kernels import marginal_likelihood as model
+from consilience.latent_regression.kernels.latent_class import (
+    Blocks,
+    Classes,
+    Totals,
+    agent_key,
+    block_log_likelihood,
+    classes_of,
+    totals_of,
+)
 from consilience.latent_regression.kernels.prediction import posterior_weights
 from consilience.latent_regression.kernels.sampling import (
+    draw_labels,
     excess,
     expected_moves,
     next_rate,
     own_weights,
     smoothed,
+    sweep,
+    table_counts,
 )
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.numerics.random import stream
 from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of, rules_of, whole
-
-if TYPE_CHECKING:
-    from consilience.latent_regression.kernels.latent_class import Blocks, Classes, Totals
-
 
 SMALLEST_SIGMA2 = 1e-10
 """Where y is explained without a rest; y has variance 1."""
@@ -109,9 +117,6 @@ class Chain:
         self._note(moved)
 
     def _one_by_one(self) -> float:
-        from consilience.latent_regression.kernels.latent_class import totals_of
-        from consilience.latent_regression.kernels.sampling import sweep
-
         shortcut = self.alpha if self.settings.concentration == "shortcut" else None
         self.labels, _, moved = sweep(
             self.blocks,
@@ -130,9 +135,6 @@ class Chain:
         return float(moved)
 
     def _all_at_once(self) -> float:
-        from consilience.latent_regression.kernels.latent_class import totals_of
-        from consilience.latent_regression.kernels.sampling import draw_labels
-
         classes = self.classes()
         first = self.own is None
         own = np.zeros((len(self.labels), self.n_classes)) if self.own is None else self.own
@@ -165,8 +167,6 @@ class Chain:
 
     def classes(self) -> Classes:
         """The classes given the totals."""
-        from consilience.latent_regression.kernels.latent_class import classes_of
-
         return classes_of(self.totals, self.sigma2, self.delta2)
 
     def agent_counts(self) -> IntArray:
@@ -198,8 +198,6 @@ class Chain:
         self.beta, self.log_labels = float(grid[at]), float(logs[at])
 
     def _draw_base(self, counts: IntArray) -> None:
-        from consilience.latent_regression.kernels.sampling import table_counts
-
         alpha = self.alpha
         if self.settings.concentration == "exact":
             tables = table_counts(counts, self.beta, self.base, self.keys, self.round)
@@ -222,8 +220,6 @@ class Chain:
 
     def merge(self, n_classes: int | None) -> bool:
         """Merge classes down to a number, or while the gain is positive; False if none were."""
-        from consilience.latent_regression.kernels.latent_class import totals_of
-
         before = self.n_classes
         # Smoothed totals would split an entity that is a class of its own, and moves between the
         # empty ones, into parts that look like the rest of a class that was left.
@@ -285,8 +281,6 @@ class Chain:
 
     def _probabilities(self) -> FloatArray:
         """Of each entity's label given those of all others, (E, K)."""
-        from consilience.latent_regression.kernels.latent_class import block_log_likelihood
-
         own = self.own
         if own is None:
             own = np.zeros((len(self.labels), self.n_classes))
@@ -367,8 +361,6 @@ def start_chain(
         granted, the sooner one that does not fit opens a class of its own; as random classes of
         all entities are alike, they may take very long to part.
     """
-    from consilience.latent_regression.kernels.latent_class import Totals
-
     pooled = model.start_sigma2(blocks.products, blocks.cross, blocks.squares, blocks.n)
     if settings.schedule == "sequential":
         pooled *= noise
@@ -570,8 +562,6 @@ def fit_classes(
     DataError
         No events.
     """
-    from consilience.latent_regression.kernels.latent_class import agent_key
-
     with_events = int(np.count_nonzero(blocks.n > 0))
     if with_events == 0:
         raise DataError("there is no event with an outcome: nothing can be fitted")
@@ -644,8 +634,6 @@ def _merge_and_settle(chain: Chain, wanted: int | None) -> None:
 def _best(
     blocks: Blocks, settings: Settings, runs: list[tuple[Averages, dict[str, Any]]]
 ) -> ClassFit:
-    from consilience.latent_regression.kernels.latent_class import classes_of, totals_of
-
     labels = [run.probabilities.argmax(axis=1).astype(np.int64) for run, _ in runs]
     with_events = blocks.n > 0
     agreement = np.eye(len(runs))

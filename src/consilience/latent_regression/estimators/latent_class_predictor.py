@@ -11,6 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
+from consilience.latent_regression.kernels.latent_class import (
+    Classes,
+    block_log_likelihood,
+    blocks_of,
+)
+from consilience.latent_regression.kernels.prediction import (
+    class_predictions,
+    mixture_interval,
+    posterior_weights,
+    unseen_weights,
+)
 from consilience.numerics.ids import (
     as_ids,
     ids_from_arrays,
@@ -321,8 +332,6 @@ class LatentClassPredictor:
         DataError
             As `predict`.
         """
-        from consilience.latent_regression.kernels.prediction import mixture_interval
-
         if not 0 < level < 1:
             raise ParameterError.of("level", "between 0 and 1", level)
         x = self._rows(X)
@@ -391,28 +400,14 @@ class LatentClassPredictor:
     # -------------------------------------------------------------- what it rests on
 
     def _by_class(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        from consilience.latent_regression.kernels.prediction import class_predictions
-
         return class_predictions(self.units.design(x), self._classes())
 
-    def _classes(self) -> Any:
+    def _classes(self) -> Classes:
         """The classes with the covariance of their coefficients in the place of 1/D."""
-        from consilience.latent_regression.kernels.latent_class import Classes
-
         covariance = _covered(self.covariance)
-        precision = np.linalg.inv(covariance)
-        precision = (precision + precision.swapaxes(1, 2)) / 2
-        cholesky = np.asarray(np.linalg.cholesky(precision), dtype=np.float64)
-        return Classes(
-            precision=precision,
-            mean=self.mean,
-            cholesky=cholesky,
-            log_det=2.0 * np.log(np.diagonal(cholesky, axis1=1, axis2=2)).sum(axis=1),
-            sigma2=self.sigma2,
-            # No direction of a class is less precise than the inverse of this.
-            delta2=float(np.trace(covariance, axis1=1, axis2=2).max()),
-            linear=np.einsum("kfg,kg->kf", precision, self.mean),
-        )
+        # No direction of a class is less precise than the inverse of the largest trace.
+        delta2 = float(np.trace(covariance, axis1=1, axis2=2).max())
+        return Classes.of(self.mean, covariance, self.sigma2, delta2)
 
     def _places(
         self, n: int, entity: ArrayLike | None, agent: ArrayLike | None
@@ -452,8 +447,6 @@ class LatentClassPredictor:
         agent: ArrayLike | None,
         observed: ArrayLike | None,
     ) -> FloatArray:
-        from consilience.latent_regression.kernels.prediction import unseen_weights
-
         agents, entities = self._places(len(x), entity, agent)
         counts = np.vstack([self.agent_counts, np.zeros(self.n_classes_)])
         weights = np.asarray(unseen_weights(counts, self.base, self.beta))[agents]
@@ -472,12 +465,6 @@ class LatentClassPredictor:
         observed: ArrayLike,
     ) -> None:
         """Weigh the classes of new entities by the likelihood of their observed events."""
-        from consilience.latent_regression.kernels.latent_class import (
-            block_log_likelihood,
-            blocks_of,
-        )
-        from consilience.latent_regression.kernels.prediction import posterior_weights
-
         y = _numbers(observed, "observed")
         if y.shape != (len(x),) or np.isinf(y).any():
             raise DataError("observed must hold a number or NaN for each row of X")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +33,9 @@ from consilience.latent_regression.estimators.latent_class_predictor import (
     Units,
     units_of,
 )
-from consilience.latent_regression.kernels.latent_class import agent_key, blocks_of
+from consilience.latent_regression.kernels.latent_class import Blocks, agent_key, blocks_of
 from consilience.numerics.ids import as_ids, pair_codes
 from consilience.numerics.parallel import one_thread
-
-if TYPE_CHECKING:
-    from consilience.latent_regression.kernels.latent_class import Blocks
-
 
 MOST_COPIES = 10_000_000
 """Entities that whole weights of rows may stand for: each is drawn by itself."""

@@ -24,21 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
 
-__all__ = [
-    "Blocks",
-    "Classes",
-    "FloatArray",
-    "IntArray",
-    "Totals",
-    "agent_key",
-    "block_log_likelihood",
-    "blocks_of",
-    "classes_of",
-    "draw_uniform",
-    "totals_of",
-    "tree_sum",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
@@ -381,6 +366,22 @@ class Classes:
     delta2: float
     linear: FloatArray
 
+    @staticmethod
+    def of(mean: FloatArray, covariance: FloatArray, sigma2: float, delta2: float) -> Classes:
+        """Classes whose coefficients have these means (K, F) and covariances (K, F, F)."""
+        precision = np.linalg.inv(covariance)
+        precision = (precision + np.swapaxes(precision, 1, 2)) / 2
+        cholesky = np.asarray(np.linalg.cholesky(precision), dtype=np.float64)
+        return Classes(
+            precision=precision,
+            mean=mean,
+            cholesky=cholesky,
+            log_det=2.0 * np.log(np.diagonal(cholesky, axis1=1, axis2=2)).sum(axis=1),
+            sigma2=sigma2,
+            delta2=delta2,
+            linear=np.einsum("kfg,kg->kf", precision, mean),
+        )
+
     @property
     def n_classes(self) -> int:
         """Number of classes, K."""
@@ -388,12 +389,9 @@ class Classes:
 
     def take(self, classes: ArrayLike) -> Classes:
         """Some classes, in the order asked for."""
-        index = np.asarray(classes, dtype=np.int64)
-        parts = (self.precision, self.mean, self.cholesky, self.log_det)
-        precision, mean, cholesky, log_det = (part[index] for part in parts)
-        return Classes(
-            precision, mean, cholesky, log_det, self.sigma2, self.delta2, self.linear[index]
-        )
+        i = np.asarray(classes, dtype=np.int64)
+        parts = (self.precision[i], self.mean[i], self.cholesky[i], self.log_det[i])
+        return Classes(*parts, self.sigma2, self.delta2, self.linear[i])
 
 
 def classes_of(totals: Totals, sigma2: float, delta2: float) -> Classes:
@@ -419,15 +417,8 @@ def classes_of(totals: Totals, sigma2: float, delta2: float) -> Classes:
     )
     if not (np.isfinite(state.log_det).all() and np.isfinite(state.mean).all()):
         raise out_of_range()
-    return Classes(
-        precision=state.precision,
-        mean=state.mean,
-        cholesky=state.cholesky,
-        log_det=state.log_det,
-        sigma2=float(sigma2),
-        delta2=float(delta2),
-        linear=state.linear,
-    )
+    parts = (state.precision, state.mean, state.cholesky, state.log_det)
+    return Classes(*parts, float(sigma2), float(delta2), state.linear)
 
 
 def block_log_likelihood(

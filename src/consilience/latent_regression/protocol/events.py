@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError
 from consilience.latent_regression.kernels.latent_class import Blocks, agent_key, blocks_of
 from consilience.latent_regression.protocol.messages import Settings
@@ -73,7 +73,7 @@ class Events:
     agent_names: tuple[str, ...]
     entity_names: tuple[str, ...]
     agent_of: IntArray
-    held: NDArray[np.bool_]
+    held: BoolArray
     keys: NDArray[np.uint64]
     seeds: IntArray
 
@@ -88,7 +88,7 @@ class Events:
         return len(self.entity_names)
 
     @property
-    def used(self) -> NDArray[np.bool_]:
+    def used(self) -> BoolArray:
         """Events in the sums; those of weight 0 would only seem to stand behind them."""
         return ~self.held & (self.root > 0)
 
@@ -146,7 +146,7 @@ class Events:
 
         return check
 
-    def marks(self, tables: NDArray[np.bool_]) -> FloatArray:
+    def marks(self, tables: BoolArray) -> FloatArray:
         """1 at the first event of each entity in the sums; 1 there where it opened a table."""
         marks = np.zeros((len(self.z), 2))
         kept = np.flatnonzero(self.used)
@@ -159,22 +159,21 @@ class Events:
         """Columns of the design of rows of 1, features and response."""
         return z[:, (0 if fit_intercept else 1) : -1]
 
-    def blocks(self, z: FloatArray, settings: Settings, *, held: bool = False) -> Blocks:
-        """Statistics of each entity, of the events in the sums, or of all.
+    def blocks(self, z: FloatArray, s: Settings, left_out: BoolArray | None = None) -> Blocks:
+        """Statistics of each entity, of the events in the sums, or of all but those left out.
 
         Parameters
         ----------
         z : (n, p) array
             From :meth:`scaled`.
-        held : bool
-            With the held-out events too.
+        s : Settings
+        left_out : (n,) bool array, optional
+            The held-out events by default.
         """
-        root = np.where(self.root > 0, self.root, 1.0)
-        rows = z / root[:, None]
-        outcome = rows[:, -1] if held else np.where(self.held, np.nan, rows[:, -1])
+        rows = z / np.where(self.root > 0, self.root, 1.0)[:, None]
         return blocks_of(
-            np.ascontiguousarray(self.design(rows, settings.fit_intercept)),
-            outcome,
+            np.ascontiguousarray(self.design(rows, s.fit_intercept)),
+            np.where(self.held if left_out is None else left_out, np.nan, rows[:, -1]),
             self.entity,
             self.agent,
             self.root**2,
@@ -298,9 +297,9 @@ def _draws(
     agent: IntArray,
     entity: IntArray,
     seeds: IntArray,
-    weighs: NDArray[np.bool_],
+    weighs: BoolArray,
     data: SiteData,
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+) -> tuple[NDArray[np.uint64], BoolArray]:
     """Keys of the agents' draws, and which of the events with a weight are held out."""
     named = zip(seeds.tolist(), agent_names, strict=True)
     keys = np.array([agent_key(seed, str(name)) for seed, name in named], dtype=np.uint64)
@@ -342,7 +341,7 @@ def worth_moving(
     before: IntArray,
     drawn: IntArray,
     probabilities: FloatArray,
-    turn: NDArray[np.bool_],
+    turn: BoolArray,
 ) -> IntArray:
     """Class in which each entity should be counted, where every move costs company.
 
