@@ -24,8 +24,8 @@ term is 0, and K = 1 always wins. K is where the eigenvalues have their largest 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -108,6 +108,10 @@ class PairwiseTests:
     z: FloatArray
     comparable: BoolArray
     growth: FloatArray
+
+    def only(self, cells: Any) -> PairwiseTests:
+        """Tests of some of the sites, by rows and columns as of `numpy.ix_`."""
+        return PairwiseTests(*(getattr(self, f.name)[cells] for f in fields(self)))
 
 
 def shrunk_covariance(

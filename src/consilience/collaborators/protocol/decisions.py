@@ -22,16 +22,15 @@ from consilience.collaborators.kernels import (
     ENOUGH_POWER,
     PairwiseTests,
     Pooled,
-    cluster,
     detectable,
     pairwise_tests,
     power,
     shrunk_covariance,
-    source_dissimilarity,
     spectral,
 )
 from consilience.collaborators.protocol.messages import (
     CutLosses,
+    Groups,
     Losses,
     PoolRequest,
     Selected,
@@ -42,6 +41,8 @@ from consilience.exceptions import QuorumError
 from consilience.learners.candidates import build
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
 from consilience.protocol.phases.site_moments import SiteMoments
+from consilience.wire.disclosure import relayed
+from consilience.wire.message import Disclosure
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +63,8 @@ class Seen:
     def only(self, sites: Sequence[int]) -> Seen:
         """Restrict to some sites."""
         cells = np.ix_(list(sites), list(sites))
-        return Seen(
-            self.excess[cells], self.variance[cells], self.effective[cells], self.raw[cells]
-        )
+        parts = (self.excess, self.variance, self.effective, self.raw)
+        return Seen(*(part[cells] for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,59 +131,12 @@ def pooled_covariance(moments: SiteMoments, sites: Sequence[str]) -> tuple[Float
     return means, Pooled(inverse, found.trace, found.shrink)
 
 
-def decide(
-    seen: Seen,
-    sizes: IntArray,
-    variance: FloatArray,
-    own_loss: FloatArray,
-    *,
-    rule: str,
-    margin: float,
-    scale: Any = "self-tuning",
-    n_clusters: int | None = None,
-    max_clusters: int | None = None,
-    rng: np.random.Generator,
-) -> Decision:
-    """Group the sites of one view.
-
-    Parameters
-    ----------
-    seen : Seen
-    sizes, variance, own_loss : (L,) arrays
-        Rows, mean loss of the best constant prediction and of the own method, by site.
-    rule : {"pairwise", "spectral"}
-    margin : float
-    scale : "self-tuning" or float
-    n_clusters, max_clusters : int, optional
-    rng : numpy.random.Generator
-        Starts of K-means under the spectral rule.
-    """
-    tests = tests_of(seen, sizes, variance, own_loss, margin)
-    if rule == "spectral":
-        v = source_dissimilarity(seen.raw, np.diagonal(seen.raw))
-        return spectral_decision(v, tests, scale, n_clusters, max_clusters, rng)
-    found = cluster(tests.z, n_clusters=n_clusters, max_clusters=max_clusters)
-    merges = {
-        "ids": found.merges.ids,
-        "heights": found.merges.heights,
-        "thresholds": found.merges.thresholds,
-    }
-    return Decision(found.labels, found.n_clusters, tests, merges, np.empty((0, 0)), np.empty(0))
-
-
 def tests_of(
     seen: Seen, sizes: IntArray, variance: FloatArray, own_loss: FloatArray, margin: float
 ) -> PairwiseTests:
     """Tests of all pairs of one view."""
-    return pairwise_tests(
-        seen.excess,
-        seen.variance,
-        seen.effective,
-        sizes,
-        variance,
-        margin=margin,
-        own_loss=own_loss,
-    )
+    losses = (seen.excess, seen.variance, seen.effective)
+    return pairwise_tests(*losses, sizes, variance, margin=margin, own_loss=own_loss)
 
 
 def untested(n_sites: int) -> PairwiseTests:
@@ -202,9 +155,8 @@ def spectral_decision(
     rng: np.random.Generator,
 ) -> Decision:
     """Group by the source's rule."""
-    grouped = spectral(
-        v, rng=rng, scale=scale, n_clusters=n_clusters, max_clusters=max_clusters or 10
-    )
+    most = max_clusters or 10
+    grouped = spectral(v, rng=rng, scale=scale, n_clusters=n_clusters, max_clusters=most)
     return Decision(grouped.labels, grouped.n_clusters, tests, {}, v, grouped.eigenvalues)
 
 
@@ -459,14 +411,49 @@ def placeable(
     return met
 
 
-def members_of(partners: Partners, labels: IntArray) -> dict[str, tuple[tuple[Any, ...], IntArray]]:
+Members = dict[str, tuple[tuple[Any, ...], IntArray]]
+
+
+def members_of(partners: Partners, labels: IntArray) -> Members:
     """Models of each site's group, with their rows."""
-    found = {}
-    for i, site in enumerate(partners.sites):
-        group = np.flatnonzero(labels == labels[i])
-        models = tuple(partners.models[g][0] for g in group)
-        found[site] = (models, partners.sizes[group])
-    return found
+    groups = [np.flatnonzero(labels == label) for label in labels]
+    return {
+        site: (tuple(partners.models[g][0] for g in group), partners.sizes[group])
+        for site, group in zip(partners.sites, groups, strict=True)
+    }
+
+
+def messages_of(
+    partners: Partners,
+    labels: IntArray,
+    members: Members,
+    held: Sequence[IntArray] = (),
+    shifts: FloatArray | None = None,
+) -> dict[str, Groups]:
+    """What each site is told of the groups, with the models of its own.
+
+    Parameters
+    ----------
+    partners, labels, members
+    held : sequence of (L,) int arrays
+        Groups without the rows of each fold.
+    shifts : (folds, L) array, optional
+        Intercepts.
+    """
+    folds = np.stack(held) if held else np.empty((0, len(labels)), dtype=np.int64)
+    common = {
+        "labels": relayed(partners.spread(labels), Disclosure.AGGREGATE),
+        "held_labels": relayed(partners.spread(folds), Disclosure.AGGREGATE),
+    }
+    return {
+        site: Groups(
+            **common,
+            shifts=relayed(np.empty(0) if shifts is None else shifts[:, i], Disclosure.AGGREGATE),
+            members=relayed(members[site][0], Disclosure.MODEL),
+            member_sizes=relayed(members[site][1], Disclosure.AGGREGATE),
+        )
+        for i, site in enumerate(partners.sites)
+    }
 
 
 def intercepts(
@@ -501,14 +488,11 @@ def by_held_out_loss(
         if site not in replies:
             continue
         reply, n = replies[site], float(partners.sizes[i])
-        parts = [
-            np.asarray(part.value)
-            for part in (reply.losses, reply.against_one, reply.against_one_error)
-        ]
+        told = (reply.losses, reply.against_one, reply.against_one_error)
+        parts = np.stack([part.value for part in told])
         known = np.isfinite(parts).all(axis=0)
-        total += np.where(known, parts[0], 0.0) * n
-        gain += np.where(known, parts[1], 0.0) * n
-        spread += np.where(known, parts[2], 0.0) * n**2
+        loss, against, error = np.where(known, parts, 0.0)
+        total, gain, spread = total + loss * n, gain + against * n, spread + error * n**2
         rows += known * n
     losses = np.where(rows > 0, total / np.maximum(rows, 1), np.nan)
     if np.isnan(losses).all():
@@ -518,9 +502,6 @@ def by_held_out_loss(
 
 
 # ------------------------------------------------------------------------------------------ pooling
-
-
-Members = dict[str, tuple[tuple[Any, ...], IntArray]]
 
 
 def refit(
@@ -596,12 +577,8 @@ def _least_squares(products: list[FloatArray]) -> dict[str, Any]:
     inner = centred[:-1, :-1] / scale / scale[:, None]
     coef = np.linalg.lstsq(inner, centred[:-1, -1] / scale, rcond=None)[0] / scale
     intercept = (first[-1] - first[1:-1] @ coef) / n
-    return {
-        "form": "linear",
-        "coef": coef[None, :],
-        "intercept": np.array([intercept]),
-        "link": "identity",
-    }
+    found = {"coef": coef[None, :], "intercept": np.array([intercept])}
+    return {"form": "linear", **found, "link": "identity"}
 
 
 def _fit(s: Settings, candidate: int, rows: FloatArray, ctx: CoordinatorContext) -> dict[str, Any]:

@@ -187,12 +187,8 @@ class MetaClusteringResult(Result):
 
     def summary(self) -> str:
         """Answer in a few sentences."""
-        said = [
-            self.answer(),
-            self.power_sentence(),
-            self.stability_sentence(),
-            self.gain_sentence(),
-        ]
+        said = [self.answer(), self.power_sentence()]
+        said += [self.stability_sentence(), self.gain_sentence()]
         if self.left_out:
             reasons = "; ".join(f"{site}: {why}" for site, why in self.left_out.items())
             said.append(f"Not placed: {reasons}.")
@@ -411,20 +407,10 @@ def group_by_reference(
     tests = untested(n_sites)
     groupings = []
     for view in range(s.n_views):
-        predictions = np.stack(
-            [partners.replies[x].predictions.value[view] for x in partners.sites]
-        )
-        v = reference_dissimilarity(predictions)
-        groupings.append(
-            spectral_decision(
-                v,
-                tests,
-                method.scale,
-                given_number(method, ctx, partners),
-                method.max_clusters,
-                ctx.rng,
-            )
-        )
+        replies = [partners.replies[x] for x in partners.sites]
+        v = reference_dissimilarity(np.stack([r.predictions.value[view] for r in replies]))
+        rule = (method.scale, given_number(method, ctx, partners), method.max_clusters)
+        groupings.append(spectral_decision(v, tests, *rule, ctx.rng))
     return build_result(
         method,
         ctx,
@@ -464,7 +450,25 @@ def build_result(
     left_out, refused, cv_losses, together, gain, shift_spread
         As the fields of the result; ``together`` holds the labels of each resample.
     """
-    n_sites = len(partners.sites)
+    replies = [partners.replies[x] for x in partners.sites]
+    strength, least = detection(main.tests, partners.variance, partners.own)
+    useful = np.array([float(r.useful.value[0]) for r in replies])
+    error = np.sqrt([float(r.useful_error.value[0]) for r in replies])
+    ways = [(useful, error)]
+    if gain:
+        ways.append((gain["constant_minus_all"], gain["constant_minus_all_error"]))
+    status = status_of(
+        main.n_clusters,
+        strength,
+        ways,
+        partners.sizes,
+        rule=method.rule,
+        given=not isinstance(method.n_clusters, str),
+        comparable=main.tests.comparable,
+    )
+    apart = np.triu(np.isfinite(main.tests.z), 1)
+    if method.rule == "pairwise" and status == "groups" and not apart.any():
+        status = "too-few-rows"  # nobody could be compared with anybody: every site stands alone
     sent = method.exchange == "models"
     thirds = any(preset != "simulation" for preset in ctx.presets.values())
     return MetaClusteringResult(
@@ -495,7 +499,7 @@ def build_result(
         dissimilarity=main.dissimilarity,
         eigenvalues=main.eigenvalues,
         cv_losses=np.empty(0) if cv_losses is None else cv_losses,
-        together=togetherness(list(together), n_sites),
+        together=togetherness(list(together), len(replies)),
         stability_runs=len(together),
         gain=gain or {},
         gain_folds=(FOLDS if thirds else s.gain_folds) if gain else 0,
@@ -505,43 +509,11 @@ def build_result(
         trace=float(partners.pooled.trace),
         standardize=method.standardize,
         models=tuple(plain(own[0]) for own in partners.models) if sent else (),
-        **_judged(method, s, partners, main, gain or {}),
+        status=status,
+        power=strength,
+        detectable=least,
+        chosen=tuple(label(s.candidates[int(r.chosen.value[0])]) for r in replies),
+        candidate_losses=np.stack([np.asarray(r.losses.value) for r in replies]),
+        own_loss_error=np.sqrt([float(r.own_error.value[0]) for r in replies]),
+        explained_error=error / partners.variance,
     )
-
-
-def _judged(
-    method: MetaClustering,
-    s: Settings,
-    partners: Partners,
-    main: Decision,
-    gain: dict[str, FloatArray],
-) -> dict[str, Any]:
-    """What sites chose, how useful it is, what could have been seen, and what that means."""
-    replies = [partners.replies[x] for x in partners.sites]
-    strength, least = detection(main.tests, partners.variance, partners.own)
-    useful = np.array([float(r.useful.value[0]) for r in replies])
-    error = np.sqrt([float(r.useful_error.value[0]) for r in replies])
-    ways = [(useful, error)]
-    if gain:
-        ways.append((gain["constant_minus_all"], gain["constant_minus_all_error"]))
-    status = status_of(
-        main.n_clusters,
-        strength,
-        ways,
-        partners.sizes,
-        rule=method.rule,
-        given=not isinstance(method.n_clusters, str),
-        comparable=main.tests.comparable,
-    )
-    apart = np.triu(np.isfinite(main.tests.z), 1)
-    if method.rule == "pairwise" and status == "groups" and not apart.any():
-        status = "too-few-rows"  # nobody could be compared with anybody: every site stands alone
-    return {
-        "status": status,
-        "power": strength,
-        "detectable": least,
-        "chosen": tuple(label(s.candidates[int(r.chosen.value[0])]) for r in replies),
-        "candidate_losses": np.stack([np.asarray(r.losses.value) for r in replies]),
-        "own_loss_error": np.sqrt([float(r.own_error.value[0]) for r in replies]),
-        "explained_error": error / partners.variance,
-    }

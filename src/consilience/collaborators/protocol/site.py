@@ -337,7 +337,8 @@ def select_step(
 ) -> tuple[Selected, State]:
     """Choose, fit and cross-fit in every view."""
     s = Settings.from_json(message.settings)
-    rows = standardised(data, s) if _enough(data, site) else None
+    enough = data.n_rows >= max(MIN_ROWS, 2 * site.limits.min_records)
+    rows = standardised(data, s) if enough else None
     status = "too-few-rows" if rows is None else _unfit(rows.y, s, site.limits)
     if rows is None or status:
         return _nothing(status, s, data.n_rows if rows is not None else 0, {}), {}
@@ -376,13 +377,20 @@ def select_step(
     own = [weighted_means(found.own_losses, limits=site.limits) for found in chosen]
     constant = record_losses(s.loss, rows.y, constant_prediction(rows.y, s.n_outputs))
     useful = weighted_means((constant - chosen[0].own_losses)[:, None], limits=site.limits)
+    n, nothing = data.n_rows, _summary((), 0)
+    models = predictions = nothing
+    if s.exchange == "models":
+        models = bundle([found.accepted for found in chosen])
+    else:
+        made = tuple(predict(found.fitted, reference, s.n_outputs) for found in chosen)
+        predictions = _summary(made, n)
     reply = Selected(
         status="ok",
         refused=tuple(chosen[0].refused.items()),
-        n=count(data.n_rows),
-        chosen=_summary(tuple(found.chosen for found in chosen), data.n_rows),
-        models=_models(chosen, s),
-        predictions=_predictions(chosen, reference, s, data.n_rows),
+        n=count(n),
+        chosen=_summary(tuple(found.chosen for found in chosen), n),
+        models=models,
+        predictions=predictions,
         variance=weighted_means(constant[:, None], limits=site.limits).mean,
         losses=weighted_means(chosen[0].half_losses, limits=site.limits).mean,
         own=stacked([item.mean for item in own]),
@@ -392,10 +400,6 @@ def select_step(
     )
     own_losses = tuple(found.own_losses for found in chosen)
     return reply, {"seed": seed, "own": own_losses, "settings": message.settings}
-
-
-def _enough(data: SiteData, site: SiteContext) -> bool:
-    return data.n_rows >= max(MIN_ROWS, 2 * site.limits.min_records)
 
 
 def _unfit(y: FloatArray, s: Settings, limits: Limits) -> str:
@@ -442,26 +446,7 @@ def _accepted(fitted: Any, x: FloatArray, s: Settings, limits: Limits) -> tuple[
         n_parameters=n_parameters(portable),
         leaves=leaves(fitted, x),
     )
-    return released, estimator_fault(_known(released), limits)
-
-
-def _known(released: Released) -> Evidence:
-    return released.evidence or Evidence("estimator")
-
-
-def _models(chosen: Sequence[Selection], s: Settings) -> Released:
-    if s.exchange != "models":
-        return _summary((), 0)
-    return bundle([found.accepted for found in chosen])
-
-
-def _predictions(
-    chosen: Sequence[Selection], reference: FloatArray, s: Settings, n: int
-) -> Released:
-    if s.exchange != "reference":
-        return _summary((), 0)
-    made = tuple(predict(found.fitted, reference, s.n_outputs) for found in chosen)
-    return _summary(made, n)
+    return released, estimator_fault(released.evidence or Evidence("estimator"), limits)
 
 
 def _summary(value: Any, n: int) -> Released:
@@ -470,19 +455,14 @@ def _summary(value: Any, n: int) -> Released:
 
 def _nothing(status: str, s: Settings, n: int, refused: dict[str, str]) -> Selected:
     """Reply of a site that takes no part."""
+    sizes = {"losses": len(s.candidates), "own": s.n_views, "own_error": s.n_views}
+    sizes |= {"variance": 1, "useful": 1, "useful_error": 1}
     return Selected(
         status=status,
         refused=tuple(refused.items()),
         n=count(n),
-        chosen=_summary((), 0),
-        models=_summary((), 0),
-        predictions=_summary((), 0),
-        variance=_gaps(1),
-        losses=_gaps(len(s.candidates)),
-        own=_gaps(s.n_views),
-        own_error=_gaps(s.n_views),
-        useful=_gaps(1),
-        useful_error=_gaps(1),
+        **{name: _summary((), 0) for name in ("chosen", "models", "predictions")},
+        **{name: _gaps(size) for name, size in sizes.items()},
     )
 
 
@@ -514,9 +494,8 @@ def exchange(
         found = [within_reach(part, rows.y, site.limits.min_records) for part in found]
     excess, raw, shifts, held = [], [], [], []
     for v, view in enumerate(all_views):
-        losses = np.stack(
-            [record_losses(s.loss, rows.y[view.rows], f[view.rows]) for f in found[v]], axis=1
-        )
+        y = rows.y[view.rows]
+        losses = np.stack([record_losses(s.loss, y, f[view.rows]) for f in found[v]], axis=1)
         d = losses - state["own"][v][:, None]
         d[:, me] = 0.0  # a site is not compared with itself
         by = chances(message, v, site, state["seed"])
@@ -527,7 +506,7 @@ def exchange(
             held.append(np.stack([f[view.held] for f in found[v]], axis=1))
             shifts.append(_shift(rows.y, found[v], view.rows, message.sizes.value, s, site.limits))
     reply = Losses(
-        failed=tuple((owner, reason) for owner, reason in failed.items()),
+        failed=tuple(failed.items()),
         excess=stacked([e.mean for e in excess]),
         variance=stacked([e.variance for e in excess]),
         effective=stacked([e.effective for e in excess]),
@@ -587,12 +566,8 @@ def score(
         raise DisclosureError("more groupings than a site compares", public=TOO_MANY)
     for w, view in _folds(data, s, state, site):
         predictions = np.asarray(state["held"][w])
-        losses = [
-            record_losses(
-                s.loss, rows.y[view.held], _group_average(predictions, cut, me, state["sizes"])
-            )
-            for cut in labels[w]
-        ]
+        ways = (_group_average(predictions, cut, me, state["sizes"]) for cut in labels[w])
+        losses = [record_losses(s.loss, rows.y[view.held], way) for way in ways]
         parts.append(np.stack(losses, axis=1))
     if not parts:
         gaps = _gaps(labels.shape[1])
