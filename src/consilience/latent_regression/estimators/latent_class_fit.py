@@ -189,22 +189,18 @@ class Chain:
             least = resolved_sigma2(self.delta2, self.totals.products)
             self.sigma2 = max(found, SMALLEST_SIGMA2, least)
         counts = self.agent_counts()
-        self._draw_base(counts)
+        if settings.concentration == "exact":
+            tables = table_counts(counts, self.beta, self.base, self.keys, self.round)
+            self.base = model.draw_psi(np.asarray(tables).sum(axis=0), self.alpha, self.rng)
+        else:
+            sizes = counts.sum(axis=0) + self.alpha / self.n_classes
+            self.base = np.asarray(sizes / sizes.sum(), dtype=np.float64)
         grid = model.BETAS if settings.beta == "grid" else np.array([self.beta])
         logs = model.concentration_log_likelihood(counts, self.base, grid)
         ends = np.exp(logs - logs.max()).cumsum()
         at = int(np.searchsorted(ends, self.rng.random() * ends[-1], side="right"))
         at = min(at, len(grid) - 1)
         self.beta, self.log_labels = float(grid[at]), float(logs[at])
-
-    def _draw_base(self, counts: IntArray) -> None:
-        alpha = self.alpha
-        if self.settings.concentration == "exact":
-            tables = table_counts(counts, self.beta, self.base, self.keys, self.round)
-            self.base = model.draw_psi(np.asarray(tables).sum(axis=0), alpha, self.rng)
-        else:
-            sizes = counts.sum(axis=0) + alpha / self.n_classes
-            self.base = np.asarray(sizes / sizes.sum(), dtype=np.float64)
 
     def _note(self, moved: float) -> None:
         counts = self.agent_counts()
@@ -286,13 +282,9 @@ class Chain:
             own = np.zeros((len(self.labels), self.n_classes))
             own[np.arange(len(own)), self.labels] = 1.0
         fit = block_log_likelihood(self.blocks, self.classes(), own=own)
-        return posterior_weights(self._log_prior(), fit)
-
-    def _log_prior(self) -> FloatArray:
-        """Of each entity's label, given the labels of its agent's others."""
         others = self.agent_counts()[self.blocks.agent].astype(np.float64)
         others[np.arange(len(others)), self.labels] -= 1.0
-        return np.asarray(np.log(others + self.beta * self.base))
+        return posterior_weights(np.log(others + self.beta * self.base), fit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,13 +319,9 @@ class Averages:
         flat = np.full_like(probabilities, 1.0 / max(len(chosen), 1))
         probabilities = np.divide(probabilities, sums, out=flat, where=sums > 0)
         base = self.base[chosen]
-        return replace(
-            self,
-            probabilities=probabilities,
-            mean=self.mean[chosen],
-            covariance=self.covariance[chosen],
-            base=base / base.sum(),
-        )
+        mean, covariance = self.mean[chosen], self.covariance[chosen]
+        changed: dict[str, Any] = {"probabilities": probabilities, "base": base / base.sum()}
+        return replace(self, mean=mean, covariance=covariance, **changed)
 
 
 def start_chain(
@@ -393,11 +381,6 @@ def resolved_sigma2(delta2: float, products: FloatArray) -> float:
         Sums of events, by class or by entity.
     """
     return RESOLVED * delta2 * float(np.trace(products, axis1=-2, axis2=-1).sum())
-
-
-def as_arrays(trace: dict[str, list[Any]]) -> dict[str, FloatArray]:
-    """Traces as arrays."""
-    return {name: np.asarray(values, dtype=np.float64) for name, values in trace.items()}
 
 
 # ----------------------------------------------------------------------------------------- restarts
@@ -460,10 +443,8 @@ class Settings:
         """
         k = 1 if self.n_classes == "auto" else int(self.n_classes)
         if k > n_entities:
-            raise ParameterError(
-                f"n_classes must be at most the number of entities with events, {n_entities}, "
-                f"but {k} was given"
-            )
+            most = f"at most the number of entities with events, {n_entities}"
+            raise ParameterError.of("n_classes", most, k)
         wanted = AUTO_START if self.n_classes == "auto" else 2 * k
         return max(k, min(self.n_start or wanted, n_entities))
 
@@ -569,11 +550,12 @@ def fit_classes(
     if keys is None:
         names = [agent_key(seed, str(a)) for a in range(blocks.n_agents)]
         keys = np.array(names, dtype=np.uint64)
-    one = partial(_restart, blocks=blocks, settings=settings, seed=seed, keys=keys, n=n_start)
+    one = partial(_restart, blocks=blocks, settings=settings, seed=seed, keys=keys, n_start=n_start)
     runs = ordered_map(one, range(settings.n_restarts), n_jobs=n_jobs)
     return _best(blocks, settings, runs)
 
 
+@one_thread()
 def _restart(
     number: int,
     *,
@@ -581,54 +563,31 @@ def _restart(
     settings: Settings,
     seed: int,
     keys: NDArray[np.uint64],
-    n: int,
+    n_start: int,
 ) -> tuple[Averages, dict[str, Any]]:
     """One run from its own start, on one thread wherever it runs."""
-    with one_thread():
-        return _run(number, blocks=blocks, settings=settings, seed=seed, keys=keys, n=n)
-
-
-def _run(
-    number: int,
-    *,
-    blocks: Blocks,
-    settings: Settings,
-    seed: int,
-    keys: NDArray[np.uint64],
-    n: int,
-) -> tuple[Averages, dict[str, Any]]:
-    rng = stream(seed, "latent classes", number)
-    chain = start_chain(
-        blocks,
-        settings,
-        keys,
-        rng,
-        first_round=number * _ROUNDS,
-        n_start=n,
-        noise=NOISE[number % len(NOISE)],
-    )
+    rng, noise = stream(seed, "latent classes", number), NOISE[number % len(NOISE)]
+    start = {"first_round": number * _ROUNDS, "n_start": n_start}
+    chain = start_chain(blocks, settings, keys, rng, **start, noise=noise)
     for _ in range(settings.n_sweeps):
         chain.sweep()
     wanted = None if settings.n_classes == "auto" else int(settings.n_classes)
-    _merge_and_settle(chain, wanted)
+    for _ in range(3):
+        merged = chain.n_classes > (wanted or 1) and chain.merge(wanted)
+        for _ in range(settings.n_settle):
+            chain.sweep()
+        if wanted is not None or not merged:
+            break
     found = chain.average(settings.n_average)
     sizes = found.probabilities[blocks.n > 0].sum(axis=0)
     order = np.argsort(-sizes, kind="stable")
     used = order[sizes[order] >= _RESIDUE]
-    about = {"trace": as_arrays(chain.trace), "path": tuple(chain.path), "jumped": chain.jumped}
+    trace = {name: np.asarray(values, dtype=np.float64) for name, values in chain.trace.items()}
+    about = {"trace": trace, "path": tuple(chain.path), "jumped": chain.jumped}
     found = found.take(used if len(used) else order[:1])
     # What the shares of more classes may fit by chance, as in the BIC.
     shares = 0.5 * (len(found.base) - 1) * float(np.log(np.count_nonzero(blocks.n > 0)))
     return replace(found, log_marginal=found.log_marginal - shares), about
-
-
-def _merge_and_settle(chain: Chain, wanted: int | None) -> None:
-    for _ in range(3):
-        merged = chain.n_classes > (wanted or 1) and chain.merge(wanted)
-        for _ in range(chain.settings.n_settle):
-            chain.sweep()
-        if wanted is not None or not merged:
-            return
 
 
 def _best(

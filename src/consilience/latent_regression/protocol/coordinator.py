@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,6 +240,15 @@ class Shared:
     draws_delta: bool
 
 
+class Kept(NamedTuple):
+    """A round over which is averaged: classes, smoothed sums (k, d), psi (k,), sigma2."""
+
+    classes: Classes
+    totals: FloatArray
+    base: FloatArray
+    sigma2: float
+
+
 @dataclass
 class Rounds:
     """State of the exchange at the coordinator.
@@ -280,10 +289,7 @@ class Rounds:
     merged: bool = False
     slowed: bool = False
     path: list[tuple[int, float]] = field(default_factory=list)
-    kept: list[Classes] = field(default_factory=list)
-    kept_totals: list[FloatArray] = field(default_factory=list)
-    kept_bases: list[FloatArray] = field(default_factory=list)
-    kept_sigma2: list[float] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
     moving: list[float] = field(default_factory=list)
     trace: dict[str, list[Any]] = field(
         default_factory=lambda: {
@@ -355,17 +361,13 @@ class Rounds:
         if self.settings.start == "local":
             self._own_noise(list(sums.values()))
             mapping = self._aligned(sums)
-        parts = []
         for site in sorted(sums):
-            moved = np.zeros_like(sums[site])
-            np.add.at(moved, mapping[site], sums[site])
-            parts.append(moved)
             status = np.asarray(replies[site].status)
             self.standing[site] = Standing(0, 0.0, 1.0, mapping[site], sums[site], status)
         scale = self._scale(sums)
-        self.totals = tree_sum(parts) * scale
-        for site in sums:
-            self.standing[site].weight = scale
+        self.totals = tree_sum([_moved(sums[x], mapping[x]) for x in sorted(sums)]) * scale
+        for standing in self.standing.values():
+            standing.weight = scale
         counts = self.sums.counts
         self.shared.base = (counts + self.alpha / self.k) / (counts.sum() + self.alpha)
         self._note(replies, float("nan"))
@@ -405,22 +407,14 @@ class Rounds:
     def _merged_heap(
         self, heap: FloatArray, owners: list[list[tuple[str, int]]]
     ) -> tuple[FloatArray, list[list[tuple[str, int]]]]:
-        found, _ = merge_down(
-            self.unpack(heap),
-            self.shared.sigma2,
-            self.shared.delta2,
-            n_classes=self.k,
-            alpha=float(self.k),
-        )
-        found = np.asarray(found)
+        variances = self.shared.sigma2, self.shared.delta2
+        k = self.k
+        found, _ = merge_down(self.unpack(heap), *variances, n_classes=k, alpha=float(k))
         n = int(found.max()) + 1
-        merged = np.zeros((n, heap.shape[1]))
         joined: list[list[tuple[str, int]]] = [[] for _ in range(n)]
         for old, new in enumerate(found.tolist()):
-            if new >= 0:
-                merged[new] += heap[old]
-                joined[new] += owners[old]
-        return merged, joined
+            joined[new] += owners[old]
+        return _moved(heap, found)[:n], joined
 
     def _scale(self, who: Mapping[str, Any]) -> float:
         """By how much the sums of some stand for those of all who have begun."""
@@ -453,10 +447,8 @@ class Rounds:
                 self.rate, self.moving = rate, []
             self.slowed = self.slowed or jumped
         if keep:
-            self.kept.append(self.classes)
-            self.kept_totals.append(self.totals)
-            self.kept_bases.append(self.shared.base)
-            self.kept_sigma2.append(self.shared.sigma2)
+            now = (self.totals, self.shared.base, self.shared.sigma2)
+            self.kept.append(Kept(self.classes, *now))
 
     def _update(self, sums: dict[str, FloatArray], replies: Mapping[str, Sums]) -> None:
         """Smooth the totals, and keep account of what they hold of each site."""
@@ -465,12 +457,10 @@ class Rounds:
             # Their labels are in the classes of now: merging was part of the question.
             status = np.asarray(replies[site].status)
             self.standing[site] = Standing(self.round, 1.0, 0.0, np.arange(self.k), own, status)
+        current = dict(sorted(sums.items()))
         if self.cache:
-            current = {
-                site: _moved(st.sums, st.mapping) for site, st in sorted(self.standing.items())
-            }
-        else:
-            current = dict(sorted(sums.items()))
+            standing = sorted(self.standing.items())
+            current = {site: _moved(st.sums, st.mapping) for site, st in standing}
         scale = self._scale(current)
         new = tree_sum(list(current.values())) * scale
         self.totals = smoothed(self.totals, new, rate)
@@ -491,16 +481,12 @@ class Rounds:
             shared.sigma2 = max(sigma2, SMALLEST_SIGMA2)
         if shared.draws_delta and used.any():
             shared.delta2 = draw_delta2(drawn[used], self.rng)
-        tables = self.totals[:, -1]
-        alpha = self.alpha
-        # A class that was merged away has no share.
-        if self.merged:
-            live = used if used.any() else np.ones_like(used)
-            base = np.zeros(self.k)
-            base[live] = draw_psi(tables[live], alpha, self.rng)
-            shared.base = np.maximum(base, 1e-300)
-        else:
-            shared.base = draw_psi(tables, alpha, self.rng)
+        tables, live = self.totals[:, -1], np.ones_like(used)
+        if self.merged and used.any():  # a class that was merged away has no share
+            live = used
+        base = np.zeros(self.k)
+        base[live] = draw_psi(tables[live], self.alpha, self.rng)
+        shared.base = np.maximum(base, 1e-300) if self.merged else base
 
     def set_beta(self, replies: Mapping[str, Sums], betas: Sequence[float]) -> None:
         """Take the value of beta under which the agents' labels are likeliest."""
@@ -572,16 +558,16 @@ class Rounds:
         mean : (K, F) array
         covariance : (K, F, F) array
         """
-        kept = self.kept or [self.classes]
-        totals = np.mean(self.kept_totals or [self.totals], axis=0)
-        self.totals = np.asarray(totals)
+        if self.kept:
+            self.totals = np.asarray(np.mean([each.totals for each in self.kept], axis=0))
         counts = self.sums.counts
         cells = np.flatnonzero(counts >= LEAST_ENTITIES)
         cells = cells[np.argsort(-counts[cells], kind="stable")]
         if not len(cells):
             cells = np.array([0])
-        events = [self.unpack(packed).n for packed in self.kept_totals]
-        mean, covariance = coefficient_moments(kept, np.array(events) if events else None)
+        events = np.array([self.unpack(each.totals).n for each in self.kept])
+        kept = [each.classes for each in self.kept] or [self.classes]
+        mean, covariance = coefficient_moments(kept, events if self.kept else None)
         return cells, mean[cells], covariance[cells]
 
     def _note(self, replies: Mapping[str, Sums], moved: float) -> None:

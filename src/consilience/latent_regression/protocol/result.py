@@ -299,13 +299,13 @@ def conclude_messages(
 
 def shares_of(rounds: Rounds, cells: IntArray) -> FloatArray:
     """Shares of the classes in the end, averaged over the last rounds."""
-    base = np.mean(rounds.kept_bases or [rounds.shared.base], axis=0)[cells]
+    base = np.mean([each.base for each in rounds.kept] or [rounds.shared.base], axis=0)[cells]
     return np.asarray(base / base.sum())
 
 
 def noise_of(rounds: Rounds) -> float:
     """Variance of the noise, averaged over the last rounds."""
-    return float(np.mean(rounds.kept_sigma2 or [rounds.shared.sigma2]))
+    return float(np.mean([each.sigma2 for each in rounds.kept] or [rounds.shared.sigma2]))
 
 
 def build_result(
