@@ -148,7 +148,9 @@ def _moments(values: FloatArray, share: FloatArray, centred: bool) -> tuple[Floa
     return mean * largest, spread * largest
 
 
+Ids = ArrayLike | None
 _FLAT = ("sigma2", "beta", "target_centre", "target_scale", "intercept")
+_PARTS = ("mean", "covariance", "base", "agent_counts", "entity_agents", "probabilities")
 
 
 class LatentClassPredictor:
@@ -247,14 +249,9 @@ class LatentClassPredictor:
         fits = k > 0 and f == self.units.n_columns
         fits &= all(value.shape == shape for value, shape in shapes)
         fits &= self.sigma2 > 0 and self.beta > 0 and np.isfinite(self.sigma2 + self.beta)
-        fits &= all(
-            bool(np.isfinite(value).all())
-            for value in (self.mean, self.covariance, self.base, self.agent_counts)
-        )
-        if not fits or not np.isfinite(self.probabilities).all():
-            raise DataError("the parts of a predictor do not fit together")
-        places_fit = not e or (0 <= self.entity_agents.min() <= self.entity_agents.max() < a)
-        if not places_fit or (self.base < 0).any() or not (self.units.scale > 0).all():
+        fits = fits and all(np.isfinite(getattr(self, name)).all() for name in _PARTS)
+        fits = fits and (not e or 0 <= self.entity_agents.min() <= self.entity_agents.max() < a)
+        if not fits or (self.base < 0).any() or not (self.units.scale > 0).all():
             raise DataError("the parts of a predictor do not fit together")
 
     def _index(self) -> None:
@@ -272,9 +269,9 @@ class LatentClassPredictor:
         self,
         X: ArrayLike,
         *,
-        entity: ArrayLike | None = None,
-        agent: ArrayLike | None = None,
-        observed: ArrayLike | None = None,
+        entity: Ids = None,
+        agent: Ids = None,
+        observed: Ids = None,
     ) -> FloatArray:
         """Expected outcome of each row.
 
@@ -299,7 +296,7 @@ class LatentClassPredictor:
         """
         x = self._rows(X)
         weights = self._weights(x, entity, agent, observed)
-        means, _ = self._by_class(x)
+        means, _ = class_predictions(self.units.design(x), self._classes())
         return self.units.outcome((weights * means).sum(axis=1))
 
     def predict_interval(
@@ -307,9 +304,9 @@ class LatentClassPredictor:
         X: ArrayLike,
         *,
         level: float = 0.9,
-        entity: ArrayLike | None = None,
-        agent: ArrayLike | None = None,
-        observed: ArrayLike | None = None,
+        entity: Ids = None,
+        agent: Ids = None,
+        observed: Ids = None,
     ) -> FloatArray:
         """Central interval for the outcome of each row.
 
@@ -336,17 +333,17 @@ class LatentClassPredictor:
             raise ParameterError.of("level", "between 0 and 1", level)
         x = self._rows(X)
         weights = self._weights(x, entity, agent, observed)
-        means, variances = self._by_class(x)
+        means, variances = class_predictions(self.units.design(x), self._classes())
         lower, upper = mixture_interval(weights, means, variances, level)
         return self.units.outcome(np.column_stack([lower, upper]))
 
     def predict_proba(
         self,
         X: ArrayLike,
-        observed: ArrayLike | None = None,
+        observed: Ids = None,
         *,
-        entity: ArrayLike | None = None,
-        agent: ArrayLike | None = None,
+        entity: Ids = None,
+        agent: Ids = None,
     ) -> FloatArray:
         """Probability of each class for each row's entity, (n, K); parameters as in `predict`."""
         return self._weights(self._rows(X), entity, agent, observed)
@@ -357,9 +354,9 @@ class LatentClassPredictor:
         n_samples: int = 1,
         *,
         rng: np.random.Generator,
-        entity: ArrayLike | None = None,
-        agent: ArrayLike | None = None,
-        observed: ArrayLike | None = None,
+        entity: Ids = None,
+        agent: Ids = None,
+        observed: Ids = None,
     ) -> FloatArray:
         """Draw outcomes from their joint predictive distribution.
 
@@ -399,9 +396,6 @@ class LatentClassPredictor:
 
     # -------------------------------------------------------------- what it rests on
 
-    def _by_class(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        return class_predictions(self.units.design(x), self._classes())
-
     def _classes(self) -> Classes:
         """The classes with the covariance of their coefficients in the place of 1/D."""
         covariance = _covered(self.covariance)
@@ -409,9 +403,7 @@ class LatentClassPredictor:
         delta2 = float(np.trace(covariance, axis1=1, axis2=2).max())
         return Classes.of(self.mean, covariance, self.sigma2, delta2)
 
-    def _places(
-        self, n: int, entity: ArrayLike | None, agent: ArrayLike | None
-    ) -> tuple[IntArray, IntArray]:
+    def _places(self, n: int, entity: Ids, agent: Ids) -> tuple[IntArray, IntArray]:
         """Place of each row's agent and of its entity, -1 where they are not known."""
         nobody = np.full(n, -1, dtype=np.int64)
         if agent is not None:
@@ -429,9 +421,7 @@ class LatentClassPredictor:
         at = places(self._pairs, pairs, "entity")
         return agents, np.where(at < 0, -1, self._order[at]) if len(self._order) else nobody
 
-    def _groups(
-        self, n: int, entity: ArrayLike | None, agent: ArrayLike | None
-    ) -> tuple[IntArray, NDArray[Any]]:
+    def _groups(self, n: int, entity: Ids, agent: Ids) -> tuple[IntArray, NDArray[Any]]:
         """What two rows of one entity have in common: agent and entity."""
         if entity is None:
             return np.zeros(n, dtype=np.int64), np.arange(n)
@@ -443,9 +433,9 @@ class LatentClassPredictor:
     def _weights(
         self,
         x: FloatArray,
-        entity: ArrayLike | None,
-        agent: ArrayLike | None,
-        observed: ArrayLike | None,
+        entity: Ids,
+        agent: Ids,
+        observed: Ids,
     ) -> FloatArray:
         agents, entities = self._places(len(x), entity, agent)
         counts = np.vstack([self.agent_counts, np.zeros(self.n_classes_)])
@@ -500,24 +490,14 @@ class LatentClassPredictor:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
-        units = self.units
-        flat = (
-            self.sigma2,
-            self.beta,
-            units.target_centre,
-            units.target_scale,
-            float(units.intercept),
-        )
+        units, parts = self.units, {name: getattr(self, name) for name in _PARTS}
+        scales = (units.target_centre, units.target_scale, float(units.intercept))
         arrays: dict[str, NDArray[Any]] = {
-            "mean": self.mean,
-            "covariance": self.covariance,
-            "base": self.base,
-            "flat": np.array(flat),
+            **{name: parts.pop(name) for name in ("mean", "covariance", "base")},
+            "flat": np.array((self.sigma2, self.beta, *scales)),
             "centre": units.centre,
             "scale": units.scale,
-            "agent_counts": self.agent_counts,
-            "entity_agents": self.entity_agents,
-            "probabilities": self.probabilities,
+            **parts,
             **ids_to_arrays("agents", self.agents),
             **ids_to_arrays("entities", self.entities),
         }
@@ -537,24 +517,10 @@ class LatentClassPredictor:
         named = "features_text" in arrays
         try:
             flat = dict(zip(_FLAT, np.asarray(arrays["flat"], dtype=float).tolist(), strict=True))
-            units = Units(
-                np.asarray(arrays["centre"], dtype=np.float64),
-                np.asarray(arrays["scale"], dtype=np.float64),
-                flat["target_centre"],
-                flat["target_scale"],
-                bool(flat["intercept"]),
-            )
-            parts = {
-                name: arrays[name]
-                for name in (
-                    "mean",
-                    "covariance",
-                    "base",
-                    "agent_counts",
-                    "entity_agents",
-                    "probabilities",
-                )
-            }
+            centre, scale = (np.asarray(arrays[x], dtype=np.float64) for x in ("centre", "scale"))
+            target = flat["target_centre"], flat["target_scale"]
+            units = Units(centre, scale, *target, bool(flat["intercept"]))
+            parts = {name: arrays[name] for name in _PARTS}
         except (KeyError, ValueError, TypeError):
             raise DataError("these arrays do not hold a predictor") from None
         return cls(

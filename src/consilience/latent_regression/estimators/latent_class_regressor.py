@@ -398,29 +398,32 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         if not (used > 0).any():
             raise DataError("y has no number in a row of positive weight: nothing can be fitted")
         with one_thread():  # sums over threads would depend on how many there are
-            found, blocks, units = self._find(settings, x, outcome, used, events)
+            units = units_of(
+                x,
+                outcome,
+                used,
+                standardize=bool(self.standardize),
+                intercept=bool(self.fit_intercept),
+            )
+            design, target = units.design(x), units.target(outcome)
+            blocks = blocks_of(design, target, events.entity, events.agent, events.weight)
+            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+            keys = np.array([agent_key(seed, name) for name in events.agents.tolist()], np.uint64)
+            scaled = _scaled(settings, units, standardized=bool(self.standardize))
+            found = fit_classes(blocks, scaled, seed, keys=keys, n_jobs=self.n_jobs)
             self._take(found, units, events, agent is not None)
             self._take_entities(found, events, blocks.n, X, agent)
-        self._remark(found, x[used > 0], outcome[used > 0], blocks, events)
+        shared = not events.by_row and len(np.unique(events.names)) < len(events.names)
+        table = x[used > 0], outcome[used > 0]
+        remarks = list(remarks_of(found, *table, blocks, shared_ids=shared))
+        self.remarks_ = tuple(sentence for sentence, _ in remarks)
+        for sentence, urgent in remarks:
+            if urgent:
+                warnings.warn(sentence, ConvergenceWarning, stacklevel=2)
         return self
 
-    def _find(
-        self, settings: Settings, x: FloatArray, y: FloatArray, used: FloatArray, events: Events
-    ) -> tuple[ClassFit, Blocks, Units]:
-        """Fit in units of their own."""
-        standardize = bool(self.standardize)
-        units = units_of(x, y, used, standardize=standardize, intercept=bool(self.fit_intercept))
-        blocks = blocks_of(
-            units.design(x), units.target(y), events.entity, events.agent, events.weight
-        )
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        keys = np.array([agent_key(seed, name) for name in events.agents.tolist()], np.uint64)
-        scaled = _scaled(settings, units, standardized=standardize)
-        found = fit_classes(blocks, scaled, seed, keys=keys, n_jobs=self.n_jobs)
-        return found, blocks, units
-
     def _table(self, X: Any, y: Any, sample_weight: Any) -> tuple[FloatArray, FloatArray, Any]:
-        if y is None:
+        if y is None:  # the words that scikit-learn's checks look for
             raise DataError(
                 "this LatentClassRegressor estimator requires y to be passed, "
                 "but the target y is None"
@@ -488,17 +491,6 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             "label": self.labels_,
             "probability": posterior.max(axis=1),
         }
-
-    def _remark(
-        self, found: ClassFit, x: FloatArray, y: FloatArray, blocks: Blocks, events: Events
-    ) -> None:
-        """Say what was noticed about the data."""
-        shared = not events.by_row and len(np.unique(events.names)) < len(events.names)
-        remarks = list(remarks_of(found, x, y, blocks, shared_ids=shared))
-        self.remarks_ = tuple(sentence for sentence, _ in remarks)
-        for sentence, urgent in remarks:
-            if urgent:
-                warnings.warn(sentence, ConvergenceWarning, stacklevel=3)
 
     # ------------------------------------------------------------------ answers
 
