@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.collaborators.kernels import ENOUGH_POWER
 from consilience.collaborators.kernels import LONE_THRESHOLD as THRESHOLD
 from consilience.report import drawing
@@ -60,6 +60,12 @@ def pairs(values: FloatArray) -> FloatArray:
     return found[np.triu_indices(len(found), 1)] if found.ndim == 2 else np.zeros(0)
 
 
+def same_group(result: Any) -> BoolArray:
+    """Whether the two sites of each pair share a group."""
+    labels = np.asarray(result.labels)
+    return pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
+
+
 def runs(labels: IntArray) -> list[tuple[int, int, int]]:
     """First position, end and group of each run of equal labels."""
     cuts = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), len(labels)]
@@ -71,6 +77,13 @@ def group_ticks(labels: IntArray, smallest: float) -> tuple[list[float], list[st
     found = [(a, b, g) for a, b, g in runs(labels) if b - a >= smallest * len(labels)]
     words = "group {}" if len(found) <= 6 else "{}"
     return [(a + b) / 2 for a, b, _ in found], [words.format(g) for _, _, g in found]
+
+
+def _marks(ax: Axes, x: Any, y: Any, look: tuple[str, str, str], size: float, **more: Any) -> None:
+    """Draw marks of a shape, with a face and an edge."""
+    marker, face, edge = look
+    colours: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": edge}
+    ax.plot(x, y, linestyle="none", marker=marker, markersize=size, **colours, **more)
 
 
 # --------------------------------------------------------------------------- maps
@@ -155,19 +168,12 @@ def _map(
         )
         _hatched(ax, shown)
         mesh: Any
+        look: dict[str, Any] = {"cmap": colours, "norm": scale}
         if named:
-            mesh = ax.pcolormesh(
-                shown, cmap=colours, norm=scale, edgecolor=drawing.PAPER, linewidth=0.6
-            )
+            mesh = ax.pcolormesh(shown, edgecolor=drawing.PAPER, linewidth=0.6, **look)
         else:
-            mesh = ax.imshow(
-                np.ma.masked_invalid(shown),
-                cmap=colours,
-                norm=scale,
-                extent=(0, n, n, 0),
-                interpolation="none",
-                zorder=2,
-            )
+            look |= {"extent": (0, n, n, 0), "interpolation": "none"}
+            mesh = ax.imshow(np.ma.masked_invalid(shown), zorder=2, **look)
         if n <= NUMBERS_IN_MAP:
             _numbers(ax, shown, colours, scale, text)
         _borders(ax, np.asarray(result.labels)[order])
@@ -176,19 +182,11 @@ def _map(
         ax.set_ylim(n, 0)
         ax.set_aspect("equal")
         drawing.bare(ax, "")
-        bar = fig.colorbar(
-            mesh,
-            ax=ax,
-            location="bottom",
-            shrink=0.8,
-            aspect=30,
-            pad=0.03,
-            extend=_open(scale, shown),
-        )
+        place: dict[str, Any] = {"location": "bottom", "shrink": 0.8, "aspect": 30, "pad": 0.03}
+        bar = fig.colorbar(mesh, ax=ax, extend=_open(scale, shown), **place)
         if ticks is not None:
-            bar.set_ticks(
-                list(ticks), labels=[f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in ticks]
-            )
+            written = [f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in ticks]
+            bar.set_ticks(list(ticks), labels=written)
         bar.set_label(words)
         bar.outline.set_visible(False)
     return fig
@@ -199,31 +197,19 @@ def _open(scale: Normalize, shown: FloatArray) -> str:
     known = shown[np.isfinite(shown)]
     low = bool((known < (scale.vmin or 0.0)).any())
     high = bool((known > (scale.vmax or 0.0)).any())
-    return {(False, False): "neither", (True, False): "min", (False, True): "max"}.get(
-        (low, high), "both"
-    )
+    return ("neither", "max", "min", "both")[2 * low + high]
 
 
 def _hatched(ax: Axes, shown: FloatArray) -> None:
     """Hatch what is not known, under the cells that are; the diagonal stays plain."""
     n = len(shown)
     if np.isnan(shown).sum() > n:
-        ax.add_patch(
-            Rectangle(
-                (0, 0),
-                n,
-                n,
-                facecolor=drawing.RULE,
-                edgecolor=drawing.MUTED,
-                hatch="////",
-                linewidth=0,
-            )
-        )
+        lines: dict[str, Any] = {"edgecolor": drawing.MUTED, "hatch": "////"}
+        ax.add_patch(Rectangle((0, 0), n, n, facecolor=drawing.RULE, linewidth=0, **lines))
     if n <= NAMES_IN_MAP:
+        plain: dict[str, Any] = {"facecolor": drawing.RULE, "edgecolor": "none", "linewidth": 0}
         for i in range(n):
-            ax.add_patch(
-                Rectangle((i, i), 1, 1, facecolor=drawing.RULE, edgecolor="none", linewidth=0)
-            )
+            ax.add_patch(Rectangle((i, i), 1, 1, **plain))
     else:
         ax.plot([0, n], [0, n], color=drawing.RULE, linewidth=max(0.6, 360 / n), zorder=1.5)
 
@@ -234,34 +220,17 @@ def _numbers(ax: Axes, shown: FloatArray, colours: Colormap, scale: Normalize, t
         dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
         value = shown[i, j]
         words = text.format(value) if abs(value) < 1000 else f"{value:.0e}"
-        ax.text(
-            j + 0.5,
-            i + 0.5,
-            words.replace("-", "\N{MINUS SIGN}"),
-            ha="center",
-            va="center",
-            fontsize=8.5,
-            color="#ffffff" if dark else "#000000",
-            zorder=4,
-        )
+        words, colour = words.replace("-", "\N{MINUS SIGN}"), "#ffffff" if dark else "#000000"
+        place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "zorder": 4}
+        ax.text(j + 0.5, i + 0.5, words, color=colour, **place)
 
 
 def _borders(ax: Axes, labels: IntArray) -> None:
     """Frame the groups."""
+    line: dict[str, Any] = {"linewidth": 1.8 if len(labels) <= 100 else 1.0, "zorder": 5}
+    line |= {"fill": False, "edgecolor": drawing.INK, "clip_on": False}
     for start, end, _ in runs(labels):
-        size = end - start
-        ax.add_patch(
-            Rectangle(
-                (start, start),
-                size,
-                size,
-                fill=False,
-                edgecolor=drawing.INK,
-                linewidth=1.8 if len(labels) <= 100 else 1.0,
-                zorder=5,
-                clip_on=False,
-            )
-        )
+        ax.add_patch(Rectangle((start, start), end - start, end - start, **line))
 
 
 def _site_ticks(ax: Axes, result: Any, order: IntArray, named: bool) -> None:
@@ -275,10 +244,8 @@ def _site_ticks(ax: Axes, result: Any, order: IntArray, named: bool) -> None:
     if not named:
         ax.set_yticks(at, words)
         return
-    size = 9 if n <= 24 else 8
-    ax.set_yticks(
-        np.arange(n) + 0.5, [drawing.label(result.sites[i], 26) for i in order], fontsize=size
-    )
+    names = [drawing.label(result.sites[i], 26) for i in order]
+    ax.set_yticks(np.arange(n) + 0.5, names, fontsize=9 if n <= 24 else 8)
 
 
 # --------------------------------------------------------------------------- merges
@@ -315,36 +282,22 @@ def plot_merges(result: Any) -> Figure:
         for step, (a, b) in enumerate(ids):
             node = n + step
             y[node] = (y[a] + y[b]) / 2
-            line: Any = {
-                "color": drawing.INK if made[step] else drawing.MUTED,
-                "linewidth": 1.3 if named else 0.6,
-            }
-            ax.plot(
-                [x[a], x[node], x[node], x[b]],
-                [y[a], y[a], y[b], y[b]],
-                linestyle="-" if made[step] else (0, (3, 2)),
-                zorder=2,
-                **line,
-            )
+            line: dict[str, Any] = {"color": drawing.INK, "linestyle": "-"}
+            if not made[step]:
+                line = {"color": drawing.MUTED, "linestyle": (0, (3, 2))}
+            along, across = [x[a], x[node], x[node], x[b]], [y[a], y[a], y[b], y[b]]
+            ax.plot(along, across, linewidth=1.3 if named else 0.6, zorder=2, **line)
         if named:
             ax.hlines(y[n:], x[n:], thresholds, color=drawing.RULE, linewidth=1, zorder=1.2)
-            ax.plot(
-                thresholds,
-                y[n:],
-                "|",
-                color=drawing.MUTED,
-                markersize=8,
-                zorder=2.5,
-                label="threshold of the merge",
-            )
+            bar: dict[str, Any] = {"markersize": 8, "label": "threshold of the merge"}
+            ax.plot(thresholds, y[n:], "|", color=drawing.MUTED, zorder=2.5, **bar)
         _merge_marks(ax, x[n:], y[n:], made, heights <= thresholds, 6.5 if named else 3.5)
         for at, text, dash in (
             (THRESHOLD, f"{THRESHOLD:g}: two single sites", "-"),
             (LARGE_GROUP_THRESHOLD, f"{LARGE_GROUP_THRESHOLD:g}: large groups", ":"),
         ):
-            ax.axvline(
-                at, color=drawing.ORANGE, linestyle=dash, linewidth=1.2, zorder=1, label=text
-            )
+            line = {"color": drawing.ORANGE, "linestyle": dash, "linewidth": 1.2}
+            ax.axvline(at, zorder=1, label=text, **line)
         _merge_axes(ax, result, order, (low, beyond, high), bool(np.isinf(heights).any()))
         fig.legend(loc="outside upper center", ncols=3, fontsize=8.5, handletextpad=0.5)
     return fig
@@ -353,26 +306,16 @@ def plot_merges(result: Any) -> Figure:
 def _merge_marks(
     ax: Axes, x: FloatArray, y: FloatArray, made: Any, below: Any, size: float
 ) -> None:
-    kinds = (
+    kinds: tuple[tuple[Any, ...], ...] = (
         (made & below, "o", drawing.BLUE, drawing.BLUE, "merged"),
         (made & ~below, "D", drawing.ORANGE, drawing.ORANGE, "merged, though above its threshold"),
         (~made & ~below, "o", drawing.PAPER, drawing.MUTED, "not merged"),
         (~made & below, "D", drawing.PAPER, drawing.BLUE, "not merged, though below its threshold"),
     )
-    for which, marker, face, edge, words in kinds:
+    for which, *look, words in kinds:
         if which.any():
-            ax.plot(
-                x[which],
-                y[which],
-                linestyle="none",
-                marker=marker,
-                markersize=size,
-                markerfacecolor=face,
-                markeredgecolor=edge,
-                markeredgewidth=1.3,
-                label=words,
-                zorder=3,
-            )
+            more = {"markeredgewidth": 1.3, "label": words, "zorder": 3}
+            _marks(ax, x[which], y[which], tuple(look), size, **more)
 
 
 def _merge_axes(
@@ -443,9 +386,7 @@ def power_counts(result: Any) -> tuple[int, int, int]:
 
 def power_kinds(result: Any) -> IntArray:
     """What is known of each pair of sites, as numbers of `POWER_WORDS`."""
-    labels = np.asarray(result.labels)
-    same = pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
-    able = pairs(result.power) >= ENOUGH_POWER
+    same, able = same_group(result), pairs(result.power) >= ENOUGH_POWER
     kinds = np.where(same, np.where(able, 1, 2), 0)
     # newcomers may have been compared in one direction, which says nothing of power
     known = np.isfinite(pairs(result.z)) & ~(same & np.isnan(pairs(result.detectable)))
@@ -498,11 +439,8 @@ def plot_detectable(result: Any) -> Figure:
         ax.set_xscale("log")
         ax.set_xlim(min(bins[0], result.margin or 1.0) * 0.65, bins[-1])
         ends = ax.get_xlim()
-        some = [
-            t
-            for t in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-            if ends[0] <= t <= ends[1]
-        ]
+        known = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+        some = [t for t in known if ends[0] <= t <= ends[1]]
         ax.set_xticks(some, [_share(t) for t in some])
         ax.minorticks_off()
         ax.set_yticks(drawing.whole_ticks(int(ax.get_ylim()[1])))
@@ -535,8 +473,7 @@ def _power_bar(ax: Axes, counts: Sequence[int]) -> None:
 
 
 def _share(value: float, _: object = None) -> str:
-    text = f"{100 * value:.3g} %"
-    return text.replace("-", "\N{MINUS SIGN}")
+    return f"{100 * value:.3g} %".replace("-", "\N{MINUS SIGN}")
 
 
 # --------------------------------------------------------------------------- gain
@@ -614,16 +551,8 @@ def _dots(ax: Axes, value: FloatArray, error: FloatArray, named: bool) -> None:
     for which, marker, face, edge in kinds:
         some = which & np.isfinite(value)
         ax.hlines(at[some], low[some], high[some], color=edge, linewidth=1.4 if named else 0.5)
-        ax.plot(
-            value[some],
-            at[some],
-            linestyle="none",
-            marker=marker,
-            markersize=5.5 if named else 2.5,
-            markerfacecolor=face,
-            markeredgecolor=edge,
-            zorder=3,
-        )
+        look, size = (marker, face, edge), 5.5 if named else 2.5
+        _marks(ax, value[some], at[some], look, size, zorder=3)
 
 
 def _gain_limits(
@@ -633,11 +562,9 @@ def _gain_limits(
     known = np.isfinite(value) & np.isfinite(error)
     low, high = value[known] - drawing.Z95 * error[known], value[known] + drawing.Z95 * error[known]
     cut = 0.0 if known.sum() <= 20 else 0.02
-    ends = (
-        [0.0, float(np.quantile(low, cut)), float(np.quantile(high, 1 - cut))]
-        if known.any()
-        else [0.0]
-    )
+    ends = [0.0]
+    if known.any():
+        ends += [float(np.quantile(low, cut)), float(np.quantile(high, 1 - cut))]
     if np.isfinite(mean) and np.isfinite(its_error):
         ends += [mean - drawing.Z95 * its_error, mean + drawing.Z95 * its_error]
     width = max(ends) - min(ends) or 0.02

@@ -211,8 +211,7 @@ def _cut_against_rule(result: MetaClusteringResult) -> str:
 
 def _found_again(result: MetaClusteringResult) -> bool:
     """Whether resamples mostly keep groups together and apart; also where that is not known."""
-    labels = np.asarray(result.labels)
-    same = figures_meta.pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
+    same = figures_meta.same_group(result)
     share = figures_meta.pairs(result.together)
     known = np.isfinite(share)
     within, between = share[known & same], share[known & ~same]

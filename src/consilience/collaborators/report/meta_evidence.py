@@ -44,8 +44,7 @@ def response(result: MetaClusteringResult) -> str:
 
 def contrast(result: MetaClusteringResult, values: np.ndarray, what: str, form: str) -> str:
     """Median of a matrix within and between groups, for those who cannot see the map."""
-    labels = np.asarray(result.labels)
-    same = figures_meta.pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
+    same = figures_meta.same_group(result)
     shown = figures_meta.pairs(values)
     parts = []
     for where, which in (("within", same), ("between", ~same)):
@@ -116,11 +115,8 @@ def _power_table(result: MetaClusteringResult) -> Table:
             )
         )
     head = (
-        "site",
-        "partners compared",
-        "could be told apart",
-        "median difference seen",
-        "smallest",
+        *("site", "partners compared", "could be told apart"),
+        *("median difference seen", "smallest"),
     )
     return Table("What each site could have shown", head, tuple(rows))
 
@@ -128,8 +124,7 @@ def _power_table(result: MetaClusteringResult) -> Table:
 def stability(result: MetaClusteringResult) -> Block:
     """Whether resamples give the same groups."""
     shown = figures_meta.pairs(result.together)
-    labels = np.asarray(result.labels)
-    same = figures_meta.pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
+    same = figures_meta.same_group(result)
     known = np.isfinite(shown)
     text = [
         f"{plural(result.stability_runs, 'time')}, every site drew 80 % of its rows, secretly, and "
@@ -272,9 +267,8 @@ def comparability(result: MetaClusteringResult) -> Block:
         else f"{known:,} of {plural(total, 'pair')} could be compared.",
     ]
     if np.isfinite(effective).any():
-        share = (effective / np.asarray(result.n_records, dtype=float)[None, :])[
-            np.isfinite(effective)
-        ]
+        each = effective / np.asarray(result.n_records, dtype=float)[None, :]
+        share = each[np.isfinite(effective)]
         text.append(
             "Predictors are distributed so alike that all rows count nearly in full."
             if share.min() > 0.99
@@ -324,8 +318,8 @@ def candidates(result: MetaClusteringResult) -> Block:
     ]
     if chosen:
         text.append(f"Chosen: {listed(chosen)}.")
-    tables: list[Table] = []
-    folded: list[Table] = []
+    tables: tuple[Table, ...] = ()
+    folded: tuple[Table, ...] = ()
     losses = np.asarray(result.candidate_losses, dtype=float)
     if losses.ndim == 2 and losses.shape == (len(result.sites), len(names)) and len(names):
         unit = np.asarray(result.target_variance, dtype=float)
@@ -341,12 +335,10 @@ def candidates(result: MetaClusteringResult) -> Block:
             "Shares of the loss of the best constant prediction: 100 % is of no use. "
             f"{DASH}: not tried, or it failed."
         )
-        folded.append(
-            Table("Loss on the half that did not train", ("site", "chose", *names), rows, note)
-        )
+        head = ("site", "chose", *names)
+        folded = (Table("Loss on the half that did not train", head, rows, note),)
     if result.refused_candidates:
-        refused = tuple(
-            (site_name(site), why) for site, why in sorted(result.refused_candidates.items())
-        )
-        tables.append(Table("Candidates left out, by site", ("site", "what and why"), refused))
-    return Block("What the sites fitted", tuple(text), tables=tuple(tables), folded=tuple(folded))
+        left_out = sorted(result.refused_candidates.items())
+        refused = tuple((site_name(site), why) for site, why in left_out)
+        tables = (Table("Candidates left out, by site", ("site", "what and why"), refused),)
+    return Block("What the sites fitted", tuple(text), tables=tables, folded=folded)
