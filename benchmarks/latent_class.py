@@ -43,7 +43,7 @@ from consilience.latent_regression.kernels.latent_class import (
     classes_of,
     totals_of,
 )
-from consilience.latent_regression.kernels.latent_class_sampling import draw_labels, sweep
+from consilience.latent_regression.kernels.sampling import draw_labels, sweep
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.random import stream
 from tests.reference.latent_class import event_by_event

@@ -20,8 +20,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.ensemble_patterns import machine, peak_gigabytes
 from consilience import Columns, Federation, MetaClustering, Policy
-from consilience.collaborators.kernels import meta_clustering as grouping
-from consilience.collaborators.kernels.site_comparison import (
+from consilience.collaborators import kernels as grouping
+from consilience.collaborators.kernels import (
     Pooled,
     excess_loss,
     overlap_weights_all,

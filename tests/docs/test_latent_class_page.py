@@ -11,16 +11,14 @@ from pathlib import Path
 import pytest
 
 from consilience.datasets.simulate_wards import CENTRES, SLOPES
-from consilience.latent_regression.protocol import LatentClassRegression
-from consilience.latent_regression.protocol.parameters import (
+from consilience.latent_regression.protocol import (
     AUTO_START,
-    CONCENTRATIONS,
     MOST_ROUNDS,
-    STARTS,
+    LatentClassRegression,
     default_rate,
 )
+from consilience.latent_regression.protocol.coordinator import LEAST_ROUNDS
 from consilience.latent_regression.protocol.result import LatentClassRegressionResult
-from consilience.latent_regression.protocol.rounds import LEAST_ROUNDS
 from consilience.protocol.phases.holdout import PARTS
 from consilience.report import __all__ as figures_of_reports
 from consilience.sites.study import Study
@@ -69,7 +67,7 @@ def test_parameters_that_the_guide_names() -> None:
     assert AUTO_START == 18 and "starts with 18" in WORDS
     assert PARTS == 5, "the guide says a fifth"
     assert method.start == "local" and method.concentration == "exact" and method.adapt_rate
-    for word in (*STARTS, *CONCENTRATIONS):
+    for word in ("local", "random", "exact", "shortcut"):
         assert f'"{word}"' in WORDS
     fields = {f.name for f in dataclasses.fields(LatentClassRegression)}
     rounds = TEXT[TEXT.index("\n## Rounds") : TEXT.index("\n## Known limits")]

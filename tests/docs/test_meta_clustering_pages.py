@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from consilience.collaborators.kernels.meta_clustering import cluster
-from consilience.collaborators.kernels.site_comparison import pairwise_tests
+from consilience.collaborators.kernels import cluster, pairwise_tests
 from consilience.learners.candidates import NAMES
 from examples.tampered.needs import LINES, TAMPERINGS, found
 from tests.docs.test_pages import blocks, figures

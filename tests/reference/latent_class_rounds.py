@@ -20,20 +20,18 @@ from consilience.latent_regression.kernels.latent_class import (
     draw_uniform,
     totals_of,
 )
-from consilience.latent_regression.kernels.latent_class_merging import (
-    expected_entropies,
-    merge_down,
-)
-from consilience.latent_regression.kernels.latent_class_model import (
+from consilience.latent_regression.kernels.marginal_likelihood import (
     coefficient_moments,
     concentration_log_likelihood,
     draw_delta2,
     draw_psi,
     draw_sigma2,
     draw_weights,
+    expected_entropies,
+    merge_down,
     start_sigma2,
 )
-from consilience.latent_regression.kernels.latent_class_sampling import draw_labels, table_counts
+from consilience.latent_regression.kernels.sampling import draw_labels, table_counts
 from consilience.numerics.random import stream
 
 GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)

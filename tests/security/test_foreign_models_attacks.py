@@ -55,7 +55,7 @@ from consilience.collaborators.protocol.messages import (
     SelectRequest,
     Settings,
 )
-from consilience.collaborators.protocol.trial import within_reach
+from consilience.collaborators.protocol.site import within_reach
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import DisclosureError
 from consilience.learners.candidates import as_text

@@ -22,11 +22,11 @@ from consilience import Columns, Federation
 from consilience.assisted.glm import training as assisted_rows
 from consilience.averaging.protocol import rows as averaging_rows
 from consilience.averaging.protocol.messages import Accepted
-from consilience.collaborators.protocol import rows as meta_rows
+from consilience.collaborators.protocol import site as meta_rows
 from consilience.discriminant.federated_community_bayes import site as bayes_rows
 from consilience.discriminant.federated_sparse_qda import site as qda_rows
 from consilience.discriminant.one_table.sparse_qda import SparseQDAStudy
-from consilience.latent_regression.protocol import rows as latent_rows
+from consilience.latent_regression.protocol import events as latent_rows
 from consilience.numerics.random import stream
 from consilience.protocol.method import Ask, SiteData
 from consilience.protocol.one_table import rows as table_rows

@@ -21,7 +21,7 @@ import consilience
 from consilience import Columns, Federation
 from consilience.exceptions import ConsilienceError, WireError
 from consilience.latent_regression.protocol import LatentClassRegression
-from consilience.latent_regression.protocol import rows as at_rows
+from consilience.latent_regression.protocol import events as at_rows
 from consilience.latent_regression.protocol import site as at_site
 from consilience.latent_regression.protocol.messages import (
     Begin,

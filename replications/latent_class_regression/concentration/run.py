@@ -20,7 +20,7 @@ from consilience.latent_regression.kernels.latent_class import (  # noqa: E402
     classes_of,
     totals_of,
 )
-from consilience.latent_regression.kernels.latent_class_sampling import sweep, table_counts  # noqa: E402
+from consilience.latent_regression.kernels.sampling import sweep, table_counts  # noqa: E402
 from consilience.numerics.random import stream  # noqa: E402
 from replications.assisted_glm.study import Table, mean, options, replicate  # noqa: E402
 from replications.latent_class_regression.study import design, parts, to_oracle  # noqa: E402

@@ -42,25 +42,23 @@ from consilience.clustering.report.figures_sequences import (
     plot_state_distribution as plot_state_distribution,
 )
 from consilience.clustering.report.figures_sequences import plot_transitions as plot_transitions
+from consilience.collaborators.report.figures_meta import plot_detectable as plot_detectable
 from consilience.collaborators.report.figures_meta import plot_dissimilarity as plot_dissimilarity
+from consilience.collaborators.report.figures_meta import plot_gain as plot_gain
+from consilience.collaborators.report.figures_meta import plot_held_out_loss as plot_held_out_loss
 from consilience.collaborators.report.figures_meta import plot_merges as plot_merges
 from consilience.collaborators.report.figures_meta import plot_pairwise_tests as plot_pairwise_tests
+from consilience.collaborators.report.figures_meta import plot_spectrum as plot_spectrum
 from consilience.collaborators.report.figures_meta import plot_together as plot_together
-from consilience.collaborators.report.figures_meta_gain import plot_detectable as plot_detectable
-from consilience.collaborators.report.figures_meta_gain import plot_gain as plot_gain
-from consilience.collaborators.report.figures_meta_gain import (
-    plot_held_out_loss as plot_held_out_loss,
-)
-from consilience.collaborators.report.figures_meta_gain import plot_spectrum as plot_spectrum
 from consilience.discriminant.report.figures import plot_dendrogram as plot_dendrogram
 from consilience.discriminant.report.figures import plot_interactions as plot_interactions
-from consilience.latent_regression.report.figures_latent_sites import (
+from consilience.latent_regression.report.latent_evidence import (
     plot_latent_held_out as plot_latent_held_out,
 )
-from consilience.latent_regression.report.figures_latent_sites import (
+from consilience.latent_regression.report.latent_evidence import (
     plot_latent_members as plot_latent_members,
 )
-from consilience.latent_regression.report.figures_latent_sites import (
+from consilience.latent_regression.report.latent_evidence import (
     plot_latent_releases as plot_latent_releases,
 )
 from consilience.report.figures import plot_class_profiles as plot_class_profiles

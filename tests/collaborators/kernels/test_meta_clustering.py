@@ -5,8 +5,7 @@ import pytest
 from scipy.cluster.hierarchy import linkage as scipy_linkage
 from scipy.spatial.distance import squareform
 
-from consilience.collaborators.kernels import meta_clustering as mc
-from consilience.collaborators.kernels import site_comparison as sc
+from consilience.collaborators import kernels as mc
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.random import stream
 from tests.reference import meta_clustering_naive as naive
@@ -54,12 +53,12 @@ def moments_of(x: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def test_weights_equal_the_textbook(sizes, p, shift):
     x = tables(1, sizes, p, shift)
     covariances, n, means = moments_of(x)
-    pooled = sc.shrunk_covariance(covariances, n, means)
+    pooled = mc.shrunk_covariance(covariances, n, means)
     s, shrunk, shrink = naive.pooled_covariance(x)
     assert pooled.shrink == pytest.approx(shrink)
     assert pooled.trace == pytest.approx(np.trace(np.linalg.solve(shrunk, s)), rel=1e-8)
     for j in range(len(x)):
-        found = sc.overlap_weights_all(x[j], j, means, n, pooled)
+        found = mc.overlap_weights_all(x[j], j, means, n, pooled)
         assert found.shape == (len(x[j]), len(x))
         assert (found[:, j] == 0.5).all()
         for i in range(len(x)):
@@ -74,8 +73,8 @@ def test_weights_do_not_depend_on_units_or_origin():
     weights = []
     for data in (x, y):
         covariances, n, means = moments_of(data)
-        pooled = sc.shrunk_covariance(covariances, n, means)
-        weights.append(sc.overlap_weights_all(data[0], 0, means, n, pooled))
+        pooled = mc.shrunk_covariance(covariances, n, means)
+        weights.append(mc.overlap_weights_all(data[0], 0, means, n, pooled))
     np.testing.assert_allclose(weights[0], weights[1], rtol=1e-6)
 
 
@@ -83,9 +82,9 @@ def test_sites_that_do_not_overlap_keep_few_rows():
     x = tables(3, [200, 200, 200], 2, 0.0)
     x[1] = x[1] + 6.0 * x[0].std(axis=0)
     covariances, n, means = moments_of(x)
-    pooled = sc.shrunk_covariance(covariances, n, means)
-    h = sc.overlap_weights_all(x[0], 0, means, n, pooled)
-    effective = sc.excess_loss(np.zeros_like(h), h).effective
+    pooled = mc.shrunk_covariance(covariances, n, means)
+    h = mc.overlap_weights_all(x[0], 0, means, n, pooled)
+    effective = mc.excess_loss(np.zeros_like(h), h).effective
     assert effective[1] < 20 < 150 < effective[2]
     assert effective[0] == pytest.approx(200)
 
@@ -93,35 +92,35 @@ def test_sites_that_do_not_overlap_keep_few_rows():
 def test_variances_alone_and_constant_columns():
     x = tables(4, [50, 70], 3, 1.0)
     covariances, n, means = moments_of(x)
-    diagonal = sc.shrunk_covariance(np.diagonal(covariances, axis1=1, axis2=2), n, means)
-    full = sc.shrunk_covariance(covariances * np.eye(3), n, means)
+    diagonal = mc.shrunk_covariance(np.diagonal(covariances, axis1=1, axis2=2), n, means)
+    full = mc.shrunk_covariance(covariances * np.eye(3), n, means)
     assert diagonal.shrink == 1.0
     np.testing.assert_allclose(diagonal.inverse, full.inverse, rtol=1e-10)
     assert diagonal.trace == pytest.approx(3.0)
 
     wider = [np.column_stack([t, np.full(len(t), 0.1 * (k + 1))]) for k, t in enumerate(x)]
     covariances, n, means = moments_of(wider)
-    with_constant = sc.shrunk_covariance(covariances, n, means)
+    with_constant = mc.shrunk_covariance(covariances, n, means)
     assert (with_constant.inverse[3] == 0).all() and (with_constant.inverse[:, 3] == 0).all()
-    without = sc.shrunk_covariance(covariances[:, :3, :3], n, means[:, :3])
+    without = mc.shrunk_covariance(covariances[:, :3, :3], n, means[:, :3])
     # it counts in the amount of shrinking only
     assert without.trace - 0.3 < with_constant.trace <= without.trace
     # What is rounding is told by the means: none around 0, a lot far off.
     covariances, n, means = moments_of(x)
-    near = sc.shrunk_covariance(covariances * 1e-6, n, np.zeros_like(means))
+    near = mc.shrunk_covariance(covariances * 1e-6, n, np.zeros_like(means))
     assert (np.diagonal(near.inverse) > 0).all()
-    far = sc.shrunk_covariance(covariances * 1e-6, n, means + np.array([0, 1e12, 0]))
+    far = mc.shrunk_covariance(covariances * 1e-6, n, means + np.array([0, 1e12, 0]))
     assert (np.diagonal(far.inverse) > 0).tolist() == [True, False, True]
-    only_constant = sc.shrunk_covariance(np.zeros((2, 1, 1)), [5, 5])
-    weights = sc.overlap_weights_all(
+    only_constant = mc.shrunk_covariance(np.zeros((2, 1, 1)), [5, 5])
+    weights = mc.overlap_weights_all(
         np.ones((5, 1)), 0, np.array([[1.0], [2.0]]), [5, 5], only_constant
     )
     assert (weights == 0.5).all()
 
 
 def test_one_row_per_site_still_gives_weights():
-    pooled = sc.shrunk_covariance(np.zeros((2, 2, 2)), [1, 1])
-    weights = sc.overlap_weights_all(np.ones((1, 2)), 1, np.eye(2), [1, 1], pooled)
+    pooled = mc.shrunk_covariance(np.zeros((2, 2, 2)), [1, 1])
+    weights = mc.overlap_weights_all(np.ones((1, 2)), 1, np.eye(2), [1, 1], pooled)
     assert np.isfinite(weights).all()
 
 
@@ -137,28 +136,28 @@ def test_one_row_per_site_still_gives_weights():
 )
 def test_moments_that_cannot_be_pooled_are_refused(covariances, sizes):
     with pytest.raises(DataError):
-        sc.shrunk_covariance(covariances, sizes)
+        mc.shrunk_covariance(covariances, sizes)
 
 
 def test_excess_loss_equals_the_textbook_and_ignores_the_scale_of_weights():
     rng = stream(5, "loss")
     d, h = rng.standard_normal((40, 3)), rng.random((40, 3))
-    found = sc.excess_loss(d, h)
+    found = mc.excess_loss(d, h)
     for column in range(3):
         expected = naive.excess(list(d[:, column]), list(h[:, column]))
         np.testing.assert_allclose([part[column] for part in found], expected, rtol=1e-12)
-    tiny = sc.excess_loss(d, h * 1e-300)
+    tiny = mc.excess_loss(d, h * 1e-300)
     for part, other in zip(found, tiny, strict=True):
         np.testing.assert_allclose(part, other, rtol=1e-10)
 
 
 def test_excess_loss_of_unusable_columns():
     d = np.array([[1.0, np.inf, 3.0], [2.0, 0.0, NAN]])
-    found = sc.excess_loss(d, np.array([[0.0, 1.0, 1.0], [0.0, 1.0, 1.0]]))
+    found = mc.excess_loss(d, np.array([[0.0, 1.0, 1.0], [0.0, 1.0, 1.0]]))
     assert np.isnan(found.mean).all() and np.isnan(found.variance).all()
     np.testing.assert_array_equal(found.effective, [0.0, 2.0, 2.0])
     with pytest.raises(DataError):
-        sc.excess_loss(d, np.ones((3, 3)))
+        mc.excess_loss(d, np.ones((3, 3)))
 
 
 # pairwise tests
@@ -178,7 +177,7 @@ def random_losses(seed: int, n_sites: int):
 
 def test_pairwise_tests_equal_the_textbook():
     parts = random_losses(6, 7)
-    found = sc.pairwise_tests(*parts)
+    found = mc.pairwise_tests(*parts)
     w, se, z = naive.pairwise(*parts)
     np.testing.assert_allclose(found.difference, w, rtol=1e-12)
     np.testing.assert_allclose(found.standard_error, se, rtol=1e-12)
@@ -190,11 +189,11 @@ def test_pairwise_tests_equal_the_textbook():
 
 def test_margin_and_units():
     d, q, effective, n, var_y = random_losses(7, 5)
-    plain = sc.pairwise_tests(d, q, effective, n, var_y)
+    plain = mc.pairwise_tests(d, q, effective, n, var_y)
     for unit in (1e3, 1e-4):
-        other = sc.pairwise_tests(d * unit**2, q * unit**4, effective, n, np.array(var_y) * unit**2)
+        other = mc.pairwise_tests(d * unit**2, q * unit**4, effective, n, np.array(var_y) * unit**2)
         np.testing.assert_allclose(other.z, plain.z, rtol=1e-10)
-    wider = sc.pairwise_tests(d, q, effective, n, var_y, margin=0.2)
+    wider = mc.pairwise_tests(d, q, effective, n, var_y, margin=0.2)
     off = plain.comparable & ~np.eye(5, dtype=bool)
     assert (wider.z[off] < plain.z[off]).all()
 
@@ -202,10 +201,10 @@ def test_margin_and_units():
 def test_no_standard_error():
     excess = np.array([[0, 0.0, 1.0], [0, 0, 0.02], [1.0, 0.02, 0]])
     zero, rows = np.zeros((3, 3)), np.full((3, 3), 50.0)
-    found = sc.pairwise_tests(excess, zero, rows, [50] * 3, [0.0, 0.0, 1.0])
+    found = mc.pairwise_tests(excess, zero, rows, [50] * 3, [0.0, 0.0, 1.0])
     np.testing.assert_array_equal(found.z, [[0, 0, 1e6], [0, 0, 1e6], [1e6, 1e6, 0]])
     # the same constant y in two sites, up to rounding
-    found = sc.pairwise_tests(
+    found = mc.pairwise_tests(
         excess * 1e-32, zero, rows, [50] * 3, [0.0] * 3, resolution=[1e-26] * 3
     )
     assert (found.z == 0).all()
@@ -215,7 +214,7 @@ def test_values_that_are_not_finite_make_a_pair_not_comparable():
     d, q, effective, n, var_y = random_losses(8, 4)
     effective[:] = 50.0
     d[0, 1], q[2, 3], q[1, 2], var_y[3] = NAN, np.inf, -1.0, NAN
-    found = sc.pairwise_tests(d, q, effective, n, var_y)
+    found = mc.pairwise_tests(d, q, effective, n, var_y)
     expected = np.ones((4, 4), dtype=bool)
     expected[[0, 1, 1, 2], [1, 0, 2, 1]] = False
     expected[3, :3] = expected[:3, 3] = False
@@ -226,57 +225,57 @@ def test_values_that_are_not_finite_make_a_pair_not_comparable():
 def test_pairwise_tests_refuse_what_does_not_fit():
     d, q, effective, n, var_y = random_losses(9, 3)
     with pytest.raises(DataError):
-        sc.pairwise_tests(d[:2], q, effective, n, var_y)
+        mc.pairwise_tests(d[:2], q, effective, n, var_y)
     with pytest.raises(DataError):
-        sc.pairwise_tests(d, q, effective, n, var_y[:2])
+        mc.pairwise_tests(d, q, effective, n, var_y[:2])
     with pytest.raises(ParameterError, match="margin"):
-        sc.pairwise_tests(d, q, effective, n, var_y, margin=-0.1)
+        mc.pairwise_tests(d, q, effective, n, var_y, margin=-0.1)
     with pytest.raises(ParameterError, match="min_effective"):
-        sc.pairwise_tests(d, q, effective, n, var_y, min_effective=NAN)
+        mc.pairwise_tests(d, q, effective, n, var_y, min_effective=NAN)
 
 
 @pytest.mark.parametrize("growth", [0.0, 0.01, np.array([0.3, 0.0])])
 def test_power_and_what_is_detectable_are_inverse(growth):
     margin, se = np.array([0.1, 0.5]), np.array([0.2, 0.05])
     for share in (0.5, 0.8, 0.99):
-        smallest = sc.detectable(margin, se, share, growth=growth)
-        np.testing.assert_allclose(sc.power(smallest, margin, se, growth=growth), share)
+        smallest = mc.detectable(margin, se, share, growth=growth)
+        np.testing.assert_allclose(mc.power(smallest, margin, se, growth=growth), share)
     for wrong in (0.49, 1.0, NAN):
         with pytest.raises(ParameterError, match="power"):
-            sc.detectable(margin, se, power=wrong, growth=growth)
+            mc.detectable(margin, se, power=wrong, growth=growth)
 
 
 def test_power_in_plain_cases():
     margin, se = np.array([0.1, 0.5]), np.array([0.2, 0.05])
     # at the margin: P(Z > 1.85)
-    np.testing.assert_allclose(sc.power(margin, margin, se), 0.0322, atol=5e-4)
-    assert sc.power(0.9, 0.1, 0.2, growth=0.1) < sc.power(0.9, 0.1, 0.2)
-    np.testing.assert_array_equal(sc.power([1.0, 0.0], [0.5, 0.5], [0.0, 0.0]), [1.0, 0.0])
-    assert np.isnan(sc.power(1.0, 0.5, NAN))
+    np.testing.assert_allclose(mc.power(margin, margin, se), 0.0322, atol=5e-4)
+    assert mc.power(0.9, 0.1, 0.2, growth=0.1) < mc.power(0.9, 0.1, 0.2)
+    np.testing.assert_array_equal(mc.power([1.0, 0.0], [0.5, 0.5], [0.0, 0.0]), [1.0, 0.0])
+    assert np.isnan(mc.power(1.0, 0.5, NAN))
 
 
 def test_growth_takes_the_own_loss_or_else_the_variance():
     d, q, effective, n, var_y = random_losses(14, 3)
     effective[:] = [[9, 40, 50], [25, 9, 80], [20, 100, 9]]
-    found = sc.pairwise_tests(d, q, effective, n, var_y, own_loss=[1.0, 2.0, 4.0])
+    found = mc.pairwise_tests(d, q, effective, n, var_y, own_loss=[1.0, 2.0, 4.0])
     assert found.growth[0, 1] == pytest.approx(2.0 / 40 + 1.0 / 25)
     assert found.growth[2, 1] == pytest.approx(2.0 / 100 + 4.0 / 80)
     assert (np.diagonal(found.growth) == 0).all()
-    found = sc.pairwise_tests(d, q, effective, n, var_y)
+    found = mc.pairwise_tests(d, q, effective, n, var_y)
     assert found.growth[0, 1] == pytest.approx(var_y[1] / 40 + var_y[0] / 25)
     with pytest.raises(DataError):
-        sc.pairwise_tests(d, q, effective, n, var_y, own_loss=[1.0])
+        mc.pairwise_tests(d, q, effective, n, var_y, own_loss=[1.0])
 
 
 def test_dissimilarities_equal_the_textbook():
     rng = stream(10, "v")
     cross, own = rng.random((6, 6)), rng.random(6)
-    found = sc.source_dissimilarity(cross, own)
+    found = mc.source_dissimilarity(cross, own)
     np.testing.assert_allclose(found, naive.source_dissimilarity(cross, list(own)), rtol=1e-12)
     predictions = rng.random((5, 11))
-    found = sc.reference_dissimilarity(predictions)
+    found = mc.reference_dissimilarity(predictions)
     np.testing.assert_allclose(found, naive.reference_dissimilarity(predictions), rtol=1e-12)
-    two = sc.reference_dissimilarity(np.stack([predictions, predictions], axis=2))
+    two = mc.reference_dissimilarity(np.stack([predictions, predictions], axis=2))
     np.testing.assert_allclose(two, 2 * found, rtol=1e-12)
 
 

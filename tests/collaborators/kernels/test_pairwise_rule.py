@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from consilience.collaborators.kernels import meta_clustering as mc
-from consilience.collaborators.kernels import site_comparison as sc
+from consilience.collaborators import kernels as mc
 from consilience.numerics.random import stream
 from tests.rotation import by_turns, one_in
 
@@ -72,21 +71,21 @@ def compare(
     margin: float = 0.03,
     learn: Learner = least_squares,
     cross_fit: bool = True,
-) -> sc.PairwiseTests:
+) -> mc.PairwiseTests:
     """Select (one candidate), exchange, test."""
     sizes = np.array([len(y) for _, y in sites])
     means = np.stack([x.mean(axis=0) for x, _ in sites])
     covariances = np.stack([np.cov(x.T, bias=True).reshape(x.shape[1], -1) for x, _ in sites])
-    pooled = sc.shrunk_covariance(covariances, sizes, means)
+    pooled = mc.shrunk_covariance(covariances, sizes, means)
     models = [learn(x, y) for x, y in sites]
     losses = []
     for j, (x, y) in enumerate(sites):
         own = np.square(y - own_predictions(learn, x, y, cross_fit))
         d = np.column_stack([np.square(y - model(x)) - own for model in models])
-        losses.append(sc.excess_loss(d, sc.overlap_weights_all(x, j, means, sizes, pooled)))
+        losses.append(mc.excess_loss(d, mc.overlap_weights_all(x, j, means, sizes, pooled)))
     excess, variance, effective = (np.column_stack(part) for part in zip(*losses))
     spread = [float(y.var()) for _, y in sites]
-    return sc.pairwise_tests(excess, variance, effective, sizes, spread, margin=margin)
+    return mc.pairwise_tests(excess, variance, effective, sizes, spread, margin=margin)
 
 
 def draw(
@@ -257,16 +256,16 @@ def null(name: str, n_sets: int, **options) -> tuple[Array, Array, Array]:
 def split_at(ratio: float, n: int, n_sets: int) -> float:
     """Share of pairs told apart whose E(f_i - f_j)^2 is ratio times what the margin tolerates."""
     z = pairs(f"margin {ratio}", n_sets, (n, n), difference=ratio * MARGIN * 2.0)[2]
-    return float(np.mean(z > sc.LONE_THRESHOLD))
+    return float(np.mean(z > mc.LONE_THRESHOLD))
 
 
 def power_kept(n: int, n_sets: int, *, grows: bool, own_loss: float = 1.0) -> tuple[float, float]:
     """Difference that is promised to be found with power .8, and the share that is found."""
     se = math.sqrt(float(np.mean(pairs("power", n_sets, (n, n))[1] ** 2)))
     growth = 2.0 * own_loss / n if grows else 0.0
-    target = float(sc.detectable(4.0 * MARGIN, se, growth=growth)) / 2.0
+    target = float(mc.detectable(4.0 * MARGIN, se, growth=growth)) / 2.0
     z = pairs("power, apart", n_sets, (n, n), difference=target)[2]
-    return target, float(np.mean(z > sc.LONE_THRESHOLD))
+    return target, float(np.mean(z > mc.LONE_THRESHOLD))
 
 
 def mean_z_between(size: int, n_sets: int) -> Array:
@@ -329,7 +328,7 @@ def test_training_errors_in_place_of_cross_fitted_ones_split_equal_sites():
     w, se, z = null("50 and 50 rows", 200, cross_fit=False)
     mean, error = standardised_mean(w, se)
     assert mean > 1.5 + 3 * error
-    assert np.mean(z > sc.LONE_THRESHOLD) > 0.4
+    assert np.mean(z > mc.LONE_THRESHOLD) > 0.4
     mean, error = standardised_mean(*null("50 and 50 rows", 200)[:2])
     assert abs(mean) < 0.3 + 3 * error
 
@@ -366,7 +365,7 @@ def test_equal_functions_have_mean_about_zero(name):
     mean, error = standardised_mean(w, se)
     assert abs(mean) < 0.2 + 2 * error
     assert 0.8 < spread_ratio(w, se) < 1.45
-    assert np.mean(z > sc.LONE_THRESHOLD) < 0.05
+    assert np.mean(z > mc.LONE_THRESHOLD) < 0.05
 
 
 def test_learning_curve_and_spread_of_least_squares():
@@ -409,7 +408,7 @@ def report() -> None:
     for name in NULLS:
         w, se, z = null(name, 500 if "trees" in name else 2000)
         mean, error = standardised_mean(w, se)
-        missing, beyond = np.mean(np.isnan(z)), np.nanmean(z > sc.LONE_THRESHOLD)
+        missing, beyond = np.mean(np.isnan(z)), np.nanmean(z > mc.LONE_THRESHOLD)
         line(
             f"  {name:36s} {mean:+.3f} +- {error:.3f}  {spread_ratio(w, se):.3f}  {beyond:.4f}",
             f"not comparable {missing:.3f}",

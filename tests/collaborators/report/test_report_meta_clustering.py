@@ -13,14 +13,9 @@ import pytest
 
 from consilience import Columns, Federation, MetaClustering, Policy, load_run
 from consilience import report as room
-from consilience.collaborators.kernels.meta_clustering import cluster
-from consilience.collaborators.kernels.site_comparison import LONE_THRESHOLD, detectable, power
-from consilience.collaborators.protocol.result import (
-    ENOUGH_POWER,
-    THRESHOLD,
-    MetaClusteringResult,
-)
-from consilience.collaborators.report import figures_meta, figures_meta_gain, meta_evidence
+from consilience.collaborators.kernels import cluster, detectable, power
+from consilience.collaborators.protocol.result import MetaClusteringResult
+from consilience.collaborators.report import figures_meta, meta_evidence
 from consilience.collaborators.report import meta_clustering as words
 from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
@@ -296,8 +291,8 @@ def test_sites_without_a_group_are_named_with_the_reason() -> None:
 
 def test_no_evidence_and_too_few_rows_look_different() -> None:
     enough, few = result_of(8, 1), few_rows()
-    assert figures_meta_gain.power_counts(enough) == (28, 0, 0)
-    assert figures_meta_gain.power_counts(few) == (0, 28, 0)
+    assert figures_meta.power_counts(enough) == (28, 0, 0)
+    assert figures_meta.power_counts(few) == (0, 28, 0)
     title = "What could have been seen"
     assert not blocks(enough)[title].warning
     assert "no evidence of being alike" in blocks(few)[title].warning
@@ -313,7 +308,7 @@ def test_pairs_that_cannot_be_compared_are_shown_and_counted() -> None:
     result = result_of(8, 2, unknown=0.3)
     missing = int(np.isnan(figures_meta.pairs(result.z)).sum())
     assert missing > 0
-    assert figures_meta_gain.power_counts(result)[2] == missing
+    assert figures_meta.power_counts(result)[2] == missing
     found = blocks(result)
     assert "Hatched" in found["Which sites differ"].picture.caption  # type: ignore[union-attr]
     assert "<pattern" in drawn(room.plot_pairwise_tests(result))
@@ -367,7 +362,7 @@ def test_newcomers_are_placed_without_merges() -> None:
     found = blocks(result)
     assert "How the groups came about" not in found
     assert "newcomer joined" in spoken(found["Which sites differ"])
-    kinds = figures_meta_gain.power_kinds(result)
+    kinds = figures_meta.power_kinds(result)
     assert np.bincount(kinds, minlength=4).tolist() == [16, 9, 0, 3]
 
 
@@ -392,12 +387,12 @@ def test_gain_is_in_shares_and_says_what_it_rests_on() -> None:
     mean, error = result.overall_gain("own_minus_group")
     assert row[1] == f"{100 * mean:.1f} %"
     assert row[2] == f"{100 * (mean - 1.96 * error):.1f} % to {100 * (mean + 1.96 * error):.1f} %"
-    assert figures_meta_gain.gains(result) == list(figures_meta_gain.GAINS)
+    assert figures_meta.gains(result) == list(figures_meta.GAINS)
     one = dataclasses.replace(result, n_clusters=1, labels=np.zeros(8, dtype=np.int64))
-    assert "group_minus_all" not in figures_meta_gain.gains(one)
+    assert "group_minus_all" not in figures_meta.gains(one)
     assert "What working together gains" not in blocks(result_of(gain={}))
     unknown = {k: np.full(8, np.nan) for k in result.gain}
-    assert figures_meta_gain.gains(dataclasses.replace(result, gain=unknown)) == []
+    assert figures_meta.gains(dataclasses.replace(result, gain=unknown)) == []
 
 
 def test_stability_only_where_it_was_asked_for() -> None:
@@ -441,11 +436,6 @@ def test_limits_are_those_of_the_run() -> None:
     scaled = " ".join(REPORT.limits(run_of(result_of(standardize=True))))
     assert "own scale" in scaled
     assert "own scale" not in plain
-
-
-def test_report_and_result_have_the_same_bounds() -> None:
-    assert LONE_THRESHOLD == THRESHOLD  # what the figures draw, and what the words say
-    assert figures_meta_gain.ENOUGH_POWER == ENOUGH_POWER
 
 
 # --- figures --------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DataError, ParameterError
-from consilience.latent_regression.estimators.latent_class_chain import start_chain
 from consilience.latent_regression.estimators.latent_class_fit import (
     ClassFit,
     Settings,
     fit_classes,
+    start_chain,
 )
-from consilience.latent_regression.estimators.latent_class_units import Units, units_of
-from consilience.latent_regression.kernels import latent_class_model as model
+from consilience.latent_regression.estimators.latent_class_predictor import Units, units_of
+from consilience.latent_regression.kernels import marginal_likelihood as model
 from consilience.latent_regression.kernels.latent_class import Blocks, blocks_of
 from consilience.numerics.agreement import adjusted_rand_index
 from tests.latent_regression.estimators.latent_class_data import LatentClasses, simulated

@@ -7,8 +7,11 @@ import pandas as pd
 import pytest
 
 from consilience.exceptions import DataError
-from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
-from consilience.latent_regression.estimators.latent_class_units import Units, units_of
+from consilience.latent_regression.estimators.latent_class_predictor import (
+    LatentClassPredictor,
+    Units,
+    units_of,
+)
 from consilience.numerics.ids import as_ids, pair_codes, places
 from consilience.wire.codec import pack, unpack
 

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from consilience.exceptions import DataError, ParameterError
-from consilience.latent_regression.kernels import latent_class_merging as merging
-from consilience.latent_regression.kernels import latent_class_model as model
+from consilience.latent_regression.kernels import marginal_likelihood as merging
+from consilience.latent_regression.kernels import marginal_likelihood as model
 from consilience.latent_regression.kernels.latent_class import (
     Totals,
     agent_key,
@@ -18,7 +18,7 @@ from consilience.latent_regression.kernels.latent_class import (
     classes_of,
 )
 from consilience.latent_regression.kernels.latent_class import totals_of as class_totals
-from consilience.latent_regression.kernels.latent_class_sampling import sweep
+from consilience.latent_regression.kernels.sampling import sweep
 from consilience.numerics.random import stream
 from tests.reference import latent_class_model as textbook
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from consilience.exceptions import DataError, ParameterError
-from consilience.latent_regression.kernels import latent_class_prediction as prediction
+from consilience.latent_regression.kernels import prediction
 from consilience.latent_regression.kernels.latent_class import Totals, classes_of
 from consilience.numerics.random import stream
 from tests.reference import latent_class_model as textbook

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from consilience.exceptions import DataError, ParameterError
-from consilience.latent_regression.kernels.latent_class_rounds import (
+from consilience.latent_regression.kernels.sampling import (
     SMALLEST_RATE,
     excess,
     expected_moves,

@@ -13,7 +13,7 @@ from consilience.latent_regression.kernels.latent_class import (
     draw_uniform,
     totals_of,
 )
-from consilience.latent_regression.kernels.latent_class_sampling import (
+from consilience.latent_regression.kernels.sampling import (
     draw_labels,
     sweep,
     table_counts,

@@ -18,7 +18,8 @@ from consilience.exceptions import (
     QuorumError,
     StudyError,
 )
-from consilience.latent_regression.protocol import LatentClassRegression, closing
+from consilience.latent_regression.protocol import LatentClassRegression
+from consilience.latent_regression.protocol import site as at_site
 from consilience.protocol.method import Preparation
 from consilience.testing.fakes import array_loader, federation_of
 from tests.collaborators.protocol.test_meta_clustering_bad_input import (
@@ -122,6 +123,7 @@ def test_units_of_each_site() -> None:
         ({"n_classes": "many"}, "n_classes"),
         ({"n_start": 1}, "n_start"),
         ({"n_start": 201}, "n_start"),
+        ({"n_start": 0, "n_classes": "auto"}, "n_start"),
         ({"start": "warm"}, "start"),
         ({"start": ["local"]}, "start"),
         ({"rounds": -1}, "rounds"),
@@ -600,7 +602,7 @@ def test_cells_that_become_classes_that_do_not_exist(mapping: list[int]) -> None
         delta2=held(1.0),
         mapping=np.array([0, 1, 2]),
     )
-    assert closing._classes(message, 2, 3).n_classes == 3
+    assert at_site._classes(message, 2, 3).n_classes == 3
     message.mapping = np.array(mapping)
     with pytest.raises(ProtocolError, match="classes that do not exist"):
-        closing._classes(message, 2, 3)
+        at_site._classes(message, 2, 3)

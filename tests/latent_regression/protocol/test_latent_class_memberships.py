@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.latent_regression.protocol.memberships import (
+from consilience.latent_regression.protocol.events import (
     AS_BEFORE,
     EMPTY,
     NEW,

@@ -17,7 +17,8 @@ from consilience.datasets.simulate_latent_classes import simulate_latent_classes
 from consilience.engines.federation import load_run
 from consilience.engines.local import LocalEngine
 from consilience.exceptions import DataError
-from consilience.latent_regression.protocol import LatentClassRegression, rows
+from consilience.latent_regression.protocol import LatentClassRegression
+from consilience.latent_regression.protocol import events as site_events
 from consilience.latent_regression.protocol.result import LatentClassRegressionResult
 from consilience.protocol.method import Preparation
 from consilience.sites.home import DiskHome
@@ -278,14 +279,14 @@ def test_heldout_figures_are_those_of_a_direct_computation(
     drawn = np.random.default_rng(5).uniform(0.1, 3.0, len(frame))
     frame = frame.assign(w=drawn if weighted else 1.0)
     held: dict[str, np.ndarray] = {}
-    draw = rows._draws
+    draw = site_events._draws
 
     def watched(site: Any, *given: Any) -> Any:
         keys, out = draw(site, *given)
         held[site.site] = out
         return keys, out
 
-    monkeypatch.setattr(rows, "_draws", watched)
+    monkeypatch.setattr(site_events, "_draws", watched)
     seen = watching(monkeypatch, "round")
     tables = by_site(frame, [3, 3])
     method = LatentClassRegression(

@@ -13,8 +13,9 @@ import pytest
 
 from consilience import Run
 from consilience.engines.local import LocalEngine
-from consilience.latent_regression.protocol import rounds, rows
-from consilience.latent_regression.protocol.rounds import BETAS, Rounds
+from consilience.latent_regression.protocol import coordinator
+from consilience.latent_regression.protocol import events as site_events
+from consilience.latent_regression.protocol.coordinator import BETAS, Rounds
 from consilience.testing.fakes import members
 from tests.latent_regression.protocol.latent import by_site, events, federation, study
 from tests.reference.latent_class_rounds import Textbook
@@ -25,14 +26,14 @@ def test_the_same_events_are_held_out_in_every_step(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, list[tuple[bytes, bytes]]] = {}
-    draw = rows._draws
+    draw = site_events._draws
 
     def watched(site, *given):
         keys, held = draw(site, *given)
         seen.setdefault(site.site, []).append((keys.tobytes(), held.tobytes()))
         return keys, held
 
-    monkeypatch.setattr(rows, "_draws", watched)
+    monkeypatch.setattr(site_events, "_draws", watched)
     tables = by_site(events(8, n_entities=8, n_events=10), [4, 4])
     study(holdout=0.2).run(federation(tables, policy), seed=1)
     assert set(seen) == {"site-0", "site-1"}
@@ -236,7 +237,7 @@ def test_rounding_of_sums_decides_nothing(seed: int, monkeypatch: pytest.MonkeyP
     tables = by_site(events(8, n_classes=3, sigma=0.5, seed=seed), [4, 4])
     method = study(n_classes=3, settle_rounds=3)
     plain = method.run(federation(tables), seed=3).result
-    exact, rng = rounds._told, np.random.default_rng(seed)
+    exact, rng = coordinator._told, np.random.default_rng(seed)
 
     def rounded(replies: Any) -> dict[str, np.ndarray]:
         return {
@@ -244,7 +245,7 @@ def test_rounding_of_sums_decides_nothing(seed: int, monkeypatch: pytest.MonkeyP
             for site, sums in exact(replies).items()
         }
 
-    monkeypatch.setattr(rounds, "_told", rounded)
+    monkeypatch.setattr(coordinator, "_told", rounded)
     other = method.run(federation(tables), seed=3).result
     for name in SAME:
         np.testing.assert_allclose(

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from consilience.engines.base import Key
-from consilience.latent_regression.protocol import rounds as at_coordinator
+from consilience.latent_regression.protocol import coordinator as at_coordinator
 from consilience.latent_regression.protocol.messages import Settings, unpacked
-from consilience.latent_regression.protocol.site import _where_we_stand
+from consilience.latent_regression.protocol.site import _Here, _where_we_stand
 from consilience.testing.fakes import Action, scripted
 from consilience.wire.codec import decode_message
 from consilience.wire.envelope import Reply
@@ -227,12 +227,13 @@ def test_a_lost_reply_around_a_merger_tells_no_classes() -> None:
     settings = Settings(3, "random", "exact", True, 0.0, 0.9)
     lost = {"round": 5, "labels": np.array([0, 1]), "released": np.array([0, 1]), "own": OWN}
     used = {**lost, "round": 4}
-    message = SimpleNamespace(used=4, decay=0.5, weight=0.5)
-    seen: Any = SimpleNamespace(n_entities=2)
+    message: Any = SimpleNamespace(used=4, decay=0.5, weight=0.5)
+    here: Any = _Here(settings, SimpleNamespace(n_entities=2), OWN, None)
     state: Any = {"answers": [used, lost]}
     for mapping, wanted in ((np.arange(3), [0, 1]), (np.array([0, 0, 1]), [-1, -1])):
-        _, _, newest = _where_we_stand(message, state, seen, settings, mapping)
-        assert newest["released"].tolist() == wanted
+        message.mapping = mapping
+        _, _, released = _where_we_stand(message, state, here)
+        assert released.tolist() == wanted
 
 
 OWN = np.zeros((2, 3))

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from consilience import Columns, Federation, LatentClassRegression, LatentClassRegressor
 from consilience import report as room
 from consilience.datasets.simulate_wards import FEATURES, simulate_wards
-from consilience.latent_regression.report import figures_latent_sites, latent_sites
 from consilience.latent_regression.report import latent_class_regression as words
+from consilience.latent_regression.report import latent_evidence
 from consilience.report import figures_latent
 from consilience.report.sections import Block, Headline
 from tests.granted import GRANTED
@@ -130,7 +130,7 @@ def test_what_is_saved_is_weighted_by_events_with_the_errors_that_sites_tell() -
         heldout_gain_error=np.array([0.3, 0.4]),
         heldout_weight=np.array([100.0, 300.0]),
     )
-    gain = latent_sites.saved(result)
+    gain = words.saved(result)
     assert gain.share == pytest.approx((2.0 + 3 * 1.0) / (4.0 + 3 * 2.0))
     error = np.hypot(0.25 * 0.3, 0.75 * 0.4) / 2.5
     assert gain.half == pytest.approx(1.96 * error, abs=1e-4)
@@ -143,45 +143,43 @@ def test_what_is_saved_is_weighted_by_events_with_the_errors_that_sites_tell() -
     assert [row[at] for row in table.rows] == [f"{v} ± {h}" for v, h in WANTED]
     # What a site withholds is in neither sum.
     result.heldout_gain[1] = result.heldout_gain_error[1] = np.nan
-    gain = latent_sites.saved(result)
+    gain = words.saved(result)
     assert (gain.share, gain.half) == pytest.approx((0.5, 1.96 * 0.3 / 4.0), abs=1e-4)
     unsure = result_of(heldout_gain_error=np.full(4, 0.6))
-    assert headline(unsure).tone == "plain" and latent_sites.saved(unsure).clear == 0
+    assert headline(unsure).tone == "plain" and words.saved(unsure).clear == 0
     assert "chance may do" in headline(unsure).text and "chance" not in said.text
 
 
 def test_without_errors_of_sites_the_interval_is_over_sites() -> None:
-    told = latent_sites.saved(CASES["withheld-gain"]())
+    told = words.saved(CASES["withheld-gain"]())
     assert told.among == "sites" and "interval over sites" in told.interval
     # A single entity deviates from its own mean by nothing.
     single = result_of(heldout_gain_error=np.zeros(4))
-    assert latent_sites.saved(single).among == "sites"
-    assert latent_sites.saved(result_of(n_sites=2, heldout_gain_error=np.zeros(2))).interval == ""
+    assert words.saved(single).among == "sites"
+    assert words.saved(result_of(n_sites=2, heldout_gain_error=np.zeros(2))).interval == ""
 
 
 def test_what_is_saved_over_a_ridge_of_each_entity_has_an_interval_over_sites() -> None:
     mse = np.array([[1, 4.0, 2.0, 8], [1, 4.0, 3.0, 8], [1, 4.0, 1.0, 8], [1, 1.0, 0.0, 8]])
     held = np.array([10.0, 10.0, 20.0, 0.0])
     result = result_of(heldout_mse=mse, heldout_weight=held)
-    own = latent_sites.saved_over(result, figures_latent_sites.OWN)
+    own = words.saved_over(result, latent_evidence.OWN)
     shares = np.array([0.5, 0.25, 0.75])
     weight = np.array([0.25, 0.25, 0.5])
     assert own.share == pytest.approx(float(weight @ shares))
     spread = np.sqrt(1.5 * ((weight * (shares - weight @ shares)) ** 2).sum())
     # Student's distribution with 2 degrees of freedom.
     assert own.half == pytest.approx(4.3027 * spread, rel=1e-4)
-    assert latent_sites.n_telling(result) == 3
-    two = latent_sites.saved_over(result_of(n_sites=2), figures_latent_sites.OWN)
+    assert words.n_telling(result) == 3
+    two = words.saved_over(result_of(n_sites=2), latent_evidence.OWN)
     assert np.isfinite(two.share) and two.interval == "" and two.clear == 0
 
 
 def test_chance_of_coverage_follows_from_the_held_out_events_of_each_site() -> None:
-    half = figures_latent_sites.chance(
-        result_of(heldout_effective=np.array([100.0, 300, 100, 400]))
-    )
+    half = latent_evidence.chance(result_of(heldout_effective=np.array([100.0, 300, 100, 400])))
     n = np.array([900.0, 100, 300, 100, 400])
     np.testing.assert_allclose(half, 1.96 * np.sqrt(0.09 / n), rtol=1e-4)
-    half = figures_latent_sites.chance(CASES["withheld-gain"]())
+    half = latent_evidence.chance(CASES["withheld-gain"]())
     assert np.isnan(half).tolist() == [False, False, False, True, False]
     assert half[0] == pytest.approx(1.96 * np.sqrt(0.09 / 1500), rel=1e-4)
 
@@ -227,7 +225,7 @@ def test_counts_that_stay_at_a_site_are_gaps_and_not_zeros() -> None:
     assert "No count came from s003" in spoken(told)
     (table,) = told.folded
     assert table.rows[1][-2:] == ("\N{EN DASH}", "\N{EN DASH}")
-    shares = figures_latent_sites.site_shares(result)
+    shares = latent_evidence.site_shares(result)
     assert np.isnan(shares[1, 2:]).all() and np.isnan(shares[3]).all()
     assert shares[0].sum() == pytest.approx(1.0)
     assert shares[1, :2].sum() < 1, "shares are of all entities of the site"
@@ -256,11 +254,11 @@ def test_sums_are_counted_and_a_site_that_sent_none_is_named() -> None:
         found = [int(v.replace(",", "")) for v in rows[site][1:4]]
         wanted = [getattr(result, n)[:, i].sum() for n in ("released", "repeated", "withheld")]
         assert found == wanted
-    shares = figures_latent_sites.release_shares(result)
+    shares = latent_evidence.release_shares(result)
     assert np.isnan(shares["released"][:, 3]).all()
     total = np.sum(list(shares.values()), axis=0)
     np.testing.assert_allclose(total[np.isfinite(total)], 1.0)
-    total_sent = int(latent_sites.release_counts(result).sum())
+    total_sent = int(words.release_counts(result).sum())
     assert any(f"Of {total_sent:,} class sums" in s for s in REPORT.handling(run_of(result)))
 
 
@@ -272,7 +270,7 @@ def test_entities_that_are_in_no_sum_are_counted() -> None:
     everyone = result_of(class_sizes=np.full(4, 300.0))
     assert "the sums of the last rounds held" not in spoken(blocks(everyone)["Which sums were new"])
     silent = result_of(n_entities=np.array([300.0, 300.0, 300.0, np.nan]))
-    assert latent_sites.counted_words(silent) == ""
+    assert words.counted_words(silent) == ""
 
 
 def test_the_round_of_the_merge_is_marked() -> None:
@@ -304,7 +302,7 @@ def test_held_out_totals_are_means_over_events() -> None:
     assert total["site"] == "all sites" and total["held-out events"] == "2,000"
     wanted = np.average(result.heldout_mse[:, 2], weights=result.heldout_weight)
     assert float(total["classes"]) == pytest.approx(wanted, abs=5e-3)
-    shares = figures_latent_sites.unexplained(result)
+    shares = latent_evidence.unexplained(result)
     assert shares.shape == (5, 4)
     np.testing.assert_allclose(shares[:, 3], 1.0)
     assert HELD_OUT not in blocks_of("not-held-out")
@@ -377,7 +375,7 @@ def test_report_of_a_real_run(visits: dict[str, Any], tmp_path: Path) -> None:
     for table in visits.values():
         assert not any(f">{who}<" in page for who in (*table["patient"], *table["ward"]))
         assert not any(who in page for who in table["patient"])
-    counts = latent_sites.release_counts(run.result)
+    counts = words.release_counts(run.result)
     assert counts.sum() > 0
     assert run.result.reported.shape == run.result.released.shape
     assert len(figures_latent.traces(run.result)["moved"]) == run.result.rounds_run + 1

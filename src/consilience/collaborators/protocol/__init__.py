@@ -33,7 +33,7 @@ Computational and Graphical Statistics, 2022): select, exchange, cluster. Depart
 * The default rule compares *cross-fitted* losses without absolute values, so that two sites with
   one function differ by 0 on average whatever their methods, noise and sizes; each pair becomes a
   test with an equivalence margin, and the number of groups follows from average linkage with a
-  threshold (``collaborators.kernels.site_comparison``, ``collaborators.kernels.meta_clustering``).
+  threshold (``collaborators.kernels``).
   ``rule="spectral"`` is the source's, with a scale that does not depend on the units of y.
 * The source's criterion (3) for K is not used: at K = 1 its first term is 0, so K = 1 always wins.
 * Rows are weighted where the predictors of two sites are distributed differently.
@@ -70,52 +70,51 @@ from typing import Any, ClassVar
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.collaborators.kernels.meta_clustering import cluster
-from consilience.collaborators.protocol import joining, pooling
+from consilience.collaborators.kernels import cluster, source_dissimilarity
+from consilience.collaborators.protocol import joining
 from consilience.collaborators.protocol import site as at_site
-from consilience.collaborators.protocol.decide import (
+from consilience.collaborators.protocol.decisions import (
     Decision,
+    Partners,
     Seen,
-    decide,
+    by_held_out_loss,
+    intercepts,
+    members_of,
+    messages_of,
+    placeable,
     pooled_covariance,
+    reference_points,
+    refit,
+    seen_by,
     spectral_decision,
+    tests_of,
 )
-from consilience.collaborators.protocol.faults import (
+from consilience.collaborators.protocol.messages import (
+    GAINS,
+    MAX_CANDIDATES,
+    MAX_RUNS,
+    Cuts,
+    Losses,
+    Models,
+    Selected,
+    SelectRequest,
+    Settings,
     by_reason,
     has_none,
     has_nothing,
     serves_itself,
     spoken,
 )
-from consilience.collaborators.protocol.messages import (
-    GAINS,
-    Cuts,
-    Groups,
-    Losses,
-    Models,
-    Selected,
-    SelectRequest,
-    Settings,
-)
-from consilience.collaborators.protocol.outcome import (
+from consilience.collaborators.protocol.result import (
+    MetaClusteringResult,
     build_result,
     given_number,
     group_by_reference,
 )
-from consilience.collaborators.protocol.parameters import check_parameters
-from consilience.collaborators.protocol.partners import (
-    Partners,
-    by_held_out_loss,
-    intercepts,
-    members_of,
-    placeable,
-    reference_points,
-    seen_by,
-)
-from consilience.collaborators.protocol.result import MetaClusteringResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
-from consilience.learners.candidates import as_text, build
+from consilience.learners.candidates import as_text, build, label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
+from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases import site_moments
 from consilience.protocol.phases.site_moments import SiteMoments
@@ -172,17 +171,17 @@ class MetaClustering(Method):
     """
 
     candidates: tuple[Any, ...] = ("linear", "random-forest")
-    rule: str = "pairwise"
-    n_clusters: int | str = "auto"
-    max_clusters: int | None = None
-    margin: float = 0.03
-    scale: float | str = "self-tuning"
-    exchange: str = "models"
-    loss: str = "auto"
-    standardize: bool = False
-    prediction: str = "unpooled"
-    gain_folds: int = 3
-    stability_runs: int = 10
+    rule: str = allows(one_of("pairwise", "spectral"), default="pairwise")
+    n_clusters: int | str = allows(just("auto", "cv") | whole(1), default="auto")
+    max_clusters: int | None = allows(whole(1) | LEFT_OUT, default=None)
+    margin: float = allows(number(0, below=1), default=0.03)
+    scale: float | str = allows(just("self-tuning") | number(above=0), default="self-tuning")
+    exchange: str = allows(one_of("models", "reference"), default="models")
+    loss: str = allows(one_of("auto", "squared", "brier", "log"), default="auto")
+    standardize: bool = allows(FLAG, default=False)
+    prediction: str = allows(one_of("unpooled", "pooled"), default="unpooled")
+    gain_folds: int = allows(just(0) | whole(2, 10), default=3)
+    stability_runs: int = allows(whole(0, MAX_RUNS), default=10)
 
     name: ClassVar[str] = "meta-clustering"
     version: ClassVar[int] = 4
@@ -232,9 +231,27 @@ class MetaClustering(Method):
         )
         object.__setattr__(self, "candidates", texts)
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        check_parameters(self)
+    def check_together(self) -> None:
+        """Refuse doubled candidates, and parameters that do not go together."""
+        names = [label(c) for c in self.candidates]
+        if not 1 <= len(names) <= MAX_CANDIDATES or len(set(names)) < len(names):
+            raise ParameterError.of("candidates", f"1 to {MAX_CANDIDATES} different methods", names)
+        if self.exchange == "reference" and self.rule != "spectral":
+            raise ParameterError(
+                "exchange = 'reference' needs rule = 'spectral': predictions on reference points "
+                "have no standard errors, which the pairwise rule tests with"
+            )
+        if self.exchange == "reference" and (
+            self.n_clusters == "cv" or self.prediction == "pooled"
+        ):
+            raise ParameterError(
+                "exchange = 'reference' goes with neither n_clusters = 'cv' nor prediction = "
+                "'pooled': models do not travel, so nothing can be predicted together"
+            )
+        if self.n_clusters == "cv" and not self.gain_folds:
+            raise ParameterError(
+                "n_clusters = 'cv' needs held-out rows: set gain_folds to 2 or more"
+            )
 
     # ------------------------------------------------------------------ the exchange
 
@@ -269,7 +286,7 @@ class MetaClustering(Method):
             shifts, spread = np.zeros_like(shifts), float("nan")
         members = members_of(partners, labels)
         if self.prediction == "pooled":
-            members = yield from pooling.refit(ctx, s, partners, labels, members)
+            members = yield from refit(ctx, s, partners, labels, members)
         held = [g.labels for g in groupings[1 : 1 + s.gain_folds]]
         gain = yield from self._use(ctx, s, partners, labels, held, shifts, members)
         if not all_placed:
@@ -306,11 +323,8 @@ class MetaClustering(Method):
         asked = yield Ask("select", request, to=tuple(moments.n), known=rows)
         replies = ctx.require(asked)
         left_out = {site: f"it did not answer ({r.reason})" for site, r in asked.missing.items()}
-        left_out |= {
-            site: "it did not answer at the beginning"
-            for site in ctx.sites
-            if site not in moments.n
-        }
+        silent = [site for site in ctx.sites if site not in moments.n]
+        left_out |= dict.fromkeys(silent, "it did not answer at the beginning")
         refused: dict[str, str] = {}
         usable: dict[str, Selected] = {}
         for site, reply in replies.items():
@@ -321,8 +335,8 @@ class MetaClustering(Method):
             if why is None:
                 usable[site] = reply
             else:
-                because = f" ({said})" if reply.status == "no-candidate" and said else ""
-                left_out[site] = why + because
+                told = reply.status == "no-candidate" and said
+                left_out[site] = f"{why} ({said})" if told else why
         if not usable:
             raise QuorumError(
                 f"{len(usable)} sites have a model that can be used, and the study needs "
@@ -339,15 +353,16 @@ class MetaClustering(Method):
         if self.standardize:
             # Every site has its own scale: means are 0 and rows are not weighted.
             means = np.zeros_like(means)
+        replies = [usable[x] for x in sites]
         return Partners(
             sites=sites,
             replies=usable,
-            sizes=np.array([int(usable[x].n.value) for x in sites], dtype=np.int64),
-            variance=np.array([float(usable[x].variance.value[0]) for x in sites]),
-            own=np.array([float(usable[x].own.value[0]) for x in sites]),
+            sizes=np.array([int(r.n.value) for r in replies], dtype=np.int64),
+            variance=np.array([float(r.variance.value[0]) for r in replies]),
+            own=np.array([float(r.own.value[0]) for r in replies]),
             means=means,
             pooled=pooled,
-            models=tuple(tuple(usable[x].models.value) for x in sites),
+            models=tuple(tuple(r.models.value) for r in replies),
             position=np.arange(len(sites)),
             n_owners=len(sites),
         )
@@ -362,13 +377,11 @@ class MetaClustering(Method):
         to: tuple[str, ...] | None = None,
     ) -> Generator[Ask, Replies, dict[str, Losses]]:
         """Send all models to all sites in play; drop models that fail at most of them."""
+        by_view = tuple(tuple(own[v] for own in partners.models) for v in range(s.n_views))
         request = Models(
             settings=s.to_json(),
             owners=partners.sites,
-            models=relayed(
-                tuple(tuple(own[v] for own in partners.models) for v in range(s.n_views)),
-                Disclosure.MODEL,
-            ),
+            models=relayed(by_view, Disclosure.MODEL),
             sizes=relayed(partners.sizes, Disclosure.AGGREGATE),
             means=relayed(partners.means, Disclosure.AGGREGATE),
             inverse=relayed(partners.pooled.inverse, Disclosure.AGGREGATE),
@@ -433,31 +446,18 @@ class MetaClustering(Method):
         members: dict[str, tuple[tuple[Any, ...], IntArray]],
     ) -> Generator[Ask, Replies, dict[str, FloatArray]]:
         """Tell every site its group; returns the gains by site."""
-        wide = partners.spread(labels)
-        stacked = np.stack(held) if held else np.empty((0, len(labels)), dtype=np.int64)
-        held_wide = partners.spread(stacked)
-        messages = {
-            site: Groups(
-                labels=relayed(wide, Disclosure.AGGREGATE),
-                held_labels=relayed(held_wide, Disclosure.AGGREGATE),
-                shifts=relayed(shifts[:, i], Disclosure.AGGREGATE),
-                members=relayed(members[site][0], Disclosure.MODEL),
-                member_sizes=relayed(members[site][1], Disclosure.AGGREGATE),
-            )
-            for i, site in enumerate(partners.sites)
-        }
+        messages = messages_of(partners, labels, members, held, shifts)
         asked = yield Ask("use", messages, to=partners.sites)
         said = ctx.require(asked, at_least=0)
         if not s.gain_folds:
             return {}
+        means, errors = np.full((2, len(partners.sites), len(GAINS)), np.nan)
+        for i, site in enumerate(partners.sites):
+            if site in said:
+                means[i], errors[i] = said[site].means.value, said[site].errors.value
         gain: dict[str, FloatArray] = {}
-        for g, name in enumerate(GAINS):
-            for key, part in ((name, "means"), (f"{name}_error", "errors")):
-                values = np.full(len(partners.sites), np.nan)
-                for i, site in enumerate(partners.sites):
-                    if site in said:
-                        values[i] = getattr(said[site], part).value[g]
-                gain[key] = np.sqrt(values) if part == "errors" else values
+        for name, mean, square in zip(GAINS, means.T.copy(), errors.T, strict=True):
+            gain |= {name: mean, f"{name}_error": np.sqrt(square)}
         return gain
 
     # ------------------------------------------------------------------ inside
@@ -472,18 +472,13 @@ class MetaClustering(Method):
         if loss == "auto":
             loss = "brier" if levels else "squared"
         if (loss == "squared") == bool(levels):
-            has = (
-                "declared levels: use brier or log" if levels else "no declared levels: use squared"
-            )
+            has = "declared levels: use brier or log"
+            has = has if levels else "no declared levels: use squared"
             raise ParameterError(f"loss {self.loss!r} does not fit the target, which has {has}")
         for candidate in self.candidates:
             # Here rather than at every site, of which none could say more than that it refuses.
-            build(
-                candidate,
-                "classification" if levels else "regression",
-                min_records=1,
-                seed=0,
-            )
+            task: Any = "classification" if levels else "regression"
+            build(candidate, task, min_records=1, seed=0)
         reference = self.exchange == "reference"
         return Settings(
             candidates=self.candidates,
@@ -503,15 +498,14 @@ class MetaClustering(Method):
         partners: Partners,
         n_clusters: int | None,
     ) -> Decision:
-        return decide(
-            view,
-            partners.sizes,
-            partners.variance,
-            partners.own,
-            rule=self.rule,
-            margin=self.margin,
-            scale=self.scale,
-            n_clusters=n_clusters,
-            max_clusters=self.max_clusters,
-            rng=ctx.rng,
-        )
+        """Groups of the sites in one view."""
+        p = partners
+        tests = tests_of(view, p.sizes, p.variance, p.own, self.margin)
+        if self.rule == "spectral":
+            v = source_dissimilarity(view.raw, np.diagonal(view.raw))
+            rule = (self.scale, n_clusters, self.max_clusters)
+            return spectral_decision(v, tests, *rule, ctx.rng)
+        found = cluster(tests.z, n_clusters=n_clusters, max_clusters=self.max_clusters)
+        merges = {name: getattr(found.merges, name) for name in ("ids", "heights", "thresholds")}
+        nothing = np.empty((0, 0)), np.empty(0)
+        return Decision(found.labels, found.n_clusters, tests, merges, *nothing)

@@ -13,22 +13,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.collaborators.kernels.meta_clustering import (
+from consilience.collaborators.kernels import (
+    PairwiseTests,
+    Pooled,
     cluster,
     join,
     join_similar,
     similarity,
-)
-from consilience.collaborators.kernels.site_comparison import (
-    PairwiseTests,
-    Pooled,
     source_dissimilarity,
 )
-from consilience.collaborators.protocol.decide import Seen, detection, status_of, tests_of
+from consilience.collaborators.protocol.decisions import (
+    NOT_COMPARABLE,
+    Partners,
+    Seen,
+    detection,
+    members_of,
+    messages_of,
+    seen_by,
+    status_of,
+    tests_of,
+)
 from consilience.collaborators.protocol.messages import Settings
-from consilience.collaborators.protocol.partners import NOT_COMPARABLE, Partners, seen_by
 from consilience.collaborators.protocol.result import (
-    THRESHOLD,
     MetaClusteringResult,
     plain,
     travelling,
@@ -37,8 +43,6 @@ from consilience.exceptions import StudyError
 from consilience.learners.candidates import label
 from consilience.protocol.method import Ask, CoordinatorContext, Replies
 from consilience.protocol.phases import site_moments
-from consilience.wire.disclosure import relayed
-from consilience.wire.message import Disclosure
 
 if TYPE_CHECKING:
     from consilience.collaborators.protocol import MetaClustering
@@ -65,7 +69,9 @@ def follow(
     seen = seen_by(replies, wide.sites, 0)
     z, tests = _tests(seen, wide, method.margin)
     if earlier.rule == "pairwise":
-        new = _comparable(new, wide.sites, z, left_out)
+        alone = {x for i, x in enumerate(wide.sites) if np.isfinite(z[i]).sum() < 2}
+        left_out |= {x: NOT_COMPARABLE for x in new if x in alone}
+        new = tuple(x for x in new if x not in alone)
         new = _tellable(new, wide, seen, tests, earlier, method.margin, left_out)
     if not new:
         return dataclasses.replace(earlier, left_out=_not_placed(earlier, left_out, new))
@@ -74,7 +80,7 @@ def follow(
     n_old = len(earlier.sites)
     labels = _labels(method, earlier, z, seen.only(kept), n_old)
     wide = wide.only(kept)
-    messages = _messages(wide, labels)
+    messages = messages_of(wide, labels, members_of(wide, labels))
     to = tuple(x for x in partners.sites if x in messages and x in replies)
     ctx.require((yield Ask("use", {x: messages[x] for x in to}, to=to)), at_least=0)
     absent = [x for x in earlier.sites if x not in replies]
@@ -120,11 +126,9 @@ def _all_partners(
         pooled=Pooled(earlier.inverse, earlier.trace, 0.0),
         position=np.arange(len(earlier.sites) + len(new)),
         n_owners=len(earlier.sites) + len(new),
-        models=tuple(
-            [
-                *((travelling(m),) for m in earlier.models),
-                *((partners.replies[x].models.value[0],) for x in new),
-            ]
+        models=(
+            *((travelling(m),) for m in earlier.models),
+            *((partners.replies[x].models.value[0],) for x in new),
         ),
     )
 
@@ -142,15 +146,6 @@ def _tests(seen: Seen, wide: Partners, margin: float) -> tuple[FloatArray, Pairw
     z = np.where(tests.comparable, tests.z, one_way)
     np.fill_diagonal(z, 0.0)
     return z, tests
-
-
-def _comparable(
-    new: tuple[str, ...], sites: tuple[str, ...], z: FloatArray, left_out: dict[str, str]
-) -> tuple[str, ...]:
-    """Newcomers that can be compared with anybody; the others are left out."""
-    alone = {x for i, x in enumerate(sites) if np.isfinite(z[i]).sum() < 2}
-    left_out |= {x: NOT_COMPARABLE for x in new if x in alone}
-    return tuple(x for x in new if x not in alone)
 
 
 def _not_placed(
@@ -179,16 +174,15 @@ def _tellable(
     kept = []
     n_old = len(earlier.sites)
     plain, _ = _tests(seen, wide, margin)
-    useful = np.maximum(wide.variance - wide.own, 0.0) / np.where(
-        wide.variance > 0, wide.variance, 1.0
-    )
+    unit = np.where(wide.variance > 0, wide.variance, 1.0)
+    useful = np.maximum(wide.variance - wide.own, 0.0) / unit
     for site in new:
         i = wide.sites.index(site)
         clear, _ = _tests(seen, wide, margin + 0.5 * float(useful[i]))
         tried = tests.comparable[i, :n_old].any()
         rows = slice(i, i + 1)
-        joins = join(plain[rows, :n_old], earlier.labels, THRESHOLD)[0] >= 0
-        differs = join(clear[rows, :n_old], earlier.labels, THRESHOLD)[0] < 0
+        joins = join(plain[rows, :n_old], earlier.labels)[0] >= 0
+        differs = join(clear[rows, :n_old], earlier.labels)[0] < 0
         if tried or joins or differs:
             kept.append(site)
         else:
@@ -215,29 +209,12 @@ def _labels(
         # The source's rule has no threshold: whoever comes joins the most similar group.
         found = join_similar(similarity(v, method.scale)[n_old:, :n_old], earlier.labels)  # type: ignore[arg-type]
         return np.concatenate([earlier.labels, found])
-    found = join(z[n_old:, :n_old], earlier.labels, THRESHOLD)
+    found = join(z[n_old:, :n_old], earlier.labels)
     alone = np.flatnonzero(found < 0)
     if len(alone):
         rows = alone + n_old
         found[alone] = earlier.n_clusters + cluster(z[np.ix_(rows, rows)]).labels
     return np.concatenate([earlier.labels, found])
-
-
-def _messages(wide: Partners, labels: IntArray) -> dict[str, Any]:
-    from consilience.collaborators.protocol.messages import Groups
-
-    full = wide.spread(labels)
-    found = {}
-    for i, site in enumerate(wide.sites):
-        group = np.flatnonzero(labels == labels[i])
-        found[site] = Groups(
-            labels=relayed(full, Disclosure.AGGREGATE),
-            held_labels=relayed(np.empty((0, len(full)), dtype=np.int64), Disclosure.AGGREGATE),
-            shifts=relayed(np.empty(0), Disclosure.AGGREGATE),
-            members=relayed(tuple(wide.models[g][0] for g in group), Disclosure.MODEL),
-            member_sizes=relayed(wide.sizes[group], Disclosure.AGGREGATE),
-        )
-    return found
 
 
 def _extended(
@@ -271,18 +248,29 @@ def _extended(
     useful = np.sqrt([float(r.useful_error.value[0]) for r in replies])
     names = [label(c) for c in method.candidates]
     variance = wide.variance
-    strength, least = detection(_restricted(tests, cells), variance, own)
+    strength, least = detection(tests.only(cells), variance, own)
     z = grown(earlier.z, z)
     strength = grown(earlier.power, strength)
     explained_error = np.concatenate([earlier.explained_error, useful / variance[n_old:]])
     ways = [(variance - own, explained_error * variance)]
+    n_clusters, status = int(labels.max()) + 1, earlier.status
+    if n_clusters > 1 or status == "one-site":  # as it was, unless there is something to tell now
+        status = status_of(
+            n_clusters,
+            strength,
+            ways,
+            wide.sizes,
+            rule=earlier.rule,
+            given=False,
+            comparable=np.isfinite(z),
+        )
     return dataclasses.replace(
         earlier,
         sites=wide.sites,
         labels=labels,
         left_out=_not_placed(earlier, left_out, new),
-        n_clusters=int(labels.max()) + 1,
-        status=_status(earlier, labels, strength, ways, wide.sizes, z),
+        n_clusters=n_clusters,
+        status=status,
         n_records=wide.sizes,
         candidates=tuple(names) if earlier.candidates != tuple(names) else earlier.candidates,
         chosen=(*earlier.chosen, *(names[int(r.chosen.value[0])] for r in replies)),
@@ -313,32 +301,9 @@ def _extended(
     )
 
 
-def _status(
-    earlier: MetaClusteringResult,
-    labels: IntArray,
-    strength: FloatArray,
-    ways: list[tuple[FloatArray, FloatArray]],
-    sizes: IntArray,
-    z: FloatArray,
-) -> str:
-    """As it was, unless there are groups now, or more than one site."""
-    if labels.max() == 0 and earlier.status != "one-site":
-        return earlier.status
-    n_clusters, known = int(labels.max()) + 1, np.isfinite(z)
-    return status_of(
-        n_clusters, strength, ways, sizes, rule=earlier.rule, given=False, comparable=known
-    )
-
-
 def _losses(earlier: MetaClusteringResult, replies: list[Any], names: list[str]) -> FloatArray:
     """Held-out losses of the candidates of this run; unknown for earlier sites with others."""
     known = earlier.candidate_losses
     if earlier.candidates != tuple(names):
         known = np.full((len(earlier.sites), len(names)), np.nan)
     return np.vstack([known, *(np.asarray(r.losses.value)[None] for r in replies)])
-
-
-def _restricted(tests: PairwiseTests, cells: Any) -> PairwiseTests:
-    """Tests of some of the sites."""
-    parts = {f.name: getattr(tests, f.name)[cells] for f in dataclasses.fields(tests)}
-    return PairwiseTests(**parts)

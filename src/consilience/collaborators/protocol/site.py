@@ -1,18 +1,28 @@
 """What a site does: select and fit, try everybody's models, compare ways of predicting.
 
 The rows are looked at in several *views*: all of them; for each fold of the gain all but that fold;
-and resamples of 80 % for stability (``rows``). Models of others are tried on them (``trial``).
+and resamples of 80 % for stability. Models of others are tried on them.
+
+Which rows a view holds, all halves and folds, and the draws of forests follow from a digest of the
+rows, which nobody else has: models and losses of many known sets of rows would be equations in
+these rows. Where a policy protects no record they come from the public stream.
+
+Every foreign model, with its weights, is a question on the same rows. A site answers a bounded
+number of them in a run, and rounds what it says (``wire.disclosure.weighted_means``); it cannot
+tell a partner's model from one that a coordinator made up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
+from consilience.collaborators.kernels import Pooled, overlap_weights_all
 from consilience.collaborators.local_selection import Selection, predict, select
 from consilience.collaborators.protocol.messages import (
     GAINS,
@@ -29,28 +39,16 @@ from consilience.collaborators.protocol.messages import (
     SelectRequest,
     Settings,
 )
-from consilience.collaborators.protocol.rows import (
-    View,
-    has_rare_level,
-    shown_views,
-    standardised,
-)
-from consilience.collaborators.protocol.trial import (
-    TOO_MANY,
-    all_predictions,
-    chances,
-    check_owners,
-    n_models,
-    weights_of,
-    within_reach,
-)
 from consilience.exceptions import ConsilienceError, DataError, DisclosureError, ProtocolError
 from consilience.learners.candidates import build, label
 from consilience.learners.collaborative_predictor import CollaborativePredictor
+from consilience.learners.foreign_models import predict_all
 from consilience.learners.losses import constant_prediction, record_losses
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.protocol.phases.protected_rows import drawing_seed, without_thin
+from consilience.protocol.phases.holdout import uniform
+from consilience.protocol.phases.protected_rows import class_codes, drawing_seed, without_thin
+from consilience.wire.codec import digest, pack
 from consilience.wire.disclosure import (
     Evidence,
     Limits,
@@ -75,6 +73,254 @@ from consilience.wire.estimators import (
     type_name,
 )
 
+RESAMPLE_SHARE = 0.8
+FOLDS = 3
+"""Folds of a site that protects records, at most."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Rows that take part in one analysis, and those held out of it."""
+
+    rows: IntArray
+    held: IntArray
+
+
+def shown_views(data: SiteData, s: Settings, state: State, site: SiteContext) -> list[View]:
+    """Main view, folds and resamples, as this site shows them.
+
+    Where records are protected all follow from one deal of the table for all runs, and folds are
+    thirds however many are asked for: a fit of other folds would differ from one of these by a few
+    rows. The difference of two fits is a statistic of the rows between them: where these would be
+    fewer than `min_records`, or than a linear model has parameters, or would leave a rare level,
+    the main view is shown again, and no gain is measured.
+    """
+    n, seed, protected = data.n_rows, int(state["seed"]), site.limits.min_records > 1
+    least = max(site.limits.min_records, data.features.shape[1] + 2) if protected else 1
+    fold, kept = np.empty(n, dtype=np.int64), []
+    if protected:
+        fold = (FOLDS * uniform(data, "folds")).astype(np.int64)
+        kept = [uniform(data, "resample", i) < RESAMPLE_SHARE for i in range(s.stability_runs)]
+    else:
+        for f, part in enumerate(
+            np.array_split(stream(seed, "folds").permutation(n), max(s.gain_folds, 1))
+        ):
+            fold[part] = f
+        for i in range(s.stability_runs):
+            mask = np.zeros(n, dtype=bool)
+            mask[stream(seed, "resample", i).permutation(n)[: int(RESAMPLE_SHARE * n)]] = True
+            kept.append(mask)
+    whole = np.bincount(fold).min(initial=n) >= least
+    y = standardised(data, s).y if s.levels else np.empty(n)
+    main = View(np.arange(n, dtype=np.int64), np.empty(0, dtype=np.int64))
+    found = [main]
+    for v, chosen in enumerate([*(fold != f for f in range(s.gain_folds)), *kept]):
+        rows, held = np.flatnonzero(chosen), np.flatnonzero(~chosen)
+        shown = whole if v < s.gain_folds else len(held) >= least
+        shown &= len(held) > 0 and not has_rare_level(y[rows], s, site.limits)
+        gone = held if v < s.gain_folds else main.held
+        found.append(View(rows, gone) if shown else main)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Columns and response as numbers, and what standardised them."""
+
+    x: FloatArray
+    y: FloatArray
+    standards: FloatArray | None
+
+
+def standardised(data: SiteData, settings: Settings) -> Rows:
+    """Rows as numbers, on the scale that the study wants.
+
+    Raises
+    ------
+    DataError
+        No response, or one that does not fit the declared levels.
+    """
+    if data.target is None:
+        raise DataError("the study names no target column")
+    if settings.levels:
+        y = class_codes(data, settings.levels).astype(float)
+    else:
+        y = np.asarray(data.target, dtype=float)
+    if not settings.standardize:
+        return Rows(data.features, y, None)
+    both = np.column_stack([data.features, y])
+    centre, scale = both.mean(axis=0), both.std(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    if settings.levels:
+        centre[-1], scale[-1] = 0.0, 1.0
+    scaled = (both - centre) / scale
+    return Rows(scaled[:, :-1], scaled[:, -1], np.stack([centre, scale]))
+
+
+def has_rare_level(y: FloatArray, s: Settings, limits: Limits) -> bool:
+    """Whether too few rows have some level of the response, or nobody where records are protected.
+
+    A classifier that is pulled to such rows tells of them; and to take part without a level that
+    nobody has would tell just that.
+    """
+    if not s.levels or limits.min_records <= 1:
+        return False
+    counts = np.bincount(y.astype(np.int64), minlength=len(s.levels))
+    return bool((counts < limits.min_records).any())
+
+
+# --------------------------------------------------------------------------------- trials of models
+
+
+MODELS_PER_ROW = 20
+"""Models, over all views, that a site tries at most for each of its rows (but 200 always)."""
+LOW_WEIGHT = 0.1
+PROBES = 16
+BEYOND = 5.0
+TOO_MANY = "more questions on the same rows than a site answers"
+
+
+def check_owners(message: Models, s: Settings, n: int, site: SiteContext) -> None:
+    """Every site once, and not more models than the rows can answer for.
+
+    Raises
+    ------
+    ProtocolError
+        Owners are repeated, or this site is not among them.
+    DisclosureError
+        Each model is a question on the same rows; enough of them would tell the rows.
+    """
+    owners = message.owners
+    models = message.models.value
+    fits = len(set(owners)) == len(owners) and site.site in owners and len(models) == s.n_views
+    if not fits or any(len(by_owner) != len(owners) for by_owner in models):
+        raise ProtocolError("every site has one model in each view, and this site is one of them")
+    asked = len(owners) * s.n_views
+    if site.limits.min_records > 1 and asked > max(200, MODELS_PER_ROW * n):
+        raise DisclosureError("more models than a site answers for", public=TOO_MANY)
+
+
+def weights_of(message: Models, x: FloatArray, me: int, limits: Limits) -> FloatArray:
+    """Overlap weights of all rows for every owner, (n, L).
+
+    Size and means of this site are its own, whatever the message says. Where records are protected
+    every row has a tenth of the largest weight at least: made-up means could otherwise cut the rows
+    in two wherever they like.
+    """
+    means, sizes = np.array(message.means.value), np.array(message.sizes.value)
+    means[me], sizes[me] = x.mean(axis=0), len(x)
+    if (sizes < 1).any() or not np.isfinite(means).all():
+        raise ProtocolError("sizes are at least 1 and means are finite")
+    pooled = Pooled(np.array(message.inverse.value), float(message.trace.value), 0.0)
+    weights = overlap_weights_all(x, me, means, sizes, pooled)
+    if limits.min_records > 1:
+        weights = np.maximum(weights, LOW_WEIGHT * weights.max(axis=0))
+    return weights
+
+
+def n_models(message: Models) -> int:
+    """Models that an exchange tries, over all views."""
+    return sum(len(by_owner) for by_owner in message.models.value)
+
+
+def chances(message: Models, view: int, site: SiteContext, seed: int) -> FloatArray | None:
+    """Secret numbers by which what is told of each model is rounded, (2, L); None if unprotected.
+
+    They follow from the site's rows and from the question, which is a model with its weights: the
+    same question has the same answer, and another one is rounded by other numbers. Were they the
+    same, two models would be told apart wherever one row is.
+    """
+    if site.limits.min_records <= 1:
+        return None
+    shared = pack((np.asarray(message.inverse.value), float(message.trace.value)))
+    means, sizes = np.asarray(message.means.value), np.asarray(message.sizes.value)
+    asked = zip(message.models.value[view], means, sizes, strict=True)
+    drawn = [
+        stream(seed, "rounding", digest(shared, pack((model, mean, int(size))))).random(2)
+        for model, mean, size in asked
+    ]
+    return np.transpose(drawn)
+
+
+def all_predictions(
+    models: Sequence[Sequence[dict[str, Any]]],
+    rows: Rows,
+    s: Settings,
+    owners: Sequence[str],
+    site: SiteContext,
+) -> tuple[list[list[FloatArray]], dict[str, str]]:
+    """Predictions of every model on all rows, NaN for models that failed, and why they failed.
+
+    An owner of whom one model failed is not tried again, so that a hostile one costs little time.
+    Where records are protected, a model that fails at this site's rows only (it may have been made
+    to do so beyond some value) is none that failed: it predicts what knows nothing.
+    """
+    nothing = np.full((len(rows.x), s.n_outputs), np.nan)
+    failed: dict[str, str] = {}
+    found: list[list[FloatArray]] = []
+    for by_owner in models:
+        tried = [i for i, owner in enumerate(owners) if owner not in failed]
+        answers = predict_all(
+            [by_owner[i] for i in tried], rows.x, n_features=rows.x.shape[1], n_outputs=s.n_outputs
+        )
+        if site.limits.min_records > 1:
+            answers = _whatever_the_rows_are([by_owner[i] for i in tried], answers, rows, s)
+        part = [nothing] * len(owners)
+        for i, answer in zip(tried, answers, strict=True):
+            if isinstance(answer, str):
+                failed[owners[i]] = answer
+            else:
+                part[i] = answer
+        found.append(part)
+    return found, failed
+
+
+def _whatever_the_rows_are(
+    models: Sequence[dict[str, Any]], answers: list[FloatArray | str], rows: Rows, s: Settings
+) -> list[FloatArray | str]:
+    """Answers of which no failure tells of the rows: it does where rows of nobody fail, too."""
+    odd = [i for i, answer in enumerate(answers) if isinstance(answer, str)]
+    nobody = stream(0, "rows of nobody").normal(size=(PROBES, rows.x.shape[1]))
+    found = list(answers)
+    probes = predict_all(
+        [models[i] for i in odd], nobody, n_features=nobody.shape[1], n_outputs=s.n_outputs
+    )
+    for i, probe in zip(odd, probes, strict=True):
+        if not isinstance(probe, str):
+            neutral = np.full(s.n_outputs, 1 / s.n_outputs if s.levels else rows.y.mean())
+            found[i] = np.tile(neutral, (len(rows.x), 1))
+    return found
+
+
+def within_reach(predictions: Sequence[FloatArray], y: FloatArray, least: int) -> list[FloatArray]:
+    """Predictions cut so that no few rows stand out in them.
+
+    A made-up model with huge values at some rows would count these rows by its loss. So predictions
+    are cut a little beyond the `least`-th smallest and largest one: by five times the range between
+    these, at most by one standard deviation of the response. A box around fewer rows does nothing
+    where a model says one thing of all others, and never more than a row does. And they are cut to
+    the widest range around the mean that n rows of this mean and spread can have (Samuelson 1968),
+    which tells nothing else of them; no honest model is further off.
+    """
+    spread = float(y.std())
+    half = spread * float(np.sqrt(len(y)))
+    k = least - 1
+    cut = []
+    for f in predictions:
+        if np.isnan(f).any():
+            cut.append(f)
+            continue
+        ordered = np.partition(f, sorted({k, len(y) - 1 - k}), axis=0)
+        low, high = ordered[k], ordered[len(y) - 1 - k]
+        beyond = np.minimum(BEYOND * (high - low), spread)
+        low = np.maximum(low - beyond, y.mean() - half)
+        cut.append(np.clip(f, low, np.minimum(high + beyond, y.mean() + half)))
+    return cut
+
+
+# -------------------------------------------------------------------------------------------- steps
+
+
 MIN_ROWS = 20
 """A pair with an effective number of rows below this is not compared, so neither is the site."""
 MAX_REFERENCE = 300
@@ -91,7 +337,8 @@ def select_step(
 ) -> tuple[Selected, State]:
     """Choose, fit and cross-fit in every view."""
     s = Settings.from_json(message.settings)
-    rows = standardised(data, s) if _enough(data, site) else None
+    enough = data.n_rows >= max(MIN_ROWS, 2 * site.limits.min_records)
+    rows = standardised(data, s) if enough else None
     status = "too-few-rows" if rows is None else _unfit(rows.y, s, site.limits)
     if rows is None or status:
         return _nothing(status, s, data.n_rows if rows is not None else 0, {}), {}
@@ -130,13 +377,20 @@ def select_step(
     own = [weighted_means(found.own_losses, limits=site.limits) for found in chosen]
     constant = record_losses(s.loss, rows.y, constant_prediction(rows.y, s.n_outputs))
     useful = weighted_means((constant - chosen[0].own_losses)[:, None], limits=site.limits)
+    n, nothing = data.n_rows, _summary((), 0)
+    models = predictions = nothing
+    if s.exchange == "models":
+        models = bundle([found.accepted for found in chosen])
+    else:
+        made = tuple(predict(found.fitted, reference, s.n_outputs) for found in chosen)
+        predictions = _summary(made, n)
     reply = Selected(
         status="ok",
         refused=tuple(chosen[0].refused.items()),
-        n=count(data.n_rows),
-        chosen=_summary(tuple(found.chosen for found in chosen), data.n_rows),
-        models=_models(chosen, s),
-        predictions=_predictions(chosen, reference, s, data.n_rows),
+        n=count(n),
+        chosen=_summary(tuple(found.chosen for found in chosen), n),
+        models=models,
+        predictions=predictions,
         variance=weighted_means(constant[:, None], limits=site.limits).mean,
         losses=weighted_means(chosen[0].half_losses, limits=site.limits).mean,
         own=stacked([item.mean for item in own]),
@@ -146,10 +400,6 @@ def select_step(
     )
     own_losses = tuple(found.own_losses for found in chosen)
     return reply, {"seed": seed, "own": own_losses, "settings": message.settings}
-
-
-def _enough(data: SiteData, site: SiteContext) -> bool:
-    return data.n_rows >= max(MIN_ROWS, 2 * site.limits.min_records)
 
 
 def _unfit(y: FloatArray, s: Settings, limits: Limits) -> str:
@@ -196,26 +446,7 @@ def _accepted(fitted: Any, x: FloatArray, s: Settings, limits: Limits) -> tuple[
         n_parameters=n_parameters(portable),
         leaves=leaves(fitted, x),
     )
-    return released, estimator_fault(_known(released), limits)
-
-
-def _known(released: Released) -> Evidence:
-    return released.evidence or Evidence("estimator")
-
-
-def _models(chosen: Sequence[Selection], s: Settings) -> Released:
-    if s.exchange != "models":
-        return _summary((), 0)
-    return bundle([found.accepted for found in chosen])
-
-
-def _predictions(
-    chosen: Sequence[Selection], reference: FloatArray, s: Settings, n: int
-) -> Released:
-    if s.exchange != "reference":
-        return _summary((), 0)
-    made = tuple(predict(found.fitted, reference, s.n_outputs) for found in chosen)
-    return _summary(made, n)
+    return released, estimator_fault(released.evidence or Evidence("estimator"), limits)
 
 
 def _summary(value: Any, n: int) -> Released:
@@ -224,19 +455,14 @@ def _summary(value: Any, n: int) -> Released:
 
 def _nothing(status: str, s: Settings, n: int, refused: dict[str, str]) -> Selected:
     """Reply of a site that takes no part."""
+    sizes = {"losses": len(s.candidates), "own": s.n_views, "own_error": s.n_views}
+    sizes |= {"variance": 1, "useful": 1, "useful_error": 1}
     return Selected(
         status=status,
         refused=tuple(refused.items()),
         n=count(n),
-        chosen=_summary((), 0),
-        models=_summary((), 0),
-        predictions=_summary((), 0),
-        variance=_gaps(1),
-        losses=_gaps(len(s.candidates)),
-        own=_gaps(s.n_views),
-        own_error=_gaps(s.n_views),
-        useful=_gaps(1),
-        useful_error=_gaps(1),
+        **{name: _summary((), 0) for name in ("chosen", "models", "predictions")},
+        **{name: _gaps(size) for name, size in sizes.items()},
     )
 
 
@@ -268,9 +494,8 @@ def exchange(
         found = [within_reach(part, rows.y, site.limits.min_records) for part in found]
     excess, raw, shifts, held = [], [], [], []
     for v, view in enumerate(all_views):
-        losses = np.stack(
-            [record_losses(s.loss, rows.y[view.rows], f[view.rows]) for f in found[v]], axis=1
-        )
+        y = rows.y[view.rows]
+        losses = np.stack([record_losses(s.loss, y, f[view.rows]) for f in found[v]], axis=1)
         d = losses - state["own"][v][:, None]
         d[:, me] = 0.0  # a site is not compared with itself
         by = chances(message, v, site, state["seed"])
@@ -281,7 +506,7 @@ def exchange(
             held.append(np.stack([f[view.held] for f in found[v]], axis=1))
             shifts.append(_shift(rows.y, found[v], view.rows, message.sizes.value, s, site.limits))
     reply = Losses(
-        failed=tuple((owner, reason) for owner, reason in failed.items()),
+        failed=tuple(failed.items()),
         excess=stacked([e.mean for e in excess]),
         variance=stacked([e.variance for e in excess]),
         effective=stacked([e.effective for e in excess]),
@@ -341,12 +566,8 @@ def score(
         raise DisclosureError("more groupings than a site compares", public=TOO_MANY)
     for w, view in _folds(data, s, state, site):
         predictions = np.asarray(state["held"][w])
-        losses = [
-            record_losses(
-                s.loss, rows.y[view.held], _group_average(predictions, cut, me, state["sizes"])
-            )
-            for cut in labels[w]
-        ]
+        ways = (_group_average(predictions, cut, me, state["sizes"]) for cut in labels[w])
+        losses = [record_losses(s.loss, rows.y[view.held], way) for way in ways]
         parts.append(np.stack(losses, axis=1))
     if not parts:
         gaps = _gaps(labels.shape[1])

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from consilience.collaborators.protocol.result import THRESHOLD, MetaClusteringResult
-from consilience.collaborators.report import figures_meta, figures_meta_gain, meta_evidence
+from consilience.collaborators.kernels import LONE_THRESHOLD as THRESHOLD
+from consilience.collaborators.protocol.result import MetaClusteringResult
+from consilience.collaborators.report import figures_meta, meta_evidence
 from consilience.collaborators.report.meta_evidence import contrast, response, tested
 from consilience.report import drawing
 from consilience.report.drawing import Z95
@@ -54,9 +55,9 @@ class MetaClusteringReport(MethodReport):
             ("rows of these sites", f"{int(result.n_records.sum()):,}"),
         ]
         if tested(result) and result.n_clusters == 1:
-            able = figures_meta_gain.power_counts(result)
+            able = figures_meta.power_counts(result)
             facts.append(("pairs that could be told apart", f"{able[0]:,} of {sum(able):,}"))
-        gained = "own_minus_group" in figures_meta_gain.gains(result)
+        gained = "own_minus_group" in figures_meta.gains(result)
         if gained and result.status != "no-signal":
             facts.append(
                 ("saved by the group's model", percent(result.overall_gain("own_minus_group")[0]))
@@ -80,7 +81,7 @@ class MetaClusteringReport(MethodReport):
                 blocks.append(meta_evidence.power(result))
             if result.stability_runs > 0:
                 blocks.append(meta_evidence.stability(result))
-        if figures_meta_gain.gains(result):
+        if figures_meta.gains(result):
             blocks.append(meta_evidence.gain(result))
         blocks.append(meta_evidence.comparability(result))
         blocks.append(meta_evidence.candidates(result))
@@ -150,7 +151,7 @@ def _verdict(result: MetaClusteringResult) -> tuple[str, Tone]:
         return f"One group: the spectral rule did not divide the {n} sites.", "caution"
     if result.chosen_by == "given":
         return f"One group, as the study asked: the {n} sites were not divided.", "plain"
-    strong, weak, apart = figures_meta_gain.power_counts(result)
+    strong, weak, apart = figures_meta.power_counts(result)
     if weak + apart > strong:
         return f"{text}, though many pairs had too few rows to show a difference.", "caution"
     return f"{text}.", "plain"
@@ -210,8 +211,7 @@ def _cut_against_rule(result: MetaClusteringResult) -> str:
 
 def _found_again(result: MetaClusteringResult) -> bool:
     """Whether resamples mostly keep groups together and apart; also where that is not known."""
-    labels = np.asarray(result.labels)
-    same = figures_meta.pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
+    same = figures_meta.same_group(result)
     share = figures_meta.pairs(result.together)
     known = np.isfinite(share)
     within, between = share[known & same], share[known & ~same]
@@ -221,7 +221,7 @@ def _found_again(result: MetaClusteringResult) -> bool:
 
 
 def _overall(result: MetaClusteringResult, key: str) -> tuple[float, float]:
-    if key not in figures_meta_gain.gains(result):
+    if key not in figures_meta.gains(result):
         return float("nan"), float("nan")
     return result.overall_gain(key)
 
@@ -241,7 +241,7 @@ def _by_site(result: MetaClusteringResult) -> Block:
             result.gain.get("own_minus_group_error", np.full(len(order), np.nan))
         )
         gain, gain_error = gain / result.target_variance, Z95 * gain_error / result.target_variance
-    with_gain = "own_minus_group" in figures_meta_gain.gains(result)
+    with_gain = "own_minus_group" in figures_meta.gains(result)
     rows = tuple(
         (
             site_name(result.sites[i]),
@@ -389,7 +389,7 @@ def _held_out(result: MetaClusteringResult) -> Block:
     best = float(np.nanmin(result.cv_losses))
     picture = Picture(
         "held-out-loss",
-        figures_meta_gain.plot_held_out_loss(result),
+        figures_meta.plot_held_out_loss(result),
         "Held-out loss by number of groups.",
         f"Line over {plural(len(result.cv_losses), 'number')} of groups; smallest loss {best:.4g}.",
     )
@@ -443,7 +443,7 @@ def _spectral(result: MetaClusteringResult) -> list[Block]:
                 ),
                 picture=Picture(
                     "spectrum",
-                    figures_meta_gain.plot_spectrum(result),
+                    figures_meta.plot_spectrum(result),
                     "Eigenvalues of the normalised similarity; the band is the gap after the last "
                     "one counted.",
                     f"Eigenvalues from {values[0]:.2f} down to {values[-1]:.2f}{gap}.",

@@ -6,8 +6,9 @@ from collections import Counter
 
 import numpy as np
 
+from consilience.collaborators.kernels import ENOUGH_POWER
 from consilience.collaborators.protocol.result import MetaClusteringResult
-from consilience.collaborators.report import figures_meta, figures_meta_gain
+from consilience.collaborators.report import figures_meta
 from consilience.report import drawing
 from consilience.report.drawing import Z95
 from consilience.report.sections import (
@@ -43,8 +44,7 @@ def response(result: MetaClusteringResult) -> str:
 
 def contrast(result: MetaClusteringResult, values: np.ndarray, what: str, form: str) -> str:
     """Median of a matrix within and between groups, for those who cannot see the map."""
-    labels = np.asarray(result.labels)
-    same = figures_meta.pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
+    same = figures_meta.same_group(result)
     shown = figures_meta.pairs(values)
     parts = []
     for where, which in (("within", same), ("between", ~same)):
@@ -62,7 +62,7 @@ def power(result: MetaClusteringResult) -> Block:
     title = "What could have been seen"
     if not tested(result):
         return Block(title, warning="No pair of sites could be compared, so nothing could be seen.")
-    kinds = figures_meta_gain.power_kinds(result)
+    kinds = figures_meta.power_kinds(result)
     divided, strong, weak, unknown = np.bincount(kinds, minlength=4).tolist()
     within = strong + weak
     if not within:
@@ -86,7 +86,7 @@ def power(result: MetaClusteringResult) -> Block:
     seen = figures_meta.pairs(result.detectable)[(kinds == 1) | (kinds == 2)]
     picture = Picture(
         "detectable",
-        figures_meta_gain.plot_detectable(result),
+        figures_meta.plot_detectable(result),
         "Smallest difference that each pair in one group would have shown with a chance of 80 %: "
         "plain blue where that is less than all that the models are good for, hatched orange where "
         "it is not. The bar on top counts all pairs.",
@@ -103,7 +103,7 @@ def _power_table(result: MetaClusteringResult) -> Table:
     rows = []
     for i in order:
         mine = off[i]
-        able = int((result.power[i][mine] >= figures_meta_gain.ENOUGH_POWER).sum())
+        able = int((result.power[i][mine] >= ENOUGH_POWER).sum())
         values = result.detectable[i][mine]
         rows.append(
             (
@@ -115,11 +115,8 @@ def _power_table(result: MetaClusteringResult) -> Table:
             )
         )
     head = (
-        "site",
-        "partners compared",
-        "could be told apart",
-        "median difference seen",
-        "smallest",
+        *("site", "partners compared", "could be told apart"),
+        *("median difference seen", "smallest"),
     )
     return Table("What each site could have shown", head, tuple(rows))
 
@@ -127,8 +124,7 @@ def _power_table(result: MetaClusteringResult) -> Table:
 def stability(result: MetaClusteringResult) -> Block:
     """Whether resamples give the same groups."""
     shown = figures_meta.pairs(result.together)
-    labels = np.asarray(result.labels)
-    same = figures_meta.pairs((labels[:, None] == labels[None, :]).astype(float)) > 0
+    same = figures_meta.same_group(result)
     known = np.isfinite(shown)
     text = [
         f"{plural(result.stability_runs, 'time')}, every site drew 80 % of its rows, secretly, and "
@@ -157,7 +153,7 @@ def stability(result: MetaClusteringResult) -> Block:
 
 def gain(result: MetaClusteringResult) -> Block:
     """What working together saves on rows that took no part in the grouping."""
-    keys = figures_meta_gain.gains(result)
+    keys = figures_meta.gains(result)
     text = [
         "Losses are on rows that took no part in the grouping that they judge: the rows were cut "
         "in folds, and sites were grouped, and models fitted, without the fold that was then "
@@ -173,7 +169,7 @@ def gain(result: MetaClusteringResult) -> Block:
     mean, error = result.overall_gain(keys[0])
     picture = Picture(
         "gain",
-        figures_meta_gain.plot_gain(result),
+        figures_meta.plot_gain(result),
         "Loss saved at each site with its 95 % interval: filled blue better, orange square worse, "
         "open no clear difference. Blue line and band: all sites, weighted by rows.",
         f"Dots with intervals for {plural(len(result.sites), 'site')}; {GAIN_WORDS[keys[0]]} saves "
@@ -271,9 +267,8 @@ def comparability(result: MetaClusteringResult) -> Block:
         else f"{known:,} of {plural(total, 'pair')} could be compared.",
     ]
     if np.isfinite(effective).any():
-        share = (effective / np.asarray(result.n_records, dtype=float)[None, :])[
-            np.isfinite(effective)
-        ]
+        each = effective / np.asarray(result.n_records, dtype=float)[None, :]
+        share = each[np.isfinite(effective)]
         text.append(
             "Predictors are distributed so alike that all rows count nearly in full."
             if share.min() > 0.99
@@ -323,8 +318,8 @@ def candidates(result: MetaClusteringResult) -> Block:
     ]
     if chosen:
         text.append(f"Chosen: {listed(chosen)}.")
-    tables: list[Table] = []
-    folded: list[Table] = []
+    tables: tuple[Table, ...] = ()
+    folded: tuple[Table, ...] = ()
     losses = np.asarray(result.candidate_losses, dtype=float)
     if losses.ndim == 2 and losses.shape == (len(result.sites), len(names)) and len(names):
         unit = np.asarray(result.target_variance, dtype=float)
@@ -340,12 +335,10 @@ def candidates(result: MetaClusteringResult) -> Block:
             "Shares of the loss of the best constant prediction: 100 % is of no use. "
             f"{DASH}: not tried, or it failed."
         )
-        folded.append(
-            Table("Loss on the half that did not train", ("site", "chose", *names), rows, note)
-        )
+        head = ("site", "chose", *names)
+        folded = (Table("Loss on the half that did not train", head, rows, note),)
     if result.refused_candidates:
-        refused = tuple(
-            (site_name(site), why) for site, why in sorted(result.refused_candidates.items())
-        )
-        tables.append(Table("Candidates left out, by site", ("site", "what and why"), refused))
-    return Block("What the sites fitted", tuple(text), tables=tuple(tables), folded=tuple(folded))
+        left_out = sorted(result.refused_candidates.items())
+        refused = tuple((site_name(site), why) for site, why in left_out)
+        tables = (Table("Candidates left out, by site", ("site", "what and why"), refused),)
+    return Block("What the sites fitted", tuple(text), tables=tables, folded=folded)

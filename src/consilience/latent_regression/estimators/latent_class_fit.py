@@ -1,28 +1,389 @@
-"""Fit latent classes to blocks of events: restarts, mergers, the best of several answers."""
+"""Fit latent classes to blocks of events: restarts, mergers, the best of several answers.
+
+A run is a chain of sweeps: labels are drawn, then what classes share; mergers; averages at the end.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
-from consilience.latent_regression.estimators.latent_class_chain import (
-    Averages,
-    Chain,
-    as_arrays,
-    start_chain,
+from consilience.latent_regression.kernels import marginal_likelihood as model
+from consilience.latent_regression.kernels.latent_class import (
+    Blocks,
+    Classes,
+    Totals,
+    agent_key,
+    block_log_likelihood,
+    classes_of,
+    totals_of,
+)
+from consilience.latent_regression.kernels.prediction import posterior_weights
+from consilience.latent_regression.kernels.sampling import (
+    draw_labels,
+    excess,
+    expected_moves,
+    next_rate,
+    own_weights,
+    smoothed,
+    sweep,
+    table_counts,
 )
 from consilience.numerics.agreement import adjusted_rand_index
 from consilience.numerics.parallel import one_thread, ordered_map
 from consilience.numerics.random import stream
+from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of, rules_of, whole
 
-if TYPE_CHECKING:
-    from consilience.latent_regression.kernels.latent_class import Blocks, Classes, Totals
+SMALLEST_SIGMA2 = 1e-10
+"""Where y is explained without a rest; y has variance 1."""
+RESOLVED = 1e-13
+"""Noise per prior and events below which rounding hides the prior of columns that depend on one
+another."""
+
+
+@dataclass(eq=False)
+class Chain:
+    """State of a run; `sweep` moves it on.
+
+    Attributes
+    ----------
+    blocks : Blocks
+    settings : Settings
+    keys : (A,) array of uint64
+        Of the agents' streams.
+    rng : numpy.random.Generator
+        For what classes share.
+    round : int
+        Of the next sweep; draws of different rounds are independent.
+    labels : (E,) array of int
+    totals : Totals
+        In the parallel schedule smoothed over rounds.
+    base : (K,) array
+    own : (E, K) array, optional
+        Parallel schedule: weight of each entity in the totals.
+    log_labels : float
+        Log probability of the labels, given base and beta.
+    """
+
+    blocks: Blocks
+    settings: Settings
+    keys: NDArray[np.uint64]
+    rng: np.random.Generator
+    round: int
+    labels: IntArray
+    totals: Totals
+    base: FloatArray
+    sigma2: float
+    delta2: float
+    beta: float
+    own: FloatArray | None = None
+    rate: float = 1.0
+    jumped: bool = False
+    log_labels: float = 0.0
+    excesses: list[float] = field(default_factory=list)
+    path: list[tuple[int, float]] = field(default_factory=list)
+    trace: dict[str, list[float]] = field(
+        default_factory=lambda: {
+            name: [] for name in ("log_marginal", "sigma", "moved", "n_classes", "learning_rate")
+        }
+    )
+
+    @property
+    def n_classes(self) -> int:
+        """Classes at present, empty ones included."""
+        return len(self.base)
+
+    @property
+    def alpha(self) -> float:
+        """Concentration of the common shares."""
+        given = self.settings.alpha
+        return float(self.n_classes) if given is None else given
+
+    # ------------------------------------------------------------------ sweeps
+
+    def sweep(self) -> None:
+        """Draw all labels once, then what the classes share."""
+        parallel = self.settings.schedule == "parallel"
+        moved = self._all_at_once() if parallel else self._one_by_one()
+        self._draw_shared()
+        self.round += 1
+        self._note(moved)
+
+    def _one_by_one(self) -> float:
+        shortcut = self.alpha if self.settings.concentration == "shortcut" else None
+        self.labels, _, moved = sweep(
+            self.blocks,
+            self.labels,
+            self.totals,
+            self.sigma2,
+            self.delta2,
+            self.base,
+            self.beta,
+            self.keys,
+            self.round,
+            shortcut_alpha=shortcut,
+        )
+        # What was taken out and put in leaves rounding errors behind: add up anew.
+        self.totals = totals_of(self.blocks, self.labels, self.n_classes)
+        return float(moved)
+
+    def _all_at_once(self) -> float:
+        classes = self.classes()
+        first = self.own is None
+        own = np.zeros((len(self.labels), self.n_classes)) if self.own is None else self.own
+        exact = self.settings.concentration == "exact"
+        self.labels, probabilities, moved = draw_labels(
+            self.blocks,
+            classes,
+            np.full_like(self.labels, -1) if first else self.labels,
+            own,
+            self.base,
+            self.beta,
+            self.keys,
+            self.round,
+            shortcut_counts=None if exact else self.totals.counts,
+            alpha=None if exact else self.alpha,
+        )
+        new = totals_of(self.blocks, self.labels, self.n_classes)
+        rate = 1.0 if first else self.rate
+        self.totals = smoothed(None if first else self.totals, new, rate)
+        self.own = own_weights(own, self.labels, 1.0 - rate, rate)
+        if not first:
+            far = excess(float(moved), expected_moves(probabilities), len(self.labels))
+            self.excesses.append(far)
+            noise = self.trace["sigma"][-len(self.excesses) :]
+            lowered, jumps = next_rate(self.excesses, self.rate, noise)
+            if jumps:
+                self.jumped, self.rate = True, lowered
+                self.excesses.clear()
+        return float(moved)
+
+    def classes(self) -> Classes:
+        """The classes given the totals."""
+        return classes_of(self.totals, self.sigma2, self.delta2)
+
+    def agent_counts(self) -> IntArray:
+        """Entities by agent and class, (A, K)."""
+        counts = np.zeros((self.blocks.n_agents, self.n_classes), dtype=np.int64)
+        np.add.at(counts, (self.blocks.agent, self.labels), 1)
+        return counts
+
+    # ------------------------------------------------------------------ what classes share
+
+    def _draw_shared(self) -> None:
+        settings = self.settings
+        classes = self.classes()
+        drawn = model.draw_weights(classes, self.rng)
+        used = self.totals.n > 0
+        if settings.delta == "draw" and used.any():
+            self.delta2 = model.draw_delta2(drawn[used], self.rng)
+        if settings.sigma == "draw":
+            found = model.draw_sigma2(self.totals, classes, self.rng, weights=drawn)
+            least = resolved_sigma2(self.delta2, self.totals.products)
+            self.sigma2 = max(found, SMALLEST_SIGMA2, least)
+        counts = self.agent_counts()
+        if settings.concentration == "exact":
+            tables = table_counts(counts, self.beta, self.base, self.keys, self.round)
+            self.base = model.draw_psi(np.asarray(tables).sum(axis=0), self.alpha, self.rng)
+        else:
+            sizes = counts.sum(axis=0) + self.alpha / self.n_classes
+            self.base = np.asarray(sizes / sizes.sum(), dtype=np.float64)
+        grid = model.BETAS if settings.beta == "grid" else np.array([self.beta])
+        logs = model.concentration_log_likelihood(counts, self.base, grid)
+        ends = np.exp(logs - logs.max()).cumsum()
+        at = int(np.searchsorted(ends, self.rng.random() * ends[-1], side="right"))
+        at = min(at, len(grid) - 1)
+        self.beta, self.log_labels = float(grid[at]), float(logs[at])
+
+    def _note(self, moved: float) -> None:
+        counts = self.agent_counts()
+        joint = float(model.log_marginal(self.totals, self.sigma2, self.delta2).sum())
+        joint += self.log_labels
+        self.trace["log_marginal"].append(joint)
+        self.trace["sigma"].append(float(np.sqrt(self.sigma2)))
+        self.trace["moved"].append(moved / max(len(self.labels), 1))
+        self.trace["n_classes"].append(float(np.count_nonzero(counts.sum(axis=0))))
+        self.trace["learning_rate"].append(self.rate)
+
+    # ------------------------------------------------------------------ mergers
+
+    def merge(self, n_classes: int | None) -> bool:
+        """Merge classes down to a number, or while the gain is positive; False if none were."""
+        before = self.n_classes
+        # Smoothed totals would split an entity that is a class of its own, and moves between the
+        # empty ones, into parts that look like the rest of a class that was left.
+        now = totals_of(self.blocks, self.labels, before)
+        mapping, path = model.merge_down(
+            now,
+            self.sigma2,
+            self.delta2,
+            n_classes=n_classes,
+            alpha=self.alpha,
+            entropies=model.label_entropies(self._probabilities()),
+        )
+        k = int(mapping.max()) + 1
+        self.path.extend(path)
+        self.labels = mapping[self.labels]
+        self.totals = now.merged(mapping, k)
+        self.base = np.asarray(
+            np.bincount(mapping, weights=self.base, minlength=k), dtype=np.float64
+        )
+        if self.own is not None:
+            self.own = own_weights(None, self.labels, 0.0, 1.0, n_classes=k)
+            self.excesses.clear()
+        return k < before
+
+    # ------------------------------------------------------------------ averages
+
+    def average(self, n_sweeps: int) -> Averages:
+        """Go on for some sweeps and average over them, classes matched by the labels they hold."""
+        kept: list[Classes] = []
+        probabilities = np.zeros((len(self.labels), self.n_classes))
+        sizes = np.zeros((n_sweeps, self.n_classes))
+        sums = np.zeros(3)
+        base = np.zeros(self.n_classes)
+        entropy = 0.0
+        for s in range(n_sweeps):
+            self.sweep()
+            now, classes, shares = self._probabilities(), self.classes(), self.base
+            entropy -= float(np.sum(now * np.log(np.where(now > 0, now, 1.0))))
+            if s:  # classes may change places where entities are few, or classes too many
+                order = model.align_classes(now, probabilities, self.blocks.n)
+                now, classes, shares = now[:, order], classes.take(order), shares[order]
+            probabilities += now
+            sizes[s] = self.blocks.n @ now
+            kept.append(classes)
+            base += shares
+            sums += (self.sigma2, self.delta2, np.log(self.beta))
+        mean, covariance = model.coefficient_moments(kept, sizes)
+        sigma2, delta2, log_beta = (sums / n_sweeps).tolist()
+        return Averages(
+            probabilities / n_sweeps,
+            mean,
+            covariance,
+            base / n_sweeps,
+            sigma2,
+            delta2,
+            float(np.exp(log_beta)),
+            float(np.mean(self.trace["log_marginal"][-n_sweeps:])) + entropy / n_sweeps,
+        )
+
+    def _probabilities(self) -> FloatArray:
+        """Of each entity's label given those of all others, (E, K)."""
+        own = self.own
+        if own is None:
+            own = np.zeros((len(self.labels), self.n_classes))
+            own[np.arange(len(own)), self.labels] = 1.0
+        fit = block_log_likelihood(self.blocks, self.classes(), own=own)
+        others = self.agent_counts()[self.blocks.agent].astype(np.float64)
+        others[np.arange(len(others)), self.labels] -= 1.0
+        return posterior_weights(np.log(others + self.beta * self.base), fit)
+
+
+@dataclass(frozen=True, eq=False)
+class Averages:
+    """What a run comes to: averages over its last sweeps.
+
+    Attributes
+    ----------
+    probabilities : (E, K) array
+    mean, covariance : (K, F) and (K, F, F) arrays
+    base : (K,) array
+    sigma2, delta2, beta : float
+    log_marginal : float
+        Of events and labels, plus the entropy of the labels: a bound for that of the events, which
+        does not prefer few classes where classes overlap.
+    """
+
+    probabilities: FloatArray
+    mean: FloatArray
+    covariance: FloatArray
+    base: FloatArray
+    sigma2: float
+    delta2: float
+    beta: float
+    log_marginal: float
+
+    def take(self, classes: Sequence[int] | IntArray) -> Averages:
+        """Keep some classes, in this order; their shares sum to 1 again."""
+        chosen = np.asarray(classes, dtype=np.int64)
+        probabilities = self.probabilities[:, chosen]
+        sums = probabilities.sum(axis=1, keepdims=True)
+        flat = np.full_like(probabilities, 1.0 / max(len(chosen), 1))
+        probabilities = np.divide(probabilities, sums, out=flat, where=sums > 0)
+        base = self.base[chosen]
+        mean, covariance = self.mean[chosen], self.covariance[chosen]
+        changed: dict[str, Any] = {"probabilities": probabilities, "base": base / base.sum()}
+        return replace(self, mean=mean, covariance=covariance, **changed)
+
+
+def start_chain(
+    blocks: Blocks,
+    settings: Settings,
+    keys: NDArray[np.uint64],
+    rng: np.random.Generator,
+    *,
+    first_round: int,
+    n_start: int,
+    noise: float = 0.1,
+) -> Chain:
+    """A run without labels.
+
+    Parameters
+    ----------
+    blocks, settings, keys, rng
+        See `Chain`.
+    first_round : int
+    n_start : int
+        Classes, empty ones at first.
+    noise : float
+        The variance of the noise in the first sweep, where it is not fixed: share of what one
+        regression for all leaves. Entities are labelled one after the other, and the less noise is
+        granted, the sooner one that does not fit opens a class of its own; as random classes of
+        all entities are alike, they may take very long to part.
+    """
+    pooled = model.start_sigma2(blocks.products, blocks.cross, blocks.squares, blocks.n)
+    if settings.schedule == "sequential":
+        pooled *= noise
+    sigma2 = pooled if settings.sigma == "draw" else float(settings.sigma) ** 2
+    labels = np.full(len(blocks.n), -1, dtype=np.int64)
+    totals = Totals.zeros(n_start, blocks.n_features)
+    return Chain(
+        blocks,
+        settings,
+        keys,
+        rng,
+        first_round,
+        labels,
+        totals,
+        np.full(n_start, 1.0 / n_start),
+        max(sigma2, SMALLEST_SIGMA2),
+        1.0 if settings.delta == "draw" else float(settings.delta) ** 2,
+        4.0 if settings.beta == "grid" else float(settings.beta),
+        rate=settings.learning_rate,
+    )
+
+
+def resolved_sigma2(delta2: float, products: FloatArray) -> float:
+    """Least variance of the noise at which rounding leaves something of the prior.
+
+    Parameters
+    ----------
+    delta2 : float
+    products : (.., F, F) array
+        Sums of events, by class or by entity.
+    """
+    return RESOLVED * delta2 * float(np.trace(products, axis1=-2, axis2=-1).sum())
+
+
+# ----------------------------------------------------------------------------------------- restarts
 
 
 AUTO_START = 18
@@ -55,45 +416,22 @@ class Settings:
         A setting is out of its range.
     """
 
-    n_classes: int | str = 4
-    n_start: int | None = None
-    n_sweeps: int = 40
-    n_settle: int = 20
-    n_average: int = 20
-    n_restarts: int = 4
-    sigma: float | str = "draw"
-    delta: float | str = "draw"
-    alpha: float | None = None
-    beta: float | str = "grid"
-    concentration: str = "exact"
-    schedule: str = "sequential"
-    learning_rate: float = 0.5
+    n_classes: int | str = allows(whole(1) | just("auto"), default=4)
+    n_start: int | None = allows(whole(1) | LEFT_OUT, default=None)
+    n_sweeps: int = allows(whole(1), default=40)
+    n_settle: int = allows(whole(0), default=20)
+    n_average: int = allows(whole(1), default=20)
+    n_restarts: int = allows(whole(1), default=4)
+    sigma: float | str = allows(number(above=0) | just("draw"), default="draw")
+    delta: float | str = allows(number(above=0) | just("draw"), default="draw")
+    alpha: float | None = allows(number(above=0) | LEFT_OUT, default=None)
+    beta: float | str = allows(number(above=0) | just("grid"), default="grid")
+    concentration: str = allows(one_of("exact", "shortcut"), default="exact")
+    schedule: str = allows(one_of("sequential", "parallel"), default="sequential")
+    learning_rate: float = allows(number(above=0, high=1), default=0.5)
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
-        if self.n_classes != "auto":
-            _whole("n_classes", self.n_classes, 1, ' or "auto"')
-        if self.n_start is not None:
-            _whole("n_start", self.n_start, 1)
-        for name, least in (
-            ("n_sweeps", 1),
-            ("n_settle", 0),
-            ("n_average", 1),
-            ("n_restarts", 1),
-        ):
-            _whole(name, getattr(self, name), least)
-        for name, word in (("sigma", "draw"), ("delta", "draw"), ("beta", "grid")):
-            if getattr(self, name) != word:
-                _positive(name, getattr(self, name), f' or "{word}"')
-        if self.alpha is not None:
-            _positive("alpha", self.alpha)
-        if self.concentration not in ("exact", "shortcut"):
-            raise ParameterError.of("concentration", '"exact" or "shortcut"', self.concentration)
-        if self.schedule not in ("sequential", "parallel"):
-            raise ParameterError.of("schedule", '"sequential" or "parallel"', self.schedule)
-        _positive("learning_rate", self.learning_rate)
-        if self.learning_rate > 1:
-            raise ParameterError.of("learning_rate", "above 0 and at most 1", self.learning_rate)
+        check(rules_of(self), vars(self))
 
     def starting_classes(self, n_entities: int) -> int:
         """Classes to begin with.
@@ -105,10 +443,8 @@ class Settings:
         """
         k = 1 if self.n_classes == "auto" else int(self.n_classes)
         if k > n_entities:
-            raise ParameterError(
-                f"n_classes must be at most the number of entities with events, {n_entities}, "
-                f"but {k} was given"
-            )
+            most = f"at most the number of entities with events, {n_entities}"
+            raise ParameterError.of("n_classes", most, k)
         wanted = AUTO_START if self.n_classes == "auto" else 2 * k
         return max(k, min(self.n_start or wanted, n_entities))
 
@@ -207,8 +543,6 @@ def fit_classes(
     DataError
         No events.
     """
-    from consilience.latent_regression.kernels.latent_class import agent_key
-
     with_events = int(np.count_nonzero(blocks.n > 0))
     if with_events == 0:
         raise DataError("there is no event with an outcome: nothing can be fitted")
@@ -216,11 +550,12 @@ def fit_classes(
     if keys is None:
         names = [agent_key(seed, str(a)) for a in range(blocks.n_agents)]
         keys = np.array(names, dtype=np.uint64)
-    one = partial(_restart, blocks=blocks, settings=settings, seed=seed, keys=keys, n=n_start)
+    one = partial(_restart, blocks=blocks, settings=settings, seed=seed, keys=keys, n_start=n_start)
     runs = ordered_map(one, range(settings.n_restarts), n_jobs=n_jobs)
     return _best(blocks, settings, runs)
 
 
+@one_thread()
 def _restart(
     number: int,
     *,
@@ -228,61 +563,36 @@ def _restart(
     settings: Settings,
     seed: int,
     keys: NDArray[np.uint64],
-    n: int,
+    n_start: int,
 ) -> tuple[Averages, dict[str, Any]]:
     """One run from its own start, on one thread wherever it runs."""
-    with one_thread():
-        return _run(number, blocks=blocks, settings=settings, seed=seed, keys=keys, n=n)
-
-
-def _run(
-    number: int,
-    *,
-    blocks: Blocks,
-    settings: Settings,
-    seed: int,
-    keys: NDArray[np.uint64],
-    n: int,
-) -> tuple[Averages, dict[str, Any]]:
-    rng = stream(seed, "latent classes", number)
-    chain = start_chain(
-        blocks,
-        settings,
-        keys,
-        rng,
-        first_round=number * _ROUNDS,
-        n_start=n,
-        noise=NOISE[number % len(NOISE)],
-    )
+    rng, noise = stream(seed, "latent classes", number), NOISE[number % len(NOISE)]
+    start = {"first_round": number * _ROUNDS, "n_start": n_start}
+    chain = start_chain(blocks, settings, keys, rng, **start, noise=noise)
     for _ in range(settings.n_sweeps):
         chain.sweep()
     wanted = None if settings.n_classes == "auto" else int(settings.n_classes)
-    _merge_and_settle(chain, wanted)
+    for _ in range(3):
+        merged = chain.n_classes > (wanted or 1) and chain.merge(wanted)
+        for _ in range(settings.n_settle):
+            chain.sweep()
+        if wanted is not None or not merged:
+            break
     found = chain.average(settings.n_average)
     sizes = found.probabilities[blocks.n > 0].sum(axis=0)
     order = np.argsort(-sizes, kind="stable")
     used = order[sizes[order] >= _RESIDUE]
-    about = {"trace": as_arrays(chain.trace), "path": tuple(chain.path), "jumped": chain.jumped}
+    trace = {name: np.asarray(values, dtype=np.float64) for name, values in chain.trace.items()}
+    about = {"trace": trace, "path": tuple(chain.path), "jumped": chain.jumped}
     found = found.take(used if len(used) else order[:1])
     # What the shares of more classes may fit by chance, as in the BIC.
     shares = 0.5 * (len(found.base) - 1) * float(np.log(np.count_nonzero(blocks.n > 0)))
     return replace(found, log_marginal=found.log_marginal - shares), about
 
 
-def _merge_and_settle(chain: Chain, wanted: int | None) -> None:
-    for _ in range(3):
-        merged = chain.n_classes > (wanted or 1) and chain.merge(wanted)
-        for _ in range(chain.settings.n_settle):
-            chain.sweep()
-        if wanted is not None or not merged:
-            return
-
-
 def _best(
     blocks: Blocks, settings: Settings, runs: list[tuple[Averages, dict[str, Any]]]
 ) -> ClassFit:
-    from consilience.latent_regression.kernels.latent_class import classes_of, totals_of
-
     labels = [run.probabilities.argmax(axis=1).astype(np.int64) for run, _ in runs]
     with_events = blocks.n > 0
     agreement = np.eye(len(runs))
@@ -316,15 +626,3 @@ def _best(
         settings.n_classes,
         about["jumped"],
     )
-
-
-def _whole(name: str, value: Any, least: int, more: str = "") -> None:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least:
-        raise ParameterError.of(name, f"a whole number of at least {least}{more}", value)
-
-
-def _positive(name: str, value: Any, more: str = "") -> None:
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not (value > 0 and np.isfinite(value)):
-        raise ParameterError.of(name, f"a positive number{more}", value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError, ParameterError
-from consilience.latent_regression.estimators.latent_class_units import Units
+from consilience.latent_regression.kernels.latent_class import (
+    Classes,
+    block_log_likelihood,
+    blocks_of,
+)
+from consilience.latent_regression.kernels.prediction import (
+    class_predictions,
+    mixture_interval,
+    posterior_weights,
+    unseen_weights,
+)
 from consilience.numerics.ids import (
     as_ids,
     ids_from_arrays,
@@ -19,7 +30,127 @@ from consilience.numerics.ids import (
     places,
 )
 
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Centres and scales of columns and target.
+
+    Attributes
+    ----------
+    centre, scale : (p,) arrays
+        Of the columns.
+    target_centre, target_scale : float
+    intercept : bool
+        Whether a column of ones comes first in the design, F = p + 1 then.
+    """
+
+    centre: FloatArray
+    scale: FloatArray
+    target_centre: float
+    target_scale: float
+    intercept: bool
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the design: F."""
+        return len(self.centre) + int(self.intercept)
+
+    def design(self, x: FloatArray) -> FloatArray:
+        """Rows as the classes see them, (n, F)."""
+        rows = (np.asarray(x, dtype=np.float64) - self.centre) / self.scale
+        if not self.intercept:
+            return np.ascontiguousarray(rows)
+        return np.column_stack([np.ones(len(rows)), rows])
+
+    def target(self, y: FloatArray) -> FloatArray:
+        """Outcomes as the classes see them, (n,)."""
+        scaled: FloatArray = np.asarray(y, dtype=np.float64) - self.target_centre
+        return scaled / self.target_scale
+
+    def outcome(self, values: FloatArray) -> FloatArray:
+        """Outcomes in the units of the table."""
+        return np.asarray(values * self.target_scale + self.target_centre)
+
+    def raw(
+        self, mean: FloatArray, covariance: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Coefficients in the units of the table.
+
+        Parameters
+        ----------
+        mean : (K, F) array
+        covariance : (K, F, F) array
+
+        Returns
+        -------
+        coefficients : (K, p) array
+        intercepts : (K,) array
+        covariance : (K, p + 1, p + 1) array
+            The intercept first.
+        """
+        p, extra = len(self.centre), int(self.intercept)
+        matrix = np.zeros((p + 1, p + extra))
+        if self.intercept:
+            matrix[0, 0] = self.target_scale
+        slopes = self.target_scale / self.scale
+        matrix[np.arange(1, p + 1), np.arange(extra, p + extra)] = slopes
+        matrix[0, extra:] = -slopes * self.centre
+        values = mean @ matrix.T
+        with np.errstate(over="ignore"):  # of units that are too large for a variance
+            spread = matrix @ covariance @ matrix.T
+        return values[:, 1:], values[:, 0] + self.target_centre, spread
+
+
+def units_of(
+    x: FloatArray,
+    y: FloatArray,
+    weight: FloatArray,
+    *,
+    standardize: bool,
+    intercept: bool,
+) -> Units:
+    """Units of a table.
+
+    Parameters
+    ----------
+    x : (n, p) array
+    y : (n,) array
+        Finite where the weight is not 0.
+    weight : (n,) array
+    standardize : bool
+        Whether columns are centred (where there is an intercept) and scaled one by one; otherwise
+        all are divided by one number. The target is scaled in any case, and centred where there is
+        an intercept.
+    intercept : bool
+    """
+    used = weight > 0
+    share = weight[used] / weight[used].sum()
+    if standardize:
+        centre, scale = _moments(x[used], share, intercept)
+    else:
+        # One scale for all keeps their relative sizes, and sums in range.
+        centre, each = _moments(x[used], share, False)
+        scale = np.full(x.shape[1], each.max(initial=0.0) or 1.0)
+    middle, spread = _moments(y[used, None], share, intercept)
+    return Units(centre, scale, float(middle[0]), float(spread[0]), intercept)
+
+
+def _moments(values: FloatArray, share: FloatArray, centred: bool) -> tuple[FloatArray, FloatArray]:
+    """Mean and standard deviation of columns, whatever their size; 1 where they are constant."""
+    largest = np.abs(values).max(axis=0, initial=0.0)
+    largest = np.where(largest > 0, largest, 1.0)
+    parts = values / largest
+    mean = share @ parts if centred else np.zeros(values.shape[1])
+    away = parts - mean
+    spread = np.sqrt(share @ (away * away))
+    # A constant column leaves only what rounding makes of it.
+    spread = np.where(spread > 1e-13, spread, 1.0)
+    return mean * largest, spread * largest
+
+
+Ids = ArrayLike | None
 _FLAT = ("sigma2", "beta", "target_centre", "target_scale", "intercept")
+_PARTS = ("mean", "covariance", "base", "agent_counts", "entity_agents", "probabilities")
 
 
 class LatentClassPredictor:
@@ -118,14 +249,9 @@ class LatentClassPredictor:
         fits = k > 0 and f == self.units.n_columns
         fits &= all(value.shape == shape for value, shape in shapes)
         fits &= self.sigma2 > 0 and self.beta > 0 and np.isfinite(self.sigma2 + self.beta)
-        fits &= all(
-            bool(np.isfinite(value).all())
-            for value in (self.mean, self.covariance, self.base, self.agent_counts)
-        )
-        if not fits or not np.isfinite(self.probabilities).all():
-            raise DataError("the parts of a predictor do not fit together")
-        places_fit = not e or (0 <= self.entity_agents.min() <= self.entity_agents.max() < a)
-        if not places_fit or (self.base < 0).any() or not (self.units.scale > 0).all():
+        fits = fits and all(np.isfinite(getattr(self, name)).all() for name in _PARTS)
+        fits = fits and (not e or 0 <= self.entity_agents.min() <= self.entity_agents.max() < a)
+        if not fits or (self.base < 0).any() or not (self.units.scale > 0).all():
             raise DataError("the parts of a predictor do not fit together")
 
     def _index(self) -> None:
@@ -143,9 +269,9 @@ class LatentClassPredictor:
         self,
         X: ArrayLike,
         *,
-        entity: ArrayLike | None = None,
-        agent: ArrayLike | None = None,
-        observed: ArrayLike | None = None,
+        entity: Ids = None,
+        agent: Ids = None,
+        observed: Ids = None,
     ) -> FloatArray:
         """Expected outcome of each row.
 
@@ -170,7 +296,7 @@ class LatentClassPredictor:
         """
         x = self._rows(X)
         weights = self._weights(x, entity, agent, observed)
-        means, _ = self._by_class(x)
+        means, _ = class_predictions(self.units.design(x), self._classes())
         return self.units.outcome((weights * means).sum(axis=1))
 
     def predict_interval(
@@ -178,9 +304,9 @@ class LatentClassPredictor:
         X: ArrayLike,
         *,
         level: float = 0.9,
-        entity: ArrayLike | None = None,
-        agent: ArrayLike | None = None,
-        observed: ArrayLike | None = None,
+        entity: Ids = None,
+        agent: Ids = None,
+        observed: Ids = None,
     ) -> FloatArray:
         """Central interval for the outcome of each row.
 
@@ -203,23 +329,21 @@ class LatentClassPredictor:
         DataError
             As `predict`.
         """
-        from consilience.latent_regression.kernels.latent_class_prediction import mixture_interval
-
         if not 0 < level < 1:
             raise ParameterError.of("level", "between 0 and 1", level)
         x = self._rows(X)
         weights = self._weights(x, entity, agent, observed)
-        means, variances = self._by_class(x)
+        means, variances = class_predictions(self.units.design(x), self._classes())
         lower, upper = mixture_interval(weights, means, variances, level)
         return self.units.outcome(np.column_stack([lower, upper]))
 
     def predict_proba(
         self,
         X: ArrayLike,
-        observed: ArrayLike | None = None,
+        observed: Ids = None,
         *,
-        entity: ArrayLike | None = None,
-        agent: ArrayLike | None = None,
+        entity: Ids = None,
+        agent: Ids = None,
     ) -> FloatArray:
         """Probability of each class for each row's entity, (n, K); parameters as in `predict`."""
         return self._weights(self._rows(X), entity, agent, observed)
@@ -230,9 +354,9 @@ class LatentClassPredictor:
         n_samples: int = 1,
         *,
         rng: np.random.Generator,
-        entity: ArrayLike | None = None,
-        agent: ArrayLike | None = None,
-        observed: ArrayLike | None = None,
+        entity: Ids = None,
+        agent: Ids = None,
+        observed: Ids = None,
     ) -> FloatArray:
         """Draw outcomes from their joint predictive distribution.
 
@@ -272,33 +396,14 @@ class LatentClassPredictor:
 
     # -------------------------------------------------------------- what it rests on
 
-    def _by_class(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        from consilience.latent_regression.kernels.latent_class_prediction import class_predictions
-
-        return class_predictions(self.units.design(x), self._classes())
-
-    def _classes(self) -> Any:
+    def _classes(self) -> Classes:
         """The classes with the covariance of their coefficients in the place of 1/D."""
-        from consilience.latent_regression.kernels.latent_class import Classes
-
         covariance = _covered(self.covariance)
-        precision = np.linalg.inv(covariance)
-        precision = (precision + precision.swapaxes(1, 2)) / 2
-        cholesky = np.asarray(np.linalg.cholesky(precision), dtype=np.float64)
-        return Classes(
-            precision=precision,
-            mean=self.mean,
-            cholesky=cholesky,
-            log_det=2.0 * np.log(np.diagonal(cholesky, axis1=1, axis2=2)).sum(axis=1),
-            sigma2=self.sigma2,
-            # No direction of a class is less precise than the inverse of this.
-            delta2=float(np.trace(covariance, axis1=1, axis2=2).max()),
-            linear=np.einsum("kfg,kg->kf", precision, self.mean),
-        )
+        # No direction of a class is less precise than the inverse of the largest trace.
+        delta2 = float(np.trace(covariance, axis1=1, axis2=2).max())
+        return Classes.of(self.mean, covariance, self.sigma2, delta2)
 
-    def _places(
-        self, n: int, entity: ArrayLike | None, agent: ArrayLike | None
-    ) -> tuple[IntArray, IntArray]:
+    def _places(self, n: int, entity: Ids, agent: Ids) -> tuple[IntArray, IntArray]:
         """Place of each row's agent and of its entity, -1 where they are not known."""
         nobody = np.full(n, -1, dtype=np.int64)
         if agent is not None:
@@ -316,9 +421,7 @@ class LatentClassPredictor:
         at = places(self._pairs, pairs, "entity")
         return agents, np.where(at < 0, -1, self._order[at]) if len(self._order) else nobody
 
-    def _groups(
-        self, n: int, entity: ArrayLike | None, agent: ArrayLike | None
-    ) -> tuple[IntArray, NDArray[Any]]:
+    def _groups(self, n: int, entity: Ids, agent: Ids) -> tuple[IntArray, NDArray[Any]]:
         """What two rows of one entity have in common: agent and entity."""
         if entity is None:
             return np.zeros(n, dtype=np.int64), np.arange(n)
@@ -330,12 +433,10 @@ class LatentClassPredictor:
     def _weights(
         self,
         x: FloatArray,
-        entity: ArrayLike | None,
-        agent: ArrayLike | None,
-        observed: ArrayLike | None,
+        entity: Ids,
+        agent: Ids,
+        observed: Ids,
     ) -> FloatArray:
-        from consilience.latent_regression.kernels.latent_class_prediction import unseen_weights
-
         agents, entities = self._places(len(x), entity, agent)
         counts = np.vstack([self.agent_counts, np.zeros(self.n_classes_)])
         weights = np.asarray(unseen_weights(counts, self.base, self.beta))[agents]
@@ -354,12 +455,6 @@ class LatentClassPredictor:
         observed: ArrayLike,
     ) -> None:
         """Weigh the classes of new entities by the likelihood of their observed events."""
-        from consilience.latent_regression.kernels.latent_class import (
-            block_log_likelihood,
-            blocks_of,
-        )
-        from consilience.latent_regression.kernels.latent_class_prediction import posterior_weights
-
         y = _numbers(observed, "observed")
         if y.shape != (len(x),) or np.isinf(y).any():
             raise DataError("observed must hold a number or NaN for each row of X")
@@ -395,24 +490,14 @@ class LatentClassPredictor:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Numeric arrays that hold the whole predictor, texts as UTF-8 bytes."""
-        units = self.units
-        flat = (
-            self.sigma2,
-            self.beta,
-            units.target_centre,
-            units.target_scale,
-            float(units.intercept),
-        )
+        units, parts = self.units, {name: getattr(self, name) for name in _PARTS}
+        scales = (units.target_centre, units.target_scale, float(units.intercept))
         arrays: dict[str, NDArray[Any]] = {
-            "mean": self.mean,
-            "covariance": self.covariance,
-            "base": self.base,
-            "flat": np.array(flat),
+            **{name: parts.pop(name) for name in ("mean", "covariance", "base")},
+            "flat": np.array((self.sigma2, self.beta, *scales)),
             "centre": units.centre,
             "scale": units.scale,
-            "agent_counts": self.agent_counts,
-            "entity_agents": self.entity_agents,
-            "probabilities": self.probabilities,
+            **parts,
             **ids_to_arrays("agents", self.agents),
             **ids_to_arrays("entities", self.entities),
         }
@@ -432,24 +517,10 @@ class LatentClassPredictor:
         named = "features_text" in arrays
         try:
             flat = dict(zip(_FLAT, np.asarray(arrays["flat"], dtype=float).tolist(), strict=True))
-            units = Units(
-                np.asarray(arrays["centre"], dtype=np.float64),
-                np.asarray(arrays["scale"], dtype=np.float64),
-                flat["target_centre"],
-                flat["target_scale"],
-                bool(flat["intercept"]),
-            )
-            parts = {
-                name: arrays[name]
-                for name in (
-                    "mean",
-                    "covariance",
-                    "base",
-                    "agent_counts",
-                    "entity_agents",
-                    "probabilities",
-                )
-            }
+            centre, scale = (np.asarray(arrays[x], dtype=np.float64) for x in ("centre", "scale"))
+            target = flat["target_centre"], flat["target_scale"]
+            units = Units(centre, scale, *target, bool(flat["intercept"]))
+            parts = {name: arrays[name] for name in _PARTS}
         except (KeyError, ValueError, TypeError):
             raise DataError("these arrays do not hold a predictor") from None
         return cls(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +20,176 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from consilience.arrays import FloatArray
+from consilience.arrays import FloatArray, IntArray
 from consilience.exceptions import DataError
 from consilience.latent_regression.estimators.latent_class_fit import (
     ClassFit,
     Settings,
     fit_classes,
+    resolved_sigma2,
 )
-from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
-from consilience.latent_regression.estimators.latent_class_remarks import remarks_of
-from consilience.latent_regression.estimators.latent_class_rows import Events, events_of
-from consilience.latent_regression.estimators.latent_class_units import Units, units_of
-from consilience.latent_regression.kernels.latent_class import agent_key, blocks_of
+from consilience.latent_regression.estimators.latent_class_predictor import (
+    LatentClassPredictor,
+    Units,
+    units_of,
+)
+from consilience.latent_regression.kernels.latent_class import Blocks, agent_key, blocks_of
+from consilience.numerics.ids import as_ids, pair_codes
 from consilience.numerics.parallel import one_thread
 
-if TYPE_CHECKING:
-    from consilience.latent_regression.kernels.latent_class import Blocks
+MOST_COPIES = 10_000_000
+"""Entities that whole weights of rows may stand for: each is drawn by itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Rows by agent and entity.
+
+    Attributes
+    ----------
+    rows : (N,) array of int
+        Row of the caller's table of each event.
+    weight : (N,) array
+    agents : (A,) array of ids, sorted
+    agent : (N,) array of int
+        Place of each event's agent.
+    entity : (N,) array of int
+        Number of each event's entity, ascending.
+    first : (E,) array of int
+        First event of each entity.
+    names : (E,) array of ids
+        Of the entities; numbers of rows where every row is an entity.
+    by_row : bool
+        Whether every row is an entity.
+    """
+
+    rows: IntArray
+    weight: FloatArray
+    agents: NDArray[Any]
+    agent: IntArray
+    entity: IntArray
+    first: IntArray
+    names: NDArray[Any]
+    by_row: bool
+
+    @property
+    def owners(self) -> IntArray:
+        """Place of each entity's agent, (E,)."""
+        return self.agent[self.first]
+
+
+def events_of(x: FloatArray, y: FloatArray, weight: FloatArray, entity: Any, agent: Any) -> Events:
+    """Sort rows by agent, entity and values, so that the order of a table does not matter.
+
+    Where every row is an entity, rows without weight are left out, and whole weights are numbers of
+    entities, as if the row were there so often; other weights are parts of one entity's event.
+
+    Parameters
+    ----------
+    x : (n, p) array
+    y : (n,) array
+    weight : (n,) array
+    entity, agent : (n,) arrays of ids, optional
+
+    Raises
+    ------
+    DataError
+        Ids that cannot be used, no row with a weight, or weights that stand for too many entities.
+    """
+    n = len(x)
+    owners = np.zeros(n, dtype=np.int64) if agent is None else as_ids(agent, n, "agent")
+    if entity is None:
+        order = np.lexsort((*x.T[::-1], y, owners))
+        order = order[weight[order] > 0]
+        size = weight[order]
+        if (size == np.floor(size)).all():
+            if size.sum() > max(n, MOST_COPIES):
+                raise DataError(
+                    f"sample_weight stands for more than {MOST_COPIES:,} entities of one event: "
+                    "give entity, or divide all weights by one number"
+                )
+            order = np.repeat(order, size.astype(np.int64))
+            size = np.ones(len(order))
+        members: NDArray[Any] = np.arange(len(order))
+    else:
+        known = as_ids(entity, n, "entity")
+        # y alone leaves ties, and the order of a sum is seen in its last digit
+        order = np.lexsort((weight, *x.T[::-1], y, known, owners))
+        size, members = weight[order], known[order]
+    if not (size > 0).any():
+        raise DataError("no row has a positive weight: nothing can be fitted")
+    agents, places = np.unique(owners[order], return_inverse=True)
+    codes, first = pair_codes(places.astype(np.int64), members)
+    names = order[first] if entity is None else members[first]
+    return Events(order, size, agents, places.astype(np.int64), codes, first, names, entity is None)
+
+
+def remarks_of(
+    found: ClassFit,
+    x: FloatArray,
+    y: FloatArray,
+    blocks: Blocks,
+    *,
+    shared_ids: bool,
+) -> Iterator[tuple[str, bool]]:
+    """Sentences about a fit, none with a value of the data, and whether they are warnings.
+
+    Parameters
+    ----------
+    found : ClassFit
+    x : (n, p) array
+        Rows that were used.
+    y : (n,) array
+    blocks : Blocks
+    shared_ids : bool
+        Whether an entity id belongs to several agents.
+    """
+    if found.asked != "auto" and found.n_classes < int(found.asked):
+        yield (
+            f"only {found.n_classes} of {found.asked} classes hold entities: "
+            "ask for fewer, or read the fit as one of fewer classes",
+            True,
+        )
+    if found.jumped:
+        yield (
+            "labels jumped to and fro between classes, so the learning rate was lowered: "
+            "start with a lower learning_rate",
+            True,
+        )
+    if found.sigma2 < 2.0 * resolved_sigma2(found.delta2, blocks.products):
+        yield (
+            "with so many events, or such weights, noise as small as this is lost in rounding: "
+            "sigma_ is an upper bound; divide sample_weight, if given, by one number",
+            float(blocks.n.sum()) > len(blocks.y),
+        )
+    if (y == y[0]).all():
+        yield "y is constant: there is nothing that classes could differ by", False
+    # Without an intercept a constant column takes its place.
+    intercept = blocks.n_features > x.shape[1]
+    constant = int((x == x[0]).all(axis=0).sum()) if intercept else 0
+    if constant:
+        yield (
+            f"columns of X are constant ({constant}): the prior decides what they share with the "
+            "intercept",
+            False,
+        )
+    if len(x) < blocks.n_features:
+        yield (
+            f"there are fewer events than the {blocks.n_features} coefficients of a class: "
+            "the prior decides",
+            False,
+        )
+    elif _rank(blocks) < blocks.n_features - constant:
+        yield "columns of X depend on one another: the prior shares out their coefficients", False
+    if shared_ids:
+        yield "some entity ids belong to several agents: each pair is an entity of its own", False
+    if blocks.n_agents == 1 and found.n_classes > 1:
+        yield "there is one agent only: agents' shares of the classes are not compared", False
+
+
+def _rank(blocks: Blocks) -> int:
+    sums = blocks.products.sum(axis=0)
+    return int(np.linalg.matrix_rank(sums, tol=1e-9 * float(np.trace(sums)), hermitian=True))
 
 
 def _has_entities(estimator: Any) -> bool:
@@ -235,7 +390,7 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         ConvergenceWarning
             Classes stayed empty, labels jumped to and fro, or weights hide the noise.
         """
-        settings = self._settings()
+        settings = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
         X, y, weight = self._table(X, y, sample_weight)
         events = events_of(X, y, weight, entity, agent)
         x, outcome = X[events.rows], y[events.rows]
@@ -243,29 +398,32 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         if not (used > 0).any():
             raise DataError("y has no number in a row of positive weight: nothing can be fitted")
         with one_thread():  # sums over threads would depend on how many there are
-            found, blocks, units = self._find(settings, x, outcome, used, events)
+            units = units_of(
+                x,
+                outcome,
+                used,
+                standardize=bool(self.standardize),
+                intercept=bool(self.fit_intercept),
+            )
+            design, target = units.design(x), units.target(outcome)
+            blocks = blocks_of(design, target, events.entity, events.agent, events.weight)
+            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+            keys = np.array([agent_key(seed, name) for name in events.agents.tolist()], np.uint64)
+            scaled = _scaled(settings, units, standardized=bool(self.standardize))
+            found = fit_classes(blocks, scaled, seed, keys=keys, n_jobs=self.n_jobs)
             self._take(found, units, events, agent is not None)
             self._take_entities(found, events, blocks.n, X, agent)
-        self._remark(found, x[used > 0], outcome[used > 0], blocks, events)
+        shared = not events.by_row and len(np.unique(events.names)) < len(events.names)
+        table = x[used > 0], outcome[used > 0]
+        remarks = list(remarks_of(found, *table, blocks, shared_ids=shared))
+        self.remarks_ = tuple(sentence for sentence, _ in remarks)
+        for sentence, urgent in remarks:
+            if urgent:
+                warnings.warn(sentence, ConvergenceWarning, stacklevel=2)
         return self
 
-    def _find(
-        self, settings: Settings, x: FloatArray, y: FloatArray, used: FloatArray, events: Events
-    ) -> tuple[ClassFit, Blocks, Units]:
-        """Fit in units of their own."""
-        standardize = bool(self.standardize)
-        units = units_of(x, y, used, standardize=standardize, intercept=bool(self.fit_intercept))
-        blocks = blocks_of(
-            units.design(x), units.target(y), events.entity, events.agent, events.weight
-        )
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        keys = np.array([agent_key(seed, name) for name in events.agents.tolist()], np.uint64)
-        scaled = _scaled(settings, units, standardized=standardize)
-        found = fit_classes(blocks, scaled, seed, keys=keys, n_jobs=self.n_jobs)
-        return found, blocks, units
-
     def _table(self, X: Any, y: Any, sample_weight: Any) -> tuple[FloatArray, FloatArray, Any]:
-        if y is None:
+        if y is None:  # the words that scikit-learn's checks look for
             raise DataError(
                 "this LatentClassRegressor estimator requires y to be passed, "
                 "but the target y is None"
@@ -274,23 +432,6 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
         y = _outcomes(y, len(X))
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         return X, y, weight
-
-    def _settings(self) -> Settings:
-        return Settings(
-            n_classes=self.n_classes,
-            n_start=self.n_start,
-            n_sweeps=self.n_sweeps,
-            n_settle=self.n_settle,
-            n_average=self.n_average,
-            n_restarts=self.n_restarts,
-            sigma=self.sigma,
-            delta=self.delta,
-            alpha=self.alpha,
-            beta=self.beta,
-            concentration=self.concentration,
-            schedule=self.schedule,
-            learning_rate=self.learning_rate,
-        )
 
     def _take(self, found: ClassFit, units: Units, events: Events, agents_given: bool) -> None:
         """Keep the answer."""
@@ -350,17 +491,6 @@ class LatentClassRegressor(RegressorMixin, BaseEstimator):
             "label": self.labels_,
             "probability": posterior.max(axis=1),
         }
-
-    def _remark(
-        self, found: ClassFit, x: FloatArray, y: FloatArray, blocks: Blocks, events: Events
-    ) -> None:
-        """Say what was noticed about the data."""
-        shared = not events.by_row and len(np.unique(events.names)) < len(events.names)
-        remarks = list(remarks_of(found, x, y, blocks, shared_ids=shared))
-        self.remarks_ = tuple(sentence for sentence, _ in remarks)
-        for sentence, urgent in remarks:
-            if urgent:
-                warnings.warn(sentence, ConvergenceWarning, stacklevel=3)
 
     # ------------------------------------------------------------------ answers
 

@@ -76,25 +76,45 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from consilience.exceptions import QuorumError, StudyError
+from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.latent_regression.estimators.latent_class_predictor import LatentClassPredictor
-from consilience.latent_regression.kernels.latent_class_rounds import JUMPING, JUMPING_BY_ALL
+from consilience.latent_regression.kernels.sampling import JUMPING, JUMPING_BY_ALL
 from consilience.latent_regression.protocol import site as at_site
-from consilience.latent_regression.protocol.messages import Begin, Offer, Settings
-from consilience.latent_regression.protocol.outcome import build_result, conclude_messages
-from consilience.latent_regression.protocol.parameters import (
-    AUTO_START,
-    MOST_ROUNDS,
-    check_parameters,
-    default_rate,
+from consilience.latent_regression.protocol.coordinator import (
+    BETAS,
+    Rounds,
+    Shared,
+    Survey,
+    survey_of,
 )
-from consilience.latent_regression.protocol.result import LatentClassRegressionResult
-from consilience.latent_regression.protocol.rounds import BETAS, Rounds, Shared
-from consilience.latent_regression.protocol.survey import Survey, survey_of
+from consilience.latent_regression.protocol.messages import (
+    MAX_CLASSES,
+    MAX_ROUNDS,
+    Begin,
+    Offer,
+    Settings,
+)
+from consilience.latent_regression.protocol.result import (
+    LatentClassRegressionResult,
+    build_result,
+    conclude_messages,
+)
+from consilience.parameters import FLAG, LEFT_OUT, allows, just, number, one_of, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases.holdout import say_share
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+
+AUTO_START = 18
+MOST_ROUNDS = 25
+"""Rounds before classes are merged, unless given."""
+SHARE = number(above=0, high=1)
+
+
+def default_rate(participation: float) -> float:
+    """Learning rate by the share of the sites that reports: .5 for all, .2 for few."""
+    return float(np.clip(0.2 + 0.4 * (participation - 0.25), 0.2, 0.5))
+
 
 Answers = Generator[Ask, Replies, Any]
 Told = Mapping[str, Mapping[str, float]]
@@ -157,24 +177,24 @@ class LatentClassRegression(Method):
     are then estimates of chances that may lie outside [0, 1].
     """
 
-    n_classes: int | str = 4
-    n_start: int | None = None
-    start: str = "local"
-    rounds: int | str = "auto"
-    settle_rounds: int = 10
-    average_rounds: int = 10
-    learning_rate: float | str = "auto"
-    adapt_rate: bool = True
-    participation: float = 1.0
-    server_cache: bool = False
-    concentration: str = "exact"
-    noise: float | str = "draw"
-    prior_scale: float | str = "draw"
-    alpha: float | None = None
-    beta: float | str = "grid"
-    fit_intercept: bool = True
-    holdout: float = 0.1
-    level: float = 0.9
+    n_classes: int | str = allows(whole(1, MAX_CLASSES // 2) | just("auto"), default=4)
+    n_start: int | None = allows(whole(1, MAX_CLASSES) | LEFT_OUT, default=None)
+    start: str = allows(one_of("local", "random"), default="local")
+    rounds: int | str = allows(whole(0, MAX_ROUNDS // 2) | just("auto"), default="auto")
+    settle_rounds: int = allows(whole(0, MAX_ROUNDS // 4), default=10)
+    average_rounds: int = allows(whole(1, MAX_ROUNDS // 4), default=10)
+    learning_rate: float | str = allows(SHARE | just("auto"), default="auto")
+    adapt_rate: bool = allows(FLAG, default=True)
+    participation: float = allows(SHARE, default=1.0)
+    server_cache: bool = allows(FLAG, default=False)
+    concentration: str = allows(one_of("exact", "shortcut"), default="exact")
+    noise: float | str = allows(number(above=0) | just("draw"), default="draw")
+    prior_scale: float | str = allows(number(above=0) | just("draw"), default="draw")
+    alpha: float | None = allows(number(above=0) | LEFT_OUT, default=None)
+    beta: float | str = allows(number(above=0) | just("grid"), default="grid")
+    fit_intercept: bool = allows(FLAG, default=True)
+    holdout: float = allows(number(0, 0.5), default=0.1)
+    level: float = allows(number(above=0, below=1), default=0.9)
 
     name: ClassVar[str] = "latent-class-regression"
     version: ClassVar[int] = 2
@@ -204,9 +224,11 @@ class LatentClassRegression(Method):
     roles: ClassVar[tuple[str, ...]] = ("target", "agent", "entity", "weight")
     foreign_models: ClassVar[bool] = True  # classes are models, by which rows are drawn
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        check_parameters(self)
+    def check_together(self) -> None:
+        """Refuse fewer classes at the beginning than in the end."""
+        if not isinstance(self.n_classes, str) and self.n_classes > (self.n_start or MAX_CLASSES):
+            most = f"a whole number from n_classes to {MAX_CLASSES}"
+            raise ParameterError.of("n_start", most, self.n_start)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there are entities, features and a numeric response."""

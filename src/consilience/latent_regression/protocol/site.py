@@ -1,32 +1,52 @@
 """What a site does: draw labels of its entities, send class sums, judge held-out events.
 
 The labels never leave. What leaves are sums over the classes in which entities are *counted*, see
-``memberships``.
+``events``.
+
+At the end it says who belongs where, and keeps a predictor.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray, IntArray
+from consilience.arrays import BoolArray, FloatArray, IntArray
 from consilience.exceptions import DataError, ProtocolError
+from consilience.latent_regression.estimators.latent_class_predictor import (
+    LatentClassPredictor,
+    Units,
+)
 from consilience.latent_regression.kernels.latent_class import (
+    Blocks,
     Classes,
     Totals,
+    block_log_likelihood,
     classes_of,
     draw_uniform,
 )
-from consilience.latent_regression.kernels.latent_class_model import (
+from consilience.latent_regression.kernels.marginal_likelihood import (
     concentration_log_likelihood,
 )
-from consilience.latent_regression.kernels.latent_class_rounds import expected_moves, own_weights
-from consilience.latent_regression.kernels.latent_class_sampling import draw_labels, table_counts
-from consilience.latent_regression.protocol.closing import conclude_at_site
-from consilience.latent_regression.protocol.memberships import (
+from consilience.latent_regression.kernels.prediction import (
+    class_predictions,
+    mixture_interval,
+    posterior_weights,
+)
+from consilience.latent_regression.kernels.sampling import (
+    draw_labels,
+    expected_moves,
+    own_weights,
+    table_counts,
+)
+from consilience.latent_regression.protocol.events import (
     TURN,
+    Events,
+    digest_of,
+    events_of,
     moved_share,
     next_released,
     status_of,
@@ -36,6 +56,7 @@ from consilience.latent_regression.protocol.memberships import (
 from consilience.latent_regression.protocol.messages import (
     MAX_BETAS,
     MAX_ROUNDS,
+    N_FIGURES,
     Begin,
     Conclude,
     Concluded,
@@ -46,9 +67,18 @@ from consilience.latent_regression.protocol.messages import (
     Sums,
     unpacked,
 )
-from consilience.latent_regression.protocol.rows import Events, digest_of, events_of
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.wire.disclosure import Limits, Released, bundle, class_sums, rounded
+from consilience.wire.disclosure import (
+    Limits,
+    Released,
+    WeightedMeans,
+    aggregate,
+    bundle,
+    class_sums,
+    rounded,
+    weighted_means,
+)
+from consilience.wire.rounding import by_entity
 
 SERIES = "class-sums"
 _AFTER_LABELS = 1 << 32
@@ -57,11 +87,86 @@ MOST = 1e30
 _DIGITS = 1e-11
 NO_SHARE = 1e-290
 """Share of the classes that have been merged away, and are not drawn again."""
+_TINY = np.finfo(float).tiny
+
+
+@dataclass(frozen=True, eq=False)
+class _Here:
+    """A site's events in the units of the classes, and what its policy asks for."""
+
+    s: Settings
+    events: Events
+    z: FloatArray
+    limits: Limits
+
+    @property
+    def protected(self) -> bool:
+        """Whether the site protects records."""
+        return self.limits.min_records > 1
+
+    def nobody(self) -> IntArray:
+        """No class for any entity."""
+        return np.full(self.events.n_entities, -1, dtype=np.int64)
+
+    def sums(self, counted: IntArray, marks: FloatArray) -> Released:
+        """Sums by class over the events that have a weight and are not held out."""
+        events = self.events
+        return class_sums(
+            self.z,
+            cells=np.where(events.used, counted[events.entity], -1),
+            n_cells=self.s.n_cells,
+            entities=events.entity,
+            blocks=events.agent,
+            marks=marks,
+            judged=events.centred(self.z) if self.protected else None,
+            series=SERIES,
+        )
+
+    def unsafe(self, sums: Released) -> BoolArray:
+        """Classes of which some cell may not leave."""
+        found = sums.evidence
+        if found is None or found.members is None or not self.protected:
+            return np.zeros(len(sums.value), dtype=bool)
+        cells = found.small(self.limits) | found.dominated(self.limits)
+        size = np.bincount(found.members[found.members >= 0], minlength=len(sums.value))
+        few = (size > 0) & (size < 2 * self.z.shape[1])
+        return np.asarray(cells.any(axis=1) | few)
+
+    def mean(self, value: float | None, n_entities: int) -> Released:
+        """A mean over entities, to one of them where records are protected.
+
+        Elsewhere to so many digits that the sum over sites does not depend on who is where.
+        """
+        n = 0 if value is None else n_entities
+        step = 1.0 / max(n, 1) if self.protected else _DIGITS
+        return rounded(float("nan") if value is None else value, n_records=n, step=step)
 
 
 def _tally(message: Round, data: SiteData, limits: Limits) -> dict[str, tuple[int, int]]:
     """Rounds are counted over a run, those whose replies were lost included."""
     return {"rounds": (1, MAX_ROUNDS)} if limits.min_records > 1 else {}
+
+
+def _settings(text: str, state: State, data: SiteData, *, begun: bool = True) -> Settings:
+    if text != state.get("settings"):
+        raise ProtocolError("the settings changed during the run")
+    if digest_of(data) != state["rows"]:
+        raise ProtocolError("the columns were prepared in another way during the run")
+    if begun and "answers" not in state:
+        raise ProtocolError("a round was asked before the beginning")
+    return Settings.from_json(text)
+
+
+def _here(text: str, data: SiteData, state: State, site: SiteContext) -> _Here:
+    """The site's events in a step after the beginning."""
+    s = _settings(text, state, data)
+    events = events_of(data, s, site, state["seeds"])
+    return _Here(s, events, events.scaled(*state["scaling"]), site.limits)
+
+
+def _from_before(state: State) -> State:
+    """What stays as it is in a run."""
+    return {name: state[name] for name in ("settings", "rows", "seeds")}
 
 
 # --------------------------------------------------------------------------- offer
@@ -72,51 +177,17 @@ def offer(message: Offer, data: SiteData, state: State, site: SiteContext) -> tu
     """Tell the moments of all events in the sums, or nothing where they rest on too little."""
     s = Settings.from_json(message.settings)
     events = events_of(data, s, site)
-    everyone = np.zeros(events.n_entities, dtype=np.int64)
+    here = _Here(s, events, events.z, site.limits)
     marks = np.zeros((len(events.z), 2))
     kept = np.flatnonzero(events.used)
     for column, of in enumerate((events.entity, events.agent)):
         marks[kept[np.unique(of[kept], return_index=True)[1]], column] = 1.0
-    sums = _released(events, events.z, everyone, s.n_cells, marks, site.limits)
-    unsafe = _unsafe(sums, site.limits, 2 * events.z.shape[1])
+    sums = here.sums(np.zeros(events.n_entities, dtype=np.int64), marks)
+    unsafe = here.unsafe(sums)
     if unsafe.any():
         sums = sums.withhold(np.broadcast_to(unsafe[:, None], np.shape(sums.value)))
-    return Offered(sums=sums), {
-        "settings": message.settings,
-        "rows": digest_of(data),
-        "seeds": events.seeds,
-    }
-
-
-def _released(
-    events: Events,
-    z: FloatArray,
-    counted: IntArray,
-    n_cells: int,
-    marks: FloatArray,
-    limits: Limits,
-) -> Released:
-    """Sums by class over the events that have a weight and are not held out."""
-    return class_sums(
-        z,
-        cells=np.where(events.used, counted[events.entity], -1),
-        n_cells=n_cells,
-        entities=events.entity,
-        blocks=events.agent,
-        marks=marks,
-        judged=events.centred(z) if limits.min_records > 1 else None,
-        series=SERIES,
-    )
-
-
-def _unsafe(sums: Released, limits: Limits, least: int) -> NDArray[np.bool_]:
-    """Classes of which some cell may not leave."""
-    evidence = sums.evidence
-    if evidence is None or evidence.members is None or limits.min_records <= 1:
-        return np.zeros(len(sums.value), dtype=bool)
-    cells = evidence.small(limits) | evidence.dominated(limits)
-    size = np.bincount(evidence.members[evidence.members >= 0], minlength=len(sums.value))
-    return np.asarray(cells.any(axis=1) | ((size > 0) & (size < least)))
+    kept_here = {"settings": message.settings, "rows": digest_of(data), "seeds": events.seeds}
+    return Offered(sums=sums), kept_here
 
 
 # --------------------------------------------------------------------------- begin
@@ -133,115 +204,84 @@ def begin(message: Begin, data: SiteData, state: State, site: SiteContext) -> tu
     if (np.abs(scaling) > MOST).any() or (scaling[1] < 1 / MOST).any():
         # Whether all events are numbers in such units is a question about the largest of them.
         raise ProtocolError(f"columns are moved and scaled by at most {MOST:g}")
-    z = events.scaled(*scaling)
+    here = _Here(s, events, events.scaled(*scaling), site.limits)
     if s.start == "local":
         try:
-            labels = _own_classes(events, z, s, site.limits, float(message.sigma2.value))
+            labels = _own_classes(here)
         except DataError:
-            if site.limits.min_records <= 1:
+            if not here.protected:
                 raise
             labels = np.zeros(events.n_entities, dtype=np.int64)  # as in `_drawn`
     else:
         place = np.arange(events.n_entities) - np.searchsorted(events.agent_of, events.agent_of)
         u = draw_uniform(events.keys[events.agent_of], 0, place)
         labels = np.minimum((u * s.n_cells).astype(np.int64), s.n_cells - 1)
-    nobody = np.zeros((events.n_entities, s.n_cells))
-    before = {"released": np.full(events.n_entities, -1, dtype=np.int64)}
-    made = _Made(labels, nobody, before, _histories(events, site), None)
-    reply, kept = made.reply(events, z, s, site.limits, None)
-    return reply, {**_from_before(state), "scaling": scaling, **kept}
+    own = np.zeros((events.n_entities, s.n_cells))
+    reply, kept = _reply(here, labels, own, here.nobody(), site)
+    return reply, {**_from_before(state), "scaling": scaling, "answers": [kept]}
 
 
-def _own_classes(
-    events: Events, z: FloatArray, s: Settings, limits: Limits, sigma2: float
-) -> IntArray:
+def _own_classes(here: _Here) -> IntArray:
     """Classes of a fit to the site's own events."""
     from consilience.latent_regression.estimators.latent_class_fit import Settings as FitSettings
     from consilience.latent_regression.estimators.latent_class_fit import fit_classes
 
-    blocks = events.blocks(z, s)
-    counted = events.counted
-    least = max(limits.min_records, 2 * z.shape[1]) if limits.min_records > 1 else 1
+    events, counted = here.events, here.events.counted
+    least = max(here.limits.min_records, 2 * here.z.shape[1]) if here.protected else 1
     room = min(
-        s.n_cells,
-        int((counted > 0).sum()) // (2 * limits.min_entities),
+        here.s.n_cells,
+        int((counted > 0).sum()) // (2 * here.limits.min_entities),
         int(counted.sum()) // (2 * least),
     )
     if room <= 1 or events.n_entities == 1:
         return np.zeros(events.n_entities, dtype=np.int64)
     settings = FitSettings(n_classes=room, n_start=min(2 * room, events.n_entities))
-    fitted = fit_classes(blocks, settings, int(events.keys[0] >> np.uint64(1)), keys=events.keys)
+    seed, blocks = int(events.keys[0] >> np.uint64(1)), events.blocks(here.z, here.s)
+    fitted = fit_classes(blocks, settings, seed, keys=events.keys)
     return np.asarray(np.argmax(fitted.probabilities, axis=1), dtype=np.int64)
 
 
 # --------------------------------------------------------------------------- rounds
 
 
-class _Made:
-    """Labels of a round on their way to a reply and a state."""
-
-    def __init__(
-        self,
-        labels: IntArray,
-        own: FloatArray,
-        before: dict[str, Any],
-        groups: IntArray,
-        message: Round | None,
-        probabilities: FloatArray | None = None,
-    ) -> None:
-        self.labels, self.own, self.before, self.groups = labels, own, before, groups
-        self.message, self.probabilities = message, probabilities
-
-    def reply(
-        self,
-        events: Events,
-        z: FloatArray,
-        s: Settings,
-        limits: Limits,
-        moved: float | None,
-    ) -> tuple[Sums, State]:
-        """Sums that may leave, and what the site keeps of this round."""
-        n_cells, least = s.n_cells, 2 * z.shape[1]
-        counted, before = events.counted, self.before["released"]
-        enough = events.enough(z, limits) if limits.min_records > 1 else None
-        wanted = self.labels
-        if enough is not None and self.probabilities is not None:
-            wanted = worth_moving(
-                before, self.labels, self.probabilities, _turns(events, self.message)
-            )
-        released = next_released(wanted, self.groups, counted, enough)
-        while True:
-            marks = events.marks(_tables(events, released, n_cells, self.message))
-            sums = _released(events, z, released, n_cells, marks, limits)
-            unsafe = _unsafe(sums, limits, least)
-            if not unsafe.any():
-                break
-            released = np.where((released >= 0) & unsafe[released], -1, released)
-        withheld = withheld_classes(wanted, released, counted, enough)
-        n_entities = events.n_entities if events.n_entities >= limits.min_records else 0
-        if enough is not None:
-            # A share of all labels would count single entities beyond lines that somebody drew.
-            moved = None if moved is None else moved_share(released, before)
-        reply = Sums(
-            sums=sums,
-            status=status_of(released, before, withheld, n_cells),
-            moved=_told(moved, n_entities, limits),
-            fit=bundle(_fits(events, released, n_cells, self.message, limits)),
-        )
-        answer = {
-            "round": 0 if self.message is None else self.message.round,
-            "labels": self.labels,
-            "released": released,
-            "own": self.own,
-        }
-        return reply, {"answers": [answer]}
-
-
-def _turns(events: Events, message: Round | None) -> NDArray[np.bool_]:
-    """Entities that take a new label in this round."""
-    place = np.arange(events.n_entities) + _AFTER_LABELS
+def _reply(
+    here: _Here,
+    labels: IntArray,
+    own: FloatArray,
+    before: IntArray,
+    site: SiteContext,
+    message: Round | None = None,
+    probabilities: FloatArray | None = None,
+    moved: float | None = None,
+) -> tuple[Sums, State]:
+    """Sums that may leave, and what the site keeps of this round."""
+    events, n_cells, counted = here.events, here.s.n_cells, here.events.counted
     round_number = 0 if message is None else message.round
-    return np.asarray(draw_uniform(events.keys[events.agent_of], round_number, place) < TURN)
+    enough = events.enough(here.z, here.limits) if here.protected else None
+    wanted = labels
+    if enough is not None and probabilities is not None:
+        place = np.arange(events.n_entities) + _AFTER_LABELS
+        turn = draw_uniform(events.keys[events.agent_of], round_number, place) < TURN
+        wanted = worth_moving(before, labels, probabilities, np.asarray(turn))
+    released = next_released(wanted, _histories(events, site), counted, enough)
+    while True:
+        sums = here.sums(released, events.marks(_tables(here, released, message)))
+        unsafe = here.unsafe(sums)
+        if not unsafe.any():
+            break
+        released = np.where((released >= 0) & unsafe[released], -1, released)
+    withheld = withheld_classes(wanted, released, counted, enough)
+    if enough is not None and moved is not None:
+        # A share of all labels would count single entities beyond lines that somebody drew.
+        moved = moved_share(released, before)
+    n_entities = events.n_entities if events.n_entities >= here.limits.min_records else 0
+    reply = Sums(
+        sums=sums,
+        status=status_of(released, before, withheld, n_cells),
+        moved=here.mean(moved, n_entities),
+        fit=bundle(_fits(here, released, message)),
+    )
+    return reply, {"round": round_number, "labels": labels, "released": released, "own": own}
 
 
 def _histories(events: Events, site: SiteContext) -> IntArray:
@@ -259,23 +299,18 @@ def _histories(events: Events, site: SiteContext) -> IntArray:
 @step("round", tally=_tally)
 def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> tuple[Sums, State]:
     """Draw labels with the classes of all sites, each entity without its own part in them."""
-    s = _settings(message.settings, state, data)
-    events = events_of(data, s, site, state["seeds"])
-    z = events.scaled(*state["scaling"])
-    totals = unpacked(message.totals.value, events.n_features, s.fit_intercept)
-    mapping = np.asarray(message.mapping)
-    _check_round(message, s, mapping)
-    labels, own, newest = _where_we_stand(message, state, events, s, mapping)
-    classes = classes_of(totals, float(message.sigma2.value), float(message.delta2.value))
-    drawn, probabilities = _drawn(message, events, z, s, site.limits, classes, totals, labels, own)
+    here = _here(message.settings, data, state, site)
+    totals = unpacked(message.totals.value, here.events.n_features, here.s.fit_intercept)
+    _check_round(message, here.s)
+    labels, own, before = _where_we_stand(message, state, here)
+    drawn, probabilities = _drawn(message, here, totals, labels, own)
     were = labels >= 0
     # With its sign: at small sites it is noise around 0, which the coordinator averages.
     moved = float(((drawn != labels) & were).sum()) - expected_moves(probabilities[were])
     moved /= max(int(were.sum()), 1)
-    made = _Made(drawn, own, newest, _histories(events, site), message, probabilities)
-    reply, kept = made.reply(events, z, s, site.limits, moved)
+    reply, answer = _reply(here, drawn, own, before, site, message, probabilities, moved)
     used = [a for a in state["answers"] if a["round"] == message.used]
-    kept["answers"] = [*used, *kept["answers"]]
+    kept: State = {"answers": [*used, answer]}
     if message.keep:
         # No classes are merged any more: `mapping` is that of the reply in use, maybe an old one.
         kept["sum"] = state.get("sum", 0.0) + probabilities
@@ -284,51 +319,44 @@ def round_(message: Round, data: SiteData, state: State, site: SiteContext) -> t
 
 
 def _drawn(
-    message: Round,
-    events: Events,
-    z: FloatArray,
-    s: Settings,
-    limits: Limits,
-    classes: Classes,
-    totals: Totals,
-    labels: IntArray,
-    own: FloatArray,
+    message: Round, here: _Here, totals: Totals, labels: IntArray, own: FloatArray
 ) -> tuple[IntArray, FloatArray]:
     """Labels and their probabilities."""
-    exact = s.concentration == "exact"
-    base = np.asarray(message.base.value)
+    n_cells, exact = here.s.n_cells, here.s.concentration == "exact"
+    base, variances = message.base.value, (message.sigma2.value, message.delta2.value)
+    classes = classes_of(totals, *map(float, variances))
     # The shortcut gives every class a share: only those that have not been merged away.
-    live = np.flatnonzero(base > NO_SHARE) if not exact else np.arange(s.n_cells)
-    place = np.full(s.n_cells + 1, -1, dtype=np.int64)
+    live = np.arange(n_cells) if exact else np.flatnonzero(base > NO_SHARE)
+    place = np.full(n_cells + 1, -1, dtype=np.int64)
     place[live] = np.arange(len(live))
+    probabilities = np.zeros((here.events.n_entities, n_cells))
     try:
         drawn, found, _ = draw_labels(
-            events.blocks(z, s),
+            here.events.blocks(here.z, here.s),
             classes if exact else classes_of(totals.take(live), classes.sigma2, classes.delta2),
             place[labels],
             own[:, live],
-            base if exact else None,
+            np.asarray(base) if exact else None,
             message.beta,
-            events.keys,
+            here.events.keys,
             message.round,
             shortcut_counts=None if exact else totals.counts[live],
             alpha=message.alpha,
         )
     except DataError:
-        if limits.min_records <= 1:
+        if not here.protected:
             raise
         # Under made-up classes one entity may have no likelihood: a refusal would say that there
         # is such a one.
-        even = np.full((events.n_entities, s.n_cells), 1.0 / s.n_cells)
-        return labels, even
-    probabilities = np.zeros((events.n_entities, s.n_cells))
+        return labels, np.full_like(probabilities, 1.0 / n_cells)
     probabilities[:, live] = found
     return live[drawn], probabilities
 
 
-def _check_round(message: Round, s: Settings, mapping: IntArray) -> None:
+def _check_round(message: Round, s: Settings) -> None:
     if len(message.totals.value) != s.n_cells or len(message.base.value) != s.n_cells:
         raise ProtocolError("the classes of a round are as many as in the beginning")
+    mapping = np.asarray(message.mapping)
     if mapping.shape != (s.n_cells,) or ((mapping < 0) | (mapping >= s.n_cells)).any():
         raise ProtocolError("classes are merged into classes that do not exist")
     if not (1 <= message.round <= MAX_ROUNDS and -1 <= message.used < message.round):
@@ -341,88 +369,69 @@ def _check_round(message: Round, s: Settings, mapping: IntArray) -> None:
 
 
 def _where_we_stand(
-    message: Round, state: State, events: Events, s: Settings, mapping: IntArray
-) -> tuple[IntArray, FloatArray, dict[str, Any]]:
-    """Labels, the entities' own weights in the totals, and what was released last.
+    message: Round, state: State, here: _Here
+) -> tuple[IntArray, FloatArray, IntArray]:
+    """Labels, the entities' own weights in the totals, and the classes that were released last.
 
     The totals hold the reply of round `used`, faded by what came after it; a later reply of this
     site that was lost is in none of them.
     """
-    answers = state["answers"]
-    newest = answers[-1]
+    answers, mapping = state["answers"], np.asarray(message.mapping)
+    released = answers[-1]["released"]
     used = next((a for a in answers if a["round"] == message.used), None)
+    merged = np.zeros((here.events.n_entities, here.s.n_cells))
     if used is None:
-        nowhere = np.full(events.n_entities, -1, dtype=np.int64)
-        return nowhere, np.zeros((events.n_entities, s.n_cells)), newest
+        return here.nobody(), merged, released
+
+    def relabelled(labels: IntArray) -> IntArray:
+        return np.where(labels >= 0, mapping[np.maximum(labels, 0)], -1)
+
     own = own_weights(used["own"], used["released"], message.decay, message.weight)
-    labels = _relabelled(used["labels"], mapping)
-    if newest is used:
-        newest = {**newest, "released": _relabelled(newest["released"], mapping)}
-    elif (mapping != np.arange(s.n_cells)).any():
+    np.add.at(merged.T, mapping, own.T)
+    if answers[-1] is used:
+        released = relabelled(released)
+    elif (mapping != np.arange(here.s.n_cells)).any():
         # Merged before or after the lost reply: its classes may be those of now, or not.
-        newest = {**newest, "released": np.full(events.n_entities, -1, dtype=np.int64)}
-    return labels, _mapped(own, mapping), newest
+        released = here.nobody()
+    return relabelled(used["labels"]), merged, released
 
 
-def _relabelled(labels: IntArray, mapping: IntArray) -> IntArray:
-    return np.where(labels >= 0, mapping[np.maximum(labels, 0)], -1)
-
-
-def _mapped(values: FloatArray, mapping: IntArray) -> FloatArray:
-    """Add up columns of classes that have become one."""
-    merged = np.zeros_like(values)
-    np.add.at(merged.T, mapping, values.T)
-    return merged
-
-
-def _agent_counts(events: Events, released: IntArray, n_cells: int) -> FloatArray:
+def _agent_counts(here: _Here, released: IntArray) -> FloatArray:
     """Entities by agent and class, as they are counted in what was released."""
-    counts = np.zeros((len(events.agent_names), n_cells))
-    used = (released >= 0) & (events.counted > 0)
-    np.add.at(counts, (events.agent_of[used], released[used]), 1.0)
+    counts = np.zeros((len(here.events.agent_names), here.s.n_cells))
+    used = (released >= 0) & (here.events.counted > 0)
+    np.add.at(counts, (here.events.agent_of[used], released[used]), 1.0)
     return counts
 
 
-def _tables(
-    events: Events, released: IntArray, n_cells: int, message: Round | None
-) -> NDArray[np.bool_]:
+def _tables(here: _Here, released: IntArray, message: Round | None) -> BoolArray:
     """Which entities open a table of their agent (their number is what is drawn)."""
+    events = here.events
     opened = np.zeros(events.n_entities, dtype=bool)
     if message is None:
         return opened
-    counts = _agent_counts(events, released, n_cells)
-    base = np.asarray(message.base.value)
-    tables = table_counts(counts.astype(np.int64), message.beta, base, events.keys, message.round)
+    counts = _agent_counts(here, released).astype(np.int64)
+    tables = table_counts(
+        counts, message.beta, message.base.value, events.keys, message.round
+    ).ravel()
     used = np.flatnonzero((released >= 0) & (events.counted > 0))
-    code = events.agent_of[used] * n_cells + released[used]
+    code = events.agent_of[used] * here.s.n_cells + released[used]
     order = np.argsort(code, kind="stable")
     sorted_code = code[order]
     rank = np.arange(len(order)) - np.searchsorted(sorted_code, sorted_code)
-    opened[used[order]] = rank < tables.ravel()[sorted_code]
+    opened[used[order]] = rank < tables[sorted_code]
     return opened
 
 
-def _fits(
-    events: Events, released: IntArray, n_cells: int, message: Round | None, limits: Limits
-) -> tuple[Released, ...]:
+def _fits(here: _Here, released: IntArray, message: Round | None) -> tuple[Released, ...]:
     """Mean log-likelihood of the released labels by value of beta, where it is asked."""
     if message is None or not message.betas:
         return ()
-    n = int(((released >= 0) & (events.counted > 0)).sum())
-    n = n if n >= limits.min_records else 0
-    counts, base = _agent_counts(events, released, n_cells), np.asarray(message.base.value)
+    n = int(((released >= 0) & (here.events.counted > 0)).sum())
+    n = n if n >= here.limits.min_records else 0
+    counts, base = _agent_counts(here, released), np.asarray(message.base.value)
     found = concentration_log_likelihood(counts, base, np.array(message.betas)) / max(n, 1)
-    return tuple(_told(float(f), n, limits) for f in found)
-
-
-def _told(value: float | None, n_entities: int, limits: Limits) -> Released:
-    """A mean over entities, to one of them where records are protected.
-
-    Elsewhere to so many digits that the sum over sites does not depend on who is where.
-    """
-    n = 0 if value is None else n_entities
-    step = 1.0 / max(n, 1) if limits.min_records > 1 else _DIGITS
-    return rounded(float("nan") if value is None else value, n_records=n, step=step)
+    return tuple(here.mean(float(f), n) for f in found)
 
 
 # --------------------------------------------------------------------------- conclude
@@ -433,21 +442,217 @@ def conclude(
     message: Conclude, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Concluded, State]:
     """Keep classes and predictor at the site; tell what they are worth on held-out events."""
-    s = _settings(message.settings, state, data)
-    events = events_of(data, s, site, state["seeds"])
-    return conclude_at_site(message, data, events, s, state, site), {}
+    here = _here(message.settings, data, state, site)
+    classes = _classes(message, here.events.n_features + int(here.s.fit_intercept), here.s.n_cells)
+    blocks = here.events.blocks(here.z, here.s)
+    known = _posterior(message, here, blocks, classes, state)
+    unit = float(state["scaling"][1, -1])
+    try:
+        figures = _figures(message, here, blocks, classes, known, unit)
+    except (DataError, np.linalg.LinAlgError):
+        if not here.protected:
+            raise
+        figures = _no_figures()
+    # What stays here may use the held-out events too: they tell more of their entities.
+    final = known
+    if here.events.held.any():
+        held = here.events.blocks(here.z, here.s, ~here.events.held)
+        log_known = np.log(np.maximum(known, _TINY))
+        final = posterior_weights(log_known, _log_likelihood(held, classes, here))
+    _write(message, data, here, final, classes, state["scaling"], site)
+    reply = Concluded(figures=figures.mean, variances=figures.variance, effective=figures.effective)
+    return reply, {}
 
 
-def _settings(text: str, state: State, data: SiteData, *, begun: bool = True) -> Settings:
-    if text != state.get("settings"):
-        raise ProtocolError("the settings changed during the run")
-    if digest_of(data) != state["rows"]:
-        raise ProtocolError("the columns were prepared in another way during the run")
-    if begun and "answers" not in state:
-        raise ProtocolError("a round was asked before the beginning")
-    return Settings.from_json(text)
+def _classes(message: Conclude, n_design: int, n_cells: int) -> Classes:
+    """The classes as a posterior of their coefficients."""
+    mean, covariance = np.asarray(message.mean.value), np.asarray(message.covariance.value)
+    if mean.shape[1] != n_design:
+        raise ProtocolError("the classes have other columns than the study")
+    target = np.asarray(message.mapping)
+    if target.shape != (n_cells,) or ((target < -1) | (target >= len(mean))).any():
+        raise ProtocolError("cells of the rounds become classes that do not exist")
+    return Classes.of(mean, covariance, float(message.sigma2.value), float(message.delta2.value))
 
 
-def _from_before(state: State) -> State:
-    """What stays as it is in a run."""
-    return {name: state[name] for name in ("settings", "rows", "seeds")}
+def _posterior(
+    message: Conclude, here: _Here, blocks: Blocks, classes: Classes, state: State
+) -> FloatArray:
+    """Label probabilities of each entity from the events in the sums: averaged over rounds."""
+    if int(state.get("n_kept", 0)):
+        kept = np.asarray(state["sum"]) / int(state["n_kept"])
+        found = np.zeros((here.events.n_entities, classes.n_classes))
+        target = np.asarray(message.mapping)
+        for cell in np.flatnonzero(target >= 0):
+            found[:, target[cell]] += kept[:, cell]
+        total = found.sum(axis=1, keepdims=True)
+        if (total > 0).all():
+            return np.asarray(found / total)
+    log_prior = np.log(np.maximum(message.base.value, _TINY))
+    everyone = np.broadcast_to(log_prior, (here.events.n_entities, classes.n_classes))
+    return posterior_weights(everyone, _log_likelihood(blocks, classes, here))
+
+
+def _log_likelihood(blocks: Blocks, classes: Classes, here: _Here) -> FloatArray:
+    """Log-likelihood of each entity's events under each class.
+
+    Under made-up classes one entity may have none. A refusal would say that there is such a one,
+    and could be asked for again; so at protected sites the events then tell nothing.
+    """
+    try:
+        return block_log_likelihood(blocks, classes)
+    except DataError:
+        if not here.protected:
+            raise
+        return np.zeros((blocks.n_entities, classes.n_classes))
+
+
+def _figures(
+    message: Conclude,
+    here: _Here,
+    blocks: Blocks,
+    classes: Classes,
+    known: FloatArray,
+    unit: float,
+) -> WeightedMeans:
+    """Means over held-out events of what classes and simpler models lose."""
+    events = here.events
+    held = np.flatnonzero(events.held & (events.root > 0))
+    if not len(held):
+        return _no_figures()
+    rows, entities = here.z[held] / events.root[held, None], events.entity[held]
+    x, y = np.ascontiguousarray(events.design(rows, here.s.fit_intercept)), rows[:, -1]
+    mixture = _Mixture(known[entities], *class_predictions(x, classes))
+    mixed = (mixture.weights * mixture.means).sum(axis=1)
+    low, high = mixture_interval(*mixture, here.s.level)
+    ridge, variance = np.asarray(message.ridge.value), float(message.ridge_variance.value)
+    by_all = x @ ridge
+    # A ridge regression for every entity alone, towards the regression of all.
+    penalty = classes.sigma2 / classes.delta2 * np.eye(len(ridge))
+    rest = blocks.cross - blocks.products @ ridge
+    own = np.linalg.solve(blocks.products + penalty, rest[:, :, None])[:, :, 0]
+    by_own = by_all + (x * own[entities]).sum(1)
+    log_ridge = -0.5 * (np.log(2 * math.pi * variance) + (y - by_all) ** 2 / variance)
+    columns = [
+        (y - by_all) ** 2 * unit**2,
+        (y - by_own) ** 2 * unit**2,
+        (y - mixed) ** 2 * unit**2,
+        y**2 * unit**2,
+        log_ridge - math.log(unit),
+        mixture.log_density(y) - math.log(unit),
+        ((y >= low) & (y <= high)).astype(float),
+        (high - low) * unit,
+        ((y - by_all) ** 2 - (y - mixed) ** 2) * unit**2,
+    ]
+    # Made-up classes could single out an entity: means are rounded to what any one does to them,
+    # and to what its being in its class makes of a response that is not known.
+    h = events.root[held] ** 2
+    return weighted_means(
+        np.column_stack(columns),
+        h[:, None],
+        limits=here.limits,
+        entities=entities,
+        least=_least_steps(y, y - by_all, h, mixture, entities, unit),
+    )
+
+
+class _Mixture(NamedTuple):
+    """Normal mixtures, one a row: weights, means and variances of its classes, (n, K)."""
+
+    weights: FloatArray
+    means: FloatArray
+    variances: FloatArray
+
+    def log_density(self, y: FloatArray) -> FloatArray:
+        """Log density at each y."""
+        away = (y[:, None] - self.means) ** 2 / self.variances
+        log_parts = -0.5 * (np.log(2 * math.pi * self.variances) + away)
+        log_parts = log_parts + np.log(np.maximum(self.weights, _TINY))
+        top = log_parts.max(axis=1)
+        return np.asarray(top + np.log(np.exp(log_parts - top[:, None]).sum(axis=1)))
+
+    def slope(self, y: FloatArray) -> FloatArray:
+        """Derivative of the log density in y."""
+        log_parts = np.log(np.maximum(self.weights, _TINY)) - 0.5 * np.log(self.variances)
+        log_parts = log_parts - 0.5 * (y[:, None] - self.means) ** 2 / self.variances
+        parts = np.exp(log_parts - log_parts.max(axis=1, keepdims=True))
+        slopes = parts * (self.means - y[:, None]) / self.variances
+        return np.asarray(slopes.sum(axis=1) / parts.sum(axis=1))
+
+
+def _least_steps(
+    y: FloatArray,
+    rest: FloatArray,
+    h: FloatArray,
+    mixture: _Mixture,
+    entities: IntArray,
+    unit: float,
+) -> FloatArray:
+    """What classes of entities do to figures, per half the spread of what ridge leaves of y.
+
+    The classes' predictions, and slopes of their log densities, are compared with those under the
+    average weights of all. Without it a figure in which all but one entity are known would tell
+    that entity's response, since what it adds is then known to the rounding of the others.
+    """
+    spread = 0.5 * math.sqrt(float((h * rest**2).sum() / h.sum()))
+    weights, means, _ = mixture
+    common = mixture._replace(weights=np.broadcast_to(weights.mean(axis=0), weights.shape))
+    moved = ((weights - common.weights) * means).sum(axis=1)
+    felt = np.column_stack([moved, mixture.slope(y) - common.slope(y)])
+    moves = by_entity(h[:, None] * np.abs(felt), entities)
+    error, score = moves.max(axis=0) * spread / h.sum()
+    steps = np.zeros(N_FIGURES)
+    steps[[2, 8]], steps[5] = error * unit**2, score
+    return steps
+
+
+def _no_figures() -> WeightedMeans:
+    gaps = aggregate(np.full((0, N_FIGURES), np.nan)).withhold(np.ones(N_FIGURES, dtype=bool))
+    return WeightedMeans(gaps, gaps, gaps)
+
+
+def _write(
+    message: Conclude,
+    data: SiteData,
+    here: _Here,
+    final: FloatArray,
+    classes: Classes,
+    scaling: FloatArray,
+    site: SiteContext,
+) -> None:
+    """Labels by row, a table by entity, and the predictor."""
+    events = here.events
+    label = np.argmax(final, axis=1)
+    probability = final[np.arange(len(label)), label]
+    site.output("class", label[events.entity] + 1)
+    site.output("class_probability", probability[events.entity])
+    agents, entities = np.array(events.agent_names), np.array(events.entity_names)
+    table = {
+        "agent": agents[events.agent_of],
+        "entity": entities,
+        "class": label + 1,
+        "probability": probability,
+        "events": np.bincount(events.entity, minlength=events.n_entities),
+    }
+    site.table("classes", table)
+    counts = np.zeros((len(agents), classes.n_classes))
+    np.add.at(counts, events.agent_of, final)
+    # Units of the columns as they were read and encoded, scaling of the preparation included.
+    (centre, scale), (y_centre, y_scale) = scaling[:, :-1], scaling[:, -1]
+    if data.scaling is not None:
+        centre, scale = data.scaling[1] + centre * data.scaling[2], scale * data.scaling[2]
+    predictor = LatentClassPredictor(
+        message.mean.value,
+        message.covariance.value,
+        sigma2=classes.sigma2,
+        base=message.base.value,
+        beta=message.beta,
+        units=Units(centre, scale, float(y_centre), float(y_scale), here.s.fit_intercept),
+        agents=agents,
+        agent_counts=counts,
+        entities=entities,
+        entity_agents=events.agent_of,
+        probabilities=final,
+        feature_names=data.feature_names,
+    )
+    site.output("predictor", predictor)

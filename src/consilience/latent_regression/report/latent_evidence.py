@@ -1,4 +1,8 @@
-"""Evidence in the report of latent class regression: the classes and the rounds."""
+"""Evidence in the report of latent class regression: figures, classes and rounds.
+
+Each `plot_*` takes a `LatentClassRegressionResult` and returns a Matplotlib figure, as in
+`figures`.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from consilience.arrays import FloatArray
-from consilience.latent_regression.report.figures_latent_sites import site_counts
 from consilience.report import drawing, figures_latent
+from consilience.report.drawing import Z95
 from consilience.report.figures_latent import (
     FIRST,
     fitted_classes,
     merge_round,
     most_telling,
+    share_words,
     traces,
 )
 from consilience.report.sections import (
@@ -28,6 +36,289 @@ from consilience.report.sections import (
     percent,
     plural,
 )
+
+NAMED = 60
+"""Sites up to which each is named on an axis."""
+WRITTEN = 30
+"""Sites, and half as many classes, up to which a map has its numbers in it."""
+NULL, RIDGE, OWN, CLASSES = 3, 0, 1, 2
+"""Columns of `heldout_mse`."""
+
+
+# --------------------------------------------------------------------------- who belongs where
+
+
+def site_shares(result: Any) -> FloatArray:
+    """Share of each class among the entities of each site, (B, K); NaN where no sum was sent.
+
+    Where a class of a site is too small for its sum to leave, the others' shares are still of all
+    entities of the site, so they do not add up to one.
+    """
+    counts = site_counts(result)
+    n = np.asarray(result.n_entities, dtype=float)[:, None]
+    n = np.where(np.isfinite(n) & (n > 0), n, np.nan)
+    return np.asarray(counts / n)
+
+
+def site_counts(result: Any) -> FloatArray:
+    """Entities of each site by class, (B, K); NaN where there are none, or too few to be told."""
+    counts = np.asarray(result.site_class_sizes, dtype=float)
+    return np.where(counts > 0, counts, np.nan)
+
+
+def plot_latent_members(result: Any) -> Figure:
+    """Draw which share of each site's entities belongs to which class.
+
+    Parameters
+    ----------
+    result : LatentClassRegressionResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    shares = site_shares(result)
+    # New entities of no known agent stand first: what the model holds for everybody.
+    values = np.vstack([np.asarray(result.class_shares, dtype=float)[None, :], shares])
+    n, k = values.shape
+    wide = min(drawing.WIDTH, 3.4 + 0.62 * k)
+    with drawing.style():
+        fig, ax = drawing.sheet(_tall(n), width=wide)
+        ax.set_facecolor(drawing.RULE)
+        top = float(np.nanmax(values, initial=0.05))
+        mesh = ax.pcolormesh(
+            np.ma.masked_invalid(values),
+            cmap=drawing.RISING,
+            vmin=0,
+            vmax=top,
+            edgecolor=drawing.PAPER,
+            linewidth=0.8 if n <= NAMED else 0.0,
+        )
+        if n <= WRITTEN and k <= WRITTEN // 2:
+            for i, j in np.ndindex(n, k):
+                v = values[i, j]
+                known = bool(np.isfinite(v))
+                colour = "#ffffff" if known and v > 0.62 * top else "#000000"
+                ax.text(
+                    j + 0.5,
+                    i + 0.5,
+                    f"{v:.0%}" if known else "\N{EN DASH}",
+                    ha="center",
+                    va="center",
+                    fontsize=8.5,
+                    color=colour if known else drawing.INK,
+                )
+        names = [drawing.label(s, 24) for s in result.sites]
+        if n <= NAMED:
+            ax.set_yticks(np.arange(n) + 0.5, ["new entities", *names])
+        else:
+            ax.set_yticks([0.5], ["new entities"])
+            ax.set_ylabel(f"{n - 1:,} sites, in the order of their names")
+        ax.axhline(1, color=drawing.INK, linewidth=0.9)
+        ax.set_ylim(n, 0)
+        words = "class {}" if k <= 8 else "{}"
+        ax.set_xticks(np.arange(k) + 0.5, [words.format(j + FIRST) for j in range(k)])
+        ax.xaxis.tick_top()
+        drawing.bare(ax, "")
+        bar = fig.colorbar(mesh, ax=ax, location="bottom", shrink=0.6, aspect=30, pad=0.03)
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(share_words))
+        bar.set_label("share of the site's entities (grey: none, or too few to be told)")
+        bar.outline.set_visible(False)
+    return fig
+
+
+def _tall(n: int) -> float:
+    """Height of a figure with one line for each of n sites, in inches."""
+    return 0.27 * n + 1.35 if n <= NAMED else 8.0
+
+
+# --------------------------------------------------------------------------- what they are worth
+
+
+def over_sites(result: Any, values: FloatArray) -> float:
+    """Mean of a figure of each site over held-out events; NaN where no site tells."""
+    values = np.asarray(values, dtype=float)
+    weight = np.where(np.isfinite(values), np.nan_to_num(result.heldout_weight), 0.0)
+    if not weight.sum() > 0:
+        return float("nan")
+    return float((weight * np.nan_to_num(values)).sum() / weight.sum())
+
+
+def unexplained(result: Any) -> FloatArray:
+    """Held-out squared error in shares of that of the mean alone, all sites first, (B + 1, 4)."""
+    mse = np.asarray(result.heldout_mse, dtype=float)
+    total = np.array([over_sites(result, column) for column in mse.T])
+    every = np.vstack([total, mse])
+    return np.asarray(every / every[:, [NULL]])
+
+
+MARKS: tuple[tuple[int, str, str, str, str], ...] = (
+    (RIDGE, "s", drawing.PAPER, drawing.MUTED, "one ridge for all"),
+    (OWN, "^", drawing.PAPER, drawing.MUTED, "a ridge for each entity"),
+    (CLASSES, "D", drawing.BLUE, drawing.BLUE, "classes"),
+)
+
+
+def plot_latent_held_out(result: Any) -> Figure:
+    """Draw the held-out error beside simpler models, and what the intervals cover, by site.
+
+    Parameters
+    ----------
+    result : LatentClassRegressionResult
+        With held-out events at one site at least.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    shares = unexplained(result)
+    n = len(shares)
+    at, size = np.arange(n), 6.5 if n <= NAMED else 3.0
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, _tall(n) - 0.1))
+        fig.set_layout_engine("constrained", w_pad=0.1)
+        left, right = fig.subplots(1, 2, sharey=True, width_ratios=[1.7, 1.0])
+        left.hlines(at, np.nanmin(shares[:, :3], axis=1, initial=1.0), 1.0, color=drawing.RULE)
+        for column, marker, face, edge, words in MARKS:
+            left.plot(
+                shares[:, column],
+                at,
+                linestyle="none",
+                marker=marker,
+                markersize=size,
+                markerfacecolor=face,
+                markeredgecolor=edge,
+                label=words,
+            )
+        left.axvline(1, color=drawing.INK, linewidth=0.9)
+        left.set_xlim(0, max(1.06, min(2.0, 1.06 * float(np.nanmax(shares[:, :3], initial=1.0)))))
+        left.xaxis.set_major_formatter(FuncFormatter(share_words))
+        left.set_xlabel("squared error, share of that of the mean alone")
+        _coverage(right, result, size)
+        _site_axis(left, ("all sites", *result.sites))
+        for ax in (left, right):
+            ax.axhline(0.5, color=drawing.MUTED, linewidth=0.8)
+            drawing.bare(ax)
+        fig.legend(loc="outside upper center", ncols=3, handletextpad=0.3)
+    return fig
+
+
+def chance(result: Any) -> FloatArray:
+    """Half of a 95 % interval of chance around the level, all sites first, (B + 1,).
+
+    NaN where nobody says how many events were held out.
+    """
+    level = float(result.level)
+    n = np.asarray(result.heldout_effective, dtype=float)
+    n = np.where(np.isfinite(result.coverage), n, np.nan)
+    n = np.concatenate([[np.nansum(n)], n])
+    n = np.where(n > 0, n, np.nan)
+    return np.asarray(Z95 * np.sqrt(level * (1 - level) / n))
+
+
+def _coverage(ax: Axes, result: Any, size: float) -> None:
+    level = float(result.level)
+    covered = np.asarray(result.coverage, dtype=float)
+    covered = np.concatenate([[over_sites(result, covered)], covered])
+    at, half = np.arange(len(covered)), chance(result)
+    known, sized = np.isfinite(covered), np.isfinite(covered) & np.isfinite(half)
+    ends = (covered[sized] - half[sized], np.minimum(covered[sized] + half[sized], 1.0))
+    ax.hlines(at[sized], *ends, color=drawing.BLUE, linewidth=1.4)
+    ax.plot(covered[known], at[known], "D", color=drawing.BLUE, markersize=size)
+    ax.axvline(level, color=drawing.ORANGE, linewidth=1.4)
+    ax.annotate(
+        f"wanted: {level:.0%}",
+        (level, 1.0),
+        xycoords=("data", "axes fraction"),
+        ha="center",
+        va="bottom",
+        fontsize=8.5,
+    )
+    ax.xaxis.set_major_formatter(FuncFormatter(share_words))
+    ax.xaxis.set_major_locator(MaxNLocator(4))
+    ax.set_xlabel("events within their interval")
+
+
+def _site_axis(ax: Axes, names: Sequence[str]) -> None:
+    n = len(names)
+    if n <= NAMED:
+        ax.set_yticks(range(n), [drawing.label(name, 24) for name in names])
+    else:
+        ax.set_yticks([0], [names[0]])
+        ax.set_ylabel(f"{n - 1:,} sites, in the order of their names")
+    ax.set_ylim(n - 0.5, -0.5)
+
+
+# --------------------------------------------------------------------------- releases
+
+
+RELEASES = (("released", "new"), ("repeated", "as before"), ("withheld", "left out"))
+
+
+def release_shares(result: Any) -> dict[str, FloatArray]:
+    """Share of a round's class sums that a site sent anew, as before, left out, (R, B) each.
+
+    NaN where the site sent nothing in that round.
+    """
+    counts = {name: np.asarray(getattr(result, name), dtype=float) for name, _ in RELEASES}
+    total = sum(counts.values())
+    told = np.asarray(result.reported, dtype=bool) & (total > 0)
+    return {
+        name: np.where(told, values / np.where(told, total, 1.0), np.nan)
+        for name, values in counts.items()
+    }
+
+
+def plot_latent_releases(result: Any) -> Figure:
+    """Draw which part of its class sums each site sent anew, as before, or left out by round.
+
+    Parameters
+    ----------
+    result : LatentClassRegressionResult
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    shares = release_shares(result)
+    r, n = shares["released"].shape
+    cut = merge_round(result)
+    with drawing.style():
+        fig = Figure(figsize=(drawing.WIDTH, 0.2 * min(n, 34) + 1.5))
+        fig.set_layout_engine("constrained")
+        axes = fig.subplots(1, len(RELEASES), sharey=True, squeeze=False)[0]
+        for ax, (name, words) in zip(axes, RELEASES, strict=True):
+            mesh = ax.pcolormesh(
+                np.arange(r + 1) - 0.5,
+                np.arange(n + 1) - 0.5,
+                np.ma.masked_invalid(shares[name].T),
+                cmap=drawing.RISING,
+                vmin=0,
+                vmax=1,
+            )
+            ax.set_facecolor(drawing.PAPER)
+            ax.set_title(words)
+            ax.set_xlabel("round")
+            ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            if cut is not None:
+                ax.axvline(cut, color=drawing.ORANGE, linewidth=1.3, linestyle="--")
+            drawing.bare(ax, "")
+        if n <= 34:
+            names = [drawing.label(s, 24) for s in result.sites]
+            axes[0].set_yticks(range(n), names, fontsize=9)
+        else:
+            axes[0].set_yticks([])
+            axes[0].set_ylabel(f"{n:,} sites, in the order of their names")
+        axes[0].set_ylim(n - 0.5, -0.5)
+        bar = fig.colorbar(mesh, ax=axes, location="bottom", shrink=0.5, aspect=30, pad=0.05)
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(share_words))
+        bar.set_label("share of the site's class sums in that round (empty: it did not report)")
+        bar.outline.set_visible(False)
+    return fig
+
+
+# ------------------------------------------------------------------------------- classes and rounds
+
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 RESTLESS = 0.1

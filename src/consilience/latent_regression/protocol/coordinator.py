@@ -1,42 +1,178 @@
-"""What the coordinator knows while the rounds go on: smoothed sums, what classes share, a trace."""
+"""What the coordinator knows while the rounds go on: smoothed sums, what classes share, a trace.
+
+What the sites bring at first (sizes and moments) sets the units of the fit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.latent_regression.kernels.latent_class import Classes, Totals, classes_of, tree_sum
-from consilience.latent_regression.kernels.latent_class_merging import (
-    expected_entropies,
-    merge_down,
-)
-from consilience.latent_regression.kernels.latent_class_model import (
+from consilience.latent_regression.kernels.marginal_likelihood import (
     coefficient_moments,
     draw_delta2,
     draw_psi,
     draw_sigma2,
     draw_weights,
+    expected_entropies,
     log_marginal,
+    merge_down,
+    start_sigma2,
 )
-from consilience.latent_regression.kernels.latent_class_rounds import (
+from consilience.latent_regression.kernels.sampling import (
     JUMPING,
     next_rate,
     smoothed,
 )
-from consilience.latent_regression.protocol.memberships import WITHHELD
+from consilience.latent_regression.protocol.events import WITHHELD
 from consilience.latent_regression.protocol.messages import (
     MARKS,
+    Offered,
     Round,
     Settings,
     Sums,
+    full_products,
     unpacked,
 )
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+
+_CONSTANT = 1e-12
+_DEPENDENT = 1e-10
+"""Variance of a combination of standardised features that is none."""
+_PART = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """Sizes by site and moments over sites.
+
+    Attributes
+    ----------
+    sites : tuple of str
+        Those that answered, in name order.
+    events, entities, agents : dict of str to float
+        Of the sites that tell them; events are sums of weights.
+    centre, scale : (p + 1,) arrays
+        Of features and response: means and standard deviations, or roots of mean squares where
+        there is no intercept.
+    sigma2 : float
+        Residual variance of one regression for all, in these units.
+    ridge : (F,) array
+        That regression.
+    constant : (p + 1,) bool array
+        Features and response that do not vary.
+    shared : (p,) bool array
+        Features that follow from others of them.
+    """
+
+    sites: tuple[str, ...]
+    events: dict[str, float]
+    entities: dict[str, float]
+    agents: dict[str, float]
+    centre: FloatArray
+    scale: FloatArray
+    sigma2: float
+    ridge: FloatArray
+    constant: NDArray[np.bool_]
+    shared: NDArray[np.bool_]
+
+    @property
+    def told(self) -> dict[str, dict[str, float]]:
+        """What a site's other replies are judged by, where it told how much it has."""
+        return {s: {"events": n, "entities": self.entities[s]} for s, n in self.events.items()}
+
+
+def survey_of(offered: Mapping[str, Offered], settings: Settings, n_features: int) -> Survey | None:
+    """Add up what the sites bring; None where no site tells anything."""
+    p = n_features + 2
+    told = {}
+    for site, reply in sorted(offered.items()):
+        row = np.asarray(reply.sums.value)[0]
+        if np.isfinite(row).all():
+            told[site] = row
+    if not told:
+        return None
+    total = full_products(tree_sum(list(told.values()))[None, :], p)[0]
+    centre, scale, constant = _units(total, settings.fit_intercept)
+    sigma2, ridge = _one_class(total, centre, scale, settings.fit_intercept)
+    return Survey(
+        sites=tuple(sorted(offered)),
+        events={site: float(row[0]) for site, row in told.items()},
+        entities={site: float(row[-2]) for site, row in told.items()},
+        agents={site: float(row[-1]) for site, row in told.items()},
+        centre=centre,
+        scale=scale,
+        sigma2=sigma2,
+        ridge=ridge,
+        constant=constant,
+        shared=_dependent(total, centre, scale, constant),
+    )
+
+
+def _units(
+    total: FloatArray, fit_intercept: bool
+) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Centres and scales of features and response, and which of them do not vary."""
+    n = total[0, 0]
+    squares = np.diagonal(total)[1:] / n
+    centre = total[0, 1:] / n if fit_intercept else np.zeros(len(squares))
+    spread = np.maximum(squares - centre**2, 0.0)
+    # What rounding leaves of a constant column is no scale.
+    constant = ~(spread > _CONSTANT * squares)
+    return centre, np.sqrt(np.where(constant, 1.0, spread)), constant
+
+
+def _scaled(total: FloatArray, centre: FloatArray, scale: FloatArray) -> FloatArray:
+    """The sums of products in the units of a fit."""
+    p = len(total)
+    change = np.zeros((p, p))
+    change[0, 0] = 1.0
+    change[0, 1:] = -centre / scale
+    change[np.arange(1, p), np.arange(1, p)] = 1.0 / scale
+    return np.asarray(change.T @ total @ change)
+
+
+def _dependent(
+    total: FloatArray,
+    centre: FloatArray,
+    scale: FloatArray,
+    constant: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Which features are a combination of others, as far as sums of products tell."""
+    products = _scaled(total, centre, scale)[1:-1, 1:-1] / total[0, 0]
+    found = np.zeros(len(products), dtype=bool)
+    varies = np.flatnonzero(~constant[:-1])
+    if len(varies):
+        values, vectors = np.linalg.eigh(products[np.ix_(varies, varies)])
+        none = np.abs(vectors[:, values < _DEPENDENT])
+        found[varies] = (none > _PART).any(axis=1)
+    return found
+
+
+def _one_class(
+    total: FloatArray, centre: FloatArray, scale: FloatArray, fit_intercept: bool
+) -> tuple[float, FloatArray]:
+    """Residual variance and coefficients of one ridge regression for all, in the units of a fit."""
+    moved = _scaled(total, centre, scale)
+    first = 0 if fit_intercept else 1
+    products, cross = moved[first:-1, first:-1], moved[first:-1, -1]
+    square = max(float(moved[-1, -1]), 0.0)
+    sigma2 = float(
+        start_sigma2(products[None], cross[None], np.array([square]), np.array([total[0, 0]]))
+    )
+    ridge = np.linalg.solve(products + np.eye(len(products)), cross)
+    return sigma2, np.asarray(ridge, dtype=np.float64)
+
+
+# ------------------------------------------------------------------------------------------- rounds
+
 
 SMALLEST_SIGMA2 = 1e-10
 """Where the response is explained without a rest; it has variance 1."""
@@ -104,6 +240,15 @@ class Shared:
     draws_delta: bool
 
 
+class Kept(NamedTuple):
+    """A round over which is averaged: classes, smoothed sums (k, d), psi (k,), sigma2."""
+
+    classes: Classes
+    totals: FloatArray
+    base: FloatArray
+    sigma2: float
+
+
 @dataclass
 class Rounds:
     """State of the exchange at the coordinator.
@@ -144,10 +289,7 @@ class Rounds:
     merged: bool = False
     slowed: bool = False
     path: list[tuple[int, float]] = field(default_factory=list)
-    kept: list[Classes] = field(default_factory=list)
-    kept_totals: list[FloatArray] = field(default_factory=list)
-    kept_bases: list[FloatArray] = field(default_factory=list)
-    kept_sigma2: list[float] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
     moving: list[float] = field(default_factory=list)
     trace: dict[str, list[Any]] = field(
         default_factory=lambda: {
@@ -219,17 +361,13 @@ class Rounds:
         if self.settings.start == "local":
             self._own_noise(list(sums.values()))
             mapping = self._aligned(sums)
-        parts = []
         for site in sorted(sums):
-            moved = np.zeros_like(sums[site])
-            np.add.at(moved, mapping[site], sums[site])
-            parts.append(moved)
             status = np.asarray(replies[site].status)
             self.standing[site] = Standing(0, 0.0, 1.0, mapping[site], sums[site], status)
         scale = self._scale(sums)
-        self.totals = tree_sum(parts) * scale
-        for site in sums:
-            self.standing[site].weight = scale
+        self.totals = tree_sum([_moved(sums[x], mapping[x]) for x in sorted(sums)]) * scale
+        for standing in self.standing.values():
+            standing.weight = scale
         counts = self.sums.counts
         self.shared.base = (counts + self.alpha / self.k) / (counts.sum() + self.alpha)
         self._note(replies, float("nan"))
@@ -269,22 +407,14 @@ class Rounds:
     def _merged_heap(
         self, heap: FloatArray, owners: list[list[tuple[str, int]]]
     ) -> tuple[FloatArray, list[list[tuple[str, int]]]]:
-        found, _ = merge_down(
-            self.unpack(heap),
-            self.shared.sigma2,
-            self.shared.delta2,
-            n_classes=self.k,
-            alpha=float(self.k),
-        )
-        found = np.asarray(found)
+        variances = self.shared.sigma2, self.shared.delta2
+        k = self.k
+        found, _ = merge_down(self.unpack(heap), *variances, n_classes=k, alpha=float(k))
         n = int(found.max()) + 1
-        merged = np.zeros((n, heap.shape[1]))
         joined: list[list[tuple[str, int]]] = [[] for _ in range(n)]
         for old, new in enumerate(found.tolist()):
-            if new >= 0:
-                merged[new] += heap[old]
-                joined[new] += owners[old]
-        return merged, joined
+            joined[new] += owners[old]
+        return _moved(heap, found)[:n], joined
 
     def _scale(self, who: Mapping[str, Any]) -> float:
         """By how much the sums of some stand for those of all who have begun."""
@@ -317,10 +447,8 @@ class Rounds:
                 self.rate, self.moving = rate, []
             self.slowed = self.slowed or jumped
         if keep:
-            self.kept.append(self.classes)
-            self.kept_totals.append(self.totals)
-            self.kept_bases.append(self.shared.base)
-            self.kept_sigma2.append(self.shared.sigma2)
+            now = (self.totals, self.shared.base, self.shared.sigma2)
+            self.kept.append(Kept(self.classes, *now))
 
     def _update(self, sums: dict[str, FloatArray], replies: Mapping[str, Sums]) -> None:
         """Smooth the totals, and keep account of what they hold of each site."""
@@ -329,12 +457,10 @@ class Rounds:
             # Their labels are in the classes of now: merging was part of the question.
             status = np.asarray(replies[site].status)
             self.standing[site] = Standing(self.round, 1.0, 0.0, np.arange(self.k), own, status)
+        current = dict(sorted(sums.items()))
         if self.cache:
-            current = {
-                site: _moved(st.sums, st.mapping) for site, st in sorted(self.standing.items())
-            }
-        else:
-            current = dict(sorted(sums.items()))
+            standing = sorted(self.standing.items())
+            current = {site: _moved(st.sums, st.mapping) for site, st in standing}
         scale = self._scale(current)
         new = tree_sum(list(current.values())) * scale
         self.totals = smoothed(self.totals, new, rate)
@@ -355,16 +481,12 @@ class Rounds:
             shared.sigma2 = max(sigma2, SMALLEST_SIGMA2)
         if shared.draws_delta and used.any():
             shared.delta2 = draw_delta2(drawn[used], self.rng)
-        tables = self.totals[:, -1]
-        alpha = self.alpha
-        # A class that was merged away has no share.
-        if self.merged:
-            live = used if used.any() else np.ones_like(used)
-            base = np.zeros(self.k)
-            base[live] = draw_psi(tables[live], alpha, self.rng)
-            shared.base = np.maximum(base, 1e-300)
-        else:
-            shared.base = draw_psi(tables, alpha, self.rng)
+        tables, live = self.totals[:, -1], np.ones_like(used)
+        if self.merged and used.any():  # a class that was merged away has no share
+            live = used
+        base = np.zeros(self.k)
+        base[live] = draw_psi(tables[live], self.alpha, self.rng)
+        shared.base = np.maximum(base, 1e-300) if self.merged else base
 
     def set_beta(self, replies: Mapping[str, Sums], betas: Sequence[float]) -> None:
         """Take the value of beta under which the agents' labels are likeliest."""
@@ -436,16 +558,16 @@ class Rounds:
         mean : (K, F) array
         covariance : (K, F, F) array
         """
-        kept = self.kept or [self.classes]
-        totals = np.mean(self.kept_totals or [self.totals], axis=0)
-        self.totals = np.asarray(totals)
+        if self.kept:
+            self.totals = np.asarray(np.mean([each.totals for each in self.kept], axis=0))
         counts = self.sums.counts
         cells = np.flatnonzero(counts >= LEAST_ENTITIES)
         cells = cells[np.argsort(-counts[cells], kind="stable")]
         if not len(cells):
             cells = np.array([0])
-        events = [self.unpack(packed).n for packed in self.kept_totals]
-        mean, covariance = coefficient_moments(kept, np.array(events) if events else None)
+        events = np.array([self.unpack(each.totals).n for each in self.kept])
+        kept = [each.classes for each in self.kept] or [self.classes]
+        mean, covariance = coefficient_moments(kept, events if self.kept else None)
         return cells, mean[cells], covariance[cells]
 
     def _note(self, replies: Mapping[str, Sums], moved: float) -> None:

@@ -1,1 +1,0 @@
-"""Arrays in, arrays out."""
