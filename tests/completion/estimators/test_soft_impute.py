@@ -15,8 +15,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from consilience.completion.estimators.low_rank_base import LowRankFactoriser
-from consilience.completion.estimators.soft_impute import SoftImpute, soft_impute_at_rank
+from consilience.completion.estimators.low_rank import (
+    LowRankFactoriser,
+    SoftImpute,
+    soft_impute_at_rank,
+)
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import CENTRES
 from consilience.numerics.entries import Entries

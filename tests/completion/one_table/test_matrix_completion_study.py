@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from consilience import Columns, Federation, Preparation
-from consilience.completion.estimators.completion_predictor import CompletionPredictor
 from consilience.completion.estimators.entry_plans import plan_ranks
-from consilience.completion.estimators.hard_impute import HardImpute
+from consilience.completion.estimators.low_rank import HardImpute
+from consilience.completion.estimators.predictors import CompletionPredictor
 from consilience.completion.one_table.entry_study import _figures
 from consilience.completion.one_table.matrix import COLUMNS, Matrix
 from consilience.completion.one_table.matrix_completion import (

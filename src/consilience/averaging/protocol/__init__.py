@@ -78,9 +78,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.averaging.estimators.pseudo_rows import separable
+from consilience.averaging.estimators.proximal_fit import separable
 from consilience.averaging.protocol import site as at_site
-from consilience.averaging.protocol.drawing import Reference, reference_of
+from consilience.averaging.protocol.coordinator import Reference, Rounds, build_result, reference_of
 from consilience.averaging.protocol.messages import (
     MAX_ROUNDS,
     Conclude,
@@ -89,7 +89,6 @@ from consilience.averaging.protocol.messages import (
     Settings,
     Use,
 )
-from consilience.averaging.protocol.outcome import build_result
 from consilience.averaging.protocol.parameters import (
     check_parameters,
     estimator_text,
@@ -98,7 +97,6 @@ from consilience.averaging.protocol.parameters import (
     travelling,
 )
 from consilience.averaging.protocol.result import ReferenceAveragingResult
-from consilience.averaging.protocol.rounds import Rounds
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.learners.collaborative_predictor import CollaborativePredictor
 from consilience.numerics.own_rows import row_digests

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.averaging.estimators.pseudo_rows import LARGEST_CHANGE, separable
+from consilience.averaging.estimators.proximal_fit import LARGEST_CHANGE, separable
 from consilience.report import drawing
 from consilience.report.drawing import Z95
 from consilience.wire.transcript import Line

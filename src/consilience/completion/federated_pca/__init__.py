@@ -48,12 +48,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from consilience.completion.estimators.components_predictor import ComponentsPredictor
+from consilience.completion.estimators.predictors import ComponentsPredictor
 from consilience.completion.federated_pca import site
-from consilience.completion.federated_pca.messages import LEVELS, Conclude, Moments, Settings
-from consilience.completion.federated_pca.model import arrays_of
-from consilience.completion.federated_pca.outcome import build_result, check_spread
-from consilience.completion.federated_pca.pooling import Errors, Pool, errors_of, folds_of, pool_of
+from consilience.completion.federated_pca.coordinator import (
+    Errors,
+    Pool,
+    build_result,
+    check_spread,
+    errors_of,
+    folds_of,
+    pool_of,
+)
+from consilience.completion.federated_pca.messages import (
+    LEVELS,
+    Conclude,
+    Moments,
+    Settings,
+    arrays_of,
+)
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.parameters import LEFT_OUT, allows, just, one_of, whole

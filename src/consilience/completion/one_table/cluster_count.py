@@ -36,13 +36,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.completion.estimators.class_predictor import ClassPredictor
 from consilience.completion.estimators.entry_plans import CLUSTER_MODELS, plan_clusters
-from consilience.completion.estimators.gap_rows import GapRows
+from consilience.completion.estimators.predictors import ClassPredictor, GapRows
 from consilience.completion.kernels.cluster_criteria import all_criteria
-from consilience.completion.one_table.entry_messages import CHOICE, Searched
-from consilience.completion.one_table.entry_result import EntryStudyResult
-from consilience.completion.one_table.entry_study import EntryStudy, LocalSearch, search_step
+from consilience.completion.one_table.entry_study import (
+    CHOICE,
+    EntryStudy,
+    EntryStudyResult,
+    LocalSearch,
+    Searched,
+    search_step,
+)
 from consilience.completion.one_table.matrix import Matrix
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries

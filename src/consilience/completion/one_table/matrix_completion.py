@@ -38,16 +38,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.completion_predictor import CompletionPredictor
 from consilience.completion.estimators.entry_plans import RANK_MODELS, Plan, plan_alphas, plan_ranks
-from consilience.completion.estimators.gap_rows import GapRows
-from consilience.completion.estimators.low_rank_base import Factors
-from consilience.completion.estimators.low_rank_models import fitted_model
-from consilience.completion.one_table.completed_tables import completed, factor_tables
-from consilience.completion.one_table.entry_messages import Searched
-from consilience.completion.one_table.entry_result import EntryStudyResult
-from consilience.completion.one_table.entry_study import EntryStudy, LocalSearch, search_step
-from consilience.completion.one_table.matrix import TRIPLETS, Matrix, matrix_of
+from consilience.completion.estimators.low_rank import Factors, fitted_model
+from consilience.completion.estimators.predictors import CompletionPredictor, GapRows
+from consilience.completion.one_table.entry_study import (
+    EntryStudy,
+    EntryStudyResult,
+    LocalSearch,
+    Searched,
+    search_step,
+)
+from consilience.completion.one_table.matrix import (
+    TRIPLETS,
+    Matrix,
+    completed,
+    factor_tables,
+    matrix_of,
+)
 from consilience.exceptions import ParameterError
 from consilience.numerics.centring import CENTRES, centre_of
 from consilience.numerics.entries import Entries

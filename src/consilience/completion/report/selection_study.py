@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from consilience.completion.one_table.entry_result import EntryStudyResult
+from consilience.completion.one_table.entry_study import EntryStudyResult
 from consilience.report import selection_evidence
 from consilience.report.drawing import short
 from consilience.report.run import Run
