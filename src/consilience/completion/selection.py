@@ -8,11 +8,10 @@ leave-one-out, as a curve of errors.
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,15 +19,19 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.entry_input import check_settings, observed_entries, places
+from consilience.completion.estimators.entry_input import (
+    RowCompletion,
+    check_settings,
+    observed_entries,
+)
 from consilience.completion.estimators.entry_plans import (
-    CLUSTER_MODELS,
-    RANK_MODELS,
     plan_alphas,
     plan_clusters,
     plan_estimator,
     plan_ranks,
 )
+from consilience.completion.estimators.low_rank import BY_RANK, SoftImpute
+from consilience.completion.estimators.observed_kmeans import KPOD, ObservedKMeans
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import centre_of
 from consilience.numerics.entries import Entries
@@ -233,7 +236,7 @@ def generator(random_state: Any) -> np.random.Generator:
 # --- What searches over held-out entries share: the curve, the choice, the model that is kept.
 
 
-class EntrySearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the searches.
 
     A subclass has the parameters `rule` and `refit` and writes :meth:`_search`, :meth:`_refitted`
@@ -262,7 +265,6 @@ class EntrySearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     rule: str
     refit: bool
     best_estimator_: Any
-    _entries: Entries
 
     def _search(self, entries: Entries) -> EntryCurve:
         """Errors at held-out entries."""
@@ -315,7 +317,13 @@ class EntrySearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_settings(self)
         check_rule(self.rule)
         entries = observed_entries(self, X, reset=True)
-        _check_size(entries)
+        n, p = entries.shape
+        if n < 2 or p < 2:
+            short = "one row (n_samples = 1)" if n < 2 else "one column (n_features = 1)"
+            raise DataError(
+                f"the matrix has {short}: entries of it cannot be held out, for nothing would be "
+                "left to predict them from"
+            )
         self.curve_ = curve = self._search(entries)
         self._entries = entries
         self.minimiser_ = curve.best
@@ -366,42 +374,13 @@ class EntrySearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         matrix : (m, p) array
         """
         model = self._model()
-        return np.asarray(model.reconstruct() if X is None else self._ask("reconstruct", X))
+        return np.array(model.reconstruct() if X is None else self._ask("reconstruct", X))
 
-    def complete(self, X: Any = None) -> FloatArray:
-        """The matrix with its missing entries filled by the model, the observed ones kept.
-
-        Parameters
-        ----------
-        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
-            Other rows; by default those that were fitted.
-
-        Returns
-        -------
-        matrix : (m, p) array
-        """
-        self._model()
-        entries = self._entries if X is None else observed_entries(self, X, reset=False)
-        full = self.reconstruct(None if X is None else entries).copy()
-        full[entries.rows, entries.columns] = entries.values
-        return full
-
-    def predict_entries(self, rows: Any, columns: Any) -> FloatArray:
-        """Entries of the fitted matrix.
-
-        Parameters
-        ----------
-        rows, columns : (m,) array of int
-
-        Returns
-        -------
-        entries : (m,) array
-        """
+    def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:
         model = self._model()
         if hasattr(model, "predict_entries"):
             return np.asarray(model.predict_entries(rows, columns))
-        i, j = places(rows, columns, self._entries.shape)
-        return np.asarray(model.reconstruct()[i, j])
+        return np.asarray(model.reconstruct()[rows, columns])
 
     def _model(self) -> Any:
         check_is_fitted(self, "curve_")
@@ -421,11 +400,58 @@ class EntrySearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         known = getattr(model, "_n_features_out", None)
         return len(model.get_feature_names_out()) if known is None else int(known)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        return tags
+
+class ModelSearch(EntrySearch):
+    """Base of the searches over a parameter of a model: one of the package, or any estimator."""
+
+    estimator: Any
+    parameter: str | None
+    _models: ClassVar[Mapping[str, Any]]  # by name
+    _usual: ClassVar[tuple[str, ...]]  # what the parameter is called, the first that there is
+    _what: ClassVar[str]  # what it is, for errors
+
+    def _named(self) -> bool:
+        """Whether the model is one of the package, by its name.
+
+        Raises
+        ------
+        ParameterError
+            An unknown name.
+        """
+        if isinstance(self.estimator, str) and self.estimator not in self._models:
+            allowed = ", ".join(f'"{name}"' for name in self._models) + " or an estimator"
+            raise ParameterError.of("estimator", allowed, self.estimator)
+        return isinstance(self.estimator, str)
+
+    def _name(self) -> str:
+        """Which parameter of an object the search sets.
+
+        Raises
+        ------
+        ParameterError
+            It has none of the usual ones, and the caller names none.
+        """
+        given, made = self.parameter, self.estimator
+        if given is not None or not hasattr(made, "get_params") or isinstance(made, type):
+            return given or self._usual[0]
+        known = made.get_params(deep=True)
+        found = [name for name in self._usual if name in known]
+        if not found:
+            raise ParameterError(
+                f"{type(made).__name__} has no parameter called {', '.join(self._usual)}: say "
+                f"with parameter= which of its parameters is {self._what}"
+            )
+        return found[0]
+
+    def _settings(self, value: int) -> dict[str, Any]:
+        """What a model of the package is made with."""
+        raise NotImplementedError
+
+    def _refitted(self, entries: Entries, value: int) -> Any:
+        if isinstance(self.estimator, str):
+            return self._models[self.estimator](**self._settings(value)).fit(entries)
+        model = copied(self.estimator).set_params(**{self._name(): value})
+        return model.fit(readable(model, entries))
 
 
 def readable(model: Any, entries: Entries) -> Any:
@@ -438,46 +464,6 @@ def readable(model: Any, entries: Entries) -> Any:
     """
     ours = type(model).__module__.startswith("consilience.completion.estimators.")
     return entries if ours else entries.dense()
-
-
-def parameter_name(estimator: Any, given: str | None, usual: tuple[str, ...], what: str) -> str:
-    """Which parameter of an object a search sets.
-
-    Parameters
-    ----------
-    estimator : object
-    given : str or None
-        What the caller says.
-    usual : tuple of str
-        What it may be called, the first of these that it has.
-    what : str
-        What the parameter is, for the error.
-
-    Raises
-    ------
-    ParameterError
-        It has none of them.
-    """
-    if given is not None or not hasattr(estimator, "get_params") or isinstance(estimator, type):
-        return given or usual[0]
-    known = estimator.get_params(deep=True)
-    found = [name for name in usual if name in known]
-    if not found:
-        raise ParameterError(
-            f"{type(estimator).__name__} has no parameter called {', '.join(usual)}: say with "
-            f"parameter= which of its parameters is {what}"
-        )
-    return found[0]
-
-
-def _check_size(entries: Entries) -> None:
-    n, p = entries.shape
-    if n < 2 or p < 2:
-        short = "one row (n_samples = 1)" if n < 2 else "one column (n_features = 1)"
-        raise DataError(
-            f"the matrix has {short}: entries of it cannot be held out, for nothing would be left "
-            "to predict them from"
-        )
 
 
 # --- The one-step leave-one-out of complete matrices as a curve of errors.
@@ -582,15 +568,8 @@ def _curve(
 
 # --- Rank of a matrix with missing entries, by errors at held-out entries.
 
-_RANK_ESTIMATORS = {
-    "hard": ("consilience.completion.estimators.low_rank", "HardImpute"),
-    "optspace": ("consilience.completion.estimators.low_rank", "OptSpace"),
-    "ppca": ("consilience.completion.estimators.low_rank", "ProbabilisticPCA"),
-}
-_RANK_NAMES = ("rank", "n_components", "estimator__n_components")  # what parameters are called
 
-
-class RankCV(EntrySearch):
+class RankCV(ModelSearch):
     """Choose the rank of a model by cross-validated errors at held-out entries.
 
     Parameters
@@ -656,6 +635,10 @@ class RankCV(EntrySearch):
     (3, (60, 20))
     """
 
+    _models = BY_RANK
+    _usual = ("rank", "n_components", "estimator__n_components")
+    _what = "a rank"
+
     def __init__(
         self,
         estimator: Any = "hard",
@@ -680,10 +663,7 @@ class RankCV(EntrySearch):
         self.random_state = random_state
 
     def _search(self, entries: Entries) -> EntryCurve:
-        named = isinstance(self.estimator, str)
-        if named and self.estimator not in RANK_MODELS:
-            allowed = ", ".join(f'"{name}"' for name in RANK_MODELS) + " or an estimator"
-            raise ParameterError.of("estimator", allowed, self.estimator)
+        named = self._named()
         check_center(self.center)
         if isinstance(self.cv, str):
             if not named or self.estimator != "hard":
@@ -698,21 +678,8 @@ class RankCV(EntrySearch):
             plan = plan_estimator(entries, folds, self.estimator, self._name(), values=self.ranks)
         return plan.errors(entries, folds, n_jobs=self.n_jobs)
 
-    def _name(self) -> str:
-        return parameter_name(self.estimator, self.parameter, _RANK_NAMES, "a rank")
-
-    def _refitted(self, entries: Entries, value: int) -> Any:
-        if self.estimator == "soft-unshrunk":
-            from consilience.completion.estimators.low_rank import soft_impute_at_rank
-
-            return soft_impute_at_rank(entries, value, center=self.center)
-        if isinstance(self.estimator, str):
-            module, name = _RANK_ESTIMATORS[self.estimator]
-            made = getattr(importlib.import_module(module), name)
-            settings = {} if self.estimator == "ppca" else {"center": self.center}
-            return made(rank=value, **settings).fit(entries)
-        model = copied(self.estimator).set_params(**{self._name(): value})
-        return model.fit(readable(model, entries))
+    def _settings(self, value: int) -> dict[str, Any]:
+        return {"rank": value, "center": self.center}
 
     def _tell(self, value: int, chosen: int | None) -> None:
         self.rank_ = value
@@ -848,8 +815,6 @@ class NuclearNormCV(EntrySearch):
         }
 
     def _refitted(self, entries: Entries, value: float) -> Any:
-        from consilience.completion.estimators.low_rank import SoftImpute
-
         given = {name: x for name, x in self._settings().items() if x is not None}
         return SoftImpute(alpha=value, **given).fit(entries)
 
@@ -866,14 +831,8 @@ class NuclearNormCV(EntrySearch):
 
 # --- Number of classes of rows, by errors at held-out entries.
 
-_CLUSTER_ESTIMATORS = {
-    "observed-kmeans": ("consilience.completion.estimators.observed_kmeans", "ObservedKMeans"),
-    "kpod": ("consilience.completion.estimators.observed_kmeans", "KPOD"),
-}
-_CLUSTER_NAMES = ("n_clusters", "n_components", "estimator__n_clusters", "estimator__n_components")
 
-
-class ClusterCountCV(EntrySearch):
+class ClusterCountCV(ModelSearch):
     """Choose the number of classes of rows by cross-validated errors at held-out entries.
 
     A clustering predicts an entry by its class's mean of that column.
@@ -940,6 +899,10 @@ class ClusterCountCV(EntrySearch):
     3
     """
 
+    _models = {"observed-kmeans": ObservedKMeans, "kpod": KPOD}  # noqa: RUF012  a constant
+    _usual = ("n_clusters", "n_components", "estimator__n_clusters", "estimator__n_components")
+    _what = "a number of classes"
+
     def __init__(
         self,
         estimator: Any = "observed-kmeans",
@@ -967,10 +930,7 @@ class ClusterCountCV(EntrySearch):
         rng = generator(self.random_state)
         folds = labels_of(entries, self.cv, rng, name="cv")
         self._seed = int(rng.integers(2**31 - 1))
-        if isinstance(self.estimator, str):
-            if self.estimator not in CLUSTER_MODELS:
-                allowed = ", ".join(f'"{name}"' for name in CLUSTER_MODELS) + " or an estimator"
-                raise ParameterError.of("estimator", allowed, self.estimator)
+        if self._named():
             plan = plan_clusters(
                 entries,
                 model=self.estimator,
@@ -989,16 +949,8 @@ class ClusterCountCV(EntrySearch):
             )
         return plan.errors(entries, folds, n_jobs=self.n_jobs)
 
-    def _name(self) -> str:
-        return parameter_name(self.estimator, self.parameter, _CLUSTER_NAMES, "a number of classes")
-
-    def _refitted(self, entries: Entries, value: int) -> Any:
-        if isinstance(self.estimator, str):
-            module, name = _CLUSTER_ESTIMATORS[self.estimator]
-            made = getattr(importlib.import_module(module), name)
-            return made(value, n_init=self.n_init, random_state=self._seed).fit(entries)
-        model = copied(self.estimator).set_params(**{self._name(): value})
-        return model.fit(readable(model, entries))
+    def _settings(self, value: int) -> dict[str, Any]:
+        return {"n_clusters": value, "n_init": self.n_init, "random_state": self._seed}
 
     def _tell(self, value: int, chosen: int | None) -> None:
         self.n_clusters_ = value

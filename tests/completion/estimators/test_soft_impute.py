@@ -18,7 +18,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from consilience.completion.estimators.low_rank import (
     LowRankFactoriser,
     SoftImpute,
-    soft_impute_at_rank,
 )
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import CENTRES
@@ -207,7 +206,7 @@ def test_fits_are_repeated_to_the_bit(x: np.ndarray) -> None:
 def test_a_rank_is_the_fit_of_the_path(x: np.ndarray) -> None:
     entries = Entries.of(x)
     *_, fit = rank_path(entries, [1, 2, 3])
-    model = soft_impute_at_rank(entries, 3)
+    model = SoftImpute(rank=3, unshrink=True).fit(entries)
     np.testing.assert_array_equal(model.reconstruct(), unshrink(entries, fit).dense())
     assert (model.n_components_, model.rank, model.unshrink) == (3, 3, True)
     again = clone(model).fit(x)

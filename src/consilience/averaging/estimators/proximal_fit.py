@@ -129,8 +129,7 @@ Start = Mapping[str, FloatArray]
 """Where a warm start begins: ``coef`` and ``intercept``, as the learner holds them."""
 
 LARGEST_CHANGE = 1e-2
-_PERMUTED = 20.0
-_LARGEST_NOISE = 2e-2
+NOISE_FACTOR, LARGEST_NOISE = 20.0, 2e-2
 """A forest differs by more than this with the order of its rows; that must not excuse it."""
 
 _DEFAULT_TOLERANCE = 1e-4
@@ -153,7 +152,7 @@ def separable(change: float, permuted: float) -> bool:
     permuted : float
         The same under a refit with permuted rows: what the learner's tolerance leaves open.
     """
-    return change <= max(LARGEST_CHANGE, min(_PERMUTED * permuted, _LARGEST_NOISE))
+    return change <= max(LARGEST_CHANGE, min(NOISE_FACTOR * permuted, LARGEST_NOISE))
 
 
 class Learner:
@@ -302,16 +301,17 @@ class Learner:
         own = None if weight is None else _checked_weights(weight, n_rows)
         n = float(n_rows) if own is None else float(own.sum())
         blocks, responses, masses = self._pseudo(target)
-        if self.task == "classification" and _one_level(response, own, responses):
-            return self._frozen.before(_constant(rows, response, own))
+        if self.task == "classification":
+            seen = response if own is None else response[own > 0]
+            if len(seen) and all((part == seen[0]).all() for part in (seen, *responses)):
+                return self._frozen.before(_constant(rows, response, own))
         m = 0 if target is None else len(target)
-        seen = n_rows + sum(len(mass) for mass in masses)
         part = shares(
             self.convention,
             n=n,
             n_total=self.n_total or n,
             m=m,
-            rows=seen,
+            rows=n_rows + sum(len(mass) for mass in masses),
             total=n_rows + m,
             rho=rho,
         )
@@ -475,7 +475,9 @@ class Learner:
                 "the columns"
             )
         judged = self.task == "classification" and not self.is_linear and n_rows >= _LABEL_ROWS
-        if judged and _only_labels(found):
+        certain = ((found == 0.0) | (found == 1.0)).all()
+        # Certain of more than one level: one level may be all there is.
+        if judged and certain and found.any(axis=0).sum() > 1:
             raise ParameterError(
                 f"{self.name} returns labels, not probabilities: averaging needs probabilities, so "
                 "give its leaves or neighbourhoods more rows, or take another classifier"
@@ -584,12 +586,6 @@ def _spread(predictions: FloatArray) -> float:
     return spread if spread > 1e-9 * size else size or 1.0
 
 
-def _only_labels(probabilities: FloatArray) -> bool:
-    """Whether there are only 0 and 1, of more than one level (one level may be all there is)."""
-    certain = ((probabilities == 0.0) | (probabilities == 1.0)).all()
-    return bool(certain and probabilities.any(axis=0).sum() > 1)
-
-
 def _checked_weights(weight: Any, n_rows: int) -> FloatArray:
     found = np.asarray(weight, dtype=np.float64)
     if found.shape != (n_rows,) or not np.isfinite(found).all() or (found < 0).any():
@@ -597,11 +593,6 @@ def _checked_weights(weight: Any, n_rows: int) -> FloatArray:
     if not found.any():
         raise DataError("a fit needs rows of positive weight: check the weights")
     return found
-
-
-def _one_level(levels: NDArray[Any], weight: FloatArray | None, others: list[NDArray[Any]]) -> bool:
-    seen = levels if weight is None else levels[weight > 0]
-    return bool(len(seen)) and all((part == seen[0]).all() for part in (seen, *others))
 
 
 def _constant(rows: Rows, levels: NDArray[Any], weight: FloatArray | None) -> Any:

@@ -18,10 +18,9 @@ import numpy as np
 from consilience.arrays import FloatArray
 from consilience.averaging.estimators.penalty_scaling import convention_of, innermost
 from consilience.averaging.protocol.messages import Accepted, Concluded, Fit, Fitted, Settings
-from consilience.averaging.protocol.parameters import label
 from consilience.averaging.protocol.result import ReferenceAveragingResult
 from consilience.exceptions import QuorumError, StudyError
-from consilience.learners.candidates import build
+from consilience.learners.candidates import build, label
 from consilience.numerics.reference_average import (
     Choice,
     ReferenceFacts,
@@ -346,12 +345,9 @@ class Rounds:
         self.rhos.append(rho)
         self.contributed.append(tuple(contributed))
         self.movements.append(
-            np.array(
-                [
-                    movement(self.averages[0, t], before[0, t]) if before.size else 0.0
-                    for t in tracks
-                ]
-            )
+            np.array([movement(self.averages[0, t], before[0, t]) for t in tracks])
+            if before.size
+            else np.zeros(len(tracks))
         )
         sites = sorted(self.predictions)
         pulls = np.full((self.settings.n_tracks, len(self.sites)), np.nan)
@@ -494,48 +490,31 @@ def build_result(
         intercepts=intercepts,
         scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
         remarks=_remarks(rounds, reference.facts.remarks(), owners),
-        **_of_reference(reference),
-        **_of_rounds(rounds),
+        reference_kind=reference.kind,
+        n_reference=reference.facts.n_rows,
+        reference_rank=reference.facts.rank,
+        reference_needed_rank=reference.facts.needed_rank,
+        reference_condition=reference.facts.condition,
+        sites=sites,
+        sizes=np.array([rounds.rows[site] for site in sites], dtype=float),
+        held=np.array([rounds.held[site] for site in sites], dtype=float),
+        probes=np.stack([rounds.probes.get(site, np.full(2, np.nan)) for site in sites]),
+        rhos=np.array(rounds.rhos),
+        contributed=np.array([[site in who for site in sites] for who in rounds.contributed]),
+        movement=np.stack(rounds.movements, axis=1),
+        influence=np.stack(rounds.influence, axis=1),
     )
-
-
-def _of_reference(reference: Reference) -> dict[str, Any]:
-    facts = reference.facts
-    return {
-        "reference_kind": reference.kind,
-        "n_reference": facts.n_rows,
-        "reference_rank": facts.rank,
-        "reference_needed_rank": facts.needed_rank,
-        "reference_condition": facts.condition,
-    }
-
-
-def _of_rounds(rounds: Rounds) -> dict[str, Any]:
-    sites, gap = rounds.sites, np.full(2, np.nan)
-    return {
-        "sites": sites,
-        "sizes": np.array([rounds.rows[site] for site in sites], dtype=float),
-        "held": np.array([rounds.held[site] for site in sites], dtype=float),
-        "probes": np.stack([rounds.probes.get(site, gap) for site in sites]),
-        "rhos": np.array(rounds.rhos),
-        "contributed": np.array([[site in who for site in sites] for who in rounds.contributed]),
-        "movement": np.stack(rounds.movements, axis=1),
-        "influence": np.stack(rounds.influence, axis=1),
-    }
 
 
 def _by_site(
     concluded: Mapping[str, Concluded], sites: tuple[str, ...], name: str, width: int
 ) -> FloatArray:
-    gap = np.full(width, np.nan)
-    return np.stack(
-        [
-            np.asarray(getattr(concluded[site], name).value, dtype=float)
-            if site in concluded
-            else gap
-            for site in sites
-        ]
-    )
+    """Figures of all sites; NaN for those that are missing at the end."""
+    found = np.full((len(sites), width), np.nan)
+    for i, site in enumerate(sites):
+        if site in concluded:
+            found[i] = getattr(concluded[site], name).value
+    return found
 
 
 def _coefficients(models: tuple[Any, ...], shares: FloatArray) -> tuple[FloatArray, FloatArray]:

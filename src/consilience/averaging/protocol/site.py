@@ -234,13 +234,16 @@ def offer(
         np.ones(n) if w is None else w
         for n, w in ((len(rows.y), rows.weight), (len(rows.of(1)[1]), kept))
     ]
+    both = np.full((len(weights[0]), 2), np.nan)  # of all rows, and of those not held out
+    for i, values in enumerate(weights):
+        both[: len(values), i] = values
     squares = (rows.x**2).sum(axis=1) * weights[0]
     square = aggregate(squares[:, None]).withhold_unsafe(site.limits)
     reply = Accepted(
         own_rows=bool(own),
         n=count(len(rows.y)),
         held=count(len(rows.held)),
-        weight=_pair(weights),
+        weight=aggregate(both),
         square=square,
     )
     return reply, {
@@ -249,14 +252,6 @@ def offer(
         "few": rows.few,
         "settings": message.settings,
     }
-
-
-def _pair(weights: Sequence[FloatArray]) -> Released:
-    """Sums of weights of all rows and of those that are not held out."""
-    both = np.full((len(weights[0]), 2), np.nan)
-    for i, values in enumerate(weights):
-        both[: len(values), i] = values
-    return aggregate(both)
 
 
 def _check_learner(s: Settings, site: SiteContext) -> None:
@@ -374,7 +369,8 @@ def _refit(
         at_held = learner.predict(fitted, rows.x[rows.held])
         kept["own"][str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
     judged = s.holdout > 0 and (trajectory == 1 or not len(rows.held))
-    return _released(facts, learner.at_reference(fitted), judged)
+    value = {"at": learner.at_reference(fitted)}
+    return _as_estimator(facts, value | {"model": facts["model"]} if judged else value)
 
 
 @contextmanager
@@ -447,11 +443,6 @@ def _facts(fitted: Any, x: FloatArray, s: Settings, n_records: int) -> dict[str,
         "trees": found is not None,
         "n": n_records,
     }
-
-
-def _released(facts: dict[str, Any], at: FloatArray, sends_model: bool) -> Released:
-    value = {"at": at, "model": facts["model"]} if sends_model else {"at": at}
-    return _as_estimator(facts, value)
 
 
 def _as_estimator(facts: dict[str, Any], value: Any) -> Released:

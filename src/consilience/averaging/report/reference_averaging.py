@@ -66,11 +66,8 @@ def probe_words(result: ReferenceAveragingResult) -> str:
     change = float(np.median(probes[known, 0]))
     if change <= figures_reference.SMALLEST_CHANGE:
         return "Refitted with its own predictions it gives them again, but for rounding."
-    return f"Refitted with its own predictions it changes them by {_change(change)} (median)."
-
-
-def _change(value: float) -> str:
-    return percent(value) if value >= 1e-3 else f"{100 * value:.1g} %"
+    told = percent(change) if change >= 1e-3 else f"{100 * change:.1g} %"
+    return f"Refitted with its own predictions it changes them by {told} (median)."
 
 
 def probe(result: ReferenceAveragingResult) -> Block:
@@ -86,12 +83,16 @@ def probe(result: ReferenceAveragingResult) -> Block:
                 "a loss plus a penalty; trees, forests and boosting do not.",
             ),
         )
+    asked = "the only site" if known.sum() == 1 else f"all {known.sum():,} sites"
+    passed = f"It passed at {asked} asked."
+    if bad.any():
+        passed = f"It failed at {bad.sum():,} of {plural(int(known.sum()), 'site')}."
     text = [
         "A learner that minimises a loss plus a penalty, fitted again with its own predictions at "
         "the reference rows, gives the same predictions. One that does not is none for which the "
         "rounds lead to the fit of all rows. The limit is 1 %, or 20 times what another order of "
         "the rows changes, but 2 % at most.",
-        f"{probe_words(result)} {_held(int(known.sum()), int(bad.sum()))}",
+        f"{probe_words(result)} {passed}",
     ]
     warning = ""
     if bad.any() and result.reason != "not-separable":
@@ -120,12 +121,6 @@ def probe(result: ReferenceAveragingResult) -> Block:
         f"Dots for {plural(int(known.sum()), 'site')}, {int(bad.sum())} of them beyond the limit.",
     )
     return Block(title, tuple(text), warning, picture, folded=(table,))
-
-
-def _held(known: int, bad: int) -> str:
-    if not bad:
-        return f"It passed at {'the only site' if known == 1 else f'all {known:,} sites'} asked."
-    return f"It failed at {bad:,} of {plural(known, 'site')}."
 
 
 def influence(result: ReferenceAveragingResult) -> Block:
@@ -260,9 +255,15 @@ def coefficients(result: ReferenceAveragingResult) -> Block:
     largest = np.abs(found).max(axis=0)
     order = np.argsort(-largest, kind="stable")[:MOST_COEFFICIENTS]
     order = np.sort(order)
-    columns = [numbers([row_intercept, *row[order]]) for row_intercept, row in _rows(result, shown)]
+    intercepts = np.asarray(result.intercepts, dtype=float).ravel()
+    intercepts = np.broadcast_to(intercepts, (len(shown),))
+    columns = [numbers([b, *row[order]]) for b, row in zip(intercepts, shown, strict=True)]
     labels = ("intercept", *(names[j] for j in order))
-    heads = _heads(result, len(shown))
+    heads: tuple[str, ...] = ("coefficient",)
+    if len(shown) > 1:
+        levels = [drawing.short(v, 30) for v in result.levels]
+        enough = len(levels) >= len(shown)
+        heads = tuple(levels[: len(shown)] if enough else map(str, range(len(shown))))
     text = [
         "Weighted mean of the sites' fits to all their rows, in the columns as they were prepared."
         " There are no standard errors: a black-box learner gives none.",
@@ -278,18 +279,6 @@ def coefficients(result: ReferenceAveragingResult) -> Block:
     rows = tuple(zip(labels, *columns, strict=True))
     table = Table("Coefficients of what is kept", ("column", *heads), rows)
     return Block("The model", tuple(text), tables=(table,))
-
-
-def _rows(result: ReferenceAveragingResult, shown: Any) -> list[tuple[float, Any]]:
-    intercepts = np.broadcast_to(np.asarray(result.intercepts, dtype=float).ravel(), (len(shown),))
-    return list(zip((float(v) for v in intercepts), shown, strict=True))
-
-
-def _heads(result: ReferenceAveragingResult, n: int) -> tuple[str, ...]:
-    if n == 1:
-        return ("coefficient",)
-    levels = [drawing.short(v, 30) for v in result.levels]
-    return tuple(levels[:n]) if len(levels) >= n else tuple(str(j) for j in range(n))
 
 
 # --- Evidence in the report of reference averaging: rounds, comparison, penalties.
@@ -326,7 +315,11 @@ def rounds(run: Run, result: ReferenceAveragingResult) -> Block:
     if chosen and chosen == last:
         lately = (gain[max(0, last - LATELY)] - gain[last]) / -gain[last]
         if np.isfinite(gain).all():
-            text.append("The last round is the best one" + _lately(lately, min(last, LATELY)))
+            text.append(
+                f"The last round is the best one; the last {min(last, LATELY)} brought "
+                f"{percent(lately, 0)} of the whole gain"
+                + (", so more of them would bring little." if lately < MUCH else ".")
+            )
         else:
             text.append("Of the rounds only the last was measured, beside plain averaging.")
         if lately >= MUCH:
@@ -349,15 +342,6 @@ def rounds(run: Run, result: ReferenceAveragingResult) -> Block:
     )
     title = "What the rounds gained and cost" if measured(result) else "How the rounds went"
     return Block(title, tuple(text), warning, picture, folded=(_round_table(result, sent),))
-
-
-def _lately(share: float, rounds: int) -> str:
-    return (
-        f"; the last {rounds} brought {percent(share, 0)} of the whole gain, so more of them would "
-        "bring little."
-        if share < MUCH
-        else f"; the last {rounds} brought {percent(share, 0)} of the whole gain."
-    )
 
 
 def _rho_words(result: ReferenceAveragingResult) -> str:
@@ -561,7 +545,7 @@ class ReferenceAveragingReport(MethodReport):
             ("learner", drawing.short(result.estimator.partition("(")[0], 30)),
             ("rows", f"{int(np.sum(result.sizes)):,}"),
             ("rounds of refits", f"{n_rounds(result):,}"),
-            ("round that is kept", _round_name(int(result.chosen_round))),
+            ("round that is kept", str(result.chosen_round or "plain averaging")),
             ("reference rows", f"{int(result.n_reference):,}"),
         ]
         if result.kept and measured(result):
@@ -665,11 +649,13 @@ def _verdict(result: ReferenceAveragingResult) -> tuple[str, Tone]:
     what = LOSSES.get(result.loss, result.loss)
     if not result.kept:
         least = best_round(result)
+        gain, error = _gain(result, least)
         found = (
             "no round of refits lost less than averaging the sites' own fits"
             if least == 0
             else f"round {least}, the best of {n_rounds(result)}, is not better than averaging the "
-            f"sites' own fits by more than a standard error ({_versus(result, least)})"
+            "sites' own fits by more than a standard error "
+            f"({percent(gain)}, standard error {percent(error)})"
         )
         return f"No gain: on held-out rows {found}. Plain averaging is returned.", "plain"
     gain, error = _gain(result)
@@ -700,11 +686,6 @@ def _gain(result: ReferenceAveragingResult, at: int | None = None) -> tuple[floa
     k = int(result.chosen_round) if at is None else at
     gain, error = curve(result)
     return float(gain[k]), float(error[k])
-
-
-def _versus(result: ReferenceAveragingResult, k: int) -> str:
-    gain, error = _gain(result, k)
-    return f"{percent(gain)}, standard error {percent(error)}"
 
 
 def _beside_own(result: ReferenceAveragingResult) -> str:
@@ -754,10 +735,6 @@ def _exact(run: Run, result: ReferenceAveragingResult) -> str:
     if result.reference_kind == "moments":
         words += "; those of the columns were sent anyway, to draw the reference rows"
     return words + "."
-
-
-def _round_name(k: int) -> str:
-    return "plain averaging" if k == 0 else str(k)
 
 
 # --------------------------------------------------------------------------- limits

@@ -39,7 +39,7 @@ from consilience.averaging.tall.passes import (
     survey,
 )
 from consilience.averaging.tall.tables import HeldTable, ParquetTable, number_of_splits
-from consilience.exceptions import DataError, ParameterError, RunError
+from consilience.exceptions import DataError, RunError
 from consilience.learners.losses import record_losses
 from consilience.numerics.parallel import Workers
 from consilience.numerics.reference_average import (
@@ -48,8 +48,8 @@ from consilience.numerics.reference_average import (
     choose,
     improving,
     pooled_gain,
-    rho_of,
 )
+from consilience.parameters import LEFT_OUT, check, number, one_of, whole
 from consilience.wire.files import atomic_write, explain
 
 # --- Progress of a fit on stderr: a bar on a terminal, one line for each pass elsewhere.
@@ -240,6 +240,18 @@ N_PROBED = 3
 """Splits whose stability is probed."""
 
 
+_RANGES = {
+    "schedule": one_of(*SCHEDULES),
+    "rho": number(above=0),
+    "exponent": number(0, below=1),
+    "n_splits": whole(1),
+    "max_rounds": whole(0),
+    "patience": whole(1),
+    "n_reference": whole(1) | LEFT_OUT,
+    "holdout": number(above=0, below=1),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Settings:
     """What the user has set; see the estimators."""
@@ -267,16 +279,7 @@ class Settings:
         ParameterError
             A setting is out of its range.
         """
-        if self.schedule not in SCHEDULES:
-            raise ParameterError.of("schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
-        rho_of(1, schedule=self.schedule, rho=self.rho, exponent=self.exponent)
-        for name, least in (("n_splits", 1), ("max_rounds", 0), ("patience", 1)):
-            if getattr(self, name) < least:
-                raise ParameterError.of(name, f"at least {least}", getattr(self, name))
-        if self.n_reference is not None and self.n_reference < 1:
-            raise ParameterError.of("n_reference", "at least 1, or None", self.n_reference)
-        if not 0 < self.holdout < 1:
-            raise ParameterError.of("holdout", "between 0 and 1", self.holdout)
+        check(_RANGES, vars(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -537,7 +540,7 @@ class _Job:
         tasks = [
             (Task(rounds.parts[b], rounds.left_out[b], (0,), 0.0, None, (None,)), b) for b in places
         ]
-        return np.array(self.workers.map(_probe, tasks, rounds.common, self.seed))
+        return np.array(self.workers.map(probe, tasks, rounds.common, self.seed))
 
     def _measure(self, trial: Trial, rounds: Trajectory, state: State, track: int) -> None:
         k = state.round
@@ -546,20 +549,16 @@ class _Job:
         losses = record_losses(self.loss, self.found.held_y, rounds.held_average(state, track))
         if k == 0:
             trial.base_rows[track] = losses
-        means, variances = self._by_split(losses - trial.base_rows[track])
+        pieces = np.split(
+            losses - trial.base_rows[track], np.cumsum(self.held_sizes).astype(int)[:-1]
+        )
+        told = [v if len(v) > 1 else np.full(2, np.nan) for v in pieces]  # others have no spread
+        means = np.array([v.mean() for v in told])
+        variances = np.array([v.var(ddof=1) / len(v) for v in told])
         gain, error = pooled_gain(means, variances, self.held_sizes)
         trial.gains[track, k], trial.errors[track, k] = gain, error
         if self.settings.guard:
             trial.active[track] = improving(trial.gains[track, : k + 1], self.settings.patience)
-
-    def _by_split(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Means and their squared standard errors; NaN where a split has too few rows."""
-        ends = np.cumsum(self.held_sizes).astype(int)[:-1]
-        pieces = np.split(values, ends)
-        means = [v.mean() if len(v) > 1 else np.nan for v in pieces]
-        return np.array(means), np.array(
-            [v.var(ddof=1) / len(v) if len(v) > 1 else np.nan for v in pieces]
-        )
 
     def _choice(self, trial: Trial) -> Choice:
         base = trial.base_rows.mean(axis=1) if trial.base_rows.size else np.full(1, np.nan)
@@ -652,10 +651,6 @@ class Trial:
         """Put back what :meth:`arrays` gave."""
         for name in vars(self):
             setattr(self, name, arrays[f"seen/{name}"])
-
-
-def _probe(task: tuple[Task, int], common: Common, seed: int) -> tuple[float, float]:
-    return probe(task[0], common, seed, task[1])
 
 
 def _above(stage: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:

@@ -411,8 +411,9 @@ def refit(task: Task, common: Common, target: FloatArray) -> Done:
         return Done(np.stack(near), np.stack(far), tuple(starts), seconds, tuple(models))
 
 
-def probe(task: Task, common: Common, seed: int, place: int) -> tuple[float, float]:
+def probe(of: tuple[Task, int], common: Common, seed: int) -> tuple[float, float]:
     """Stability of the learner on one split, NaN for one of a single class; runs in a worker."""
+    task, place = of
     with one_thread():
         x, y = rows_of(task.part, task.left_out)
         learner = common.learners[task.tracks[0]]
@@ -648,19 +649,15 @@ class Trajectory:
 # --------------------------------------------------------------------------- to and from arrays
 
 
+_KEPT = (
+    *("round", "average", "previous", "flying", "landed"),
+    *("flying_round", "landed_round", "counts", "clock"),
+)
+
+
 def arrays_of(state: State, *, with_held: bool) -> dict[str, NDArray[Any]]:
     """A state as named arrays; `with_held` where the next round needs the latest predictions."""
-    found: dict[str, NDArray[Any]] = {
-        "round": np.array(state.round),
-        "average": state.average,
-        "previous": state.previous,
-        "flying": state.flying,
-        "landed": state.landed,
-        "flying_round": state.flying_round,
-        "landed_round": state.landed_round,
-        "counts": state.counts,
-        "clock": state.clock,
-    }
+    found = {name: np.asarray(getattr(state, name)) for name in _KEPT}
     if with_held:
         found |= {"predictions": state.predictions, "held": state.held}
     for track, starts in enumerate(state.starts):
@@ -673,18 +670,7 @@ def arrays_of(state: State, *, with_held: bool) -> dict[str, NDArray[Any]]:
 def fill(state: State, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Put named arrays back into a state that :meth:`Trajectory.begin` made."""
     state.round = int(arrays["round"])
-    for name in (
-        "average",
-        "previous",
-        "flying",
-        "landed",
-        "flying_round",
-        "landed_round",
-        "counts",
-        "clock",
-    ):
-        setattr(state, name, arrays[name])
-    for name in ("predictions", "held"):
+    for name in (*_KEPT[1:], "predictions", "held"):
         if name in arrays:
             setattr(state, name, arrays[name])
     starts: dict[tuple[int, int], dict[str, Any]] = {}

@@ -276,8 +276,6 @@ def check_signs(estimator: Any, smallest: float) -> None:
     ------
     DataError
     """
-    from sklearn.utils import get_tags
-
     if smallest < 0 and get_tags(estimator).input_tags.positive_only:
         raise DataError(
             f"Negative values in data passed to {type(estimator).__name__}, which needs a table "
@@ -419,7 +417,8 @@ class EMLift(  # type: ignore[call-arg]
         entries = observed_entries(self, X, reset=True)
         check_signs(self.estimator, float(entries.values.min()))
         self.column_means_ = column_means(entries)
-        self._scale = _deviation(entries, self.column_means_)
+        away = entries.values - self.column_means_[entries.columns]
+        self._scale = float(np.sqrt(np.mean(away**2))) or 1.0
         self._filler, self._entries = filler, entries
         seen = entries.mask()
         filled = self._begin(entries)
@@ -578,8 +577,6 @@ class EMLift(  # type: ignore[call-arg]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
         if not hasattr(self.estimator, "transform"):
             tags.transformer_tags = None
         tags.input_tags.positive_only = _non_negative(self.estimator)
@@ -589,9 +586,3 @@ class EMLift(  # type: ignore[call-arg]
 def _non_negative(estimator: Any) -> bool:
     known = hasattr(estimator, "__sklearn_tags__")
     return known and bool(get_tags(estimator).input_tags.positive_only)
-
-
-def _deviation(entries: Entries, means: FloatArray) -> float:
-    """Standard deviation of the observed entries about the means of their columns."""
-    found = float(np.sqrt(np.mean((entries.values - means[entries.columns]) ** 2)))
-    return found if found > 0 else 1.0

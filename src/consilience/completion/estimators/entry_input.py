@@ -219,13 +219,13 @@ def _blank(X: Any) -> bool:
 
 
 class RowCompletion:
-    """Complete rows by ``reconstruct``, and predict single cells.
+    """Complete rows by ``reconstruct``, predict single cells; for tables with missing entries.
 
     A subclass keeps its `Entries` as ``_entries`` when it is fitted, and writes :meth:`reconstruct`
     and :meth:`_cells`.
     """
 
-    _entries: Entries
+    _entries: Entries | None
 
     def reconstruct(self, X: Any = None) -> FloatArray:
         """The model's matrix, (m, p): a new array, of other rows or of those that were fitted."""
@@ -248,7 +248,7 @@ class RowCompletion:
         matrix : (m, p) array
         """
         check_is_fitted(self)
-        entries = self._entries if X is None else observed_entries(self, X, reset=False)
+        entries = self._own_entries() if X is None else observed_entries(self, X, reset=False)
         full = self.reconstruct(None if X is None else entries)
         full[entries.rows, entries.columns] = entries.values
         return full
@@ -270,4 +270,16 @@ class RowCompletion:
             Lists of unequal length, or places outside the matrix.
         """
         check_is_fitted(self)
-        return self._cells(*places(rows, columns, self._entries.shape))
+        return self._cells(*places(rows, columns, self._own_entries().shape))
+
+    def _own_entries(self) -> Entries:
+        """Entries of the rows that were fitted."""
+        if self._entries is None:
+            raise DataError("this model was not fitted to rows of its own: give it rows as X")
+        return self._entries
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]  # of the estimator that it is
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        return tags

@@ -8,8 +8,9 @@ principal components (`ProbabilisticPCA`). `fitted_model` fits one by its name: 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.entry_input import observed_entries, places
+from consilience.completion.estimators.entry_input import RowCompletion, observed_entries
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import Centre, centre_of
 from consilience.numerics.entries import Entries
@@ -32,17 +33,6 @@ from consilience.numerics.ranks import check_ranks
 from consilience.numerics.soft_impute import rank_path, refit, soft_path
 
 # --- What estimators of a low-rank matrix with missing entries share: centre, rows, completion.
-
-
-def _numbers(given: Any) -> FloatArray | None:
-    """An array of real numbers; None of anything else."""
-    if np.ma.is_masked(given):
-        return None
-    try:
-        found = np.asarray(given)
-        return found.astype(np.float64) if found.dtype.kind in "biufO" else None
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +91,9 @@ class Factors:
         return whole.at(rows, columns) + self.centre.at(rows, columns)
 
 
-class LowRankFactoriser(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class LowRankFactoriser(
+    RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
     """Base of the estimators of a low-rank matrix with missing entries.
 
     A subclass has a parameter `center` and writes :meth:`_solve`; one with a centre or scores of
@@ -129,8 +121,9 @@ class LowRankFactoriser(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     mean_: FloatArray
     row_means_: FloatArray
     n_components_: int
+    n_iter_: int
+    converged_: bool
     _factors: Factors
-    _entries: Entries | None
 
     # ------------------------------------------------------------------ what a subclass writes
 
@@ -174,7 +167,7 @@ class LowRankFactoriser(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         DataError
             Nothing is observed, or a place of a sparse matrix is stored twice.
         """
-        entries = self._observed(X, reset=True)
+        entries = observed_entries(self, X, reset=True)
         self._take(self._factorise(entries), entries)
         return self
 
@@ -209,7 +202,7 @@ class LowRankFactoriser(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         scores : (m, n_components_) array
         """
         check_is_fitted(self)
-        return self._project(self._observed(X, reset=False))[1]
+        return self._project(observed_entries(self, X, reset=False))[1]
 
     def inverse_transform(self, X: Any) -> FloatArray:
         """Rows from scores.
@@ -230,9 +223,14 @@ class LowRankFactoriser(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             No matrix of finite numbers, or another number of columns.
         """
         check_is_fitted(self)
-        scores = _numbers(X)
-        fits = scores is not None and scores.ndim == 2 and scores.shape[1] == self.n_components_
-        if scores is None or not fits or not np.isfinite(scores).all():
+        try:
+            given = np.asarray(X)
+            real = given.dtype.kind in "biufO" and not np.ma.is_masked(X)
+            scores = given.astype(np.float64) if real else np.empty(0)
+        except (TypeError, ValueError, OverflowError):
+            scores = np.empty(0)
+        fits = scores.ndim == 2 and scores.shape[1] == self.n_components_
+        if not fits or not np.isfinite(scores).all():
             raise DataError(
                 f"scores must be a matrix of finite numbers with {self.n_components_} columns, one "
                 "for each component"
@@ -256,46 +254,11 @@ class LowRankFactoriser(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             self._own_entries()
             centre, scores = self._factors.centre, self._factors.scores
         else:
-            centre, scores = self._project(self._observed(X, reset=False))
+            centre, scores = self._project(observed_entries(self, X, reset=False))
         return scores @ self.components_ + centre.dense()
 
-    def complete(self, X: Any = None) -> FloatArray:
-        """The matrix with its missing entries filled by the fit, the observed ones kept.
-
-        Parameters
-        ----------
-        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
-            Other rows; by default those that were fitted.
-
-        Returns
-        -------
-        matrix : (m, p) array
-        """
-        check_is_fitted(self)
-        entries = self._own_entries() if X is None else self._observed(X, reset=False)
-        full = self.reconstruct(None if X is None else entries)
-        full[entries.rows, entries.columns] = entries.values
-        return full
-
-    def predict_entries(self, rows: Any, columns: Any) -> FloatArray:
-        """Entries of the fitted matrix.
-
-        Parameters
-        ----------
-        rows, columns : (m,) array of int
-            Places in the matrix that was fitted.
-
-        Returns
-        -------
-        entries : (m,) array
-
-        Raises
-        ------
-        DataError
-            Lists of unequal length, or places outside the matrix.
-        """
-        check_is_fitted(self)
-        return self._factors.at(*places(rows, columns, self._own_entries().shape))
+    def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        return self._factors.at(rows, columns)
 
     @property
     def factors_(self) -> Factors:
@@ -303,31 +266,21 @@ class LowRankFactoriser(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         check_is_fitted(self)
         return self._factors
 
-    def _own_entries(self) -> Entries:
-        if self._entries is None:
-            raise DataError("this model was not fitted to rows of its own: give it rows as X")
-        return self._entries
-
     def _project(self, entries: Entries) -> tuple[Centre, FloatArray]:
         found = self._factors
         centre = found.centre.of_rows(entries)
         scores = row_scores(centre.removed(entries), found.components.T, found.penalty)
         return centre, scores * found.scale
 
-    # ------------------------------------------------------------------ input
-
-    def _observed(self, X: Any, *, reset: bool) -> Entries:
-        return observed_entries(self, X, reset=reset)
-
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        return tags
+    def _ended(self, n_iter: int, converged: bool, sentence: str, *, depth: int = 5) -> None:
+        """Keep how a fit ended, and warn where it had not settled."""
+        self.n_iter_, self.converged_ = max(1, n_iter), converged
+        if not converged:
+            warnings.warn(sentence, ConvergenceWarning, stacklevel=depth)
 
 
 def row_scores(entries: Entries, v: FloatArray, penalty: FloatArray) -> FloatArray:
@@ -507,8 +460,6 @@ class SoftImpute(LowRankFactoriser):
         self.objective_ = fit.objective
         self.capped_ = fit.capped
         self.gap_ = float("nan") if fit.capped or fit.gap is None else fit.gap
-        self.n_iter_ = max(1, fit.n_iter)
-        self.converged_ = fit.converged
         if fit.capped:
             warnings.warn(
                 f"more than max_rank = {self.max_rank} singular values are above the penalty: the "
@@ -517,29 +468,13 @@ class SoftImpute(LowRankFactoriser):
                 UserWarning,
                 stacklevel=5,
             )
-        if not fit.converged:
-            warnings.warn(
-                f"soft imputation did not settle in {self.max_iter} iterations: raise max_iter, "
-                "tol or alpha",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
-
-
-def soft_impute_at_rank(
-    entries: Entries, rank: int, *, center: str = "none", **settings: Any
-) -> SoftImpute:
-    """SOFT-IMPUTE+ of a rank: the smallest penalty that leaves it, singular values refitted.
-
-    Parameters
-    ----------
-    entries : Entries
-    rank : int
-    center : {"none", "columns", "rows-and-columns"}
-    **settings
-        Further parameters of :class:`SoftImpute`.
-    """
-    return SoftImpute(rank=rank, unshrink=True, center=center, **settings).fit(entries)
+        self._ended(
+            fit.n_iter,
+            fit.converged,
+            f"soft imputation did not settle in {self.max_iter} iterations: raise max_iter, tol or "
+            "alpha",
+            depth=6,
+        )
 
 
 # --- Matrix of a given rank that is nearest to the observed entries, as an estimator.
@@ -632,24 +567,17 @@ class HardImpute(LowRankFactoriser):
             raise ParameterError.of("start", '"zero" or "path"', self.start)
         rank = check_ranks([self.rank], *entries.shape)[0]
         first = rank if self.start == "zero" or entries.complete else min(rank, 1)
-        fits = hard_path(
-            entries,
-            range(first, rank + 1),
-            tol=self.tol,
-            max_iter=self.max_iter,
-            solver=self.solver,
-            warm=True,
+        settings: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter}
+        *_, fit = hard_path(
+            entries, range(first, rank + 1), solver=self.solver, warm=True, **settings
         )
-        *_, fit = fits
-        self.objective_, self.converged_ = fit.objective, fit.converged
-        self.n_iter_ = max(1, fit.n_iter)
-        if not fit.converged:
-            warnings.warn(
-                f"hard imputation of rank {rank} did not settle in {self.max_iter} iterations: "
-                "raise max_iter or tol, or take a lower rank",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+        self.objective_ = fit.objective
+        self._ended(
+            fit.n_iter,
+            fit.converged,
+            f"hard imputation of rank {rank} did not settle in {self.max_iter} iterations: raise "
+            "max_iter or tol, or take a lower rank",
+        )
         return fit, None, None
 
 
@@ -726,15 +654,13 @@ class OptSpace(LowRankFactoriser):
 
     def _solve(self, entries: Entries) -> tuple[LowRankFit, FloatArray | None, FloatArray | None]:
         fit = next(optspace_path(entries, [self.rank], tol=self.tol, max_iter=self.max_iter))
-        self.objective_, self.converged_ = fit.objective, fit.converged
-        self.n_iter_ = max(1, fit.n_iter)
-        if not fit.converged:
-            warnings.warn(
-                f"OptSpace of rank {self.rank} did not settle in {self.max_iter} steps: raise "
-                "max_iter or tol, or take a lower rank",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+        self.objective_ = fit.objective
+        self._ended(
+            fit.n_iter,
+            fit.converged,
+            f"OptSpace of rank {self.rank} did not settle in {self.max_iter} steps: raise max_iter "
+            "or tol, or take a lower rank",
+        )
         return fit, None, None
 
 
@@ -812,14 +738,13 @@ class ProbabilisticPCA(LowRankFactoriser):
         fit = next(ppca_path(entries, [rank], tol=self.tol, max_iter=self.max_iter))
         n = int((entries.row_counts > 0).sum())
         self._keep(fit.model, n, fit.log_likelihood)
-        self.n_iter_, self.converged_ = max(1, fit.n_iter), fit.converged
-        if not fit.converged:
-            warnings.warn(
-                f"the likelihood of rank {rank} still rose after {self.max_iter} steps: raise "
-                "max_iter or tol, or take a lower rank",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        self._ended(
+            fit.n_iter,
+            fit.converged,
+            f"the likelihood of rank {rank} still rose after {self.max_iter} steps: raise max_iter "
+            "or tol, or take a lower rank",
+            depth=4,
+        )
         return _factors(fit.model, fit.scores, n)
 
     def _keep(self, model: PPCAModel, n: int, log_likelihood: float) -> None:
@@ -915,7 +840,7 @@ class ProbabilisticPCA(LowRankFactoriser):
         X : (m, p) array, data frame, scipy sparse matrix or Entries
         """
         check_is_fitted(self)
-        rows = _batches(self._observed(X, reset=False))
+        rows = _batches(observed_entries(self, X, reset=False))
         return np.concatenate([self.model_.log_likelihood(part) for part in rows])
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -964,6 +889,14 @@ def _batches(entries: Entries) -> Iterator[FloatArray]:
 
 # --- Low-rank models by name, fitted to observed entries: what is kept after a search.
 
+BY_RANK: dict[str, Callable[..., LowRankFactoriser]] = {
+    "hard": HardImpute,
+    "soft-unshrunk": partial(SoftImpute, unshrink=True),
+    "optspace": OptSpace,
+    "ppca": lambda rank, center: ProbabilisticPCA(rank),  # it has a mean of its own
+}
+"""Estimators of a given rank by name."""
+
 _LEAST = 1e-12  # of the largest variance of a direction: ridge penalties stay finite
 
 
@@ -1011,28 +944,20 @@ def fitted_model(
     ParameterError
         Another model.
     """
-    if model == "soft":
-        fitted: Any = SoftImpute(value, center=center, max_rank=max_rank).fit(entries)
-        return _of(fitted, alpha=float(value), gap=fitted.gap_, capped=bool(fitted.capped_))
-    if model == "soft-unshrunk":
-        fitted = soft_impute_at_rank(entries, int(value), center=center)
-        return _of(fitted, alpha=float(fitted.alpha_), gap=fitted.gap_)
-    if model == "hard":
-        return _of(HardImpute(int(value), center=center).fit(entries))
-    if model == "optspace":
-        return _of(OptSpace(int(value), center=center).fit(entries))
-    if model == "ppca":
-        return _of(ProbabilisticPCA(int(value)).fit(entries), ridge=True)
-    raise ParameterError.of("model", "soft, soft-unshrunk, hard, optspace or ppca", model)
-
-
-def _of(fitted: Any, *, ridge: bool = False, gap: float | None = None, **more: Any) -> FittedMatrix:
-    factors = fitted.factors_
-    if ridge and fitted.n_components_:
+    if model not in ("soft", *BY_RANK):
+        raise ParameterError.of("model", "soft, soft-unshrunk, hard, optspace or ppca", model)
+    made: LowRankFactoriser = SoftImpute(value, center=center, max_rank=max_rank)
+    if model != "soft":
+        made = BY_RANK[model](rank=int(value), center=center)
+    made.fit(entries)
+    factors, rank = made.factors_, int(made.n_components_)
+    if isinstance(made, ProbabilisticPCA) and rank:
         # A conditional mean is a ridge regression of the row's values on the directions.
-        variances = fitted.model_.variances
-        floor = _LEAST * max(float(variances.max()), float(fitted.model_.noise))
-        factors = replace(factors, penalty=fitted.model_.noise / np.maximum(variances, floor))
-    if gap is not None:
-        more["gap"] = float(gap)
-    return FittedMatrix(factors, int(fitted.n_components_), **more)
+        variances, noise = made.model_.variances, made.model_.noise
+        floor = _LEAST * max(float(variances.max()), float(noise))
+        factors = replace(factors, penalty=noise / np.maximum(variances, floor))
+    if not isinstance(made, SoftImpute):
+        return FittedMatrix(factors, rank)
+    capped = model == "soft" and bool(made.capped_)
+    alpha = float(value) if model == "soft" else made.alpha_
+    return FittedMatrix(factors, rank, alpha, float(made.gap_), capped)

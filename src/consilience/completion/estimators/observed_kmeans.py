@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import (
@@ -18,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
 from consilience.completion.estimators.entry_input import RowCompletion, observed_entries
+from consilience.completion.estimators.predictors import scaled_up
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import (
@@ -95,6 +97,8 @@ class ObservedKMeans(
     array([0, 0, 1, 1, 0])
     """
 
+    _solver: ClassVar[Callable[..., ClusterFit]] = staticmethod(observed_kmeans)
+
     def __init__(
         self,
         n_clusters: int = 8,
@@ -142,8 +146,15 @@ class ObservedKMeans(
             There are fewer distinct rows than classes.
         """
         self._entries = entries = observed_entries(self, X, reset=True)
-        seed = self._seed()
-        self._take(self._solve(entries, stream(seed, "clusters")))
+        fit = self._solver(
+            entries,
+            self.n_clusters,
+            rng=stream(self._seed(), "clusters"),
+            n_init=self.n_init,
+            max_iter=self.max_iter,
+            tol=self.tol,
+        )
+        self._take(fit)
         if not self.converged_:
             sentence = f"no start settled within max_iter = {self.max_iter}: raise it"
             warnings.warn(sentence, ConvergenceWarning, stacklevel=2)
@@ -162,16 +173,6 @@ class ObservedKMeans(
             allowed = "None, a whole number from 0 to 4294967295 or a RandomState"
             raise ParameterError.of("random_state", allowed, self.random_state) from None
         return int(drawn.randint(2**31 - 1))
-
-    def _solve(self, entries: Entries, rng: np.random.Generator) -> ClusterFit:
-        return observed_kmeans(
-            entries,
-            self.n_clusters,
-            rng=rng,
-            n_init=self.n_init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-        )
 
     def _take(self, fit: ClusterFit) -> None:
         """Keep a fit."""
@@ -207,9 +208,7 @@ class ObservedKMeans(
             has the distances of the means of the columns.
         """
         entries, _, squares = self._nearest(X)
-        counts = entries.row_counts
-        share = np.where(counts > 0, counts, entries.shape[1]) / entries.shape[1]
-        return np.asarray(np.sqrt(squares / share[:, None]))
+        return scaled_up(entries, squares)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sum of squares of the rows' observed entries about their nearest centre.
@@ -257,12 +256,6 @@ class ObservedKMeans(
     def _n_features_out(self) -> int:
         return len(self.cluster_centers_)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        return tags
-
 
 # --- K-means of a table with gaps by filling, as an estimator.
 
@@ -304,6 +297,8 @@ class KPOD(ObservedKMeans):
     American Statistician 2016, algorithm 1. Departure: rows with nothing observed stay outside.
     """
 
+    _solver = staticmethod(kpod)
+
     def __init__(
         self,
         n_clusters: int = 8,
@@ -315,14 +310,4 @@ class KPOD(ObservedKMeans):
     ) -> None:
         super().__init__(
             n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=random_state
-        )
-
-    def _solve(self, entries: Entries, rng: np.random.Generator) -> ClusterFit:
-        return kpod(
-            entries,
-            self.n_clusters,
-            rng=rng,
-            n_init=self.n_init,
-            max_iter=self.max_iter,
-            tol=self.tol,
         )

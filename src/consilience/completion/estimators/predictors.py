@@ -24,6 +24,7 @@ from consilience.numerics.ppca import PPCAModel
 
 # --- Tables with gaps as predictors take them: names and units of the columns.
 
+_FOREIGN = "these arrays do not hold a predictor"
 _NOT_NUMBERS = "the table must hold numbers, with NaN where one is missing"
 
 
@@ -46,7 +47,7 @@ class GapRows:
         self.names = np.array([str(name) for name in names], dtype=np.str_)
         self.units = np.asarray(units, dtype=np.float64)
         if self.units.shape != (2, len(self.names)) or not (self.units[1] > 0).all():
-            raise DataError("these arrays do not hold a predictor")
+            raise DataError(_FOREIGN)
 
     def read(self, X: Any) -> Entries:
         """Observed entries of a table, in the units of the fit.
@@ -98,8 +99,23 @@ class GapRows:
             Arrays of something else.
         """
         if "units" not in arrays:
-            raise DataError("these arrays do not hold a predictor")
+            raise DataError(_FOREIGN)
         return cls(ids_from_arrays("columns", arrays), arrays["units"])
+
+
+def scaled_up(entries: Entries, squares: FloatArray) -> FloatArray:
+    """Distances from squares over the values of each row, as if the row had all p of them.
+
+    As in :func:`sklearn.metrics.pairwise.nan_euclidean_distances`.
+
+    Parameters
+    ----------
+    entries : Entries
+    squares : (m, k) array
+    """
+    counts, p = entries.row_counts, entries.shape[1]
+    share = np.where(counts > 0, counts, p) / p
+    return np.asarray(np.sqrt(squares / share[:, None]))
 
 
 # --- Classes of new rows with gaps, by the nearest centre over the coordinates that a row has.
@@ -135,7 +151,7 @@ class ClassPredictor:
         self.table = table
         p = len(table.names)
         if self.centres.ndim != 2 or self.centres.shape[1] != p or self.means.shape != (p,):
-            raise DataError("these arrays do not hold a predictor")
+            raise DataError(_FOREIGN)
         self.cluster_centers_ = table.in_units(self.centres)
         self.feature_names_in_ = table.names
 
@@ -157,10 +173,7 @@ class ClassPredictor:
     def transform(self, X: Any) -> FloatArray:
         """Distances to the centres, (m, k), over the values of a row and scaled up to all p."""
         entries = self.table.read(X)
-        squares = nearest_centres(entries, self.centres, self.means)[1]
-        counts, p = entries.row_counts, entries.shape[1]
-        share = np.where(counts > 0, counts, p) / p
-        return np.asarray(np.sqrt(squares / share[:, None]))
+        return scaled_up(entries, nearest_centres(entries, self.centres, self.means)[1])
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays from which :meth:`from_arrays` makes the same object."""
@@ -176,14 +189,13 @@ class ClassPredictor:
             Arrays of something else.
         """
         if "centres" not in arrays or "means" not in arrays:
-            raise DataError("these arrays do not hold a predictor")
+            raise DataError(_FOREIGN)
         return cls(arrays["centres"], arrays["means"], GapRows.from_arrays(arrays))
 
 
 # --- A fitted low-rank matrix as a predictor: its own cells by name, and new rows with gaps.
 
 _PARTS = ("scores", "components", "singular_values", "penalty", "scale")
-_FOREIGN = "these arrays do not hold a predictor"
 
 
 class CompletionPredictor:

@@ -166,8 +166,6 @@ class FederatedPCA(Method):
 
     def _rank(self, pool: Pool, errors: Errors) -> int:
         """The rank that was given, or the one that the errors choose."""
-        from consilience.numerics.held_out_entries import EntryCurve
-
         if self.rank is not None:
             if self.rank >= len(pool.columns):
                 raise QuorumError(
@@ -175,14 +173,11 @@ class FederatedPCA(Method):
                     "rank, or leave out the sites that withhold columns"
                 )
             return self.rank
-        if not len(errors.candidates):
+        curve = errors.curve()
+        if curve is None:
             raise QuorumError(
                 "a rank is chosen by groups of rows that are left out in turn, and only one group "
                 "can be told (of two there must be twice as many rows as columns in each): give "
                 "rank, take fewer columns, or let sites with more rows take part"
             )
-        sums, entries = errors.sums.sum(axis=0), errors.entries.sum(axis=0)
-        curve = EntryCurve.of_sums(
-            "rank", errors.candidates, sums, entries, natural=(True, errors.natural)
-        )
         return int(errors.candidates[curve.place(self.rule)])

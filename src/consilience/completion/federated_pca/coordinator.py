@@ -166,6 +166,15 @@ class Errors:
     entries: IntArray
     natural: bool
 
+    def curve(self) -> EntryCurve | None:
+        """Errors of all sites by rank; None where nothing was left out."""
+        if not len(self.candidates):
+            return None
+        sums, entries = self.sums.sum(axis=0), self.entries.sum(axis=0)
+        return EntryCurve.of_sums(
+            "rank", self.candidates, sums, entries, natural=(True, self.natural)
+        )
+
 
 def errors_of(pool: Pool, folds: Mapping[str, Sequence[int]], max_rank: int | None) -> Errors:
     """Errors of every rank; without two folds there are none."""
@@ -241,7 +250,7 @@ def build_result(
     whole = pool.together()
     model = from_moments(whole.mean, whole.covariance, int(whole.n), rank)
     variances = np.maximum(np.linalg.eigvalsh(whole.covariance)[::-1], 0.0)
-    curve = _curve(errors)
+    curve = errors.curve()
     place = np.flatnonzero(errors.candidates == rank)
     explained = model.variances + model.noise
     columns = pool.columns
@@ -251,7 +260,7 @@ def build_result(
         feature_names=names,
         withheld=tuple(ctx.feature_names[j] for j in gone),
         sites=pool.sites,
-        n_by_site=_rows(pool),
+        n_by_site=np.array([int(sum(g.n for g in pool.groups[s])) for s in pool.sites]),
         groups_by_site=np.array([len(pool.groups[site]) for site in pool.sites]),
         rank=rank,
         fixed=method.rank is not None,
@@ -279,19 +288,6 @@ def build_result(
         remarks=_remarks(ctx, method, pool, whole, curve),
     )
     return result, model
-
-
-def _curve(errors: Errors) -> EntryCurve | None:
-    if not len(errors.candidates):
-        return None
-    sums, entries = errors.sums.sum(axis=0), errors.entries.sum(axis=0)
-    return EntryCurve.of_sums(
-        "rank", errors.candidates, sums, entries, natural=(True, errors.natural)
-    )
-
-
-def _rows(pool: Pool) -> NDArray[np.int64]:
-    return np.array([int(sum(group.n for group in pool.groups[site])) for site in pool.sites])
 
 
 def _explained(pool: Pool, whole: Moments, model: PPCAModel) -> FloatArray:

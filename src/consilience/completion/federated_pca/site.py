@@ -107,8 +107,10 @@ def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
                 for of in data.beside[1]
             ]
             coded, told = (*coded, *more), np.hstack([told, data.beside[0]])
-        if all(_may_leave(told[rows], limits, coded, len(columns)) for rows in members) and all(
-            _entities(data, rows, limits) for rows in members
+        if all(
+            _may_leave(told[rows], limits, coded, len(columns))
+            and (data.entity is None or len(np.unique(data.entity[rows])) >= limits.min_entities)
+            for rows in members
         ):
             return Groups(of, number, columns)
     raise DataError(TOO_FEW, public=TOO_FEW)
@@ -200,10 +202,6 @@ def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded], m: int) ->
     return not _unsafe(x, limits, coded).any()
 
 
-def _entities(data: SiteData, rows: IntArray, limits: Limits) -> bool:
-    return data.entity is None or len(np.unique(data.entity[rows])) >= limits.min_entities
-
-
 # --- What a site does: tell moments of groups of its rows, keep the model and what it says of them.
 
 _LARGEST = 1e100
@@ -212,12 +210,7 @@ TOO_LARGE = "features hold values above 1e100, whose squares overflow: take othe
 # --------------------------------------------------------------------------- moments
 
 
-def _kept_name(message: Moments, data: SiteData) -> str:
-    """What is kept of the first groups, for the data set."""
-    return "entities of groups"
-
-
-@step("moments", once=True, keeps=_kept_name)
+@step("moments", once=True, keeps=lambda message, data: "entities of groups")
 def moments(
     message: Moments, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Told, State]:
@@ -320,7 +313,10 @@ def conclude(
         raise ProtocolError("the end goes on with the settings of the moments")
     model, columns = model_of(message.model.value, data.features.shape[1])
     names = np.array(data.feature_names, dtype=np.str_)[columns]
-    table = GapRows(names, _units(data)[:, columns])
+    n_columns = data.features.shape[1]
+    whole = np.stack([np.zeros(n_columns), np.ones(n_columns)])
+    units = whole if data.scaling is None else np.asarray(data.scaling[1:], dtype=np.float64)
+    table = GapRows(names, units[:, columns])
     site.output("predictor", ComponentsPredictor(model, table))
     x = data.features[:, columns]
     # A model that somebody made up may give numbers that are none: they stay here.
@@ -329,33 +325,19 @@ def conclude(
         low = model.mean + scores @ model.directions.T
         for a in range(model.rank):
             site.output(f"component_{a + 1}", np.ascontiguousarray(scores[:, a]))
-        site.output("residual", _residual(x, low))
+        # Root mean square of what the components leave of each row's values; NaN without any.
+        squares = np.where(np.isnan(x), 0.0, x - low) ** 2
+        n = (~np.isnan(x)).sum(axis=1)
+        left = np.sqrt(squares.sum(axis=1) / np.maximum(n, 1))
+        site.output("residual", np.where(n > 0, left, np.nan))
         if np.isnan(x).any():
             full = table.in_units(np.where(np.isnan(x), low, x))
-            site.table("completed", _completed_columns(data, names, full))
+            rows = {"row": data.rows.tolist()}
+            if data.id is not None:
+                rows["id"] = data.id.tolist()
+            filled = {name: full[:, j].tolist() for j, name in enumerate(names.tolist())}
+            site.table("completed", rows | filled)
     return Concluded(), {}
-
-
-def _units(data: SiteData) -> FloatArray:
-    """Centre and scale that were applied to the columns, (2, p)."""
-    p = data.features.shape[1]
-    if data.scaling is None:
-        return np.stack([np.zeros(p), np.ones(p)])
-    return np.asarray(data.scaling[1:], dtype=np.float64)
-
-
-def _residual(x: FloatArray, low: FloatArray) -> FloatArray:
-    """Root mean square of what the components leave of each row's values; NaN without any."""
-    squares = np.where(np.isnan(x), 0.0, x - low) ** 2
-    n = (~np.isnan(x)).sum(axis=1)
-    return np.where(n > 0, np.sqrt(squares.sum(axis=1) / np.maximum(n, 1)), np.nan)
-
-
-def _completed_columns(data: SiteData, names: NDArray[np.str_], full: FloatArray) -> dict[str, Any]:
-    first: dict[str, Any] = {"row": data.rows.tolist()}
-    if data.id is not None:
-        first["id"] = data.id.tolist()
-    return first | {name: full[:, j].tolist() for j, name in enumerate(names.tolist())}
 
 
 STEPS = (moments, conclude)

@@ -38,8 +38,9 @@ from consilience.completion.one_table.matrix import (
 from consilience.exceptions import ConsilienceError, DataError, ProtocolError, StudyError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
-from consilience.numerics.held_out_entries import EntryCurve, check_rule
+from consilience.numerics.held_out_entries import EntryCurve
 from consilience.numerics.random import stream
+from consilience.parameters import allows, one_of, whole
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -53,7 +54,6 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.one_table.judging import hidden
-from consilience.protocol.one_table.words import whole_number
 from consilience.protocol.phases.entry_errors import (
     MOST_ENTRIES,
     are_errors,
@@ -256,11 +256,8 @@ class EntryStudyResult(Result):
     @property
     def value(self) -> float:
         """Candidate that was fitted; NaN where it is not told."""
-        return self._candidate(self.chosen)
-
-    def _candidate(self, place: int) -> float:
-        told = 0 <= place < len(self.candidates)
-        return float(self.candidates[place]) if told else float("nan")
+        told = 0 <= self.chosen < len(self.candidates)
+        return float(self.candidates[self.chosen]) if told else float("nan")
 
     def curve(self) -> EntryCurve | None:
         """Return the curve of errors per held-out entry; None where it stays at the site."""
@@ -369,8 +366,8 @@ class EntryStudy(Method):
         The candidate with the smallest error, or the simplest within one standard error of it.
     """
 
-    n_splits: int = 5
-    rule: str = "minimum"
+    n_splits: int = allows(whole(2, MOST_SPLITS), default=5)
+    rule: str = allows(one_of("minimum", "one-standard-error"), default="minimum")
 
     absence: ClassVar[str] = (
         "There is one site: without it the run stops, and goes on with it when it is asked again."
@@ -379,11 +376,6 @@ class EntryStudy(Method):
     foreign_models: ClassVar[bool] = True  # fits of somebody's choice, and what they found
     accepts_missing: ClassVar[bool] = True
     takes_triplets: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        whole_number("n_splits", self.n_splits, 2, MOST_SPLITS)
-        check_rule(self.rule)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that the study names a matrix."""
@@ -494,24 +486,19 @@ def search_step(method: str) -> Step:
             raise StudyError(f"method {method!r} does not choose by held-out entries")
         matrix = dataclasses.replace(study.matrix(data, site), names=message.names)
         seed = entry_seed(matrix.entries.values, site, study.name)
-        _check_candidates(study, matrix.entries)
+        most = study.most_allowed(matrix.entries)
+        if most is not None and study.largest_asked > most:
+            # How far it goes beyond the table, only the site's own people read.
+            raise DataError(
+                f"the study asks for candidates up to {study.largest_asked}, but the table allows "
+                f"{most} at most",
+                public="a candidate is above what the table allows: ask for smaller ones",
+            )
         made = _made(study, matrix, seed, site)
         _keep(made, matrix, site)
         return _told(made, matrix, site.limits), state
 
     return search
-
-
-def _check_candidates(study: EntryStudy, entries: Entries) -> None:
-    """Refuse a grid that goes beyond the table; how far, only the site's own people read."""
-    most = study.most_allowed(entries)
-    if most is not None and study.largest_asked > most:
-        public = "a candidate is above what the table allows: ask for smaller ones"
-        raise DataError(
-            f"the study asks for candidates up to {study.largest_asked}, but the table allows "
-            f"{most} at most",
-            public=public,
-        )
 
 
 def _made(study: EntryStudy, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
@@ -537,9 +524,22 @@ def _told(made: LocalSearch, matrix: Matrix, limits: Limits) -> Searched:
     by_row = squared_errors_by_row(made.entries.rows, made.folds, squares, (n, n_folds))
     found = released_errors(by_row, made.folds, n_missing=matrix.n_missing, limits=limits)
     seen = n * p if few_missing(matrix.n_missing, limits) else matrix.entries.n_observed
-    figures = {**_choice(made), **made.found, **_grid(made), **made.figures}
-    if made.of_one_row or _one_row_decides(by_row, limits):
+    curve = made.curve
+    figures = {
+        "chosen": made.chosen,
+        "minimiser": curve.minimiser,
+        "one_standard_error": curve.one_standard_error,
+        "at_edge": int(curve.at_edge),
+        **made.found,
+        "natural": np.array(curve.natural, dtype=np.int64),
+        "candidates": np.asarray(curve.parameters, dtype=float),
+        **made.figures,
+    }
+    # Are the squared errors of a candidate, over all folds, mostly those of one row?
+    sums = aggregate(np.nansum(by_row, axis=1)).withhold_unsafe(limits).value
+    if made.of_one_row or not np.isfinite(sums).all():
         figures = {name: x for name, x in figures.items() if name not in made.of_sizes}
+    sizes = np.bincount(made.labels[made.labels >= 0])
     final = aggregate(made.final) if len(made.final) else aggregate(np.zeros((1, 0)))
     return Searched(
         n_rows=count(n),
@@ -550,33 +550,11 @@ def _told(made: LocalSearch, matrix: Matrix, limits: Limits) -> Searched:
         se=found.se,
         final=final.withhold_unsafe(limits),
         final_entries=count(int(made.final_counts.sum())),
-        sizes=_sizes(made.labels, limits),
+        # A small class is withheld, and with it as many as hide it.
+        sizes=cell_counts(made.labels, len(sizes)).withhold(hidden(sizes, limits.min_records)),
         centres=_centres(made, matrix, limits),
         figures=_figures({**figures, **_final_errors(made)}, n, limits),
     )
-
-
-def _one_row_decides(by_row: FloatArray, limits: Limits) -> bool:
-    """Whether the squared errors of a candidate, over all folds, are mostly those of one row."""
-    sums = aggregate(np.nansum(by_row, axis=1)).withhold_unsafe(limits)
-    return not bool(np.isfinite(sums.value).all())
-
-
-def _choice(made: LocalSearch) -> dict[str, Any]:
-    curve = made.curve
-    return {
-        "chosen": made.chosen,
-        "minimiser": curve.minimiser,
-        "one_standard_error": curve.one_standard_error,
-        "at_edge": int(curve.at_edge),
-    }
-
-
-def _grid(made: LocalSearch) -> dict[str, Any]:
-    return {
-        "natural": np.array(made.curve.natural, dtype=np.int64),
-        "candidates": np.asarray(made.curve.parameters, dtype=float),
-    }
 
 
 def _final_errors(made: LocalSearch) -> dict[str, Any]:
@@ -607,13 +585,6 @@ def _figures(given: Mapping[str, Any], n_rows: int, limits: Limits) -> Released:
             told[name] = value
             left -= size
     return model(told, kind="figures", n_records=n_rows)
-
-
-def _sizes(labels: IntArray, limits: Limits) -> Released:
-    """Rows by class; a small class is withheld, and with it as many as hide it."""
-    k = int(labels.max(initial=-1)) + 1
-    sizes = np.bincount(labels[labels >= 0], minlength=k)
-    return cell_counts(labels, k).withhold(hidden(sizes, limits.min_records))
 
 
 def _centres(made: LocalSearch, matrix: Matrix, limits: Limits) -> Released:
