@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.averaging.estimators.pseudo_rows import Learner
+from consilience.averaging.estimators.proximal_fit import Learner
 from consilience.numerics.reference_average import averaged, moved, rho_of
 from tools.stale_results import table_hash
 

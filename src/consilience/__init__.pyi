@@ -13,25 +13,25 @@ from consilience.clustering.estimators.multinomial_mixture import (
 )
 from consilience.clustering.protocol import EnsembleClustering as EnsembleClustering
 from consilience.collaborators.protocol import MetaClustering as MetaClustering
-from consilience.completion.estimators.em_lift import EMLift as EMLift
-from consilience.completion.estimators.hard_impute import HardImpute as HardImpute
-from consilience.completion.estimators.kpod import KPOD as KPOD
+from consilience.completion.estimators.em_imputation import EMLift as EMLift
+from consilience.completion.estimators.low_rank import HardImpute as HardImpute
+from consilience.completion.estimators.low_rank import OptSpace as OptSpace
+from consilience.completion.estimators.low_rank import ProbabilisticPCA as ProbabilisticPCA
+from consilience.completion.estimators.low_rank import SoftImpute as SoftImpute
+from consilience.completion.estimators.observed_kmeans import KPOD as KPOD
 from consilience.completion.estimators.observed_kmeans import ObservedKMeans as ObservedKMeans
-from consilience.completion.estimators.opt_space import OptSpace as OptSpace
-from consilience.completion.estimators.probabilistic_pca import ProbabilisticPCA as ProbabilisticPCA
-from consilience.completion.estimators.soft_impute import SoftImpute as SoftImpute
 from consilience.completion.federated_pca import FederatedPCA as FederatedPCA
 from consilience.completion.one_table.cluster_count import ClusterCountStudy as ClusterCountStudy
 from consilience.completion.one_table.matrix_completion import (
     MatrixCompletionStudy as MatrixCompletionStudy,
 )
-from consilience.completion.selection.cluster_count_cv import ClusterCountCV as ClusterCountCV
-from consilience.completion.selection.entrywise_kfold import EntrywiseKFold as EntrywiseKFold
-from consilience.completion.selection.entrywise_kfold import (
+from consilience.completion.selection import ClusterCountCV as ClusterCountCV
+from consilience.completion.selection import EntrywiseKFold as EntrywiseKFold
+from consilience.completion.selection import NuclearNormCV as NuclearNormCV
+from consilience.completion.selection import RankCV as RankCV
+from consilience.completion.selection import (
     cross_validate_entries as cross_validate_entries,
 )
-from consilience.completion.selection.nuclear_norm_cv import NuclearNormCV as NuclearNormCV
-from consilience.completion.selection.rank_cv import RankCV as RankCV
 from consilience.discriminant.estimators.community_bayes import (
     CommunityBayesClassifier as CommunityBayesClassifier,
 )

@@ -59,7 +59,10 @@ def is_whole(value: object) -> bool:
 def is_number(value: object) -> bool:
     """Whether a value is a finite number; True and False are none."""
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return real and math.isfinite(value)  # type: ignore[arg-type]
+    try:
+        return real and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # a whole number that no float can hold
+        return False
 
 
 def just(*values: Any) -> Allowed:

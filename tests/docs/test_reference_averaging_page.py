@@ -8,7 +8,7 @@ import io
 import re
 from pathlib import Path
 
-from consilience.averaging.estimators.pseudo_rows import LARGEST_CHANGE
+from consilience.averaging.estimators.proximal_fit import LARGEST_CHANGE
 from consilience.averaging.protocol import ReferenceAveraging
 from consilience.averaging.protocol.parameters import LEARNERS, REFERENCES
 from consilience.averaging.protocol.result import ReferenceAveragingResult

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.averaging.estimators.pseudo_rows import Learner
+from consilience.averaging.estimators.proximal_fit import Learner
 from consilience.datasets.simulate_reference import simulate_unlike_sites
 from consilience.exceptions import ParameterError
 from consilience.numerics import reference_average as kernel

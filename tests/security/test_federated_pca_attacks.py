@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 import consilience
 from consilience import Columns, Federation
 from consilience.completion.federated_pca import FederatedPCA, groups, messages
-from consilience.completion.federated_pca.messages import Conclude, Moments, Settings
-from consilience.completion.federated_pca.model import arrays_of
+from consilience.completion.federated_pca.messages import Conclude, Moments, Settings, arrays_of
 from consilience.numerics.ppca import PPCAModel
 from consilience.protocol.method import Preparation, SiteData, get_method
 from consilience.protocol.phases import standardise

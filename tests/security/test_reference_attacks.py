@@ -19,7 +19,7 @@ from sklearn.linear_model import LassoLars, LinearRegression, Ridge
 
 import consilience
 from consilience import Columns, Federation
-from consilience.averaging.estimators.copies import MOST_COPIES, copies_of
+from consilience.averaging.estimators.proximal_fit import MOST_COPIES, copies_of
 from consilience.averaging.protocol import ReferenceAveraging
 from consilience.averaging.protocol.messages import (
     Conclude,

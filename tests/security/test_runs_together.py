@@ -497,9 +497,7 @@ def test_columns_that_hang_together(kind: str, k: int, monkeypatch: pytest.Monke
 
     assert not any(attack(seed) for seed in SEEDS)
     monkeypatch.setattr(row_guard, "_views", lambda *_: [])
-    monkeypatch.setattr(
-        "consilience.completion.federated_pca.groups.hanging_together", lambda *_: []
-    )
+    monkeypatch.setattr("consilience.completion.federated_pca.site.hanging_together", lambda *_: [])
     assert sum(attack(seed) for seed in SEEDS) >= 3
 
 

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience.averaging.estimators.pseudo_rows import Learner, separable  # noqa: E402
+from consilience.averaging.estimators.proximal_fit import Learner, separable  # noqa: E402
 from consilience.averaging.tall.reference_averaging import (  # noqa: E402
     ReferenceAveragingClassifier,
     ReferenceAveragingRegressor,

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from consilience.completion.selection.nuclear_norm_cv import NuclearNormCV  # noqa: E402
+from consilience.completion.selection import NuclearNormCV  # noqa: E402
 from consilience.numerics.centring import centre_of  # noqa: E402
 from consilience.numerics.entries import Entries  # noqa: E402
 from consilience.numerics.entry_folds import entry_folds, held_out_part  # noqa: E402

@@ -13,6 +13,7 @@ Random draws of an estimator, its smallest leaf and its number of neighbours are
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -226,125 +227,67 @@ def _unit_free(regressor: Any) -> Any:
     return TransformedTargetRegressor(_scaled(regressor), transformer=StandardScaler())
 
 
-def _linear(task: Task) -> Any:
-    from sklearn.linear_model import LinearRegression, LogisticRegression
+def sklearn_estimator(path: str, **settings: Any) -> Any:
+    """An estimator of scikit-learn by module and name, which is imported only now."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(f"sklearn.{module}"), name)(**settings)
 
+
+def _either(
+    stem: str,
+    scale: Callable[[Any], Any] | None = None,
+    scale_regressor: Callable[[Any], Any] | None = None,
+    **settings: Any,
+) -> Callable[[Task], Any]:
+    """A regressor and a classifier of one name and with the same settings."""
+
+    def make(task: Task) -> Any:
+        kind = "Regressor" if task == "regression" else "Classifier"
+        scaling = scale_regressor or scale if task == "regression" else scale
+        made = sklearn_estimator(stem + kind, **settings)
+        return made if scaling is None else scaling(made)
+
+    return make
+
+
+def _on_trees(stem: str) -> Callable[[Task], Any]:
+    def make(task: Task) -> Any:
+        return _either(stem, estimator=_TREE(task), n_estimators=30)(task)
+
+    return make
+
+
+def _linear(task: Task) -> Any:
     if task == "regression":
-        return LinearRegression()
-    return _scaled(LogisticRegression(C=10.0, max_iter=1000))
+        return sklearn_estimator("linear_model.LinearRegression")
+    return _scaled(sklearn_estimator("linear_model.LogisticRegression", C=10.0, max_iter=1000))
+
+
+def _logistic_cv(**settings: Any) -> Any:
+    settings = {"Cs": 7, "cv": 5, "use_legacy_attributes": False, **settings}
+    return _scaled(sklearn_estimator("linear_model.LogisticRegressionCV", **settings))
 
 
 def _ridge(task: Task) -> Any:
-    from sklearn.linear_model import LogisticRegressionCV, RidgeCV
-
-    if task == "regression":
-        return _scaled(RidgeCV(alphas=tuple(10.0**k for k in range(-3, 4))))
-    return _scaled(LogisticRegressionCV(Cs=7, cv=5, max_iter=1000, use_legacy_attributes=False))
+    if task == "classification":
+        return _logistic_cv(max_iter=1000)
+    return _scaled(
+        sklearn_estimator("linear_model.RidgeCV", alphas=tuple(10.0**k for k in range(-3, 4)))
+    )
 
 
 def _lasso(task: Task) -> Any:
-    from sklearn.linear_model import LassoCV, LogisticRegressionCV
-
-    if task == "regression":
-        return _scaled(LassoCV(cv=5, **_PATH))
-    return _scaled(
-        LogisticRegressionCV(
-            Cs=7,
-            cv=5,
-            l1_ratios=(1.0,),
-            solver="saga",
-            max_iter=2000,
-            use_legacy_attributes=False,
-        )
-    )
+    if task == "classification":
+        return _logistic_cv(l1_ratios=(1.0,), solver="saga", max_iter=2000)
+    return _scaled(sklearn_estimator("linear_model.LassoCV", cv=5, **_PATH))
 
 
 def _elastic_net(task: Task) -> Any:
-    from sklearn.linear_model import ElasticNetCV, LogisticRegressionCV
-
-    if task == "regression":
-        # Its squared penalty means another thing in other units of the response.
-        return _unit_free(ElasticNetCV(l1_ratio=[0.5], cv=5, **_PATH))
-    return _scaled(
-        LogisticRegressionCV(
-            Cs=7,
-            cv=5,
-            l1_ratios=(0.5,),
-            solver="saga",
-            max_iter=2000,
-            use_legacy_attributes=False,
-        )
-    )
-
-
-def _decision_tree(task: Task) -> Any:
-    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
-
-    kind = DecisionTreeRegressor if task == "regression" else DecisionTreeClassifier
-    return kind(max_depth=4, min_samples_leaf=5)
-
-
-def _random_forest(task: Task) -> Any:
-    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
-
-    kind = RandomForestRegressor if task == "regression" else RandomForestClassifier
-    return kind(n_estimators=50, min_samples_leaf=3)
-
-
-def _extra_trees(task: Task) -> Any:
-    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
-
-    kind = ExtraTreesRegressor if task == "regression" else ExtraTreesClassifier
-    return kind(n_estimators=50, min_samples_leaf=3)
-
-
-def _gradient_boosting(task: Task) -> Any:
-    from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
-
-    kind = GradientBoostingRegressor if task == "regression" else GradientBoostingClassifier
-    return kind(n_estimators=100, max_depth=2, min_samples_leaf=3)
-
-
-def _hist_gradient_boosting(task: Task) -> Any:
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-
-    kind = HistGradientBoostingRegressor if task == "regression" else HistGradientBoostingClassifier
-    return kind(max_iter=50, max_depth=3, early_stopping=False)
-
-
-def _bagging(task: Task) -> Any:
-    from sklearn.ensemble import BaggingClassifier, BaggingRegressor
-
-    kind = BaggingRegressor if task == "regression" else BaggingClassifier
-    return kind(_decision_tree(task), n_estimators=30)
-
-
-def _ada_boost(task: Task) -> Any:
-    from sklearn.ensemble import AdaBoostClassifier, AdaBoostRegressor
-
-    kind = AdaBoostRegressor if task == "regression" else AdaBoostClassifier
-    return kind(_decision_tree(task), n_estimators=30)
-
-
-def _mlp(task: Task) -> Any:
-    from sklearn.neural_network import MLPClassifier, MLPRegressor
-
-    settings: Settings = {
-        "hidden_layer_sizes": (8,),
-        "alpha": 0.1,
-        "solver": "lbfgs",
-        "max_iter": 300,
-    }
     if task == "classification":
-        return _scaled(MLPClassifier(**settings))
-    return _unit_free(MLPRegressor(**settings))
-
-
-def _knn(task: Task) -> Any:
-    from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
-
-    kind = KNeighborsRegressor if task == "regression" else KNeighborsClassifier
-    return _scaled(kind(n_neighbors=10))
+        return _logistic_cv(l1_ratios=(0.5,), solver="saga", max_iter=2000)
+    # Its squared penalty means another thing in other units of the response.
+    net = sklearn_estimator("linear_model.ElasticNetCV", l1_ratio=[0.5], cv=5, **_PATH)
+    return _unit_free(net)
 
 
 def _svm(task: Task) -> Any:
@@ -366,27 +309,32 @@ def _gaussian_process(task: Task) -> Any:
 
 
 def _kernel_ridge(task: Task) -> Any:
-    from sklearn.kernel_ridge import KernelRidge
-
     if task == "classification":
         raise ParameterError("candidate 'kernel-ridge' is for numeric responses: take another")
-    return _unit_free(KernelRidge(kernel="rbf", alpha=1.0))
+    return _unit_free(sklearn_estimator("kernel_ridge.KernelRidge", kernel="rbf", alpha=1.0))
 
+
+_TREE = _either("tree.DecisionTree", max_depth=4, min_samples_leaf=5)
+_MLP: Settings = {"hidden_layer_sizes": (8,), "alpha": 0.1, "solver": "lbfgs", "max_iter": 300}
 
 NAMES: dict[str, Callable[[Task], Any]] = {
     "linear": _linear,
     "ridge": _ridge,
     "lasso": _lasso,
     "elastic-net": _elastic_net,
-    "decision-tree": _decision_tree,
-    "random-forest": _random_forest,
-    "extra-trees": _extra_trees,
-    "gradient-boosting": _gradient_boosting,
-    "hist-gradient-boosting": _hist_gradient_boosting,
-    "bagging": _bagging,
-    "ada-boost": _ada_boost,
-    "mlp": _mlp,
-    "knn": _knn,
+    "decision-tree": _TREE,
+    "random-forest": _either("ensemble.RandomForest", n_estimators=50, min_samples_leaf=3),
+    "extra-trees": _either("ensemble.ExtraTrees", n_estimators=50, min_samples_leaf=3),
+    "gradient-boosting": _either(
+        "ensemble.GradientBoosting", n_estimators=100, max_depth=2, min_samples_leaf=3
+    ),
+    "hist-gradient-boosting": _either(
+        "ensemble.HistGradientBoosting", max_iter=50, max_depth=3, early_stopping=False
+    ),
+    "bagging": _on_trees("ensemble.Bagging"),
+    "ada-boost": _on_trees("ensemble.AdaBoost"),
+    "mlp": _either("neural_network.MLP", _scaled, _unit_free, **_MLP),
+    "knn": _either("neighbors.KNeighbors", _scaled, n_neighbors=10),
     "svr": _svm,
     "svm": _svm,
     "gaussian-process": _gaussian_process,

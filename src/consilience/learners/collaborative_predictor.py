@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.arrays import FloatArray
 from consilience.exceptions import DataError
+from consilience.numerics.ids import ids_from_arrays, ids_to_arrays
 
 Portable = Mapping[str, Any]
 
@@ -146,15 +146,15 @@ class CollaborativePredictor:
         """Numeric arrays that hold the whole predictor, texts and bytes as numbers."""
         from consilience.wire.codec import pack
 
-        names, name_lengths = _encoded(self.feature_names_in_.tolist())
-        levels, level_lengths = _encoded(list(self.levels))
+        names = ids_to_arrays("names", self.feature_names_in_)
+        levels = ids_to_arrays("levels", np.array(self.levels, dtype=np.str_))
         arrays: dict[str, NDArray[Any]] = {
             "models": np.frombuffer(pack(self.models), dtype=np.uint8),
             "sizes": self.sizes,
-            "names": names,
-            "name_lengths": name_lengths,
-            "levels": levels,
-            "level_lengths": level_lengths,
+            "names": names["names_text"],
+            "name_lengths": names["names_lengths"],
+            "levels": levels["levels_text"],
+            "level_lengths": levels["levels_lengths"],
         }
         if self.scaling is not None:
             arrays["scaling"] = np.asarray(self.scaling)
@@ -176,8 +176,14 @@ class CollaborativePredictor:
 
         try:
             models = unpack(np.asarray(arrays["models"], dtype=np.uint8).tobytes())
-            names = _decoded(arrays["names"], arrays["name_lengths"])
-            levels = _decoded(arrays["levels"], arrays["level_lengths"])
+            stored = {
+                "names_text": arrays["names"],
+                "names_lengths": arrays["name_lengths"],
+                "levels_text": arrays["levels"],
+                "levels_lengths": arrays["level_lengths"],
+            }
+            names = ids_from_arrays("names", stored).tolist()
+            levels = ids_from_arrays("levels", stored).tolist()
             sizes = arrays["sizes"]
         except (KeyError, ValueError, WireError):
             raise DataError("these arrays do not hold a predictor") from None
@@ -191,17 +197,3 @@ class CollaborativePredictor:
             scaling=arrays.get("scaling"),
             standards=arrays.get("standards"),
         )
-
-
-def _encoded(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    encoded = [str(text).encode("utf-8") for text in texts]
-    lengths = np.array([len(text) for text in encoded], dtype=np.int64)
-    return np.frombuffer(b"".join(encoded), dtype=np.uint8), lengths
-
-
-def _decoded(data: NDArray[Any], lengths: NDArray[Any]) -> list[str]:
-    raw = np.asarray(data, dtype=np.uint8).tobytes()
-    bounds = np.cumsum([0, *np.asarray(lengths, dtype=np.int64)])
-    if (np.diff(bounds) < 0).any() or bounds[-1] != len(raw):
-        raise ValueError("lengths of texts that are not there")
-    return [raw[i:j].decode("utf-8") for i, j in pairwise(bounds)]

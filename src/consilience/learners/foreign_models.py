@@ -310,10 +310,6 @@ def _after_fork() -> None:
     _SERVER = _Server()
 
 
-def _at_exit() -> None:
-    _SERVER.close()
-
-
-atexit.register(_at_exit)
+atexit.register(lambda: _SERVER.close())  # whichever there is by then
 if _CAN_FORK:
     os.register_at_fork(after_in_child=_after_fork)

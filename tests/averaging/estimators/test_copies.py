@@ -9,8 +9,7 @@ import pytest
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.linear_model import LassoLars, Ridge
 
-from consilience.averaging.estimators.copies import MOST_COPIES, copies_of
-from consilience.averaging.estimators.pseudo_rows import Learner, separable
+from consilience.averaging.estimators.proximal_fit import MOST_COPIES, Learner, copies_of, separable
 from consilience.averaging.tall.reference_averaging import ReferenceAveragingRegressor
 from consilience.exceptions import DataError
 

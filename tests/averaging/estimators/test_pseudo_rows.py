@@ -34,8 +34,8 @@ from sklearn.preprocessing import MinMaxScaler, PolynomialFeatures, StandardScal
 from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeClassifier
 
-from consilience.averaging.estimators.preprocessing import stacked
-from consilience.averaging.estimators.pseudo_rows import Learner, separable
+from consilience.averaging.estimators.penalty_scaling import stacked
+from consilience.averaging.estimators.proximal_fit import Learner, separable
 from consilience.exceptions import DataError, ParameterError
 from consilience.wire.estimators import encode, n_parameters
 

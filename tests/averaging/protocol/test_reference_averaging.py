@@ -589,7 +589,7 @@ def test_more_levels_than_a_site_can_hold_out_for_are_no_refusal() -> None:
 
 
 def test_every_level_is_held_out_in_enough_rows_or_none_is() -> None:
-    from consilience.averaging.protocol.rows import held_rows
+    from consilience.averaging.protocol.site import held_rows
     from consilience.protocol.method import SiteData
     from consilience.wire.disclosure import Limits
 

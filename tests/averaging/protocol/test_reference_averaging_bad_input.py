@@ -112,7 +112,7 @@ def test_no_target_and_no_features() -> None:
         ({"penalties": ("a",)}, "penalties"),
         ({"penalties": (float("nan"), 1.0)}, "penalties"),
         ({"penalties": (float("inf"),)}, "penalties"),
-        ({"penalties": tuple(range(51))}, "at most 50"),
+        ({"penalties": tuple(range(51))}, "0 to 50 different values"),
         ({"penalties": (0.1, 1.0), "holdout": 0.0}, "held out"),
         ({"penalties": (0.1, 1.0), "guard": False}, "held out"),
         ({"reference": "rows"}, "reference"),

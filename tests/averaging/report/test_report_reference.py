@@ -15,7 +15,7 @@ from consilience import Columns, Federation, Preparation
 from consilience import report as room
 from consilience.averaging.protocol import ReferenceAveraging
 from consilience.averaging.protocol.result import ReferenceAveragingResult
-from consilience.averaging.report import figures_reference, reference_sites
+from consilience.averaging.report import figures_reference, reference_averaging
 from consilience.averaging.report import reference_averaging as words
 from consilience.engines.federation import Run
 from consilience.engines.rundir import RunInfo
@@ -476,7 +476,7 @@ def test_coefficients_by_level_and_the_largest_of_many() -> None:
     assert table.head == ("column", "a", "b", "c")
     assert table.rows[0][0] == "intercept"
     many = blocks(result_of(p=60))["The model"]
-    assert len(many.tables[0].rows) == reference_sites.MOST_COEFFICIENTS + 1
+    assert len(many.tables[0].rows) == reference_averaging.MOST_COEFFICIENTS + 1
     assert "Those 40 of 60 columns" in spoken(many)
     assert "The model" not in blocks_of("not-separable")
 

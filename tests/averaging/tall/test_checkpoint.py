@@ -15,8 +15,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from consilience import ReferenceAveragingClassifier, ReferenceAveragingRegressor
-from consilience.averaging.tall import checkpoint, rounds
-from consilience.averaging.tall.checkpoint import FILE, described
+from consilience.averaging.tall import fitting, passes
+from consilience.averaging.tall.fitting import FILE, described
 from consilience.exceptions import RunError
 from tests.averaging.tall.tables import classes, frame, regression, write
 
@@ -29,7 +29,7 @@ class StopError(Exception):
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, n: int) -> dict[str, int]:
     """Crash in the n-th pass over the splits; count the passes."""
-    true = rounds.Trajectory._run
+    true = passes.Trajectory._run
     seen = {"passes": 0}
 
     def run(self: Any, *args: Any) -> Any:
@@ -38,7 +38,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, n: int) -> dict[str, int]:
             raise StopError
         return true(self, *args)
 
-    monkeypatch.setattr(rounds.Trajectory, "_run", run)
+    monkeypatch.setattr(passes.Trajectory, "_run", run)
     return seen
 
 
@@ -139,8 +139,8 @@ def test_other_versions_are_refused(
     estimator = ReferenceAveragingRegressor(
         n_splits=2, max_rounds=1, random_state=0, checkpoint=tmp_path
     ).fit(x, y)
-    true = checkpoint.version
-    monkeypatch.setattr(checkpoint, "version", lambda of: true(of) + ".post9" * (of == name))
+    true = fitting.version
+    monkeypatch.setattr(fitting, "version", lambda of: true(of) + ".post9" * (of == name))
     with pytest.raises(RunError, match=f"another version of {name}"):
         estimator.fit(x, y)
 

@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 
 from consilience import ReferenceAveragingClassifier, ReferenceAveragingRegressor
-from consilience.averaging.tall.survey import held_out
+from consilience.averaging.tall.passes import held_out
 from consilience.exceptions import DataError
 from consilience.numerics.random import stream
 from tests.averaging.tall.tables import regression

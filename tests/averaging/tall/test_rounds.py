@@ -15,7 +15,7 @@ from consilience import (
     ReferenceAveragingClassifier,
     ReferenceAveragingRegressor,
 )
-from consilience.averaging.estimators.pseudo_rows import Learner
+from consilience.averaging.estimators.proximal_fit import Learner
 from consilience.averaging.protocol import ReferenceAveraging
 from consilience.numerics.random import stream
 from tests.averaging.tall.tables import classes, frame, regression

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from consilience.completion.estimators.em_lift import EMLift
+from consilience.completion.estimators.em_imputation import EMLift
 from consilience.completion.estimators.observed_kmeans import ObservedKMeans
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries

@@ -14,7 +14,7 @@ from consilience.completion.estimators.entry_plans import (
     plan_estimator,
     plan_ranks,
 )
-from consilience.completion.estimators.hard_impute import HardImpute
+from consilience.completion.estimators.low_rank import HardImpute
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from consilience.completion.estimators.class_predictor import ClassPredictor
-from consilience.completion.estimators.completion_predictor import CompletionPredictor
-from consilience.completion.estimators.gap_rows import GapRows
-from consilience.completion.estimators.hard_impute import HardImpute
-from consilience.completion.estimators.low_rank_models import fitted_model
+from consilience.completion.estimators.low_rank import HardImpute, ProbabilisticPCA, fitted_model
 from consilience.completion.estimators.observed_kmeans import ObservedKMeans
-from consilience.completion.estimators.probabilistic_pca import ProbabilisticPCA
+from consilience.completion.estimators.predictors import (
+    ClassPredictor,
+    CompletionPredictor,
+    GapRows,
+)
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 

@@ -16,9 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from consilience.completion.estimators.hard_impute import HardImpute
-from consilience.completion.estimators.opt_space import OptSpace
-from consilience.completion.estimators.probabilistic_pca import ProbabilisticPCA
+from consilience.completion.estimators.low_rank import HardImpute, OptSpace, ProbabilisticPCA
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.hard_impute import hard_path
@@ -229,11 +227,11 @@ def test_from_moments() -> None:
 
 
 def test_many_rows_go_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from consilience.completion.estimators import probabilistic_pca
+    from consilience.completion.estimators import low_rank
 
     _, x = gappy(50, 8, 2)
     fit = ProbabilisticPCA(2).fit(x)
     whole = fit.transform(x), fit.score_samples(x)
-    monkeypatch.setattr(probabilistic_pca, "_CELLS", 50)
+    monkeypatch.setattr(low_rank, "_CELLS", 50)
     np.testing.assert_allclose(fit.transform(x), whole[0], atol=1e-12)
     np.testing.assert_allclose(fit.score_samples(x), whole[1])

@@ -18,8 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from consilience.completion.estimators.kpod import KPOD
-from consilience.completion.estimators.observed_kmeans import ObservedKMeans
+from consilience.completion.estimators.observed_kmeans import KPOD, ObservedKMeans
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.pattern_kmeans import FewerClustersWarning

@@ -19,7 +19,7 @@ from consilience import (
     ProbabilisticPCA,
     SoftImpute,
 )
-from consilience.completion.estimators.setting_types import check_settings
+from consilience.completion.estimators.entry_input import check_settings
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
 

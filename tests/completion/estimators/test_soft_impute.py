@@ -15,8 +15,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from consilience.completion.estimators.low_rank_base import LowRankFactoriser
-from consilience.completion.estimators.soft_impute import SoftImpute, soft_impute_at_rank
+from consilience.completion.estimators.low_rank import (
+    LowRankFactoriser,
+    SoftImpute,
+)
 from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.centring import CENTRES
 from consilience.numerics.entries import Entries
@@ -204,7 +206,7 @@ def test_fits_are_repeated_to_the_bit(x: np.ndarray) -> None:
 def test_a_rank_is_the_fit_of_the_path(x: np.ndarray) -> None:
     entries = Entries.of(x)
     *_, fit = rank_path(entries, [1, 2, 3])
-    model = soft_impute_at_rank(entries, 3)
+    model = SoftImpute(rank=3, unshrink=True).fit(entries)
     np.testing.assert_array_equal(model.reconstruct(), unshrink(entries, fit).dense())
     assert (model.n_components_, model.rank, model.unshrink) == (3, 3, True)
     again = clone(model).fit(x)

@@ -11,14 +11,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from consilience.completion.estimators.components_predictor import ComponentsPredictor
-from consilience.completion.estimators.probabilistic_pca import ProbabilisticPCA
+from consilience.completion.estimators.low_rank import ProbabilisticPCA
+from consilience.completion.estimators.predictors import ComponentsPredictor
 from consilience.completion.federated_pca import FederatedPCA
-from consilience.completion.federated_pca.groups import groups_of, leaves_of, merged
-from consilience.completion.federated_pca.messages import LEVELS, Moments, Settings, Told
-from consilience.completion.federated_pca.model import arrays_of, model_of
-from consilience.completion.federated_pca.pooling import folds_of, pool_of
+from consilience.completion.federated_pca.coordinator import folds_of, pool_of
+from consilience.completion.federated_pca.messages import (
+    LEVELS,
+    Moments,
+    Settings,
+    Told,
+    arrays_of,
+    model_of,
+)
 from consilience.completion.federated_pca.result import FederatedPCAResult
+from consilience.completion.federated_pca.site import groups_of, leaves_of, merged
 from consilience.engines.federation import load_run
 from consilience.exceptions import DataError, ParameterError, ProtocolError, QuorumError, StudyError
 from consilience.numerics.ppca import from_moments

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.completion.kernels import conditional_means
-from consilience.completion.kernels.conditional_means import (
+from consilience.completion.kernels import conditional_normal
+from consilience.completion.kernels.conditional_normal import (
     factors_given_observed,
     mixture_given_observed,
     normal_given_observed,
@@ -36,7 +36,7 @@ def test_normal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if largest is not None:
-        monkeypatch.setattr(conditional_means, "_LARGEST", largest)
+        monkeypatch.setattr(conditional_normal, "_LARGEST", largest)
     x, seen = rows
     mean, spread = np.arange(5.0), covariance(1)
     filled, log_density = normal_given_observed(x, seen, mean, spread)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from consilience.completion.kernels.fixed_point import AndersonMixing
+from consilience.completion.estimators.em_imputation import AndersonMixing
 
 
 def steps_to(tol: float, mixing: AndersonMixing | None, rate: float = 0.99) -> int:

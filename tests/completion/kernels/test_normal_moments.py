@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.completion.kernels import normal_moments as module
-from consilience.completion.kernels.normal_moments import normal_moments
+from consilience.completion.kernels import conditional_normal as module
+from consilience.completion.kernels.conditional_normal import normal_moments
 from consilience.exceptions import DataError
 from tests.reference.rest_of_row import normal_em
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilience.completion.kernels.rest_of_row import Moments, directions_of, rest_of_row_errors
+from consilience.completion.kernels.conditional_normal import (
+    Moments,
+    directions_of,
+    rest_of_row_errors,
+)
 from consilience.exceptions import DataError
 from consilience.numerics.ppca import path_from_moments
 from tests.reference.rest_of_row import squared_errors

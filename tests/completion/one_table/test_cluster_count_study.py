@@ -190,13 +190,13 @@ def test_rows_and_columns_without_values_do_no_harm() -> None:
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"n_clusters": "many"}, '"auto" or up to 50 whole numbers from 1 to 100'),
-        ({"n_clusters": (0, 1)}, "whole numbers from 1 to 100"),
-        ({"n_clusters": ()}, "whole numbers from 1 to 100"),
+        ({"n_clusters": "many"}, "'auto', or 1 to 50 values, each a whole number from 1 to 100"),
+        ({"n_clusters": (0, 1)}, "a whole number from 1 to 100"),
+        ({"n_clusters": ()}, "a whole number from 1 to 100"),
         ({"model": "ward"}, "one of observed-kmeans, kpod"),
         ({"model": ["kpod"]}, "one of observed-kmeans, kpod"),
-        ({"n_init": 0}, "n_init must be a whole number of at least 1"),
-        ({"n_splits": 1}, "n_splits must be a whole number of at least 2"),
+        ({"n_init": 0}, "n_init must be a whole number from 1 to 10000"),
+        ({"n_splits": 1}, "n_splits must be a whole number from 2 to 20"),
         ({"rule": "elbow"}, "minimum"),
     ],
 )

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from consilience import Columns, Federation, Preparation
-from consilience.completion.estimators.completion_predictor import CompletionPredictor
 from consilience.completion.estimators.entry_plans import plan_ranks
-from consilience.completion.estimators.hard_impute import HardImpute
+from consilience.completion.estimators.low_rank import HardImpute
+from consilience.completion.estimators.predictors import CompletionPredictor
 from consilience.completion.one_table.entry_study import _figures
 from consilience.completion.one_table.matrix import COLUMNS, Matrix
 from consilience.completion.one_table.matrix_completion import (
@@ -309,14 +309,14 @@ def test_no_more_figures_than_rows() -> None:
         ({"model": "svd"}, "one of soft, hard, soft-unshrunk, optspace, ppca"),
         ({"center": "mean"}, "one of none, columns, rows-and-columns"),
         ({"duplicates": "first"}, "one of refuse, mean"),
-        ({"holdout": 0.6}, "holdout must be a number in"),
-        ({"grid": "all"}, '"auto" or up to 100 penalties above 0'),
-        ({"grid": (0.0, 1.0)}, "penalties above 0"),
-        ({"grid": (float("inf"), 1.0)}, "penalties above 0"),
-        ({"grid": (10**400, 1.0)}, "penalties above 0"),
-        ({"model": "hard", "grid": (1.5,)}, "whole numbers, 0 or more"),
+        ({"holdout": 0.6}, "holdout must be a number from 0 to 0.5"),
+        ({"grid": "all"}, "'auto', or 1 to 100 values, each a number above 0"),
+        ({"grid": (0.0, 1.0)}, "each a number above 0"),
+        ({"grid": (float("inf"), 1.0)}, "each a number above 0"),
+        ({"grid": (10**400, 1.0)}, "each a number above 0"),
+        ({"model": "hard", "grid": (1.5,)}, "each a whole number of at least 0"),
         ({"model": "hard", "max_rank": 3}, "max_rank is for the model 'soft'"),
-        ({"n_splits": 100}, "at most 20"),
+        ({"n_splits": 100}, "from 2 to 20"),
         ({"rule": "elbow"}, "one-standard-error"),
     ],
 )

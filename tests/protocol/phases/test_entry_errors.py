@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.completion.one_table.entry_messages import Search, Searched, settings_text
+from consilience.completion.one_table.entry_study import Search, Searched, settings_text
 from consilience.protocol.phases.entry_errors import (
     entry_seed,
     few_missing,

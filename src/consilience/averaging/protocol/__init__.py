@@ -78,31 +78,32 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from consilience.averaging.estimators.pseudo_rows import separable
+from consilience.averaging.estimators.penalty_scaling import NAMES as CONVENTIONS
+from consilience.averaging.estimators.proximal_fit import separable
 from consilience.averaging.protocol import site as at_site
-from consilience.averaging.protocol.drawing import Reference, reference_of
+from consilience.averaging.protocol.coordinator import Reference, Rounds, build_result, reference_of
 from consilience.averaging.protocol.messages import (
     MAX_ROUNDS,
+    MAX_TRACKS,
     Conclude,
     Judge,
     Offer,
     Settings,
     Use,
 )
-from consilience.averaging.protocol.outcome import build_result
 from consilience.averaging.protocol.parameters import (
-    check_parameters,
     estimator_text,
     learner_of,
     reference_rows,
     travelling,
 )
 from consilience.averaging.protocol.result import ReferenceAveragingResult
-from consilience.averaging.protocol.rounds import Rounds
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.learners.collaborative_predictor import CollaborativePredictor
+from consilience.learners.losses import LOSSES
 from consilience.numerics.own_rows import row_digests
-from consilience.numerics.reference_average import Choice, choose, rho_of, scale_of
+from consilience.numerics.reference_average import SCHEDULES, Choice, choose, rho_of, scale_of
+from consilience.parameters import FLAG, LEFT_OUT, allows, number, one_of, several, whole
 from consilience.protocol.method import Ask, CoordinatorContext, Exchange, Method, Replies, register
 from consilience.protocol.phases import site_moments
 from consilience.protocol.phases.holdout import say_share
@@ -162,18 +163,18 @@ class ReferenceAveraging(Method):
     """
 
     estimator: str
-    penalties: tuple[float, ...] = ()
+    penalties: tuple[float, ...] = allows(several(number(0), most=MAX_TRACKS), default=())
     reference: str | Rows = "moments"
-    n_reference: int | None = None
-    schedule: str = "adaptive"
-    rho: float = 1.0
-    exponent: float = 0.9
-    max_rounds: int = 20
-    patience: int = 2
-    holdout: float = 0.2
-    convention: str = "auto"
-    guard: bool = True
-    loss: str = "auto"
+    n_reference: int | None = allows(whole(2) | LEFT_OUT, default=None)
+    schedule: str = allows(one_of(*SCHEDULES), default="adaptive")
+    rho: float = allows(number(above=0), default=1.0)
+    exponent: float = allows(number(0, below=1), default=0.9)
+    max_rounds: int = allows(whole(0, MAX_ROUNDS), default=20)
+    patience: int = allows(whole(1), default=2)
+    holdout: float = allows(number(0, 0.5), default=0.2)
+    convention: str = allows(one_of("auto", *CONVENTIONS), default="auto")
+    guard: bool = allows(FLAG, default=True)
+    loss: str = allows(one_of("auto", *LOSSES), default="auto")
 
     name: ClassVar[str] = "reference-averaging"
     version: ClassVar[int] = 2
@@ -209,13 +210,21 @@ class ReferenceAveraging(Method):
     def __post_init__(self) -> None:
         object.__setattr__(self, "estimator", estimator_text(self.estimator))
         object.__setattr__(self, "reference", reference_rows(self.reference))
+        # Numbers as Python has them, for study files and run directories.
         grid = self.penalties
         listed = tuple(grid) if isinstance(grid, list | tuple | np.ndarray) else (grid,)
-        object.__setattr__(self, "penalties", tuple(_plain(v) for v in listed))
+        object.__setattr__(
+            self, "penalties", tuple(v.item() if isinstance(v, np.generic) else v for v in listed)
+        )
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        check_parameters(self)
+    def check_together(self) -> None:
+        """Several penalties need held-out rows; the learner must be known."""
+        if len(self.penalties) > 1 and (self.holdout == 0 or not self.guard):
+            raise ParameterError(
+                "penalties are compared on rows that are held out: holdout must be above 0 and "
+                "guard true, or give one penalty"
+            )
+        travelling(self.estimator)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that there is a response, and that learner and response go together."""
@@ -419,8 +428,3 @@ class ReferenceAveraging(Method):
         message = Conclude(settings=rounds.settings.to_json(), track=chosen.track, round=last)
         asked = tuple(sorted(rounds.predictions))
         return ctx.require((yield Ask("conclude", message, to=asked)))
-
-
-def _plain(value: Any) -> Any:
-    """A number as Python has it, for study files and run directories."""
-    return value.item() if isinstance(value, np.generic) else value

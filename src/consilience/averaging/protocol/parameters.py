@@ -1,64 +1,40 @@
-"""Parameters of reference averaging: names of learners, reference rows, ranges."""
+"""Parameters of reference averaging that are more than a value: learners, reference rows."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from consilience.averaging.estimators.conventions import convention_of, innermost, settled
-from consilience.averaging.protocol.messages import MAX_ROUNDS, MAX_TRACKS
+from consilience.averaging.estimators.penalty_scaling import convention_of, innermost, settled
 from consilience.exceptions import ParameterError
 from consilience.learners import candidates
-from consilience.numerics.reference_average import SCHEDULES, rho_of
-
-if TYPE_CHECKING:
-    from consilience.averaging.protocol import ReferenceAveraging
 
 Rows = tuple[tuple[float, ...], ...]
 
 REFERENCES = ("moments", "normal")
-CONVENTIONS = ("auto", "sum", "normalised", "rows", "trees")
-LOSSES = ("auto", "squared", "brier", "log")
 _SHOWN = 120
-
-
-def _linear_model(name: str, **settings: Any) -> Callable[[], Any]:
-    def make() -> Any:
-        import sklearn.linear_model
-
-        return getattr(sklearn.linear_model, name)(**settings)
-
-    return make
-
-
-def _ensemble(name: str, **settings: Any) -> Callable[[], Any]:
-    def make() -> Any:
-        import sklearn.ensemble
-
-        return getattr(sklearn.ensemble, name)(**settings)
-
-    return make
 
 
 _FINE = {"tol": 1e-6, "max_iter": 10_000}
 """A solver that stops early does not keep its own predictions, and each round adds to its error."""
+_LEAVES = {"min_samples_leaf": 10}
 
-LEARNERS: Mapping[str, Callable[[], Any]] = {
-    "linear": _linear_model("LinearRegression"),
-    "ridge": _linear_model("Ridge"),
-    "lasso": _linear_model("Lasso", **_FINE),
-    "elastic-net": _linear_model("ElasticNet", **_FINE),
-    "poisson": _linear_model("PoissonRegressor", **_FINE),
-    "gamma": _linear_model("GammaRegressor", **_FINE),
-    "tweedie": _linear_model("TweedieRegressor", **_FINE),
-    "logistic": _linear_model("LogisticRegression", **_FINE),
-    "random-forest": _ensemble("RandomForestRegressor", min_samples_leaf=10),
-    "random-forest-classifier": _ensemble("RandomForestClassifier", min_samples_leaf=10),
-    "gradient-boosting": _ensemble("GradientBoostingRegressor", min_samples_leaf=10),
-    "gradient-boosting-classifier": _ensemble("GradientBoostingClassifier", min_samples_leaf=10),
+LEARNERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "linear": ("linear_model.LinearRegression", {}),
+    "ridge": ("linear_model.Ridge", {}),
+    "lasso": ("linear_model.Lasso", _FINE),
+    "elastic-net": ("linear_model.ElasticNet", _FINE),
+    "poisson": ("linear_model.PoissonRegressor", _FINE),
+    "gamma": ("linear_model.GammaRegressor", _FINE),
+    "tweedie": ("linear_model.TweedieRegressor", _FINE),
+    "logistic": ("linear_model.LogisticRegression", _FINE),
+    "random-forest": ("ensemble.RandomForestRegressor", _LEAVES),
+    "random-forest-classifier": ("ensemble.RandomForestClassifier", _LEAVES),
+    "gradient-boosting": ("ensemble.GradientBoostingRegressor", _LEAVES),
+    "gradient-boosting-classifier": ("ensemble.GradientBoostingClassifier", _LEAVES),
 }
 """Learners by name; scikit-learn's defaults, but for the settings named here."""
 
@@ -130,7 +106,8 @@ def travelling(text: str) -> str:
     name, bracket, rest = text.strip().partition("(")
     if name.strip() not in LEARNERS:
         raise ParameterError.of("estimator", allowed, text[:_SHOWN])
-    made = LEARNERS[name.strip()]()
+    path, settings = LEARNERS[name.strip()]
+    made = candidates.sklearn_estimator(path, **settings)
     if bracket:
         try:
             made.set_params(**_literals(rest))
@@ -151,11 +128,6 @@ def _literals(rest: str) -> dict[str, Any]:
     if any(keyword.arg is None for keyword in call.keywords) or not rest.rstrip().endswith(")"):
         raise ValueError
     return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-
-
-def label(text: str) -> str:
-    """How a learner is called in results."""
-    return candidates.label(text)
 
 
 def reference_rows(reference: Any) -> str | Rows:
@@ -184,60 +156,3 @@ def reference_rows(reference: Any) -> str | Rows:
             "give public rows, or one of moments, normal"
         )
     return tuple(tuple(float(v) for v in row) for row in rows)
-
-
-def check_parameters(method: ReferenceAveraging) -> None:
-    """Check each parameter, and those that must go together; raise `ParameterError`."""
-    for name, allowed in (
-        ("schedule", SCHEDULES),
-        ("convention", CONVENTIONS),
-        ("loss", LOSSES),
-        ("guard", (True, False)),
-    ):
-        value = getattr(method, name)
-        if type(value) is not type(allowed[0]) or value not in allowed:
-            raise ParameterError.of(name, f"one of {allowed}", value)
-    _check_numbers(method)
-    grid = method.penalties
-    if not all(_number(v) and v >= 0 for v in grid) or len(set(grid)) < len(grid):
-        raise ParameterError.of("penalties", "different numbers of at least 0", grid)
-    if len(grid) > MAX_TRACKS:
-        raise ParameterError.of("penalties", f"at most {MAX_TRACKS} values", len(grid))
-    if len(grid) > 1 and (method.holdout == 0 or not method.guard):
-        raise ParameterError(
-            "penalties are compared on rows that are held out: holdout must be above 0 and guard "
-            "true, or give one penalty"
-        )
-    travelling(method.estimator)
-
-
-def _check_numbers(method: ReferenceAveraging) -> None:
-    m = method.n_reference
-    checks = (
-        ("n_reference", m is None or (_whole(m) and m >= 2), "a whole number of at least 2"),
-        ("rho", _number(method.rho) and method.rho > 0, "a positive number"),
-        ("exponent", _number(method.exponent), "at least 0 and below 1"),
-        (
-            "max_rounds",
-            _whole(method.max_rounds) and 0 <= method.max_rounds <= MAX_ROUNDS,
-            f"a whole number from 0 to {MAX_ROUNDS}",
-        ),
-        (
-            "patience",
-            _whole(method.patience) and method.patience >= 1,
-            "a whole number of at least 1",
-        ),
-        ("holdout", _number(method.holdout) and 0 <= method.holdout <= 0.5, "in [0, .5]"),
-    )
-    for name, fine, allowed in checks:
-        if not fine:
-            raise ParameterError.of(name, allowed, getattr(method, name))
-    rho_of(1, schedule=method.schedule, rho=method.rho, exponent=method.exponent)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray
-from consilience.averaging.estimators.pseudo_rows import Learner
+from consilience.arrays import FloatArray, IntArray
+from consilience.averaging.estimators.proximal_fit import Learner
 from consilience.averaging.protocol.messages import (
     MAX_ROUNDS,
     Accepted,
@@ -29,7 +31,6 @@ from consilience.averaging.protocol.messages import (
     Use,
     Used,
 )
-from consilience.averaging.protocol.rows import Rows, fitted_and_held, held_rows
 from consilience.exceptions import DataError, DisclosureError, ParameterError, ProtocolError
 from consilience.learners.candidates import build
 from consilience.learners.collaborative_predictor import CollaborativePredictor
@@ -38,6 +39,14 @@ from consilience.learners.losses import record_losses
 from consilience.numerics.own_rows import own_rows_offered, row_digests
 from consilience.numerics.random import stream
 from consilience.protocol.method import SiteContext, SiteData, State, step
+from consilience.protocol.phases.holdout import held_out
+from consilience.protocol.phases.protected_rows import (
+    class_codes,
+    drawing_seed,
+    made_constant,
+    with_common_levels,
+    without_thin,
+)
 from consilience.wire.disclosure import (
     Limits,
     Released,
@@ -56,6 +65,123 @@ from consilience.wire.estimators import (
     row_values,
     type_name,
 )
+
+# --- The rows of a site as reference averaging wants them, and which of them are held out.
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows that take part.
+
+    Attributes
+    ----------
+    x : (n, p) array
+    y : (n,) array
+    weight : (n,) array or None
+    kept, held : int arrays
+        Rows that are fitted when some are held out, and those.
+    seed : int
+    thin : int array
+        Columns that were made constant.
+    few : int array
+        Columns in which few of the held-out rows, or of the others, differ: constant in the fits
+        that do not see the held-out rows, so that two fits do not differ by these few.
+    """
+
+    x: FloatArray
+    y: FloatArray
+    weight: FloatArray | None
+    kept: IntArray
+    held: IntArray
+    seed: int
+    thin: IntArray
+    few: IntArray
+
+    def of(self, trajectory: int) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+        """Rows of a trajectory: all (0), or all but the held-out ones (1)."""
+        if trajectory == 0 or not len(self.held):
+            return self.x, self.y, self.weight
+        weight = None if self.weight is None else self.weight[self.kept]
+        return self._kept_x, self.y[self.kept], weight
+
+    @cached_property
+    def _kept_x(self) -> FloatArray:
+        return made_constant(self.x, self.few)[self.kept]
+
+    def evidence(self, trajectory: int) -> int:
+        """Rows on which a released fit rests: those of the two fits' difference where fewer."""
+        if not len(self.held):
+            return len(self.x)
+        return min(len(self.kept), len(self.held)) if trajectory == 0 else len(self.kept)
+
+
+def fitted_and_held(
+    data: SiteData, s: Settings, site: SiteContext, state: State | None = None
+) -> Rows:
+    """Take the rows that count, and hold some of them out.
+
+    Parameters
+    ----------
+    state : dict, optional
+        What the offer found: the seed of the draws and the thin columns.
+
+    Raises
+    ------
+    DataError
+        No response, levels that are not the declared ones, or rows that cannot be used.
+    """
+    y, used = _used(data, s, site.limits)
+    at = np.flatnonzero(used)
+    if not len(at):
+        raise DataError("no row of the site can take part")
+    x, weight = data.features, data.weight
+    if not used.all():
+        x, y = x[at], y[at]
+        weight = None if weight is None else weight[at]
+    if state is None:
+        seed = drawing_seed(data, site, "reference averaging")
+        x, thin = without_thin(x, site.limits)
+    else:
+        seed, thin = int(state["seed"]), np.asarray(state["thin"])
+        x = made_constant(x, thin)
+    held = np.searchsorted(at, held_rows(data, s, site.limits, seed))
+    kept = np.setdiff1d(np.arange(len(y)), held)
+    if state is None:
+        parts = [without_thin(x[part], site.limits)[1] for part in (kept, held) if len(held)]
+        few = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+    else:
+        few = np.asarray(state["few"])
+    return Rows(x, y, weight, kept, held, seed, thin, few)
+
+
+def held_rows(data: SiteData, s: Settings, limits: Limits, seed: int = 0) -> IntArray:
+    """Positions of the rows that are held out; none where either part would be too small."""
+    y, used = _used(data, s, limits)
+    at = np.flatnonzero(used)
+    cells = np.where(used, y if s.levels else 0, -1).astype(np.int64)
+    order = at[stream(seed, "held out").permutation(len(at))]
+    (held,) = held_out(data, cells, [s.holdout], limits, order=order)
+    least = limits.min_records
+    if least > 1:
+        # As many rows as the rule for linear models asks of the parameters of a fit.
+        p = data.features.shape[1]
+        least = max(least, 2 * (p + 1) * (len(s.levels) if len(s.levels) > 2 else 1))
+    return held if min(len(held), len(at) - len(held)) >= least else held[:0]
+
+
+def _used(data: SiteData, s: Settings, limits: Limits) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Response as numbers (positions of levels, where it has them), and which rows take part."""
+    if data.target is None:
+        raise DataError("the study names no target column")
+    used = np.ones(data.n_rows, dtype=bool) if data.weight is None else data.weight > 0
+    if not s.levels:
+        return np.asarray(data.target, dtype=float), used
+    y = class_codes(data, s.levels).astype(float)
+    used[used] = with_common_levels(y[used], len(s.levels), limits)
+    return y, used
+
+
+# --- What a site does: fit, refit towards the average, judge averages on rows that it holds out.
 
 JUDGED_PER_ROW = 20
 """Averages that a site judges at most for each of its held-out rows (but 200 always)."""
@@ -108,13 +234,16 @@ def offer(
         np.ones(n) if w is None else w
         for n, w in ((len(rows.y), rows.weight), (len(rows.of(1)[1]), kept))
     ]
+    both = np.full((len(weights[0]), 2), np.nan)  # of all rows, and of those not held out
+    for i, values in enumerate(weights):
+        both[: len(values), i] = values
     squares = (rows.x**2).sum(axis=1) * weights[0]
     square = aggregate(squares[:, None]).withhold_unsafe(site.limits)
     reply = Accepted(
         own_rows=bool(own),
         n=count(len(rows.y)),
         held=count(len(rows.held)),
-        weight=_pair(weights),
+        weight=aggregate(both),
         square=square,
     )
     return reply, {
@@ -123,14 +252,6 @@ def offer(
         "few": rows.few,
         "settings": message.settings,
     }
-
-
-def _pair(weights: Sequence[FloatArray]) -> Released:
-    """Sums of weights of all rows and of those that are not held out."""
-    both = np.full((len(weights[0]), 2), np.nan)
-    for i, values in enumerate(weights):
-        both[: len(values), i] = values
-    return aggregate(both)
 
 
 def _check_learner(s: Settings, site: SiteContext) -> None:
@@ -248,7 +369,8 @@ def _refit(
         at_held = learner.predict(fitted, rows.x[rows.held])
         kept["own"][str(track)] = record_losses(s.loss, rows.y[rows.held], at_held)
     judged = s.holdout > 0 and (trajectory == 1 or not len(rows.held))
-    return _released(facts, learner.at_reference(fitted), judged)
+    value = {"at": learner.at_reference(fitted)}
+    return _as_estimator(facts, value | {"model": facts["model"]} if judged else value)
 
 
 @contextmanager
@@ -321,11 +443,6 @@ def _facts(fitted: Any, x: FloatArray, s: Settings, n_records: int) -> dict[str,
         "trees": found is not None,
         "n": n_records,
     }
-
-
-def _released(facts: dict[str, Any], at: FloatArray, sends_model: bool) -> Released:
-    value = {"at": at, "model": facts["model"]} if sends_model else {"at": at}
-    return _as_estimator(facts, value)
 
 
 def _as_estimator(facts: dict[str, Any], value: Any) -> Released:

@@ -16,7 +16,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.averaging.estimators.pseudo_rows import LARGEST_CHANGE, separable
+from consilience.averaging.estimators.proximal_fit import (
+    LARGEST_CHANGE,
+    LARGEST_NOISE,
+    NOISE_FACTOR,
+    separable,
+)
 from consilience.report import drawing
 from consilience.report.drawing import Z95
 from consilience.wire.transcript import Line
@@ -26,8 +31,6 @@ FIT_STEP = "fit"
 SILENT = ("refused", "absent")
 NAMED = 60
 """Sites up to which each is named on an axis."""
-NOISE_FACTOR, LARGEST_NOISE = 20.0, 2e-2
-"""How `pseudo_rows.separable` allows for what another order of the rows changes."""
 SMALLEST_CHANGE = 1e-6
 """Smaller changes under a probe are drawn at the edge."""
 _SMALLEST = 1e-12

@@ -3,37 +3,43 @@
 First the *trial*: rounds without the held-out rows, with every penalty of the grid, until the
 held-out loss of the average no longer falls. It settles penalty and round. Then the same number of
 rounds on all rows, with the chosen penalty only; its last models are kept. Both go on from a
-checkpoint. Without guard and grid, or with nothing to hold out, there is no trial and the last
-round is kept.
+checkpoint, one file of arrays that is whole or absent. Without guard and grid, or with nothing to
+hold out, there is no trial and the last round is kept.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import warnings
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.averaging.estimators.conventions import innermost
-from consilience.averaging.estimators.pseudo_rows import Learner, separable
-from consilience.averaging.tall.checkpoint import Arrays, Checkpoint, facts_of
-from consilience.averaging.tall.progress import Progress
-from consilience.averaging.tall.rounds import (
+from consilience.averaging.estimators.penalty_scaling import innermost
+from consilience.averaging.estimators.proximal_fit import Learner, separable
+from consilience.averaging.tall.passes import (
     Common,
     State,
+    Survey,
     Task,
     Trajectory,
     arrays_of,
     fill,
+    held_out,
     probe,
+    survey,
 )
-from consilience.averaging.tall.survey import Survey, held_out, survey
 from consilience.averaging.tall.tables import HeldTable, ParquetTable, number_of_splits
-from consilience.exceptions import DataError, ParameterError
+from consilience.exceptions import DataError, RunError
 from consilience.learners.losses import record_losses
 from consilience.numerics.parallel import Workers
 from consilience.numerics.reference_average import (
@@ -42,13 +48,208 @@ from consilience.numerics.reference_average import (
     choose,
     improving,
     pooled_gain,
-    rho_of,
 )
+from consilience.parameters import LEFT_OUT, check, number, one_of, whole
+from consilience.wire.files import atomic_write, explain
+
+# --- Progress of a fit on stderr: a bar on a terminal, one line for each pass elsewhere.
+
+
+class Progress:
+    """A bar for each pass over the splits.
+
+    Parameters
+    ----------
+    shown : bool
+    n_splits : int
+    """
+
+    def __init__(self, shown: bool, n_splits: int) -> None:
+        self._shown, self._n_splits = shown, n_splits
+        self._console: Any = None
+        self._live: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        if not self._shown:
+            return self
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Live
+
+        self._console = Console(stderr=True, highlight=False, markup=False)
+        if self._console.is_terminal:
+            self._live = Live(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("splits"),
+                TimeElapsedColumn(),
+                console=self._console,
+            )
+            self._task = self._live.add_task("reading", total=self._n_splits)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._live is not None:
+            self._live.__exit__(*error)
+            self._live = None
+
+    def begin(self, what: str) -> None:
+        """A new pass over the splits."""
+        if self._live is not None:
+            self._live.reset(self._task, description=what, total=self._n_splits)
+        elif self._console is not None:
+            self._console.print(what)
+
+    def done(self, place: int) -> None:
+        """One split is through."""
+        if self._live is not None:
+            self._live.advance(self._task)
+
+
+# --- What a fit has reached, in one file of arrays that is whole or absent.
+
+Arrays = dict[str, NDArray[Any]]
+
+FILE = "rounds.npz"
+_FORMAT = 2
+
+
+class Checkpoint:
+    """One file in a folder that is written anew after every round.
+
+    Parameters
+    ----------
+    folder : path or None
+        ``None`` keeps nothing.
+
+    Raises
+    ------
+    RunError
+        The file cannot be read.
+    """
+
+    def __init__(self, folder: Any) -> None:
+        self.path = None if folder is None else Path(folder) / FILE
+        self._found: Arrays = {}
+        self._facts: dict[str, str] = {}
+        if self.path is not None and self.path.exists():
+            self._found = _read(self.path)
+            self._facts = json.loads(str(self._found.pop("facts")))
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the fit that was begun, if there is one."""
+        return int(self._facts["seed"]) if "seed" in self._facts else None
+
+    def resume(self, facts: Mapping[str, str]) -> Arrays:
+        """Arrays of the round that was reached, or none.
+
+        Parameters
+        ----------
+        facts : mapping of str to str
+            What the settings and the data are.
+
+        Raises
+        ------
+        RunError
+            The file belongs to other settings or other data.
+        """
+        if self._facts:
+            for name in sorted({*facts, *self._facts}):
+                if facts.get(name) != self._facts.get(name):
+                    raise RunError(
+                        f"{self.path} belongs to a fit with another {name.replace('_', ' ')}: "
+                        "give the same settings and the same table, or another checkpoint folder"
+                    )
+        found, self._found = self._found, {}
+        self._facts = dict(facts)
+        return found
+
+    def write(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Put a new state in place of the last one."""
+        if self.path is None:
+            return
+        facts = np.array(json.dumps(self._facts, sort_keys=True))
+        buffer = io.BytesIO()
+        named: dict[str, Any] = {"facts": facts, **arrays}
+        np.savez(buffer, **named)
+        atomic_write(self.path, buffer.getvalue())
+
+
+def _read(path: Path) -> Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            found = {name: stored[name] for name in stored.files}
+        facts = json.loads(str(found["facts"]))
+        if facts.get("format") != str(_FORMAT):
+            raise RunError(
+                f"{path} was written by another release: begin anew in another checkpoint folder"
+            )
+    except OSError as error:
+        raise explain(error, "read", path) from error
+    except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+        raise RunError(
+            f"{path} is not a checkpoint of this estimator: choose another checkpoint folder"
+        ) from error
+    return found
+
+
+def facts_of(settings: Mapping[str, Any], *, seed: int, data: str) -> dict[str, str]:
+    """What a checkpoint belongs to, as text by name.
+
+    Versions are among it: other ones may give other numbers, and what goes on after a crash must
+    end as if there had been none.
+    """
+    return {
+        "format": str(_FORMAT),
+        **{
+            f"version_of_{name}": version(name) for name in ("consilience", "numpy", "scikit-learn")
+        },
+        "seed": str(seed),
+        "data": data,
+        **{name: described(value) for name, value in settings.items()},
+    }
+
+
+def described(value: Any) -> str:
+    """A setting as text: estimators by type and parameters, arrays by their bytes."""
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        inside = {k: described(v) for k, v in sorted(value.get_params(deep=True).items())}
+        return f"{type(value).__module__}.{type(value).__qualname__}({inside})"
+    if isinstance(value, str | bytes | bool | int | float | type(None)):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(described(v) for v in value)}]"
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+        array = np.ascontiguousarray(value)
+        if array.dtype == object:
+            return repr(array.tolist())
+        return f"{array.dtype.str}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+# --- A fit from the first look at a table to the models that are kept.
 
 MOST_HELD_OUT = 20_000
 """Held-out rows in all: enough to tell rounds apart, and few enough to be predicted by everyone."""
 N_PROBED = 3
 """Splits whose stability is probed."""
+
+
+_RANGES = {
+    "schedule": one_of(*SCHEDULES),
+    "rho": number(above=0),
+    "exponent": number(0, below=1),
+    "n_splits": whole(1),
+    "max_rounds": whole(0),
+    "patience": whole(1),
+    "n_reference": whole(1) | LEFT_OUT,
+    "holdout": number(above=0, below=1),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,16 +279,7 @@ class Settings:
         ParameterError
             A setting is out of its range.
         """
-        if self.schedule not in SCHEDULES:
-            raise ParameterError.of("schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
-        rho_of(1, schedule=self.schedule, rho=self.rho, exponent=self.exponent)
-        for name, least in (("n_splits", 1), ("max_rounds", 0), ("patience", 1)):
-            if getattr(self, name) < least:
-                raise ParameterError.of(name, f"at least {least}", getattr(self, name))
-        if self.n_reference is not None and self.n_reference < 1:
-            raise ParameterError.of("n_reference", "at least 1, or None", self.n_reference)
-        if not 0 < self.holdout < 1:
-            raise ParameterError.of("holdout", "between 0 and 1", self.holdout)
+        check(_RANGES, vars(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,7 +540,7 @@ class _Job:
         tasks = [
             (Task(rounds.parts[b], rounds.left_out[b], (0,), 0.0, None, (None,)), b) for b in places
         ]
-        return np.array(self.workers.map(_probe, tasks, rounds.common, self.seed))
+        return np.array(self.workers.map(probe, tasks, rounds.common, self.seed))
 
     def _measure(self, trial: Trial, rounds: Trajectory, state: State, track: int) -> None:
         k = state.round
@@ -357,20 +549,16 @@ class _Job:
         losses = record_losses(self.loss, self.found.held_y, rounds.held_average(state, track))
         if k == 0:
             trial.base_rows[track] = losses
-        means, variances = self._by_split(losses - trial.base_rows[track])
+        pieces = np.split(
+            losses - trial.base_rows[track], np.cumsum(self.held_sizes).astype(int)[:-1]
+        )
+        told = [v if len(v) > 1 else np.full(2, np.nan) for v in pieces]  # others have no spread
+        means = np.array([v.mean() for v in told])
+        variances = np.array([v.var(ddof=1) / len(v) for v in told])
         gain, error = pooled_gain(means, variances, self.held_sizes)
         trial.gains[track, k], trial.errors[track, k] = gain, error
         if self.settings.guard:
             trial.active[track] = improving(trial.gains[track, : k + 1], self.settings.patience)
-
-    def _by_split(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Means and their squared standard errors; NaN where a split has too few rows."""
-        ends = np.cumsum(self.held_sizes).astype(int)[:-1]
-        pieces = np.split(values, ends)
-        means = [v.mean() if len(v) > 1 else np.nan for v in pieces]
-        return np.array(means), np.array(
-            [v.var(ddof=1) / len(v) if len(v) > 1 else np.nan for v in pieces]
-        )
 
     def _choice(self, trial: Trial) -> Choice:
         base = trial.base_rows.mean(axis=1) if trial.base_rows.size else np.full(1, np.nan)
@@ -463,10 +651,6 @@ class Trial:
         """Put back what :meth:`arrays` gave."""
         for name in vars(self):
             setattr(self, name, arrays[f"seen/{name}"])
-
-
-def _probe(task: tuple[Task, int], common: Common, seed: int) -> tuple[float, float]:
-    return probe(task[0], common, seed, task[1])
 
 
 def _above(stage: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:

@@ -7,8 +7,9 @@ guard may return plain averaging.
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -146,23 +147,17 @@ class _ReferenceAveraging(BaseEstimator):
         return HeldTable(X, codes.astype(float)), levels
 
     def _settings(self) -> Settings:
-        penalties = () if self.penalties is None else tuple(float(v) for v in self.penalties)
-        return Settings(
-            estimator=self._default() if self.estimator is None else self.estimator,
-            task=self._task,
-            n_splits=self.n_splits,
-            penalties=penalties,
-            reference=self._reference_rows(),
-            n_reference=self.n_reference,
-            schedule=self.schedule,
-            rho=self.rho,
-            exponent=self.exponent,
-            max_rounds=self.max_rounds,
-            patience=self.patience,
-            holdout=self.holdout,
-            convention=self.convention,
-            guard=bool(self.guard),
-        )
+        given: dict[str, Any] = {
+            field.name: getattr(self, field.name, None) for field in dataclasses.fields(Settings)
+        }
+        own: dict[str, Any] = {
+            "estimator": self._default() if self.estimator is None else self.estimator,
+            "task": self._task,
+            "penalties": () if self.penalties is None else tuple(map(float, self.penalties)),
+            "reference": self._reference_rows(),
+            "guard": bool(self.guard),
+        }
+        return Settings(**given | own)
 
     def _reference_rows(self) -> Any:
         """The user's rows in the order of the columns."""
@@ -193,9 +188,6 @@ class _ReferenceAveraging(BaseEstimator):
         self.reference_ = found.reference
         if self.penalties is not None:
             self.penalty_ = float(found.history["penalties"][found.choice.track])
-        self._take_coefficients(found)
-
-    def _take_coefficients(self, found: Fitted) -> None:
         """Averages of coefficients, where all splits have the same ones."""
         for name in ("coef_", "intercept_"):
             self.__dict__.pop(name, None)
@@ -208,18 +200,12 @@ class _ReferenceAveraging(BaseEstimator):
         """Average of the splits' predictions, (n, q)."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        return np.concatenate(
-            [
-                averaged([self._learner.predict(f, x) for f in self.estimators_], self.split_sizes_)
-                for x in _blocks(X)
-            ]
-        )
-
-
-def _blocks(x: NDArray[Any]) -> Iterator[FloatArray]:
-    """Rows in pieces, so that all models' predictions of few rows are in memory at a time."""
-    for at in range(0, len(x), _BLOCK):
-        yield np.asarray(x[at : at + _BLOCK], dtype=float)
+        found = []
+        for at in range(0, len(X), _BLOCK):
+            x = np.asarray(X[at : at + _BLOCK], dtype=float)
+            predictions = [self._learner.predict(fitted, x) for fitted in self.estimators_]
+            found.append(averaged(predictions, self.split_sizes_))
+        return np.concatenate(found)
 
 
 class ReferenceAveragingRegressor(RegressorMixin, _ReferenceAveraging):

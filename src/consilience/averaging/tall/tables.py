@@ -185,16 +185,14 @@ class ParquetPart:
     def _response(self, column: Any) -> Array:
         if not self.classes:
             return _numbers(column, self.target)
-        raw = np.asarray(column.to_pylist() if _is_text(column.type) else column.to_numpy(False))
+        import pyarrow as pa
+
+        kind = column.type
+        text = pa.types.is_dictionary(kind) or not pa.types.is_primitive(kind)
+        raw = np.asarray(column.to_pylist() if text else column.to_numpy(False))
         if column.null_count or (raw.dtype.kind == "f" and not np.isfinite(raw).all()):
             raise DataError(_gap(self.target))
         return raw if self.levels is None else positions(raw, self.levels)
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_dictionary(kind) or not pa.types.is_primitive(kind))
 
 
 def _gap(name: str) -> str:

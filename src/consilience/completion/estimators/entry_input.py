@@ -1,18 +1,92 @@
-"""Matrices with missing entries as estimators take them, and places in them."""
+"""Matrices with missing entries as estimators take them: settings, entries, places, completion.
+
+Each solver knows the range of its own settings. It compares numbers, so what is none must not reach
+it: a text would give Python's own sentence, a fraction a loop without an end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from consilience.arrays import IntArray
-from consilience.completion.estimators.setting_types import check_settings
-from consilience.exceptions import DataError
+from consilience.arrays import FloatArray, IntArray
+from consilience.exceptions import DataError, ParameterError
 from consilience.numerics.entries import Entries
+
+# --- Settings that several estimators share, as far as their kind goes.
+
+_MOST_STEPS = 2**31 - 1  # compiled loops count in 32 or 64 bits
+_MOST_STARTS = 1_000_000
+_SINGLE = ("center", "start", "solver", "unshrink", "accelerate", "rule", "refit")
+
+
+def check_settings(estimator: Any) -> None:
+    """Refuse settings of an estimator that are of another kind than its solver compares.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its attributes `tol`, `max_iter`, `n_init`, `max_rank`, `n_jobs`, words and switches are
+        looked at where it has them. None passes where it is the default.
+
+    Raises
+    ------
+    ParameterError
+        A number is no number or no whole one, or there is an array for a word or a switch.
+    """
+    given = vars(estimator)
+    for name, (fits, allowed) in _RULES.items():
+        if name in given and not fits(given[name]) and not _by_default(estimator, name):
+            raise ParameterError.of(name, allowed, given[name])
+
+
+def _by_default(estimator: Any, name: str) -> bool:
+    """Whether a setting is None, and is so by default."""
+    if getattr(estimator, name) is not None:
+        return False
+    defaults: Mapping[str, Any] = type(estimator).__init__.__kwdefaults__ or {}
+    return name in defaults and defaults[name] is None
+
+
+def _number(value: Any) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return False
+    if isinstance(value, int):
+        return abs(value) <= _MOST_STEPS
+    return isinstance(value, float | np.floating | np.integer)
+
+
+def _whole(most: int) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        return whole and bool(value <= most)
+
+    return fits
+
+
+def _jobs(value: Any) -> bool:
+    return _whole(_MOST_STEPS)(value) and value != 0 and value >= -_MOST_STEPS
+
+
+def _single(value: Any) -> bool:
+    return not isinstance(value, np.ndarray) and getattr(value, "shape", ()) == ()
+
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "tol": (_number, "a number, 0 or more"),
+    "max_iter": (_whole(_MOST_STEPS), f"a whole number from 1 to {_MOST_STEPS}"),
+    "n_init": (_whole(_MOST_STARTS), f"a whole number from 1 to {_MOST_STARTS}"),
+    "n_jobs": (_jobs, "None or a whole number other than 0"),
+    "max_rank": (_whole(_MOST_STEPS), "None or a whole number, 0 or more"),
+    **{name: (_single, "a single value") for name in _SINGLE},
+}
+
+
+# --- Matrices with missing entries as estimators take them, and places in them.
 
 _LARGEST = 1e100
 
@@ -139,3 +213,73 @@ def _own_width(estimator: Any, entries: Entries, reset: bool) -> Entries:
 def _blank(X: Any) -> bool:
     values = X.tocoo().data if hasattr(X, "tocoo") else X
     return bool(np.isnan(values).all())
+
+
+# --- What estimators that keep the table they were fitted to say of its cells.
+
+
+class RowCompletion:
+    """Complete rows by ``reconstruct``, predict single cells; for tables with missing entries.
+
+    A subclass keeps its `Entries` as ``_entries`` when it is fitted, and writes :meth:`reconstruct`
+    and :meth:`_cells`.
+    """
+
+    _entries: Entries | None
+
+    def reconstruct(self, X: Any = None) -> FloatArray:
+        """The model's matrix, (m, p): a new array, of other rows or of those that were fitted."""
+        raise NotImplementedError
+
+    def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        """Cells of the model's matrix of the rows that were fitted, at places inside it."""
+        raise NotImplementedError
+
+    def complete(self, X: Any = None) -> FloatArray:
+        """The matrix with its missing entries filled by the model, the observed ones kept.
+
+        Parameters
+        ----------
+        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
+            Other rows; by default those that were fitted.
+
+        Returns
+        -------
+        matrix : (m, p) array
+        """
+        check_is_fitted(self)
+        entries = self._own_entries() if X is None else observed_entries(self, X, reset=False)
+        full = self.reconstruct(None if X is None else entries)
+        full[entries.rows, entries.columns] = entries.values
+        return full
+
+    def predict_entries(self, rows: Any, columns: Any) -> FloatArray:
+        """Entries of the model's matrix of the rows that were fitted.
+
+        Parameters
+        ----------
+        rows, columns : (m,) array of int
+
+        Returns
+        -------
+        entries : (m,) array
+
+        Raises
+        ------
+        DataError
+            Lists of unequal length, or places outside the matrix.
+        """
+        check_is_fitted(self)
+        return self._cells(*places(rows, columns, self._own_entries().shape))
+
+    def _own_entries(self) -> Entries:
+        """Entries of the rows that were fitted."""
+        if self._entries is None:
+            raise DataError("this model was not fitted to rows of its own: give it rows as X")
+        return self._entries
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]  # of the estimator that it is
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        return tags

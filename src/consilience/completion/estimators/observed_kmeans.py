@@ -1,9 +1,10 @@
-"""K-means of a table with gaps, as an estimator."""
+"""K-means of a table with gaps, over observed coordinates or by filling, as estimators."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import (
@@ -17,18 +18,21 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.entry_input import observed_entries
-from consilience.completion.estimators.row_completion import RowCompletion
+from consilience.completion.estimators.entry_input import RowCompletion, observed_entries
+from consilience.completion.estimators.predictors import scaled_up
 from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import (
     MAX_ITER,
     ClusterFit,
+    kpod,
     nearest_centres,
     observed_kmeans,
 )
 from consilience.numerics.pattern_kmeans import FewerClustersWarning
 from consilience.numerics.random import stream
+
+# --- K-means of a table with gaps, as an estimator.
 
 
 class ObservedKMeans(
@@ -93,6 +97,8 @@ class ObservedKMeans(
     array([0, 0, 1, 1, 0])
     """
 
+    _solver: ClassVar[Callable[..., ClusterFit]] = staticmethod(observed_kmeans)
+
     def __init__(
         self,
         n_clusters: int = 8,
@@ -140,8 +146,15 @@ class ObservedKMeans(
             There are fewer distinct rows than classes.
         """
         self._entries = entries = observed_entries(self, X, reset=True)
-        seed = self._seed()
-        self._take(self._solve(entries, stream(seed, "clusters")))
+        fit = self._solver(
+            entries,
+            self.n_clusters,
+            rng=stream(self._seed(), "clusters"),
+            n_init=self.n_init,
+            max_iter=self.max_iter,
+            tol=self.tol,
+        )
+        self._take(fit)
         if not self.converged_:
             sentence = f"no start settled within max_iter = {self.max_iter}: raise it"
             warnings.warn(sentence, ConvergenceWarning, stacklevel=2)
@@ -160,16 +173,6 @@ class ObservedKMeans(
             allowed = "None, a whole number from 0 to 4294967295 or a RandomState"
             raise ParameterError.of("random_state", allowed, self.random_state) from None
         return int(drawn.randint(2**31 - 1))
-
-    def _solve(self, entries: Entries, rng: np.random.Generator) -> ClusterFit:
-        return observed_kmeans(
-            entries,
-            self.n_clusters,
-            rng=rng,
-            n_init=self.n_init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-        )
 
     def _take(self, fit: ClusterFit) -> None:
         """Keep a fit."""
@@ -205,9 +208,7 @@ class ObservedKMeans(
             has the distances of the means of the columns.
         """
         entries, _, squares = self._nearest(X)
-        counts = entries.row_counts
-        share = np.where(counts > 0, counts, entries.shape[1]) / entries.shape[1]
-        return np.asarray(np.sqrt(squares / share[:, None]))
+        return scaled_up(entries, squares)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sum of squares of the rows' observed entries about their nearest centre.
@@ -255,8 +256,58 @@ class ObservedKMeans(
     def _n_features_out(self) -> int:
         return len(self.cluster_centers_)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        return tags
+
+# --- K-means of a table with gaps by filling, as an estimator.
+
+
+class KPOD(ObservedKMeans):
+    """K-means of a table with gaps: fill with the own centre, k-means, again.
+
+    The criterion is that of :class:`ObservedKMeans`. What is filled in holds a row in its class, so
+    that the sum of squares mostly ends higher at the same number of starts.
+
+    Parameters
+    ----------
+    n_clusters : int
+        At most the number of rows that have an entry.
+    n_init : int
+        Starts from greedy k-means++ on the table filled with the means of its columns.
+    max_iter : int
+        Fills of one start, and iterations of k-means between two of them.
+    tol : float
+        A start ends where a fill lowers the sum of squares by no more than this share of it.
+    random_state : int, RandomState or None
+        Draws of the starts.
+
+    Attributes
+    ----------
+    labels_ : (n,) array of int
+        Class of each row on the filled table, the largest class first. :meth:`predict` looks at
+        observed coordinates only and can differ, also for the rows that were fitted.
+    cluster_centers_, counts_, inertia_, column_means_, converged_
+        As in :class:`ObservedKMeans`; centres are means of the filled table.
+    n_iter_ : int
+        Fills of the best start.
+    n_features_in_, feature_names_in_
+        As in :class:`ObservedKMeans`.
+
+    Notes
+    -----
+    Source: Chi, Chi and Baraniuk, *k-POD: a method for k-means clustering of missing data*, The
+    American Statistician 2016, algorithm 1. Departure: rows with nothing observed stay outside.
+    """
+
+    _solver = staticmethod(kpod)
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        n_init: int = 10,
+        max_iter: int = MAX_ITER,
+        tol: float = 1e-6,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=random_state
+        )

@@ -48,12 +48,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from consilience.completion.estimators.components_predictor import ComponentsPredictor
+from consilience.completion.estimators.predictors import ComponentsPredictor
 from consilience.completion.federated_pca import site
-from consilience.completion.federated_pca.messages import LEVELS, Conclude, Moments, Settings
-from consilience.completion.federated_pca.model import arrays_of
-from consilience.completion.federated_pca.outcome import build_result, check_spread
-from consilience.completion.federated_pca.pooling import Errors, Pool, errors_of, folds_of, pool_of
+from consilience.completion.federated_pca.coordinator import (
+    Errors,
+    Pool,
+    build_result,
+    check_spread,
+    errors_of,
+    folds_of,
+    pool_of,
+)
+from consilience.completion.federated_pca.messages import (
+    LEVELS,
+    Conclude,
+    Moments,
+    Settings,
+    arrays_of,
+)
 from consilience.completion.federated_pca.result import FederatedPCAResult
 from consilience.exceptions import ParameterError, QuorumError, StudyError
 from consilience.parameters import LEFT_OUT, allows, just, one_of, whole
@@ -154,8 +166,6 @@ class FederatedPCA(Method):
 
     def _rank(self, pool: Pool, errors: Errors) -> int:
         """The rank that was given, or the one that the errors choose."""
-        from consilience.numerics.held_out_entries import EntryCurve
-
         if self.rank is not None:
             if self.rank >= len(pool.columns):
                 raise QuorumError(
@@ -163,14 +173,11 @@ class FederatedPCA(Method):
                     "rank, or leave out the sites that withhold columns"
                 )
             return self.rank
-        if not len(errors.candidates):
+        curve = errors.curve()
+        if curve is None:
             raise QuorumError(
                 "a rank is chosen by groups of rows that are left out in turn, and only one group "
                 "can be told (of two there must be twice as many rows as columns in each): give "
                 "rank, take fewer columns, or let sites with more rows take part"
             )
-        sums, entries = errors.sums.sum(axis=0), errors.entries.sum(axis=0)
-        curve = EntryCurve.of_sums(
-            "rank", errors.candidates, sums, entries, natural=(True, errors.natural)
-        )
         return int(errors.candidates[curve.place(self.rule)])

@@ -13,8 +13,8 @@ from consilience.protocol.result import Result
 if TYPE_CHECKING:
     import pandas as pd
 
-    from consilience.completion.estimators.components_predictor import ComponentsPredictor
-    from consilience.completion.estimators.probabilistic_pca import ProbabilisticPCA
+    from consilience.completion.estimators.low_rank import ProbabilisticPCA
+    from consilience.completion.estimators.predictors import ComponentsPredictor
     from consilience.numerics.held_out_entries import EntryCurve
     from consilience.numerics.ppca import PPCAModel
 
@@ -134,8 +134,7 @@ class FederatedPCAResult(Result):
 
     def predictor(self) -> ComponentsPredictor:
         """Return what the sites keep: it takes rows in their own units."""
-        from consilience.completion.estimators.components_predictor import ComponentsPredictor
-        from consilience.completion.estimators.gap_rows import GapRows
+        from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
 
         m = len(self.feature_names)
         units = self.scaling[1:] if self.scaling.size else np.stack([np.zeros(m), np.ones(m)])
@@ -143,7 +142,7 @@ class FederatedPCAResult(Result):
 
     def to_estimator(self) -> ProbabilisticPCA:
         """Return a fitted `ProbabilisticPCA`, for rows on the scale of the preparation."""
-        from consilience.completion.estimators.probabilistic_pca import ProbabilisticPCA
+        from consilience.completion.estimators.low_rank import ProbabilisticPCA
 
         return ProbabilisticPCA.from_model(
             self._model(), self.n, feature_names=list(self.feature_names)

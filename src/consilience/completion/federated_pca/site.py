@@ -1,26 +1,32 @@
-"""What a site does: tell moments of groups of its rows, keep the model and what it says of them."""
+"""What a site does: tell moments of groups of its rows, keep the model and what it says of them.
+
+Which groups of rows, and which columns, it may tell moments of comes first.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray
-from consilience.completion.estimators.components_predictor import ComponentsPredictor
-from consilience.completion.estimators.gap_rows import GapRows
-from consilience.completion.federated_pca.groups import Groups, groups_of
+from consilience.arrays import FloatArray, IntArray
+from consilience.completion.estimators.predictors import ComponentsPredictor, GapRows
 from consilience.completion.federated_pca.messages import (
+    LEVELS,
     Conclude,
     Concluded,
     Moments,
     Settings,
     Told,
+    model_of,
 )
-from consilience.completion.federated_pca.model import model_of
-from consilience.completion.kernels.normal_moments import normal_moments
+from consilience.completion.kernels.conditional_normal import normal_moments
 from consilience.exceptions import DataError, ProtocolError
+from consilience.numerics.random import stream
 from consilience.parameters import plain
 from consilience.protocol.method import SiteContext, SiteData, State, step
 from consilience.wire.disclosure import (
@@ -31,7 +37,172 @@ from consilience.wire.disclosure import (
     class_moments,
     replaced,
 )
-from consilience.wire.moment_facts import coded_within
+from consilience.wire.moment_facts import Coded, coded_within, hanging_together, moment_facts
+
+# --- Which groups of rows, and which columns, a site may tell moments of.
+
+TOO_FEW = (
+    "its policy lets moments leave of at least twice as many rows as columns, and it has fewer (a "
+    "column counts the rows that have a value): take fewer columns, or leave this site out"
+)
+TOO_NARROW = (
+    "fewer than two columns may leave it (in the others few rows differ, one row dominates, or "
+    "hardly a cell has a value): take other columns, or leave this site out"
+)
+
+
+_MANY = 15
+"""Entities of each group: of fewer, a group of one deal is too often one of another."""
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """What a site tells moments of.
+
+    Attributes
+    ----------
+    of : (n,) int array
+        Group of each row.
+    number : int
+        Groups.
+    columns : (m,) int array
+        Columns that are told.
+    """
+
+    of: IntArray
+    number: int
+    columns: IntArray
+
+
+def groups_of(data: SiteData, n_splits: int, site: SiteContext) -> Groups:
+    """Find the most groups, up to `n_splits`, of which everything may leave.
+
+    Where records are protected several groups are of twice the least number of rows: of smaller
+    ones a group of this deal and one of another, over other rows of the table, might differ by few.
+
+    Raises
+    ------
+    DataError
+        Not even the moments of all rows together may leave.
+    """
+    x, limits = data.features, site.limits
+    columns = _columns(x, limits, data.coded)
+    if len(columns) < 2:
+        raise DataError(TOO_NARROW, public=TOO_NARROW)
+    least = 2 * limits.min_records if limits.min_records > 1 else 1
+    leaves = leaves_of(data, site)
+    n_units = data.n_rows if data.entity is None else len(np.unique(data.entity))
+    for number in (level for level in LEVELS if level <= n_splits):
+        of = merged(leaves, number)
+        members = [np.flatnonzero(of == group) for group in range(number)]
+        if number > 1 and min(map(len, members)) < least:
+            continue
+        if number > 1 and limits.min_records > 1 and n_units < _MANY * number:
+            continue
+        coded, told = coded_within(data.coded, columns), x[:, columns]
+        if number > 1 and data.beside is not None:
+            # Of all rows the site has seen to it before; parts are the same in every run.
+            more = [
+                Coded(tuple(j + len(columns) for j in of.columns), of.whole)
+                for of in data.beside[1]
+            ]
+            coded, told = (*coded, *more), np.hstack([told, data.beside[0]])
+        if all(
+            _may_leave(told[rows], limits, coded, len(columns))
+            and (data.entity is None or len(np.unique(data.entity[rows])) >= limits.min_entities)
+            for rows in members
+        ):
+            return Groups(of, number, columns)
+    raise DataError(TOO_FEW, public=TOO_FEW)
+
+
+def merged(leaves: IntArray, number: int) -> IntArray:
+    """Groups of the ten parts of the rows.
+
+    Those of each number are unions of those of every larger one: whatever a site tells in several
+    runs, no difference of it is of fewer rows than the smallest group that it told of.
+    """
+    by_pairs = leaves // 2
+    return {10: leaves, 5: by_pairs, 2: np.where(by_pairs < 3, 0, 1), 1: np.zeros_like(leaves)}[
+        number
+    ]
+
+
+def leaves_of(data: SiteData, site: SiteContext) -> IntArray:
+    """Part of each row, 0 to 9; rows of an entity are in one part.
+
+    Where records are protected the draw is from the content of the rows, so that it is the same in
+    every run on these rows, whatever columns are asked for, and nobody else can tell it. Other rows
+    are drawn anew: a group less the same one without a few rows would be these rows.
+    """
+    if data.entity is None:
+        of, n_units = np.arange(data.n_rows), data.n_rows
+    else:
+        names, codes = np.unique(data.entity, return_inverse=True)
+        of, n_units = codes.ravel(), len(names)
+    order = stream(_seed(data, site), "groups").permutation(n_units)
+    if data.marks is not None and data.entity is None:  # whatever the order of the table
+        order = np.argsort(data.marks, kind="stable")[order]
+    part = np.empty(n_units, dtype=np.int64)
+    part[order] = np.arange(n_units) * LEVELS[0] // max(n_units, 1)
+    return part[of]
+
+
+def _seed(data: SiteData, site: SiteContext) -> int:
+    if site.limits.min_records <= 1:
+        return int(site.rng.integers(2**63 - 1))
+    sealed = hashlib.sha256(b"groups of federated pca")
+    if data.marks is not None:
+        sealed.update(np.sort(data.marks).tobytes())
+        return int.from_bytes(sealed.digest()[:8], "little") >> 1
+    table = data.content_hash.encode() or np.ascontiguousarray(data.features).tobytes()
+    sealed.update(table)
+    if data.n_rows < data.n_read:
+        sealed.update(np.ascontiguousarray(data.rows).tobytes())
+    return int.from_bytes(sealed.digest()[:8], "little") >> 1
+
+
+def _columns(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> IntArray:
+    """Columns whose moments over all rows may leave together; the worst give way one by one."""
+    columns = np.flatnonzero(~np.isnan(x).all(axis=0))
+    while len(columns):
+        unsafe = _unsafe(x[:, columns], limits, coded_within(coded, columns))
+        if not unsafe.any():
+            break
+        kept = ~np.diag(unsafe)
+        while (faults := (unsafe & kept[None, :]).sum(axis=1) * kept).any():
+            kept[int(np.argmax(faults))] = False
+        # Once more, for levels of a category are judged with those that are left.
+        columns = columns[kept]
+    return columns
+
+
+def _unsafe(x: FloatArray, limits: Limits, coded: Sequence[Coded]) -> NDArray[np.bool_]:
+    """Pairs of columns whose products may not leave, and on the diagonal means either."""
+    unsafe = moment_facts(x, limits=limits, coded=coded).unsafe
+    means = aggregate(x, mean=True).withhold_unsafe(limits)
+    return np.asarray(unsafe | np.diag(np.isnan(means.value)))
+
+
+def _may_leave(x: FloatArray, limits: Limits, coded: Sequence[Coded], m: int) -> bool:
+    """Whether the moments of a group may leave, as the gate will see it.
+
+    The first m columns are told now.
+    """
+    if not len(x):
+        return False
+    values = int((~np.isnan(x[:, :m])).sum(axis=0).min())
+    least = limits.min_records
+    if least > 1 and values < max(least, 2 * m):
+        return False
+    joint = np.ones(x.shape[1], dtype=bool)
+    # Of all rows, and of protected ones alone: the site's guard has seen to these.
+    if least > 1 and hanging_together(x, least, joint, coded):
+        return False
+    return not _unsafe(x, limits, coded).any()
+
+
+# --- What a site does: tell moments of groups of its rows, keep the model and what it says of them.
 
 _LARGEST = 1e100
 TOO_LARGE = "features hold values above 1e100, whose squares overflow: take other units"
@@ -39,12 +210,7 @@ TOO_LARGE = "features hold values above 1e100, whose squares overflow: take othe
 # --------------------------------------------------------------------------- moments
 
 
-def _kept_name(message: Moments, data: SiteData) -> str:
-    """What is kept of the first groups, for the data set."""
-    return "entities of groups"
-
-
-@step("moments", once=True, keeps=_kept_name)
+@step("moments", once=True, keeps=lambda message, data: "entities of groups")
 def moments(
     message: Moments, data: SiteData, state: State, site: SiteContext
 ) -> tuple[Told, State]:
@@ -147,7 +313,10 @@ def conclude(
         raise ProtocolError("the end goes on with the settings of the moments")
     model, columns = model_of(message.model.value, data.features.shape[1])
     names = np.array(data.feature_names, dtype=np.str_)[columns]
-    table = GapRows(names, _units(data)[:, columns])
+    n_columns = data.features.shape[1]
+    whole = np.stack([np.zeros(n_columns), np.ones(n_columns)])
+    units = whole if data.scaling is None else np.asarray(data.scaling[1:], dtype=np.float64)
+    table = GapRows(names, units[:, columns])
     site.output("predictor", ComponentsPredictor(model, table))
     x = data.features[:, columns]
     # A model that somebody made up may give numbers that are none: they stay here.
@@ -156,33 +325,19 @@ def conclude(
         low = model.mean + scores @ model.directions.T
         for a in range(model.rank):
             site.output(f"component_{a + 1}", np.ascontiguousarray(scores[:, a]))
-        site.output("residual", _residual(x, low))
+        # Root mean square of what the components leave of each row's values; NaN without any.
+        squares = np.where(np.isnan(x), 0.0, x - low) ** 2
+        n = (~np.isnan(x)).sum(axis=1)
+        left = np.sqrt(squares.sum(axis=1) / np.maximum(n, 1))
+        site.output("residual", np.where(n > 0, left, np.nan))
         if np.isnan(x).any():
             full = table.in_units(np.where(np.isnan(x), low, x))
-            site.table("completed", _columns(data, names, full))
+            rows = {"row": data.rows.tolist()}
+            if data.id is not None:
+                rows["id"] = data.id.tolist()
+            filled = {name: full[:, j].tolist() for j, name in enumerate(names.tolist())}
+            site.table("completed", rows | filled)
     return Concluded(), {}
-
-
-def _units(data: SiteData) -> FloatArray:
-    """Centre and scale that were applied to the columns, (2, p)."""
-    p = data.features.shape[1]
-    if data.scaling is None:
-        return np.stack([np.zeros(p), np.ones(p)])
-    return np.asarray(data.scaling[1:], dtype=np.float64)
-
-
-def _residual(x: FloatArray, low: FloatArray) -> FloatArray:
-    """Root mean square of what the components leave of each row's values; NaN without any."""
-    squares = np.where(np.isnan(x), 0.0, x - low) ** 2
-    n = (~np.isnan(x)).sum(axis=1)
-    return np.where(n > 0, np.sqrt(squares.sum(axis=1) / np.maximum(n, 1)), np.nan)
-
-
-def _columns(data: SiteData, names: NDArray[np.str_], full: FloatArray) -> dict[str, Any]:
-    first: dict[str, Any] = {"row": data.rows.tolist()}
-    if data.id is not None:
-        first["id"] = data.id.tolist()
-    return first | {name: full[:, j].tolist() for j, name in enumerate(names.tolist())}
 
 
 STEPS = (moments, conclude)

@@ -252,7 +252,11 @@ def gap(
         raise ParameterError.of("n_references", "a whole number from 2 on", n_references)
     if reference not in ("axes", "box"):
         raise ParameterError.of("reference", '"axes" or "box"', reference)
-    axes, low, high = _ranges(found.x, reference)
+    centred = found.x - found.x.mean(axis=0)
+    principal = reference == "axes"
+    axes = np.linalg.svd(centred, full_matrices=False)[2] if principal else np.eye(found.x.shape[1])
+    along = centred @ axes.T
+    low, high = along.min(axis=0), along.max(axis=0)
     logs = np.empty((n_references, len(found.labels)))
     for b in range(n_references):
         table = rng.uniform(low, high, size=(len(found.x), len(axes))) @ axes
@@ -331,12 +335,3 @@ def _first(
 def _logs(dispersions: FloatArray) -> FloatArray:
     """Logarithms; of nothing that of the smallest number."""
     return np.log(np.maximum(dispersions, np.finfo(np.float64).tiny))
-
-
-def _ranges(x: FloatArray, reference: str) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Axes as rows, and the smallest and the largest coordinate along each."""
-    centred = x - x.mean(axis=0)
-    box = reference == "box"
-    axes = np.eye(x.shape[1]) if box else np.linalg.svd(centred, full_matrices=False)[2]
-    along = centred @ axes.T
-    return axes, along.min(axis=0), along.max(axis=0)

@@ -36,20 +36,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray
-from consilience.completion.estimators.class_predictor import ClassPredictor
 from consilience.completion.estimators.entry_plans import CLUSTER_MODELS, plan_clusters
-from consilience.completion.estimators.gap_rows import GapRows
+from consilience.completion.estimators.predictors import ClassPredictor, GapRows
 from consilience.completion.kernels.cluster_criteria import all_criteria
-from consilience.completion.one_table.entry_messages import CHOICE, Searched
-from consilience.completion.one_table.entry_result import EntryStudyResult
-from consilience.completion.one_table.entry_study import EntryStudy, LocalSearch, search_step
+from consilience.completion.one_table.entry_study import (
+    CHOICE,
+    MOST_SPLITS,
+    EntryStudy,
+    EntryStudyResult,
+    LocalSearch,
+    Searched,
+    search_step,
+)
 from consilience.completion.one_table.matrix import Matrix
-from consilience.exceptions import ParameterError
 from consilience.numerics.entries import Entries
 from consilience.numerics.observed_kmeans import ClusterFit, kpod, observed_kmeans
 from consilience.numerics.random import stream
+from consilience.parameters import allows, just, one_of, several, whole
 from consilience.protocol.method import SiteContext, register
-from consilience.protocol.one_table.words import counted, whole_number
+from consilience.protocol.one_table.words import counted
 
 NAME = "cluster-count"
 MOST_CLUSTERS = 100
@@ -144,10 +149,13 @@ class ClusterCountStudy(EntryStudy):
         The number with the smallest error, or the smallest within one standard error of it.
     """
 
-    n_clusters: str | tuple[int, ...] = "auto"
-    model: str = "observed-kmeans"
-    n_init: int = 10
-    n_splits: int = 10
+    n_clusters: str | tuple[int, ...] = allows(
+        just("auto") | several(whole(1, MOST_CLUSTERS), 1, _MOST_CANDIDATES, different=False),
+        default="auto",
+    )
+    model: str = allows(one_of(*CLUSTER_MODELS), default="observed-kmeans")
+    n_init: int = allows(whole(1, 10_000), default=10)
+    n_splits: int = allows(whole(2, MOST_SPLITS), default=10)
 
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 1
@@ -170,23 +178,6 @@ class ClusterCountStudy(EntryStudy):
         if isinstance(self.n_clusters, list | range | np.ndarray):
             object.__setattr__(self, "n_clusters", tuple(self.n_clusters))
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        super().validate()
-        if not isinstance(self.model, str) or self.model not in CLUSTER_MODELS:
-            raise ParameterError.of("model", f"one of {', '.join(CLUSTER_MODELS)}", self.model)
-        whole_number("n_init", self.n_init, 1, 10_000)
-        given = self.n_clusters
-        if given == "auto":
-            return
-        fine = isinstance(given, tuple) and 0 < len(given) <= _MOST_CANDIDATES
-        if not fine or not all(
-            isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MOST_CLUSTERS
-            for k in given
-        ):
-            allowed = f'"auto" or up to {_MOST_CANDIDATES} whole numbers from 1 to {MOST_CLUSTERS}'
-            raise ParameterError.of("n_clusters", allowed, given)
-
     @property
     def largest_asked(self) -> int:
         """Largest number of classes of a grid that was given."""
@@ -206,11 +197,16 @@ class ClusterCountStudy(EntryStudy):
         plan = plan_clusters(
             entries, model=self.model, n_clusters=given, seed=seed, n_init=self.n_init
         )
-        if plan.grow is not None:
-            plan = dataclasses.replace(plan, grow=_bounded(plan.grow))
+        grow = plan.grow
+        if grow is not None:  # to what a study asks for at most
+            plan = dataclasses.replace(
+                plan, grow=lambda curve: [k for k in grow(curve) if k <= MOST_CLUSTERS]
+            )
         curve, predictions = plan.predictions(entries, folds)
         chosen = curve.place(self.rule)
-        fit = self._fit(entries, int(curve.parameters[chosen]), seed)
+        solve = observed_kmeans if self.model == "observed-kmeans" else kpod
+        k, rng = int(curve.parameters[chosen]), stream(seed, "fit")
+        fit = solve(entries, k, rng=rng, n_init=self.n_init)
         others, remarks = criteria_of(matrix, curve.parameters, seed)
         named = GapRows(matrix.column_names, matrix.units)
         return LocalSearch(
@@ -229,10 +225,6 @@ class ClusterCountStudy(EntryStudy):
             remarks=remarks,
         )
 
-    def _fit(self, entries: Entries, k: int, seed: int) -> ClusterFit:
-        solve = observed_kmeans if self.model == "observed-kmeans" else kpod
-        return solve(entries, k, rng=stream(seed, "fit"), n_init=self.n_init)
-
     # ------------------------------------------------------------------ at the coordinator
 
     def conclude(self, common: Mapping[str, Any], reply: Searched) -> ClusterCountResult:
@@ -249,15 +241,6 @@ class ClusterCountStudy(EntryStudy):
             criteria={name: int(value) for name, value in chosen.items()},
             criteria_curves={name: np.asarray(value) for name, value in curves.items()},
         )
-
-
-def _bounded(grow: Any) -> Any:
-    """A grid that ends at what a study asks for at most."""
-
-    def further(curve: Any) -> list[int]:
-        return [k for k in grow(curve) if k <= MOST_CLUSTERS]
-
-    return further
 
 
 def _classes(fit: ClusterFit, matrix: Matrix) -> dict[str, Any]:
@@ -302,11 +285,10 @@ def criteria_of(
     found = all_criteria(x, largest, rng=stream(seed, "criteria"), n_init=_CRITERIA_STARTS)
     choices = {CHOICE + name: one.choice or 0 for name, one in found.items()}
     places = np.asarray(candidates, dtype=np.int64) - 1
-    values = {name: _four_digits(one.values[places]) for name, one in found.items()}
+    # More digits would tell of single rows, and nobody compares them.
+    values = {
+        name: np.array([float(f"{value:.3e}") for value in one.values[places]])
+        for name, one in found.items()
+    }
     said = f"Other criteria looked at {len(whole)} complete rows of {n}."
     return {**choices, **values}, (said,) if len(whole) < n else ()
-
-
-def _four_digits(values: FloatArray) -> FloatArray:
-    """More would tell of single rows, and nobody compares them."""
-    return np.array([float(f"{value:.3e}") for value in values])

@@ -16,23 +16,18 @@ search: Search              ->  holds entries out by folds that it alone knows,
 from __future__ import annotations
 
 import dataclasses
+import json
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.one_table.entry_messages import (
-    Search,
-    Searched,
-    settings_read,
-    settings_text,
-)
-from consilience.completion.one_table.entry_result import EntryStudyResult
+from consilience.completion.kernels.cluster_criteria import NAMES
 from consilience.completion.one_table.matrix import (
     COLUMNS,
     TRIPLETS,
@@ -40,11 +35,12 @@ from consilience.completion.one_table.matrix import (
     admit_matrix,
     matrix_of,
 )
-from consilience.exceptions import ConsilienceError, DataError, StudyError
+from consilience.exceptions import ConsilienceError, DataError, ProtocolError, StudyError
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import entry_folds
-from consilience.numerics.held_out_entries import EntryCurve, check_rule
+from consilience.numerics.held_out_entries import EntryCurve
 from consilience.numerics.random import stream
+from consilience.parameters import allows, one_of, whole
 from consilience.protocol.method import (
     Ask,
     CoordinatorContext,
@@ -58,15 +54,245 @@ from consilience.protocol.method import (
     step,
 )
 from consilience.protocol.one_table.judging import hidden
-from consilience.protocol.one_table.words import whole_number
 from consilience.protocol.phases.entry_errors import (
+    MOST_ENTRIES,
+    are_errors,
     entry_seed,
     few_missing,
     released_errors,
     squared_errors_by_row,
     two_digits,
 )
+from consilience.protocol.result import Result
 from consilience.wire.disclosure import Limits, Released, aggregate, cell_counts, count, model
+from consilience.wire.message import Aggregate, Model, Public, message, part
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from consilience.numerics.held_out_entries import EntryCurve
+
+# --- What crosses in a study that chooses by held-out entries of one table.
+
+_MOST_ROWS = 1 << 40
+_LARGEST = 1e250  # of sums of squared errors, where entries of a table are 1e100 at most
+_PLACES = ("chosen", "minimiser", "one_standard_error")
+CHOICE = "choice of "
+"""Before the name of a criterion: how many classes it chooses."""
+
+
+def settings_text(parameters: Mapping[str, Any]) -> str:
+    """Parameters of a method as the text that crosses."""
+    return json.dumps(dict(parameters), sort_keys=True, default=list)
+
+
+def settings_read(text: str) -> dict[str, Any]:
+    """Read what :func:`settings_text` wrote.
+
+    Raises
+    ------
+    ProtocolError
+        It is something else.
+    """
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        sentence = "the settings of a search cannot be read"
+        raise ProtocolError(sentence, public=sentence) from None
+
+
+@message("one-table/search", version=1)
+class Search:
+    """Choose by held-out entries, fit, keep."""
+
+    settings: str = Public("", "parameters, as JSON", kind="str", to="site")
+    names: tuple[str, ...] = Public(
+        "3", "what rows, columns and values of the matrix are called", kind="str", to="site"
+    )
+
+
+@message("one-table/searched", version=1)
+class Searched:
+    """What may be told of the search and of the fit."""
+
+    n_rows: Released = Aggregate("", "rows of the matrix", kind="int", low=1, high=_MOST_ROWS)
+    n_columns: Released = Model("", "columns of the matrix", kind="int", low=1, high=_MOST_ROWS)
+    n_observed: Released = Aggregate(
+        "", "cells with a value, or all if few are missing", kind="int", low=0
+    )
+    errors: Released = Aggregate(
+        "f a",
+        "sums of squared errors of held-out entries, by fold and candidate",
+        gaps=True,
+        low=0,
+        high=_LARGEST,
+    )
+    entries: Released = Aggregate(
+        "f", "held-out entries by fold", gaps=True, low=1, high=MOST_ENTRIES
+    )
+    se: Released = Model(
+        "a", "standard errors of the errors per entry", gaps=True, low=0, high=_LARGEST
+    )
+    final: Released = Aggregate(
+        "m",
+        "sums of squared errors of entries that took no part, by rule",
+        gaps=True,
+        low=0,
+        high=_LARGEST,
+    )
+    final_entries: Released = Aggregate("", "entries that took no part", kind="int", low=0)
+    sizes: Released = Aggregate("k", "rows by class", gaps=True, low=0)
+    centres: Released = Model("k p", "means of the classes", gaps=True, empty=True)
+    figures: Released = Model(
+        "*a dict of arrays",
+        "figures of the fits",
+        kind="any",
+        gaps=True,
+        others=True,
+        parts={
+            **dict.fromkeys(_PLACES, part(kind="int", low=-1, optional=True)),
+            "at_edge": part(kind="int", low=0, high=1, optional=True),
+            "natural": part((2,), kind="int", low=0, high=1, optional=True),
+            "candidates": part(("a",), low=0, optional=True),
+            "n_clusters": part(kind="int", low=1, optional=True),
+            "rank": part(kind="int", low=0, optional=True),
+            "alpha": part(low=0, optional=True),
+            "capped": part(kind="int", low=0, high=1, optional=True),
+            "singular_values": part(("v",), low=0, optional=True),
+            "final_se": part(("m",), gaps=True, low=0, optional=True),
+            "final_gain_se": part(("m",), gaps=True, low=0, optional=True),
+            **{CHOICE + name: part(kind="int", low=0, optional=True) for name in NAMES},
+            # Also the duality gap of a matrix, which is one number.
+            **{name: part("by candidate", gaps=True, optional=True) for name in NAMES},
+        },
+    )
+
+    def check(self, request: Search, known: Mapping[str, Any]) -> str | None:
+        """Errors are those of held-out entries; what goes together has one length."""
+        settings, figures = settings_read(request.settings), self.figures.value
+        n_cells = self.n_rows.value * self.n_columns.value
+        # The columns of triplets are the site's own.
+        columns = known["p"] in (0, self.n_columns.value)
+        if not columns or max(self.n_observed.value, self.final_entries.value) > n_cells:
+            return "other cells than the study's table can have"
+        errors, se = self.errors.value, self.se.value
+        told = are_errors(errors, self.entries.value, se)
+        if len(errors) > settings["n_splits"] or (len(errors) and not told):
+            return "errors that no held-out entries have"
+        if (len(self.final.value) > 0) != (self.final_entries.value > 0):
+            return "entries that took no part, without errors"
+        if len(self.sizes.value) != len(self.centres.value):
+            return "sizes and means of other classes"
+        if any(figures.get(name, -1) >= len(se) for name in _PLACES):
+            return "a choice that is none of the candidates"
+        of_classes = "n_clusters" in settings
+        shape = se.shape if of_classes else ()
+        fine = all(np.shape(figures.get(name, np.empty(shape))) == shape for name in NAMES)
+        return None if fine else "figures of other candidates"
+
+
+# --- Result of a choice by held-out entries of one table.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EntryStudyResult(Result):
+    """What a site tells of a choice by held-out entries. NaN: withheld by its policy.
+
+    Attributes
+    ----------
+    site : str
+    form : {"columns", "triplets"}
+        How the table holds the matrix.
+    row_name, column_name : str
+        What a row and a column of the matrix are.
+    feature_names : tuple of str
+        Columns by name; of triplets they stay at the site.
+    shape : (n, p)
+    n_observed : int
+        Cells with a value; n p where fewer are missing than a count may tell.
+    model, rule : str
+    parameter : {"alpha", "rank", "n_clusters"}
+    candidates : (A,) array
+        What was chosen among, the simplest first; empty where there are more figures than rows.
+    fold_errors : (G, A) array
+        Sums of squared errors of held-out entries by fold, or by several folds together where the
+        sum over one may not leave; no line where nothing may.
+    fold_entries : (G,) int array
+        Entries behind each line.
+    curve_se : (A,) array
+        Standard errors of the errors per entry, from the spread over all folds.
+    minimiser, one_standard_error, chosen : int
+        Places among the candidates: of the smallest error, of the simplest candidate within one
+        standard error of it, and of what was fitted; -1 where not told.
+    at_edge : bool
+        Whether the smallest error is where the grid ends though the problem goes on: then nothing
+        was chosen, and what was fitted is the end of the grid.
+    natural : (bool, bool)
+        Whether the problem ends at the first, and at the last candidate.
+    n_splits : int
+    """
+
+    site: str
+    form: str
+    row_name: str
+    column_name: str
+    feature_names: tuple[str, ...]
+    shape: tuple[int, int]
+    n_observed: int
+    model: str
+    rule: str
+    parameter: str
+    candidates: FloatArray
+    fold_errors: FloatArray
+    fold_entries: IntArray
+    curve_se: FloatArray
+    minimiser: int
+    one_standard_error: int
+    chosen: int
+    at_edge: bool
+    natural: tuple[bool, bool]
+    n_splits: int
+
+    @property
+    def value(self) -> float:
+        """Candidate that was fitted; NaN where it is not told."""
+        told = 0 <= self.chosen < len(self.candidates)
+        return float(self.candidates[self.chosen]) if told else float("nan")
+
+    def curve(self) -> EntryCurve | None:
+        """Return the curve of errors per held-out entry; None where it stays at the site."""
+        from consilience.numerics.held_out_entries import EntryCurve
+
+        if not len(self.fold_errors) or not len(self.candidates):
+            return None
+        first, last = self.natural
+        return EntryCurve.of_sums(
+            self.parameter,
+            self.candidates,
+            self.fold_errors,
+            self.fold_entries,
+            natural=(first, last),
+            se=self.curve_se if len(self.curve_se) else None,
+        )
+
+    def missing_sentence(self) -> str:
+        """Say how large the matrix is and how much of it is observed."""
+        n, p = self.shape
+        missing = 1 - self.n_observed / (n * p)
+        told = f"{missing:.0%} of the cells are missing" if missing > 0 else "hardly a cell missing"
+        return f"{n:,} x {p:,} matrix, {told}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one line per candidate: error per held-out entry and its standard error."""
+        import pandas as pd
+
+        found = self.curve()
+        if found is None:
+            return pd.DataFrame({self.parameter: [], "error": [], "standard_error": []})
+        return found.to_frame()[[self.parameter, "error", "standard_error"]]
+
+
+# --- What every study does that chooses by held-out entries of one table.
 
 MOST_SPLITS = 20
 
@@ -140,8 +366,8 @@ class EntryStudy(Method):
         The candidate with the smallest error, or the simplest within one standard error of it.
     """
 
-    n_splits: int = 5
-    rule: str = "minimum"
+    n_splits: int = allows(whole(2, MOST_SPLITS), default=5)
+    rule: str = allows(one_of("minimum", "one-standard-error"), default="minimum")
 
     absence: ClassVar[str] = (
         "There is one site: without it the run stops, and goes on with it when it is asked again."
@@ -150,11 +376,6 @@ class EntryStudy(Method):
     foreign_models: ClassVar[bool] = True  # fits of somebody's choice, and what they found
     accepts_missing: ClassVar[bool] = True
     takes_triplets: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        whole_number("n_splits", self.n_splits, 2, MOST_SPLITS)
-        check_rule(self.rule)
 
     def admit(self, ctx: CoordinatorContext) -> None:
         """Check that the study names a matrix."""
@@ -265,24 +486,19 @@ def search_step(method: str) -> Step:
             raise StudyError(f"method {method!r} does not choose by held-out entries")
         matrix = dataclasses.replace(study.matrix(data, site), names=message.names)
         seed = entry_seed(matrix.entries.values, site, study.name)
-        _check_candidates(study, matrix.entries)
+        most = study.most_allowed(matrix.entries)
+        if most is not None and study.largest_asked > most:
+            # How far it goes beyond the table, only the site's own people read.
+            raise DataError(
+                f"the study asks for candidates up to {study.largest_asked}, but the table allows "
+                f"{most} at most",
+                public="a candidate is above what the table allows: ask for smaller ones",
+            )
         made = _made(study, matrix, seed, site)
         _keep(made, matrix, site)
         return _told(made, matrix, site.limits), state
 
     return search
-
-
-def _check_candidates(study: EntryStudy, entries: Entries) -> None:
-    """Refuse a grid that goes beyond the table; how far, only the site's own people read."""
-    most = study.most_allowed(entries)
-    if most is not None and study.largest_asked > most:
-        public = "a candidate is above what the table allows: ask for smaller ones"
-        raise DataError(
-            f"the study asks for candidates up to {study.largest_asked}, but the table allows "
-            f"{most} at most",
-            public=public,
-        )
 
 
 def _made(study: EntryStudy, matrix: Matrix, seed: int, site: SiteContext) -> LocalSearch:
@@ -308,9 +524,22 @@ def _told(made: LocalSearch, matrix: Matrix, limits: Limits) -> Searched:
     by_row = squared_errors_by_row(made.entries.rows, made.folds, squares, (n, n_folds))
     found = released_errors(by_row, made.folds, n_missing=matrix.n_missing, limits=limits)
     seen = n * p if few_missing(matrix.n_missing, limits) else matrix.entries.n_observed
-    figures = {**_choice(made), **made.found, **_grid(made), **made.figures}
-    if made.of_one_row or _one_row_decides(by_row, limits):
+    curve = made.curve
+    figures = {
+        "chosen": made.chosen,
+        "minimiser": curve.minimiser,
+        "one_standard_error": curve.one_standard_error,
+        "at_edge": int(curve.at_edge),
+        **made.found,
+        "natural": np.array(curve.natural, dtype=np.int64),
+        "candidates": np.asarray(curve.parameters, dtype=float),
+        **made.figures,
+    }
+    # Are the squared errors of a candidate, over all folds, mostly those of one row?
+    sums = aggregate(np.nansum(by_row, axis=1)).withhold_unsafe(limits).value
+    if made.of_one_row or not np.isfinite(sums).all():
         figures = {name: x for name, x in figures.items() if name not in made.of_sizes}
+    sizes = np.bincount(made.labels[made.labels >= 0])
     final = aggregate(made.final) if len(made.final) else aggregate(np.zeros((1, 0)))
     return Searched(
         n_rows=count(n),
@@ -321,33 +550,11 @@ def _told(made: LocalSearch, matrix: Matrix, limits: Limits) -> Searched:
         se=found.se,
         final=final.withhold_unsafe(limits),
         final_entries=count(int(made.final_counts.sum())),
-        sizes=_sizes(made.labels, limits),
+        # A small class is withheld, and with it as many as hide it.
+        sizes=cell_counts(made.labels, len(sizes)).withhold(hidden(sizes, limits.min_records)),
         centres=_centres(made, matrix, limits),
         figures=_figures({**figures, **_final_errors(made)}, n, limits),
     )
-
-
-def _one_row_decides(by_row: FloatArray, limits: Limits) -> bool:
-    """Whether the squared errors of a candidate, over all folds, are mostly those of one row."""
-    sums = aggregate(np.nansum(by_row, axis=1)).withhold_unsafe(limits)
-    return not bool(np.isfinite(sums.value).all())
-
-
-def _choice(made: LocalSearch) -> dict[str, Any]:
-    curve = made.curve
-    return {
-        "chosen": made.chosen,
-        "minimiser": curve.minimiser,
-        "one_standard_error": curve.one_standard_error,
-        "at_edge": int(curve.at_edge),
-    }
-
-
-def _grid(made: LocalSearch) -> dict[str, Any]:
-    return {
-        "natural": np.array(made.curve.natural, dtype=np.int64),
-        "candidates": np.asarray(made.curve.parameters, dtype=float),
-    }
 
 
 def _final_errors(made: LocalSearch) -> dict[str, Any]:
@@ -378,13 +585,6 @@ def _figures(given: Mapping[str, Any], n_rows: int, limits: Limits) -> Released:
             told[name] = value
             left -= size
     return model(told, kind="figures", n_records=n_rows)
-
-
-def _sizes(labels: IntArray, limits: Limits) -> Released:
-    """Rows by class; a small class is withheld, and with it as many as hide it."""
-    k = int(labels.max(initial=-1)) + 1
-    sizes = np.bincount(labels[labels >= 0], minlength=k)
-    return cell_counts(labels, k).withhold(hidden(sizes, limits.min_records))
 
 
 def _centres(made: LocalSearch, matrix: Matrix, limits: Limits) -> Released:

@@ -38,21 +38,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.arrays import FloatArray, IntArray
-from consilience.completion.estimators.completion_predictor import CompletionPredictor
 from consilience.completion.estimators.entry_plans import RANK_MODELS, Plan, plan_alphas, plan_ranks
-from consilience.completion.estimators.gap_rows import GapRows
-from consilience.completion.estimators.low_rank_base import Factors
-from consilience.completion.estimators.low_rank_models import fitted_model
-from consilience.completion.one_table.completed_tables import completed, factor_tables
-from consilience.completion.one_table.entry_messages import Searched
-from consilience.completion.one_table.entry_result import EntryStudyResult
-from consilience.completion.one_table.entry_study import EntryStudy, LocalSearch, search_step
-from consilience.completion.one_table.matrix import TRIPLETS, Matrix, matrix_of
+from consilience.completion.estimators.low_rank import fitted_model
+from consilience.completion.estimators.predictors import CompletionPredictor, GapRows
+from consilience.completion.one_table.entry_study import (
+    EntryStudy,
+    EntryStudyResult,
+    LocalSearch,
+    Searched,
+    search_step,
+)
+from consilience.completion.one_table.matrix import (
+    TRIPLETS,
+    Matrix,
+    completed,
+    factor_tables,
+    matrix_of,
+)
 from consilience.exceptions import ParameterError
 from consilience.numerics.centring import CENTRES, centre_of
 from consilience.numerics.entries import Entries
 from consilience.numerics.entry_folds import held_out_part
 from consilience.numerics.random import stream
+from consilience.parameters import LEFT_OUT, allows, check, just, number, one_of, several, whole
 from consilience.protocol.method import (
     CoordinatorContext,
     Exchange,
@@ -60,7 +68,7 @@ from consilience.protocol.method import (
     SiteData,
     register,
 )
-from consilience.protocol.one_table.words import counted, whole_number
+from consilience.protocol.one_table.words import counted
 from consilience.wire.disclosure import Limits, aggregate
 
 NAME = "matrix-completion"
@@ -194,12 +202,12 @@ class MatrixCompletionStudy(EntryStudy):
         The candidate with the smallest error, or the simplest within one standard error of it.
     """
 
-    model: str = "soft"
+    model: str = allows(one_of(*MODELS), default="soft")
     grid: str | tuple[float, ...] = "auto"
-    center: str = "columns"
-    holdout: float = 0.1
-    duplicates: str = "refuse"
-    max_rank: int | None = None
+    center: str = allows(one_of(*CENTRES), default="columns")
+    holdout: float = allows(number(0, _MOST_HELD), default=0.1)
+    duplicates: str = allows(one_of("refuse", "mean"), default="refuse")
+    max_rank: int | None = allows(whole(1) | LEFT_OUT, default=None)
 
     name: ClassVar[str] = NAME
     version: ClassVar[int] = 1
@@ -221,43 +229,14 @@ class MatrixCompletionStudy(EntryStudy):
         if isinstance(self.grid, list | range | np.ndarray):
             object.__setattr__(self, "grid", tuple(self.grid))
 
-    def validate(self) -> None:
-        """Check parameters; raise `ParameterError`."""
-        super().validate()
-        for name, choices in (
-            ("model", MODELS),
-            ("center", CENTRES),
-            ("duplicates", ("refuse", "mean")),
-        ):
-            if getattr(self, name) not in choices:
-                raise ParameterError.of(name, f"one of {', '.join(choices)}", getattr(self, name))
-        share = self.holdout
-        real = isinstance(share, int | float) and not isinstance(share, bool)
-        if not real or not 0 <= share <= _MOST_HELD:
-            raise ParameterError.of("holdout", "a number in [0, .5]", share)
-        if self.max_rank is not None:
-            whole_number("max_rank", self.max_rank, 1)
-            if self.model != "soft":
-                raise ParameterError("max_rank is for the model 'soft': give ranks as the grid")
-        self._check_grid()
-
-    def _check_grid(self) -> None:
-        given = self.grid
-        if given == "auto":
-            return
+    def check_together(self) -> None:
+        """The grid is of penalties or of ranks; only penalties know a limit on the rank."""
+        if self.max_rank is not None and self.model != "soft":
+            raise ParameterError("max_rank is for the model 'soft': give ranks as the grid")
         soft = self.model == "soft"
-        kind: Any = int | float if soft else int
-        fine = isinstance(given, tuple) and 0 < len(given) <= _MOST_CANDIDATES
-        if not fine or not all(
-            isinstance(x, kind)
-            and not isinstance(x, bool)
-            and 0 <= x <= _LARGEST
-            and not (soft and x == 0)
-            for x in given
-        ):
-            what = "penalties above 0" if soft else "whole numbers, 0 or more"
-            allowed = f'"auto" or up to {_MOST_CANDIDATES} {what}'
-            raise ParameterError.of("grid", allowed, given)
+        one = number(above=0, high=_LARGEST) if soft else whole(0)
+        grid = just("auto") | several(one, 1, _MOST_CANDIDATES, different=False)
+        check({"grid": grid}, vars(self))
 
     @property
     def largest_asked(self) -> int:
@@ -311,7 +290,10 @@ class MatrixCompletionStudy(EntryStudy):
         if self.model in _PENALISED:
             found["alpha"] = fit.alpha
             figures = {"gap": fit.gap, "capped": int(fit.capped)}
-        figures["singular_values"] = _told_values(fit.factors, site.limits)
+        # Singular values up to the first whose square, a sum over rows, is mostly of one row.
+        sums = aggregate(fit.factors.scores**2).withhold_unsafe(site.limits).value
+        first, *_ = [*np.flatnonzero(np.isnan(sums)), len(sums)]
+        figures["singular_values"] = fit.factors.singular_values[:first]
         return LocalSearch(
             entries=train,
             folds=folds,
@@ -399,13 +381,6 @@ class MatrixCompletionStudy(EntryStudy):
             gap=float(figures.get("gap", np.nan)),
             capped=bool(figures.get("capped", 0)),
         )
-
-
-def _told_values(factors: Factors, limits: Limits) -> FloatArray:
-    """Singular values up to the first whose square, a sum over rows, is mostly of one row."""
-    sums = aggregate(factors.scores**2).withhold_unsafe(limits).value
-    first, *_ = [*np.flatnonzero(np.isnan(sums)), len(sums)]
-    return factors.singular_values[:first]
 
 
 def _by_line(

@@ -36,21 +36,22 @@ OWN_LIMITS = (
 )
 
 
-class ClusterCountReport(selection_study.EntryStudyReport):
+class ClusterCountReport(selection_study.EntryStudyReport[ClusterCountResult]):
     """Words, tables and figures on the number of classes in one table."""
 
     kept = "Labels of the rows, the figures of every class and the predictor"
+    kind = ClusterCountResult
 
     def headline(self, run: Run) -> Headline:
         """How many classes, and how clearly."""
-        result = _result(run)
+        result = self.read(run)
         found = selection_study.curve(result)
         text, tone = _verdict(result, found)
         return Headline(text, tone, tuple(w for w in (result.criteria_sentence(),) if w))
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
         """Size, classes, what they predict."""
-        result = _result(run)
+        result = self.read(run)
         facts = [*selection_study.size_facts(result)]
         facts.append(("classes that were kept", f"{result.n_clusters:,}"))
         found = selection_study.curve(result)
@@ -62,7 +63,7 @@ class ClusterCountReport(selection_study.EntryStudyReport):
 
     def evidence(self, run: Run) -> Sequence[Block]:
         """The choice, other criteria, the classes."""
-        result = _result(run)
+        result = self.read(run)
         title = "How many classes?"
         found = selection_study.curve(result)
         if found is None:
@@ -83,12 +84,6 @@ class ClusterCountReport(selection_study.EntryStudyReport):
     def limits(self, run: Run) -> Sequence[str]:
         """What k-means and held-out entries cannot say."""
         return [*super().limits(run), *OWN_LIMITS]
-
-
-def _result(run: Run) -> ClusterCountResult:
-    if not isinstance(run.result, ClusterCountResult):
-        raise TypeError("the run is not one of cluster-count")
-    return run.result
 
 
 def _verdict(result: ClusterCountResult, found: Curve | None) -> tuple[str, Tone]:

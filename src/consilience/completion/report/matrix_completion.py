@@ -34,14 +34,15 @@ MODELS = {
 }
 
 
-class MatrixCompletionReport(selection_study.EntryStudyReport):
+class MatrixCompletionReport(selection_study.EntryStudyReport[MatrixCompletionResult]):
     """Words, tables and figures on the missing cells of one table."""
 
     kept = "The completed table, scores, loadings and the predictor"
+    kind = MatrixCompletionResult
 
     def headline(self, run: Run) -> Headline:
         """How well cells that took no part are predicted."""
-        result = _result(run)
+        result = self.read(run)
         more = [result.choice_sentence()]
         if result.at_edge:
             rest = (result.final_sentence(),) if result.n_final else ()
@@ -62,7 +63,7 @@ class MatrixCompletionReport(selection_study.EntryStudyReport):
 
     def facts(self, run: Run) -> Sequence[tuple[str, str]]:
         """Size, rank, penalty, gap."""
-        result = _result(run)
+        result = self.read(run)
         facts = [*selection_study.size_facts(result)]
         if result.rank >= 0:
             facts.append(("rank", f"{result.rank:,}"))
@@ -74,7 +75,7 @@ class MatrixCompletionReport(selection_study.EntryStudyReport):
 
     def evidence(self, run: Run) -> Sequence[Block]:
         """Cells that were set aside, the choice, the components."""
-        result = _result(run)
+        result = self.read(run)
         scaled = (run.info.settings.get("preparation") or {}).get("standardize") != "none"
         blocks = [_set_aside(result, scaled)] if result.n_final else []
         title = f"Which {'penalty' if result.parameter == 'alpha' else 'rank'}?"
@@ -87,12 +88,6 @@ class MatrixCompletionReport(selection_study.EntryStudyReport):
             blocks.append(selection_evidence.choice(found, place, result.rule, title, text))
         blocks.append(_components(result))
         return blocks
-
-
-def _result(run: Run) -> MatrixCompletionResult:
-    if not isinstance(run.result, MatrixCompletionResult):
-        raise TypeError("the run is not one of matrix-completion")
-    return run.result
 
 
 def _chosen(result: MatrixCompletionResult) -> tuple[str, Tone]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
-from consilience.completion.one_table.entry_result import EntryStudyResult
+from consilience.completion.one_table.entry_study import EntryStudyResult
 from consilience.report import selection_evidence
 from consilience.report.drawing import short
 from consilience.report.run import Run
 from consilience.report.sections import Block, MethodReport, percent, plural
 from consilience.report.selection_reading import Curve, curve_of
+
+R = TypeVar("R", bound=EntryStudyResult)
 
 STAYS = (
     "The errors of held-out entries stayed at the site: they rest on too few rows, or there "
@@ -19,7 +21,7 @@ STAYS = (
 )
 
 
-class EntryStudyReport(MethodReport):
+class EntryStudyReport(MethodReport, Generic[R]):
     """Words that both studies share."""
 
     def handling(self, run: Run) -> Sequence[str]:
@@ -43,11 +45,12 @@ class EntryStudyReport(MethodReport):
     # ------------------------------------------------------------------ what differs by study
 
     kept = "The predictor and all figures of single rows"
+    kind: type[R]
 
-    def read(self, run: Run) -> Any:
+    def read(self, run: Run) -> R:
         """Return the result, checked."""
-        if not isinstance(run.result, EntryStudyResult):
-            raise TypeError("the run is not one of held-out entries")
+        if not isinstance(run.result, self.kind):
+            raise TypeError(f"the result of the run is no {self.kind.__name__}")
         return run.result
 
 

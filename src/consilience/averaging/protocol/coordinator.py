@@ -1,4 +1,6 @@
-"""What the coordinator knows while the rounds go on: last predictions, averages, held-out losses.
+"""What the coordinator does: draw reference rows, keep track of the rounds, make the result.
+
+Reference rows are drawn from pooled moments, from N(0, I), or given by a person.
 
 A *trajectory* is a set of rows on which everybody fits: all rows (0), and, where some are held out,
 all but these (1). A *track* is one penalty of the grid. A site's last predictions stay in the
@@ -7,24 +9,156 @@ average until new ones come.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from consilience.arrays import FloatArray
-from consilience.averaging.protocol.messages import Accepted, Fit, Fitted, Settings
+from consilience.averaging.estimators.penalty_scaling import convention_of, innermost
+from consilience.averaging.protocol.messages import Accepted, Concluded, Fit, Fitted, Settings
+from consilience.averaging.protocol.result import ReferenceAveragingResult
+from consilience.exceptions import QuorumError, StudyError
+from consilience.learners.candidates import build, label
 from consilience.numerics.reference_average import (
+    Choice,
+    ReferenceFacts,
     averaged,
     improving,
     influences,
     moved,
     movement,
+    normal_reference,
+    pool_moments,
     pooled_gain,
+    reference_facts,
 )
+from consilience.protocol.method import Ask, CoordinatorContext, Replies
+from consilience.protocol.phases.site_moments import site_moments
 from consilience.wire.disclosure import relayed
 from consilience.wire.message import Disclosure
+
+if TYPE_CHECKING:
+    from consilience.averaging.protocol import ReferenceAveraging
+
+# --- Reference rows of a run: drawn from pooled moments, from N(0, I), or given by a person.
+
+ROWS_PER_COLUMN = 20
+MOST_DRAWN = 4_000_000
+"""Numbers in the reference rows that are drawn by default: fewer rows of many columns."""
+MOST_NUMBERS = 30_000_000
+"""Numbers in any reference rows: they go to every site."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Reference rows and where they come from.
+
+    Attributes
+    ----------
+    rows : (m, p) array
+        On the scale on which the sites fit.
+    kind : {"moments", "normal", "rows"}
+    facts : ReferenceFacts
+    """
+
+    rows: FloatArray
+    kind: str
+    facts: ReferenceFacts
+
+
+def reference_of(
+    method: ReferenceAveraging, ctx: CoordinatorContext
+) -> Generator[Ask, Replies, Reference]:
+    """Draw or take the reference rows; what is wrong with them is noted for the reader.
+
+    Raises
+    ------
+    StudyError
+        Rows that are not those of the study's columns, or more numbers than can be sent around.
+    """
+    p = len(ctx.feature_names)
+    m = method.n_reference
+    if m is None:
+        m = max(2 * p, min(ROWS_PER_COLUMN * p, MOST_DRAWN // p))
+    if isinstance(method.reference, str) and m * p > MOST_NUMBERS:
+        raise StudyError(
+            f"{m} reference rows of {p} columns are too much to send to every site: set "
+            f"n_reference to {p} to {MOST_NUMBERS // p}, or choose among the columns"
+        )
+    moments = None
+    if method.reference == "moments":
+        found = yield from site_moments(ctx)
+        mean, covariance = _pooled(ctx, found.n, found.means, found.products)
+        rows = normal_reference(mean, covariance, m, ctx.rng)
+        moments = covariance + np.outer(mean, mean)
+        kind = "moments"
+    elif method.reference == "normal":
+        rows, kind = ctx.rng.standard_normal((m, p)), "normal"
+    else:
+        rows, kind = _given(method.reference, ctx), "rows"
+    facts = reference_facts(rows, moments)
+    for remark in facts.remarks():
+        ctx.note(remark)
+    return Reference(rows, kind, facts)
+
+
+def _pooled(
+    ctx: CoordinatorContext,
+    n: dict[str, int],
+    means: dict[str, FloatArray],
+    products: dict[str, FloatArray],
+) -> tuple[FloatArray, FloatArray]:
+    """Pooled moments of the sites that tell theirs."""
+    sites = sorted(site for site in n if n[site] > 0)
+    silent = [site for site in sites if site not in products]
+    if len(silent) == len(sites):
+        raise StudyError(
+            "no site has rows enough to tell its sums of products (twice as many as columns), so "
+            "no reference rows can be drawn: give public rows as the reference"
+        )
+    if silent:
+        ctx.note(
+            f"The reference rows are drawn from the moments of the other sites: "
+            f"{', '.join(silent)} had fewer than twice as many rows as columns."
+        )
+    mean, covariance = pool_moments(
+        [n[site] for site in sites],
+        [means[site] for site in sites],
+        [products.get(site) for site in sites],
+    )
+    flat = [
+        name for name, v in zip(ctx.feature_names, np.diagonal(covariance), strict=True) if v <= 0
+    ]
+    if flat:
+        ctx.note(
+            f"No site told how {', '.join(flat)} vary (too few records in a cell, or constant): "
+            "these columns are constant in the reference rows."
+        )
+    return mean, covariance
+
+
+def _given(reference: object, ctx: CoordinatorContext) -> FloatArray:
+    """Rows that a person gave, on the scale on which the sites fit."""
+    rows = np.asarray(reference, dtype=float)
+    p = len(ctx.feature_names)
+    if rows.shape[1] != p:
+        raise StudyError(
+            f"the reference rows have {rows.shape[1]} columns and the study has {p} after its "
+            f"preparation ({', '.join(ctx.feature_names[:8])}{', ...' if p > 8 else ''}): give "
+            "one for each, in this order"
+        )
+    if ctx.scaling is not None:
+        fill, centre, scale = ctx.scaling
+        # The operations of the preparation, so that equal rows stay equal to the last bit.
+        rows = (np.where(np.isnan(rows), fill, rows) - centre) / scale
+    if not np.isfinite(rows).all():
+        raise StudyError("the reference rows have missing cells: leave such rows out")
+    return np.asarray(rows)
+
+
+# --- What the coordinator knows while the rounds go on
 
 
 @dataclass
@@ -211,12 +345,9 @@ class Rounds:
         self.rhos.append(rho)
         self.contributed.append(tuple(contributed))
         self.movements.append(
-            np.array(
-                [
-                    movement(self.averages[0, t], before[0, t]) if before.size else 0.0
-                    for t in tracks
-                ]
-            )
+            np.array([movement(self.averages[0, t], before[0, t]) for t in tracks])
+            if before.size
+            else np.zeros(len(tracks))
         )
         sites = sorted(self.predictions)
         pulls = np.full((self.settings.n_tracks, len(self.sites)), np.nan)
@@ -287,3 +418,124 @@ class Rounds:
         told = {site: self.weights[site][0] for site in self.probes}
         moved_rows = sum(w for site, w in told.items() if not is_stable(*self.probes[site]))
         return bool(moved_rows < 0.5 * sum(told.values()))
+
+
+# --- From the rounds to the result.
+
+LEAST_SQUARES = frozenset(("LinearRegression", "Ridge", "Lasso", "ElasticNet", "LassoLars", "Lars"))
+
+
+def build_result(
+    method: ReferenceAveraging,
+    ctx: CoordinatorContext,
+    rounds: Rounds,
+    reference: Reference,
+    scale: float,
+    chosen: Choice,
+    concluded: Mapping[str, Concluded],
+) -> ReferenceAveragingResult:
+    """Put the result together.
+
+    Raises
+    ------
+    QuorumError
+        No site's model is left.
+    """
+    if not concluded:
+        raise QuorumError("no site sent its model at the end")
+    s, sites = rounds.settings, rounds.sites
+    owners = tuple(sorted(concluded))
+    models = tuple(concluded[site].model.value for site in owners)
+    shares = np.array([rounds.weights[site][0] for site in owners])
+    shares = shares / shares.sum()
+    made = build(s.estimator, s.task, min_records=1, seed=0)
+    convention = convention_of(made, s.convention)
+    losses = _by_site(concluded, sites, "losses", 3)
+    differences = _by_site(concluded, sites, "differences", 2)
+    base, gains, errors = rounds.gains()
+    held = [rounds.held_weight(site) for site in sites]
+    averaging, _ = pooled_gain(losses[:, 1], np.zeros(len(sites)), held)
+    coefficients, intercepts = _coefficients(models, shares)
+    return ReferenceAveragingResult(
+        feature_names=ctx.feature_names,
+        target_name=str(ctx.columns.target),
+        levels=s.levels,
+        task=s.task,
+        loss=s.loss,
+        estimator=label(method.estimator),
+        convention=convention.name,
+        linear=bool(convention.linear),
+        least_squares=type(innermost(made)).__name__ in LEAST_SQUARES,
+        schedule=method.schedule,
+        rho=float(method.rho),
+        exponent=float(method.exponent),
+        rho_scale=scale,
+        penalty_name=convention.penalty,
+        penalties=np.array(s.penalties, dtype=float),
+        separable=chosen.reason != "not-separable",
+        base_loss=averaging + base - base[chosen.track],
+        gains=gains,
+        gain_errors=errors,
+        local_losses=losses,
+        local_differences=differences,
+        local_errors=np.sqrt(_by_site(concluded, sites, "errors", 2)),
+        chosen_track=chosen.track,
+        chosen_round=chosen.round,
+        kept=chosen.kept,
+        reason=chosen.reason,
+        owners=owners,
+        shares=shares,
+        models=models,
+        coefficients=coefficients,
+        intercepts=intercepts,
+        scaling=np.empty((0, 0)) if ctx.scaling is None else np.asarray(ctx.scaling),
+        remarks=_remarks(rounds, reference.facts.remarks(), owners),
+        reference_kind=reference.kind,
+        n_reference=reference.facts.n_rows,
+        reference_rank=reference.facts.rank,
+        reference_needed_rank=reference.facts.needed_rank,
+        reference_condition=reference.facts.condition,
+        sites=sites,
+        sizes=np.array([rounds.rows[site] for site in sites], dtype=float),
+        held=np.array([rounds.held[site] for site in sites], dtype=float),
+        probes=np.stack([rounds.probes.get(site, np.full(2, np.nan)) for site in sites]),
+        rhos=np.array(rounds.rhos),
+        contributed=np.array([[site in who for site in sites] for who in rounds.contributed]),
+        movement=np.stack(rounds.movements, axis=1),
+        influence=np.stack(rounds.influence, axis=1),
+    )
+
+
+def _by_site(
+    concluded: Mapping[str, Concluded], sites: tuple[str, ...], name: str, width: int
+) -> FloatArray:
+    """Figures of all sites; NaN for those that are missing at the end."""
+    found = np.full((len(sites), width), np.nan)
+    for i, site in enumerate(sites):
+        if site in concluded:
+            found[i] = getattr(concluded[site], name).value
+    return found
+
+
+def _coefficients(models: tuple[Any, ...], shares: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Average of the linear predictors; empty where some model has none."""
+    forms = {(m.get("form"), m.get("link"), np.shape(m.get("coef"))) for m in models}
+    if len(forms) != 1 or next(iter(forms))[0] != "linear":
+        return np.empty((0, 0)), np.empty(0)
+    coef = sum(w * m["coef"] for w, m in zip(shares, models, strict=True))
+    intercept = sum(w * m["intercept"] for w, m in zip(shares, models, strict=True))
+    return np.asarray(coef), np.asarray(intercept)
+
+
+def _remarks(rounds: Rounds, reference: list[str], owners: tuple[str, ...]) -> tuple[str, ...]:
+    found = list(reference)
+    missing = [site for site in rounds.sites if site not in owners]
+    if missing:
+        found.append(f"The average holds no model of {', '.join(missing)}: none came at the end.")
+    without = [site for site in rounds.sites if not rounds.held[site]]
+    if rounds.settings.holdout > 0 and without:
+        rest = (
+            "the rounds are measured at the other sites" if rounds.judged else "nothing is measured"
+        )
+        found.append(f"Too few rows to hold some out at {', '.join(without)}: {rest}.")
+    return tuple(found)

@@ -1,7 +1,14 @@
 """Fits of a black-box learner on own rows and on pseudo-rows, the averaged predictions of all.
 
 Source: Ya Le's Stanford thesis, chapter 1 (with T. Hastie and E. Dobriban), *A General Algorithm
-for Distributed Learning*; weights and penalties as in :mod:`.conventions`.
+for Distributed Learning*; weights and penalties as in :mod:`.penalty_scaling`.
+
+For learners whose ``fit`` takes no ``sample_weight``, copies of rows stand for weights. Every own
+row of positive weight stays in every fit, and own rows weigh the same against each other in all of
+them, whatever the pseudo-rows weigh: the copies of own rows follow from the own weights alone,
+times a whole number. Were they to change with rho, two answers could differ by one row, and rounds
+would fit other rows each time. The source weighs pseudo-rows by rho in refits; copies in place of
+weights are this package's.
 """
 
 from __future__ import annotations
@@ -13,24 +20,116 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.arrays import FloatArray
-from consilience.averaging.estimators.conventions import (
+from consilience.arrays import FloatArray, IntArray
+from consilience.averaging.estimators.penalty_scaling import (
     Convention,
+    Frozen,
+    Rows,
+    as_rows,
     convention_of,
     innermost,
     settled,
     shares,
+    stacked,
 )
-from consilience.averaging.estimators.copies import copies_of
-from consilience.averaging.estimators.preprocessing import Frozen, Rows, as_rows, stacked
 from consilience.exceptions import DataError, ParameterError
+
+# --- Copies of rows that stand for weights, for learners whose ``fit`` takes no ``sample_weight``.
+
+MOST_COPIES = 128
+"""Copies at most, per row that goes in. Rounds with rho ``k**0.9`` reach 64 at k = 100."""
+
+_FINE_COPIES = 8
+"""As many per row may be spent on whole numbers that lie nearer to the weights."""
+_FINE_OWN = 2
+"""The same for the own rows alone: every copy of theirs asks for rho copies of pseudo-rows."""
+
+_EXACT = 1e-9
+
+
+def copies_of(own: FloatArray, pseudo: FloatArray) -> tuple[IntArray, IntArray, float]:
+    """Copies of rows that stand for weights, for learners that take none.
+
+    Parameters
+    ----------
+    own : (n,) array
+        Weights of the own rows.
+    pseudo : (k,) array
+        Weights of the pseudo-rows; may be empty.
+
+    Returns
+    -------
+    own_copies : (n,) int array
+        At least 1 where the weight is positive, 0 elsewhere.
+    pseudo_copies : (k,) int array
+        0 only where the weight comes to less than half a copy. Both are proportional to the
+        weights where few copies allow that exactly, and otherwise as near as they come.
+    per_weight : float
+        Copies that stand for a weight of one; the smallest positive own weight has 1 or more.
+
+    Raises
+    ------
+    DataError
+        No own row of positive weight, or more than :data:`MOST_COPIES` copies for each row that
+        goes in, so that memory stays a bounded multiple of the rows'.
+    """
+    positive = own[own > 0]
+    if not len(positive):
+        raise DataError("a fit needs rows of positive weight: check the weights")
+    unit, rows = float(positive.min()), len(own) + len(pseudo)
+    if not own.sum() <= MOST_COPIES * len(own) * unit:
+        raise DataError(
+            "too many copies of rows would stand for the weights, which differ too much: give "
+            "weights that are nearer to each other, or a learner that takes sample_weight"
+        )
+    fine, own_copies = _nearest(own / unit, _FINE_OWN * len(own))
+    per_weight = fine / unit
+    wanted = per_weight * pseudo
+    if not own_copies.sum() + wanted.sum() <= MOST_COPIES * rows:
+        sentence = (
+            "too many copies of rows would stand for the weight of the reference rows: give a "
+            "smaller rho or fewer rounds, more reference rows, or a learner that takes "
+            "sample_weight"
+        )
+        # It tells settings and the number of rows at most, which the coordinator knows.
+        raise DataError(sentence, public=sentence)
+    times, pseudo_copies = _nearest(wanted, _FINE_COPIES * rows, beside=int(own_copies.sum()))
+    return times * own_copies, pseudo_copies, times * per_weight
+
+
+def _nearest(wanted: FloatArray, most: float, beside: int = 0) -> tuple[int, IntArray]:
+    """Multiple of numbers that lies nearest to whole ones: 1, or more if `most` allows."""
+    total = float(wanted.sum()) + beside
+    best = 1
+    counts, least = _whole(wanted)
+    for times in range(2, _FINE_COPIES + 1):
+        if least < _EXACT or times * total > most:
+            break
+        found, fault = _whole(times * wanted)
+        if fault < least - _EXACT:
+            best, counts, least = times, found, fault
+    return best, counts
+
+
+def _whole(wanted: FloatArray) -> tuple[IntArray, float]:
+    """Whole numbers with the same running totals, and the share of weight that is misplaced."""
+    # Whole parts are set aside, so that no sum of parts can round a number of 1 or more to 0.
+    whole = np.floor(wanted + _EXACT)
+    parts = np.cumsum(np.maximum(wanted - whole, 0.0))
+    counts = whole + np.diff(np.floor(parts + 0.5), prepend=0.0)
+    counts[wanted >= 0.5] = np.maximum(counts[wanted >= 0.5], 1.0)
+    total = float(wanted.sum())
+    fault = float(np.abs(counts - wanted).sum() / total) if total > 0 else 0.0
+    return counts.astype(np.int64), fault
+
+
+# --- Fits of a black-box learner on own rows and on pseudo-rows, the averaged predictions of all.
 
 Start = Mapping[str, FloatArray]
 """Where a warm start begins: ``coef`` and ``intercept``, as the learner holds them."""
 
 LARGEST_CHANGE = 1e-2
-_PERMUTED = 20.0
-_LARGEST_NOISE = 2e-2
+NOISE_FACTOR, LARGEST_NOISE = 20.0, 2e-2
 """A forest differs by more than this with the order of its rows; that must not excuse it."""
 
 _DEFAULT_TOLERANCE = 1e-4
@@ -53,7 +152,7 @@ def separable(change: float, permuted: float) -> bool:
     permuted : float
         The same under a refit with permuted rows: what the learner's tolerance leaves open.
     """
-    return change <= max(LARGEST_CHANGE, min(_PERMUTED * permuted, _LARGEST_NOISE))
+    return change <= max(LARGEST_CHANGE, min(NOISE_FACTOR * permuted, LARGEST_NOISE))
 
 
 class Learner:
@@ -202,16 +301,17 @@ class Learner:
         own = None if weight is None else _checked_weights(weight, n_rows)
         n = float(n_rows) if own is None else float(own.sum())
         blocks, responses, masses = self._pseudo(target)
-        if self.task == "classification" and _one_level(response, own, responses):
-            return self._frozen.before(_constant(rows, response, own))
+        if self.task == "classification":
+            seen = response if own is None else response[own > 0]
+            if len(seen) and all((part == seen[0]).all() for part in (seen, *responses)):
+                return self._frozen.before(_constant(rows, response, own))
         m = 0 if target is None else len(target)
-        seen = n_rows + sum(len(mass) for mass in masses)
         part = shares(
             self.convention,
             n=n,
             n_total=self.n_total or n,
             m=m,
-            rows=seen,
+            rows=n_rows + sum(len(mass) for mass in masses),
             total=n_rows + m,
             rho=rho,
         )
@@ -375,7 +475,9 @@ class Learner:
                 "the columns"
             )
         judged = self.task == "classification" and not self.is_linear and n_rows >= _LABEL_ROWS
-        if judged and _only_labels(found):
+        certain = ((found == 0.0) | (found == 1.0)).all()
+        # Certain of more than one level: one level may be all there is.
+        if judged and certain and found.any(axis=0).sum() > 1:
             raise ParameterError(
                 f"{self.name} returns labels, not probabilities: averaging needs probabilities, so "
                 "give its leaves or neighbourhoods more rows, or take another classifier"
@@ -484,12 +586,6 @@ def _spread(predictions: FloatArray) -> float:
     return spread if spread > 1e-9 * size else size or 1.0
 
 
-def _only_labels(probabilities: FloatArray) -> bool:
-    """Whether there are only 0 and 1, of more than one level (one level may be all there is)."""
-    certain = ((probabilities == 0.0) | (probabilities == 1.0)).all()
-    return bool(certain and probabilities.any(axis=0).sum() > 1)
-
-
 def _checked_weights(weight: Any, n_rows: int) -> FloatArray:
     found = np.asarray(weight, dtype=np.float64)
     if found.shape != (n_rows,) or not np.isfinite(found).all() or (found < 0).any():
@@ -497,11 +593,6 @@ def _checked_weights(weight: Any, n_rows: int) -> FloatArray:
     if not found.any():
         raise DataError("a fit needs rows of positive weight: check the weights")
     return found
-
-
-def _one_level(levels: NDArray[Any], weight: FloatArray | None, others: list[NDArray[Any]]) -> bool:
-    seen = levels if weight is None else levels[weight > 0]
-    return bool(len(seen)) and all((part == seen[0]).all() for part in (seen, *others))
 
 
 def _constant(rows: Rows, levels: NDArray[Any], weight: FloatArray | None) -> Any:

@@ -1,0 +1,981 @@
+"""Rank, penalty and number of classes by errors at held-out entries.
+
+`EntrywiseKFold` draws folds of scattered entries, and `cross_validate_entries` gives errors over
+them for anything that fits a matrix with gaps. `EntrySearch` is the base of the searches: the
+curve, the choice, the model that is kept. A complete matrix can also be judged by the one-step
+leave-one-out, as a curve of errors.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from consilience.arrays import FloatArray, IntArray
+from consilience.completion.estimators.entry_input import (
+    RowCompletion,
+    check_settings,
+    observed_entries,
+)
+from consilience.completion.estimators.entry_plans import (
+    plan_alphas,
+    plan_clusters,
+    plan_estimator,
+    plan_ranks,
+)
+from consilience.completion.estimators.low_rank import BY_RANK, SoftImpute
+from consilience.completion.estimators.observed_kmeans import KPOD, ObservedKMeans
+from consilience.exceptions import DataError, ParameterError
+from consilience.numerics.centring import centre_of
+from consilience.numerics.entries import Entries
+from consilience.numerics.entry_folds import alone, entry_folds
+from consilience.numerics.entry_paths import check_center, copied, path_of
+from consilience.numerics.held_out_entries import (
+    EntryCurve,
+    GridEdgeWarning,
+    check_rule,
+    held_out_errors,
+)
+
+# --- Folds of scattered entries, and errors over them, for anything that fits a matrix with gaps.
+
+
+class EntrywiseKFold:
+    """Folds of scattered entries of a matrix.
+
+    Folds differ by one entry at most, and none holds all entries of a row or column that has two or
+    more: a fit could say nothing of it. An entry that is alone in its row or its column is never
+    held out, since only a mean could predict it.
+
+    Parameters
+    ----------
+    n_splits : int
+        Number of folds, 2 or more, at most the number of entries that may be held out.
+    random_state : int, numpy Generator, RandomState or None
+        With an integer every call draws the same folds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from consilience import EntrywiseKFold
+    >>> X = np.arange(12.0).reshape(4, 3)
+    >>> X[0, 0] = np.nan
+    >>> for train, held in EntrywiseKFold(2, random_state=0).split(X):
+    ...     print(train.n_observed, held.n_observed, train.dense().shape)
+    5 6 (4, 3)
+    6 5 (4, 3)
+    """
+
+    def __init__(self, n_splits: int = 5, *, random_state: Any = None) -> None:
+        self.n_splits = n_splits
+        self.random_state = random_state
+
+    def __repr__(self) -> str:
+        return f"EntrywiseKFold(n_splits={self.n_splits}, random_state={self.random_state!r})"
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """Number of folds."""
+        return self.n_splits
+
+    def folds(self, X: Any) -> IntArray:
+        """Fold of each observed entry, by row and column; -1 for those never held out.
+
+        Parameters
+        ----------
+        X : (n, p) array, data frame, scipy sparse matrix or Entries
+            NaN is missing; of a sparse matrix the stored entries are observed.
+
+        Returns
+        -------
+        (m,) array of int
+
+        Raises
+        ------
+        ParameterError
+            `n_splits` is out of its range.
+        DataError
+            The matrix cannot be used, or every entry is alone in its row or column.
+        """
+        return entry_folds(Entries.of(X), self.n_splits, generator(self.random_state))
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Entries, Entries]]:
+        """Entries to learn from and entries held out, fold by fold.
+
+        Parameters
+        ----------
+        X : (n, p) array, data frame, scipy sparse matrix or Entries
+        y, groups : None
+            Ignored.
+
+        Yields
+        ------
+        train, held : Entries
+            ``train.dense()`` has NaN where entries are held out or missing.
+        """
+        entries = Entries.of(X)
+        folds = self.folds(entries)
+        for fold in range(self.n_splits):
+            yield entries.take(folds != fold), entries.take(folds == fold)
+
+
+def cross_validate_entries(
+    X: Any, path: Any, folds: Any = 5, *, n_jobs: int | None = None
+) -> EntryCurve:
+    """Mean squared error per held-out entry of several fits.
+
+    Parameters
+    ----------
+    X : (n, p) array, data frame, scipy sparse matrix or Entries
+        NaN is missing; of a sparse matrix the stored entries are observed.
+    path : mapping of values to estimators, sequence of estimators, or EntryPath
+        The simplest first. An estimator has ``fit(X)``, where NaN is missing, and
+        ``reconstruct()``, the matrix that it fits; it is copied before each fit.
+    folds : int, EntrywiseKFold or (m,) array of int
+        Of an array -1 means never held out.
+    n_jobs : int, optional
+        Folds at a time, as in joblib.
+
+    Returns
+    -------
+    EntryCurve
+
+    Raises
+    ------
+    ParameterError
+        No such path or folds.
+    DataError
+        The matrix cannot be used, or predictions are missing or not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.decomposition import PCA
+    >>> from consilience import EMLift, EntrywiseKFold, cross_validate_entries
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2)) @ rng.normal(size=(2, 12)) + 0.1 * rng.normal(size=(60, 12))
+    >>> path = {k: EMLift(PCA(k)) for k in (1, 2, 3)}
+    >>> cross_validate_entries(X, path, EntrywiseKFold(5, random_state=0)).best
+    2
+    """
+    entries = Entries.of(X)
+    if isinstance(path, Mapping) and not all(
+        isinstance(key, str | Real | np.generic) for key in path
+    ):
+        raise ParameterError("the keys of a path must be numbers or words, as a curve is told by")
+    return held_out_errors(entries, path_of(path), labels_of(entries, folds), n_jobs=n_jobs)
+
+
+def labels_of(
+    entries: Entries, folds: Any, random_state: Any = None, *, name: str = "folds"
+) -> IntArray:
+    """Fold of each entry, of what a caller may give.
+
+    Parameters
+    ----------
+    entries : Entries
+    folds : int, EntrywiseKFold or (m,) array of int
+    random_state : int, numpy Generator, RandomState or None
+        For a number of folds.
+    name : str
+        What the caller calls them, for the error.
+
+    Raises
+    ------
+    ParameterError
+        Something else.
+    """
+    if isinstance(folds, int | np.integer) and not isinstance(folds, bool):
+        most = int((~alone(entries)).sum())
+        if most >= 2 and not 2 <= folds <= most:
+            allowed = f"between 2 and {most}, the number of entries that may be held out"
+            raise ParameterError.of(name, allowed, int(folds))
+        return entry_folds(entries, int(folds), generator(random_state))
+    if hasattr(folds, "folds"):
+        return np.asarray(folds.folds(entries), dtype=np.int64)
+    given = np.asarray(folds)
+    if given.ndim == 0:
+        allowed = "a number of folds, an EntrywiseKFold, or the fold of each entry"
+        raise ParameterError.of(name, allowed, folds)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise ParameterError(
+            f"{name} must be a list of whole numbers, the fold of each observed entry, but an "
+            f"array of {given.dtype.name} of shape {given.shape} was given"
+        )
+    return given.astype(np.int64)
+
+
+def generator(random_state: Any) -> np.random.Generator:
+    """A numpy Generator of what scikit-learn takes as `random_state`.
+
+    Parameters
+    ----------
+    random_state : int, numpy Generator, RandomState or None
+    """
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if random_state is None:
+        return np.random.default_rng()
+    from sklearn.utils import check_random_state
+
+    try:
+        drawn = check_random_state(random_state)
+    except ValueError:
+        raise ParameterError.of(
+            "random_state", "None, a whole number or a random generator", random_state
+        ) from None
+    return np.random.default_rng(int(drawn.randint(2**31 - 1)))
+
+
+# --- What searches over held-out entries share: the curve, the choice, the model that is kept.
+
+
+class EntrySearch(RowCompletion, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of the searches.
+
+    A subclass has the parameters `rule` and `refit` and writes :meth:`_search`, :meth:`_refitted`
+    and :meth:`_tell`.
+
+    Attributes
+    ----------
+    curve_ : EntryCurve
+        Mean squared error per held-out entry, by parameter and fold.
+    minimiser_ : float or int
+        Parameter with the smallest mean error, at an edge of the grid too.
+    one_standard_error_ : float or int
+        Simplest parameter within one standard error of the smallest mean error.
+    at_edge_ : bool
+        Whether the smallest error lies where the grid ends though the problem goes on.
+    best_estimator_ : estimator
+        Fitted to all entries, with the parameter that the rule keeps; at an artificial edge too.
+        Only with ``refit=True``.
+    remarks_ : tuple of str
+        What was noticed.
+    n_features_in_ : int
+    feature_names_in_ : (p,) array of str
+        Only if X has names.
+    """
+
+    rule: str
+    refit: bool
+    best_estimator_: Any
+
+    def _search(self, entries: Entries) -> EntryCurve:
+        """Errors at held-out entries."""
+        raise NotImplementedError
+
+    def _refitted(self, entries: Entries, value: Any) -> Any:
+        """Estimator of a parameter, fitted to all entries."""
+        raise NotImplementedError
+
+    def _tell(self, value: Any, chosen: Any) -> None:
+        """Set attributes of the search's own.
+
+        Parameters
+        ----------
+        value : float or int
+            What is kept.
+        chosen : float, int or None
+            The same, or None at an artificial edge.
+        """
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ fit
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Choose by held-out entries, and fit all entries with what was chosen.
+
+        Parameters
+        ----------
+        X : (n, p) array, data frame, scipy sparse matrix or Entries
+            NaN is missing; of a sparse matrix the stored entries are observed, stored zeros too.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            A setting is out of its range.
+        DataError
+            The matrix cannot be used, or has one row or one column.
+
+        Warns
+        -----
+        GridEdgeWarning
+            The smallest error lies where the grid ends though the problem goes on.
+        """
+        check_settings(self)
+        check_rule(self.rule)
+        entries = observed_entries(self, X, reset=True)
+        n, p = entries.shape
+        if n < 2 or p < 2:
+            short = "one row (n_samples = 1)" if n < 2 else "one column (n_features = 1)"
+            raise DataError(
+                f"the matrix has {short}: entries of it cannot be held out, for nothing would be "
+                "left to predict them from"
+            )
+        self.curve_ = curve = self._search(entries)
+        self._entries = entries
+        self.minimiser_ = curve.best
+        self.one_standard_error_ = curve.best_one_standard_error
+        self.at_edge_ = curve.at_edge
+        value = curve.parameters[curve.place(self.rule)].item()
+        remark = curve.edge_remark()
+        self.remarks_ = () if remark is None else (remark,)
+        if hasattr(self, "best_estimator_"):
+            del self.best_estimator_
+        if self.refit:
+            self.best_estimator_ = self._refitted(entries, value)
+        self._tell(value, None if curve.at_edge else value)
+        if remark is not None:
+            warnings.warn(remark, GridEdgeWarning, stacklevel=2)
+        return self
+
+    # ------------------------------------------------------------------ answers of the model
+
+    def transform(self, X: Any) -> FloatArray:
+        """As of the model that is kept.
+
+        Parameters
+        ----------
+        X : (m, p) array, data frame, scipy sparse matrix or Entries
+        """
+        return np.asarray(self._ask("transform", X))
+
+    def inverse_transform(self, X: Any) -> FloatArray:
+        """As of the model that is kept.
+
+        Parameters
+        ----------
+        X : (m, k) array
+        """
+        return np.asarray(self._model().inverse_transform(X))
+
+    def reconstruct(self, X: Any = None) -> FloatArray:
+        """The matrix that the model gives.
+
+        Parameters
+        ----------
+        X : (m, p) array, data frame, scipy sparse matrix or Entries, optional
+            Other rows; by default those that were fitted.
+
+        Returns
+        -------
+        matrix : (m, p) array
+        """
+        model = self._model()
+        return np.array(model.reconstruct() if X is None else self._ask("reconstruct", X))
+
+    def _cells(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        model = self._model()
+        if hasattr(model, "predict_entries"):
+            return np.asarray(model.predict_entries(rows, columns))
+        return np.asarray(model.reconstruct()[rows, columns])
+
+    def _model(self) -> Any:
+        check_is_fitted(self, "curve_")
+        if not hasattr(self, "best_estimator_"):
+            raise DataError("no model was kept: search with refit=True")
+        return self.best_estimator_
+
+    def _ask(self, name: str, X: Any) -> Any:
+        model = self._model()
+        if not hasattr(model, name):
+            raise AttributeError(f"{type(model).__name__} has no {name}")
+        return getattr(model, name)(readable(model, observed_entries(self, X, reset=False)))
+
+    @property
+    def _n_features_out(self) -> int:
+        model = self._model()
+        known = getattr(model, "_n_features_out", None)
+        return len(model.get_feature_names_out()) if known is None else int(known)
+
+
+class ModelSearch(EntrySearch):
+    """Base of the searches over a parameter of a model: one of the package, or any estimator."""
+
+    estimator: Any
+    parameter: str | None
+    _models: ClassVar[Mapping[str, Any]]  # by name
+    _usual: ClassVar[tuple[str, ...]]  # what the parameter is called, the first that there is
+    _what: ClassVar[str]  # what it is, for errors
+
+    def _named(self) -> bool:
+        """Whether the model is one of the package, by its name.
+
+        Raises
+        ------
+        ParameterError
+            An unknown name.
+        """
+        if isinstance(self.estimator, str) and self.estimator not in self._models:
+            allowed = ", ".join(f'"{name}"' for name in self._models) + " or an estimator"
+            raise ParameterError.of("estimator", allowed, self.estimator)
+        return isinstance(self.estimator, str)
+
+    def _name(self) -> str:
+        """Which parameter of an object the search sets.
+
+        Raises
+        ------
+        ParameterError
+            It has none of the usual ones, and the caller names none.
+        """
+        given, made = self.parameter, self.estimator
+        if given is not None or not hasattr(made, "get_params") or isinstance(made, type):
+            return given or self._usual[0]
+        known = made.get_params(deep=True)
+        found = [name for name in self._usual if name in known]
+        if not found:
+            raise ParameterError(
+                f"{type(made).__name__} has no parameter called {', '.join(self._usual)}: say "
+                f"with parameter= which of its parameters is {self._what}"
+            )
+        return found[0]
+
+    def _settings(self, value: int) -> dict[str, Any]:
+        """What a model of the package is made with."""
+        raise NotImplementedError
+
+    def _refitted(self, entries: Entries, value: int) -> Any:
+        if isinstance(self.estimator, str):
+            return self._models[self.estimator](**self._settings(value)).fit(entries)
+        model = copied(self.estimator).set_params(**{self._name(): value})
+        return model.fit(readable(model, entries))
+
+
+def readable(model: Any, entries: Entries) -> Any:
+    """Entries as a model takes them: those of this package as they are, others a dense matrix.
+
+    Parameters
+    ----------
+    model : estimator
+    entries : Entries
+    """
+    ours = type(model).__module__.startswith("consilience.completion.estimators.")
+    return entries if ours else entries.dense()
+
+
+# --- The one-step leave-one-out of complete matrices as a curve of errors.
+
+ONE_STEP = {"one-step": "exact", "one-step-as-printed": "as_printed"}
+
+
+def one_step_ranks(entries: Entries, ranks: Any, center: str, cv: str) -> EntryCurve:
+    """Errors of truncated singular value decompositions by rank.
+
+    Parameters
+    ----------
+    entries : Entries
+        Complete.
+    ranks : "auto", int or sequence of int
+        A number means all up to it, "auto" all below min(n, p).
+    center : {"none", "columns", "rows-and-columns"}
+        Of the whole matrix: it is not left out.
+    cv : {"one-step", "one-step-as-printed"}
+
+    Raises
+    ------
+    ParameterError
+        Another word, or ranks out of their range.
+    DataError
+        The matrix has missing entries.
+    """
+    from consilience.completion.kernels.leave_one_entry_out import hard_predictions
+
+    x, variant = _complete(entries, center, cv)
+    if isinstance(ranks, str):
+        if ranks != "auto":
+            raise ParameterError.of("ranks", '"auto" or a list of numbers', ranks)
+        ranks = np.arange(min(x.shape))
+    tried = list(plan_ranks(entries, np.zeros(0, dtype=np.int64), ranks=ranks).path.parameters)
+    found = hard_predictions(x, tried, variant=variant)
+    return _curve("rank", tried, x, found, (tried[0] == 0, False))
+
+
+def one_step_alphas(entries: Entries, alphas: Any, center: str, cv: str) -> EntryCurve:
+    """Errors of soft-thresholded singular value decompositions by penalty.
+
+    Parameters
+    ----------
+    entries : Entries
+        Complete.
+    alphas : "auto", int or sequence of float
+        "auto" means a number of 19, from the penalty that leaves nothing to a thousandth of it.
+    center, cv
+        As for :func:`one_step_ranks`.
+
+    Raises
+    ------
+    ParameterError
+        Another word, or penalties out of their range.
+    DataError
+        The matrix has missing entries.
+    """
+    from consilience.completion.kernels.leave_one_entry_out import soft_predictions
+
+    x, variant = _complete(entries, center, cv)
+    plan = plan_alphas(entries, alphas=alphas, center=center)
+    tried = [float(alpha) for alpha in plan.path.parameters]
+    if isinstance(alphas, str):
+        tried = (tried[0] * np.geomspace(1.0, 1e-3, 19)).tolist()
+    found = soft_predictions(x, tried, variant=variant)
+    return _curve("alpha", tried, x, found, plan.natural(tried[0], tried[-1]))
+
+
+def _complete(entries: Entries, center: str, cv: str) -> tuple[FloatArray, str]:
+    if cv not in ONE_STEP:
+        allowed = 'a number of folds, an EntrywiseKFold, "one-step" or "one-step-as-printed"'
+        raise ParameterError.of("cv", allowed, cv)
+    if not entries.complete:
+        raise DataError(f'cv = "{cv}" needs a complete matrix: use folds where entries are missing')
+    return centre_of(entries, center).removed(entries).dense(), ONE_STEP[cv]
+
+
+def _curve(
+    parameter: str,
+    tried: list[Any],
+    x: FloatArray,
+    found: Iterable[FloatArray],
+    natural: tuple[bool, bool],
+) -> EntryCurve:
+    errors, spread = [], []
+    for predicted in found:
+        squares = (predicted - x) ** 2
+        known = bool(np.isfinite(squares).all())
+        # an entry that alone decides on its row or column has no prediction: the error is unknown
+        errors.append(float(squares.mean()) if known else np.nan)
+        spread.append(float(squares.std(ddof=1) / np.sqrt(x.size)) if known else np.nan)
+    return EntryCurve(
+        parameter,
+        np.asarray(tried),
+        np.array([errors]),
+        np.array([x.size], dtype=np.int64),
+        natural,
+        np.array(spread),
+    )
+
+
+# --- Rank of a matrix with missing entries, by errors at held-out entries.
+
+
+class RankCV(ModelSearch):
+    """Choose the rank of a model by cross-validated errors at held-out entries.
+
+    Parameters
+    ----------
+    estimator : str or estimator
+        "hard" (HARD-IMPUTE), "soft-unshrunk" (SOFT-IMPUTE+ at the smallest penalty of each rank),
+        "optspace", "ppca", or an object with ``fit(X)``, where NaN is missing, ``reconstruct()``
+        and a parameter that is a rank, such as ``EMLift(PCA())``.
+    parameter : str, optional
+        That parameter of an object; by default "rank", "n_components" or "estimator__n_components".
+    ranks : "auto", int or sequence of int
+        A number means all up to it. "auto" starts with ranks up to 10 and goes on until the
+        smallest error lies inside, as long as the model has fewer parameters than a fold leaves
+        entries.
+    cv : int, EntrywiseKFold, (m,) array of int, "one-step" or "one-step-as-printed"
+        Number of folds; folds; the fold of each observed entry; or the one-step leave-one-out of
+        every entry of a complete matrix, for "hard" alone, with the formula that equals fitting
+        again or the one that the source prints.
+    rule : {"minimum", "one-standard-error"}
+        What is kept: the rank with the smallest error, or the smallest within one standard error.
+    center : {"none", "columns", "rows-and-columns"}
+        What is taken off first, for models of the package; "ppca" estimates its own mean.
+    refit : bool
+        Fit all entries with what was chosen.
+    n_jobs : int, optional
+        Folds at a time, as in joblib. The answer does not depend on it.
+    random_state : int, numpy Generator, RandomState or None
+        Of the folds, where `cv` is a number.
+
+    Attributes
+    ----------
+    best_rank_ : int or None
+        What the rule keeps; None where the smallest error lies at an artificial edge of the grid.
+    rank_ : int
+        Rank of `best_estimator_`: at an artificial edge the one with the smallest error.
+    curve_ : EntryCurve
+        Mean squared error per held-out entry, by rank and fold.
+    minimiser_, one_standard_error_ : int
+        Rank with the smallest error, and the smallest rank within one standard error of it.
+    at_edge_ : bool
+    best_estimator_ : estimator
+        Fitted to all entries with `rank_`.
+    remarks_ : tuple of str
+    n_features_in_ : int
+    feature_names_in_ : (p,) array of str
+        Only if X has names.
+
+    Notes
+    -----
+    Source: Ya Le's Stanford thesis, chapter 3. Two assumptions: the noise of an entry tells nothing
+    of that of another (with correlated noise too many are chosen), and entries are missing at
+    random.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from consilience import RankCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 3)) @ rng.normal(size=(3, 20)) + 0.1 * rng.normal(size=(60, 20))
+    >>> X[rng.random(X.shape) < 0.1] = np.nan
+    >>> search = RankCV("hard", random_state=0).fit(X)
+    >>> search.best_rank_, search.complete().shape
+    (3, (60, 20))
+    """
+
+    _models = BY_RANK
+    _usual = ("rank", "n_components", "estimator__n_components")
+    _what = "a rank"
+
+    def __init__(
+        self,
+        estimator: Any = "hard",
+        *,
+        parameter: str | None = None,
+        ranks: str | ArrayLike = "auto",
+        cv: Any = 5,
+        rule: str = "minimum",
+        center: str = "none",
+        refit: bool = True,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.parameter = parameter
+        self.ranks = ranks
+        self.cv = cv
+        self.rule = rule
+        self.center = center
+        self.refit = refit
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def _search(self, entries: Entries) -> EntryCurve:
+        named = self._named()
+        check_center(self.center)
+        if isinstance(self.cv, str):
+            if not named or self.estimator != "hard":
+                raise ParameterError(f'cv = "{self.cv}" is for estimator = "hard" alone')
+            return one_step_ranks(entries, self.ranks, self.center, self.cv)
+        folds = labels_of(entries, self.cv, self.random_state, name="cv")
+        if named:
+            plan = plan_ranks(
+                entries, folds, model=self.estimator, ranks=self.ranks, center=self.center
+            )
+        else:
+            plan = plan_estimator(entries, folds, self.estimator, self._name(), values=self.ranks)
+        return plan.errors(entries, folds, n_jobs=self.n_jobs)
+
+    def _settings(self, value: int) -> dict[str, Any]:
+        return {"rank": value, "center": self.center}
+
+    def _tell(self, value: int, chosen: int | None) -> None:
+        self.rank_ = value
+        self.best_rank_ = chosen
+
+
+# --- Nuclear-norm penalty of soft-impute, by errors at held-out entries.
+
+_FOLD_TOL = 1e-4  # moves held-out errors by far less than their standard errors
+
+
+class NuclearNormCV(EntrySearch):
+    """Choose the penalty of soft-impute by cross-validated errors at held-out entries.
+
+    Parameters
+    ----------
+    alphas : "auto", int or sequence of float
+        "auto" goes down from the penalty that leaves nothing, six penalties to a power of ten,
+        until the smallest error lies inside or the curve is flat, at most to 1e-4 of it; a number
+        of penalties goes down to a hundredth.
+    unshrink : bool
+        Judge, and keep, fits whose singular values are refitted (SOFT-IMPUTE+).
+    max_rank : int, optional
+        Largest rank of a fit.
+    solver : {"auto", "dense", "als"}
+        As of :class:`consilience.SoftImpute`.
+    cv : int, EntrywiseKFold, (m,) array of int, "one-step" or "one-step-as-printed"
+        As of :class:`consilience.RankCV`; one step is for fits that are not unshrunk.
+    rule : {"minimum", "one-standard-error"}
+        What is kept: the penalty with the smallest error, or the largest within one standard error.
+    center : {"none", "columns", "rows-and-columns"}
+        What is taken off first.
+    tol : float
+        Relative duality gap at which the kept fit ends; fits to folds end at 1e-4, or at this if it
+        is larger.
+    max_iter : int, optional
+        Iterations of a fit, by default those of the solver.
+    refit : bool
+        Fit all entries with what was chosen.
+    n_jobs : int, optional
+        Folds at a time, as in joblib. The answer does not depend on it.
+    random_state : int, numpy Generator, RandomState or None
+        Of the folds, where `cv` is a number.
+
+    Attributes
+    ----------
+    best_alpha_ : float or None
+        What the rule keeps; None where the smallest error lies at an artificial edge of the grid.
+    alpha_ : float
+        Penalty of `best_estimator_`: at an artificial edge the one with the smallest error.
+    rank_ : int
+        Rank of `best_estimator_`; only with ``refit=True``.
+    n_iter_ : int
+        Iterations of its fit.
+    curve_ : EntryCurve
+        Mean squared error per held-out entry, by penalty and fold.
+    minimiser_, one_standard_error_ : float
+        Penalty with the smallest error, and the largest within one standard error of it.
+    at_edge_ : bool
+    best_estimator_ : SoftImpute
+        Fitted to all entries with `alpha_`.
+    remarks_ : tuple of str
+    n_features_in_ : int
+    feature_names_in_ : (p,) array of str
+        Only if X has names.
+
+    Notes
+    -----
+    Source: Ya Le's Stanford thesis, chapter 3. The penalty that is best for the entries of a part
+    is used for all of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from consilience import NuclearNormCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 3)) @ rng.normal(size=(3, 20)) + 0.5 * rng.normal(size=(60, 20))
+    >>> X[rng.random(X.shape) < 0.2] = np.nan
+    >>> search = NuclearNormCV(random_state=0).fit(X)
+    >>> full = search.complete()
+    >>> bool((full[np.isfinite(X)] == X[np.isfinite(X)]).all()), search.at_edge_
+    (True, False)
+    """
+
+    def __init__(
+        self,
+        alphas: str | int | ArrayLike = "auto",
+        *,
+        unshrink: bool = False,
+        max_rank: int | None = None,
+        solver: str = "auto",
+        cv: Any = 5,
+        rule: str = "minimum",
+        center: str = "none",
+        tol: float = 1e-6,
+        max_iter: int | None = None,
+        refit: bool = True,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.alphas = alphas
+        self.unshrink = unshrink
+        self.max_rank = max_rank
+        self.solver = solver
+        self.cv = cv
+        self.rule = rule
+        self.center = center
+        self.tol = tol
+        self.max_iter = max_iter
+        self.refit = refit
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def _search(self, entries: Entries) -> EntryCurve:
+        if isinstance(self.cv, str):
+            if self.unshrink:
+                raise ParameterError(f'cv = "{self.cv}" is for unshrink = False alone')
+            return one_step_alphas(entries, self.alphas, self.center, self.cv)
+        folds = labels_of(entries, self.cv, self.random_state, name="cv")
+        settings = self._settings()
+        settings["tol"] = max(self.tol, _FOLD_TOL)
+        plan = plan_alphas(entries, alphas=self.alphas, **settings)
+        return plan.errors(entries, folds, n_jobs=self.n_jobs)
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "center": self.center,
+            "unshrink": self.unshrink,
+            "max_rank": self.max_rank,
+            "solver": self.solver,
+            "tol": self.tol,
+            "max_iter": self.max_iter,
+        }
+
+    def _refitted(self, entries: Entries, value: float) -> Any:
+        given = {name: x for name, x in self._settings().items() if x is not None}
+        return SoftImpute(alpha=value, **given).fit(entries)
+
+    def _tell(self, value: float, chosen: float | None) -> None:
+        self.alpha_ = value
+        self.best_alpha_ = chosen
+        for name in ("rank_", "n_iter_"):
+            if hasattr(self, name):  # of an earlier fit
+                delattr(self, name)
+        if self.refit:
+            self.rank_ = int(self.best_estimator_.n_components_)
+            self.n_iter_ = max(1, int(self.best_estimator_.n_iter_))
+
+
+# --- Number of classes of rows, by errors at held-out entries.
+
+
+class ClusterCountCV(ModelSearch):
+    """Choose the number of classes of rows by cross-validated errors at held-out entries.
+
+    A clustering predicts an entry by its class's mean of that column.
+
+    Parameters
+    ----------
+    estimator : str or estimator
+        "observed-kmeans" (k-means over observed coordinates), "kpod", or an object with ``fit(X)``,
+        where NaN is missing, ``reconstruct()`` and a parameter that counts classes, such as
+        ``EMLift(GaussianMixture())``.
+    parameter : str, optional
+        That parameter of an object; by default "n_clusters" or "n_components", also of the
+        estimator inside.
+    n_clusters : "auto", int or sequence of int
+        A number means all up to it. "auto" starts with 1 to 10 and goes on until the smallest error
+        lies inside, at most to a quarter of the rows.
+    n_init : int
+        Starts of each fit, for names.
+    cv : int, EntrywiseKFold or (m,) array of int
+        Number of folds; folds; or the fold of each observed entry.
+    rule : {"minimum", "one-standard-error"}
+        What is kept: the number with the smallest error, or the smallest within one standard error.
+    refit : bool
+        Fit all entries with what was chosen.
+    n_jobs : int, optional
+        Folds at a time, as in joblib. The answer does not depend on it.
+    random_state : int, numpy Generator, RandomState or None
+        Of the folds, where `cv` is a number, and of the starts.
+
+    Attributes
+    ----------
+    best_n_clusters_ : int or None
+        What the rule keeps; None where the smallest error lies at an artificial edge of the grid.
+    n_clusters_ : int
+        Classes of `best_estimator_`: at an artificial edge the number with the smallest error.
+    labels_ : (n,) array of int
+        Classes of the rows, where the model has some; only with ``refit=True``.
+    cluster_centers_ : (k, p) array
+        The same.
+    curve_ : EntryCurve
+        Mean squared error per held-out entry, by number of classes and fold.
+    minimiser_, one_standard_error_ : int
+        Number with the smallest error, and the smallest within one standard error of it.
+    at_edge_ : bool
+    best_estimator_ : estimator
+        Fitted to all entries with `n_clusters_`.
+    remarks_ : tuple of str
+    n_features_in_ : int
+    feature_names_in_ : (p,) array of str
+        Only if X has names.
+
+    Notes
+    -----
+    Source: Ya Le's Stanford thesis, chapter 3. Columns that are correlated within the classes are
+    against the method: more classes are chosen than there are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from consilience import ClusterCountCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = 3.0 * rng.normal(size=(3, 8))[np.repeat([0, 1, 2], 30)] + rng.normal(size=(90, 8))
+    >>> ClusterCountCV(cv=5, random_state=0).fit(X).best_n_clusters_
+    3
+    """
+
+    _models = {"observed-kmeans": ObservedKMeans, "kpod": KPOD}  # noqa: RUF012  a constant
+    _usual = ("n_clusters", "n_components", "estimator__n_clusters", "estimator__n_components")
+    _what = "a number of classes"
+
+    def __init__(
+        self,
+        estimator: Any = "observed-kmeans",
+        *,
+        parameter: str | None = None,
+        n_clusters: str | ArrayLike = "auto",
+        n_init: int = 10,
+        cv: Any = 10,
+        rule: str = "minimum",
+        refit: bool = True,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.parameter = parameter
+        self.n_clusters = n_clusters
+        self.n_init = n_init
+        self.cv = cv
+        self.rule = rule
+        self.refit = refit
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def _search(self, entries: Entries) -> EntryCurve:
+        rng = generator(self.random_state)
+        folds = labels_of(entries, self.cv, rng, name="cv")
+        self._seed = int(rng.integers(2**31 - 1))
+        if self._named():
+            plan = plan_clusters(
+                entries,
+                model=self.estimator,
+                n_clusters=self.n_clusters,
+                seed=self._seed,
+                n_init=self.n_init,
+            )
+        else:
+            plan = plan_estimator(
+                entries,
+                folds,
+                self.estimator,
+                self._name(),
+                values=self.n_clusters,
+                parameter="n_clusters",
+            )
+        return plan.errors(entries, folds, n_jobs=self.n_jobs)
+
+    def _settings(self, value: int) -> dict[str, Any]:
+        return {"n_clusters": value, "n_init": self.n_init, "random_state": self._seed}
+
+    def _tell(self, value: int, chosen: int | None) -> None:
+        self.n_clusters_ = value
+        self.best_n_clusters_ = chosen
+        model = self.best_estimator_ if self.refit else None
+        for name in ("labels_", "cluster_centers_"):
+            if hasattr(model, name):
+                setattr(self, name, getattr(model, name))
+            elif hasattr(self, name):  # of an earlier fit
+                delattr(self, name)
+
+    def predict(self, X: Any) -> IntArray:
+        """Classes of rows, as of the model that is kept.
+
+        Parameters
+        ----------
+        X : (m, p) array, data frame, scipy sparse matrix or Entries
+
+        Returns
+        -------
+        labels : (m,) array of int
+        """
+        return np.asarray(self._ask("predict", X))
+
+    def fit_predict(self, X: Any, y: Any = None) -> IntArray:
+        """Choose, fit, and give the classes of the rows, (n,)."""
+        fitted = self.fit(X)
+        return fitted.labels_ if hasattr(fitted, "labels_") else fitted.predict(X)

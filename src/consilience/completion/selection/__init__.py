@@ -1,1 +1,0 @@
-"""Folds of entries, and searches over rank, penalty and number of clusters."""
