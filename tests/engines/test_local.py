@@ -113,7 +113,7 @@ def test_steps_run_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     import joblib
     import threadpoolctl
 
-    from consilience.sites import computing as module
+    from consilience.sites import step_runner as module
 
     seen: list[int] = []
     plain = module._answered

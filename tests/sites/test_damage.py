@@ -14,8 +14,7 @@ import pytest
 
 from consilience.cli.logs import LogLevel, as_line
 from consilience.exceptions import DamageError, RunError
-from consilience.sites.home import DiskHome, MemoryHome
-from consilience.sites.jobs import NOT_RELEASED
+from consilience.sites.home import NOT_RELEASED, DiskHome, MemoryHome
 from consilience.sites.retention import old_runs, purge_old
 from consilience.sites.site import APPROVED, PURGED, TABLES, Site
 from consilience.wire.envelope import Reply, Request

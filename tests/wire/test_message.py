@@ -51,7 +51,7 @@ def test_malformed_names_are_refused(name: str) -> None:
 
 
 def test_a_field_without_declaration_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="lacks sends"):
+    with pytest.raises(ProtocolError, match="declares nothing"):
 
         @message("test-message/bare", version=1)
         class Bare:

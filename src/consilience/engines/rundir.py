@@ -31,9 +31,8 @@ from typing import IO, Any
 
 from consilience.exceptions import ConsilienceError, RunError
 from consilience.protocol.result import Result
-from consilience.wire.files import AppendLog, atomic_write, explain, make_directory
+from consilience.wire.files import AppendLog, StateFile, atomic_write, explain, make_directory
 from consilience.wire.journal import Journal
-from consilience.wire.states import StateFile
 from consilience.wire.transcript import Line, Transcript, read_transcript
 
 RUN_SCHEMA = 1

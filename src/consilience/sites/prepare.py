@@ -42,7 +42,7 @@ from consilience.sites.loaded import (
     constant_columns,
 )
 from consilience.sites.own_columns import EVERY, NUMBER, SiteColumns
-from consilience.sites.row_content import row_content
+from consilience.sites.row_history import row_content
 from consilience.sites.source import Table, is_number, plain_text, row_list
 
 Mask = NDArray[np.bool_]
@@ -110,14 +110,11 @@ def load_with_report(
     except DataError as error:
         if partition == "rows":
             raise
-        raise DataError(str(error), public=_nameless(error.public, columns)) from error
-
-
-def _nameless(public: str, columns: Columns) -> str:
-    """Over columns no name but the id's leaves a site; the rule that a column broke may."""
-    if not public.startswith("column ") or public.startswith(f"column {columns.id}: "):
-        return public
-    return f"a column: {public.rsplit(': ', 1)[1]}"
+        # Over columns no name but the id's leaves a site; the rule that a column broke may.
+        public = error.public
+        if public.startswith("column ") and not public.startswith(f"column {columns.id}: "):
+            public = f"a column: {public.rsplit(': ', 1)[1]}"
+        raise DataError(str(error), public=public) from error
 
 
 def _refusal(name: str, sentence: str, rule: str) -> DataError:

@@ -7,7 +7,7 @@
    after the preparing steps so far.
 3. The step computes (`compute`: a pure function of a `Work`, which may run in another process).
 4. The gate reviews the reply; outputs, state and reply are written; then the reply leaves.
-5. Where replies are held it does not leave before the steward has released it (``jobs.py``):
+5. Where replies are held it does not leave before the steward has released it (``home.py``):
    until then the answer is `Held`, and asking again gives the reply, or a refusal.
 
 Whatever goes wrong becomes a refusal whose reason names no value; the site's own log has the rest.
@@ -40,10 +40,8 @@ from consilience.numerics.parallel import one_thread
 from consilience.protocol.method import Method, SiteData, Step, get_method
 from consilience.protocol.phases import agree_levels, opening
 from consilience.protocol.phases.prepare import check_missing
-from consilience.sites import charging, outputs
-from consilience.sites.computing import Outcome, Work, compute, refused, step_of
-from consilience.sites.home import Home, MemoryHome, Record, check_run_id
-from consilience.sites.jobs import (
+from consilience.sites import accounting, outputs
+from consilience.sites.home import (
     COMPUTED,
     HELD,
     NOT_RELEASED,
@@ -52,6 +50,10 @@ from consilience.sites.jobs import (
     SENT,
     Held,
     Hold,
+    Home,
+    MemoryHome,
+    Record,
+    check_run_id,
     holds,
     waiting_facts,
     was_refused,
@@ -60,6 +62,7 @@ from consilience.sites.loaded import AllRows, Loaded
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank
 from consilience.sites.row_guard import RowGuard
+from consilience.sites.step_runner import Outcome, Work, compute, refused, step_of
 from consilience.wire.codec import decode_message, digest
 from consilience.wire.envelope import Reply, Request
 from consilience.wire.sealing import hashed_ids
@@ -364,15 +367,15 @@ class Site:
             sentence = "a column holds values outside its declared levels"
             raise DataError(f"{sentence}: {', '.join(data.foreign_levels)}", public=sentence)
         if r.step != agree_levels.NAME:
-            charging.hold_coding(decode_message(prior.opening), method, self.policy, self.home)
+            accounting.hold_coding(decode_message(prior.opening), method, self.policy, self.home)
         name = self._kept_name(r, data)
-        charging.count_models(r, data, self.policy, self.home)
+        accounting.count_models(r, data, self.policy, self.home)
         return dataclasses.replace(
             work,
             data=data,
             prior=prior,
             earlier_outputs=earlier,
-            epsilon=charging.charge(r, name, self.policy, self.home),
+            epsilon=accounting.charge(r, name, self.policy, self.home),
             series=self.home.series(r.run),
             partner_key=self._partner_key,
             ledger=self.home.ledger(self.policy.data_id),

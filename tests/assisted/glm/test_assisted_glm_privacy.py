@@ -20,9 +20,9 @@ from consilience.exceptions import ConsilienceError, QuorumError
 from consilience.protocol.method import Preparation
 from consilience.protocol.phases.prepare import steps_of
 from consilience.report import write
-from consilience.sites.computing import KEYS
 from consilience.sites.policy import Policy
 from consilience.sites.revealed_rank import RevealedRank
+from consilience.sites.step_runner import KEYS
 from consilience.testing.canaries import Canary, find_canaries
 from consilience.testing.fakes import members, scripted
 from consilience.wire.codec import decode_message

@@ -15,7 +15,7 @@ from consilience.assisted.phases import own_columns
 from consilience.engines.local import LocalEngine
 from consilience.protocol.method import SiteData
 from consilience.protocol.phases import align_ids
-from consilience.sites import computing, site
+from consilience.sites import site, step_runner
 from tests.assisted.assisted import Parties, parties
 
 
@@ -24,7 +24,7 @@ def forget_everything(one: site.Site) -> None:
     warm.clear()
     own_columns._KNOWN.clear()
     align_ids._PLACES.clear()
-    computing._counted.cache_clear()
+    step_runner._counted.cache_clear()
     one._prepared.clear()
 
 

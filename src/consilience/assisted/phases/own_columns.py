@@ -9,8 +9,7 @@ import numpy as np
 
 from consilience.arrays import FloatArray
 from consilience.protocol.method import SiteContext, SiteData
-from consilience.wire.centred import Projectable, projectable
-from consilience.wire.disclosure import Released, addressed, projection
+from consilience.wire.disclosure import Projectable, Released, addressed, projectable, projection
 
 _KNOWN: WeakKeyDictionary[SiteData, OwnColumns] = WeakKeyDictionary()
 

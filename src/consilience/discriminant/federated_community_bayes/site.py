@@ -38,8 +38,17 @@ from consilience.discriminant.federated_community_bayes.rows import (
 from consilience.discriminant.kernels import multinomial
 from consilience.exceptions import DataError, DisclosureError, ProtocolError
 from consilience.protocol.method import SiteContext, SiteData, State, step
-from consilience.wire.disclosure import Limits, Released, bundle, cell_counts, count
-from consilience.wire.local_fits import fit_fault, local_fit, slopes, together
+from consilience.wire.disclosure import (
+    Limits,
+    Released,
+    bundle,
+    cell_counts,
+    count,
+    fit_fault,
+    local_fit,
+    slopes,
+    together,
+)
 
 NUMBERS_PER_CELL = 0.5
 """Numbers of fits that a site tells at most for each cell (row and column) of its training rows."""

@@ -141,7 +141,10 @@ def make_node_key(directory: Path, site: str) -> str:
     key = ec.generate_private_key(ec.SECP384R1())
     form = serialization.PrivateFormat.OpenSSH
     text = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    line = _public_line(key.public_key(), site)
+    own = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    line = f"{own.decode()} {site}"
     _create(directory / NODE_KEY, text, secret=True)
     _create(directory / NODE_PUBLIC, line.encode() + b"\n")
     return line
@@ -280,11 +283,6 @@ def _host(text: str) -> x509.GeneralName:
             f"{text[:80]!r} is neither a host name nor an address: leave out port and scheme"
         )
     return x509.DNSName(text)
-
-
-def _public_line(key: ec.EllipticCurvePublicKey, site: str) -> str:
-    form = serialization.PublicFormat.OpenSSH
-    return f"{key.public_bytes(serialization.Encoding.OpenSSH, form).decode()} {site}"
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

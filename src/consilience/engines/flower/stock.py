@@ -13,9 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from consilience.engines.flower._flwr import check_release, packed, unpacked
-from consilience.engines.flower.desk import HOME_FAILED, NOT_OURS, UNFORESEEN, Desk
+from consilience.engines.flower.handler import HOME_FAILED, NOT_OURS, UNFORESEEN, Content, Desk
 from consilience.engines.flower.join import check_here
-from consilience.engines.flower.link import Content
 from consilience.exceptions import EngineError, RunError
 from consilience.sites.home import sole
 from consilience.sites.loaders import file_site

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+Portable = dict[str, Any]
+"""A model as a plain nest."""
+
 MEMORISING = (
     "sklearn.neighbors.",
     "sklearn.svm._classes.",
