@@ -28,11 +28,10 @@ from consilience.protocol.method import Columns, Method, SiteData
 from consilience.protocol.phases.align_ids import MIN_MATCHED
 from consilience.sites.accounting import Budget
 from consilience.sites.home import DiskHome
-from consilience.sites.loaded import Report
 from consilience.sites.loaders import offered_columns
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import load_with_report
+from consilience.sites.prepare import Report, load_with_report
 from consilience.sites.reference import ReferenceRows, read_reference
 from consilience.sites.site import Site
 from consilience.sites.source import Table, is_number, plain_text, read_source

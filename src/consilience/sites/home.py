@@ -151,6 +151,8 @@ class Home(ABC):
         The home as a whole cannot be read or written.
     """
 
+    _place = "here"
+
     def where(self, *parts: str) -> str:
         """What a file of the home is called towards the steward."""
         return "/".join(parts)
@@ -189,32 +191,51 @@ class Home(ABC):
         """Replies that were held, and what the steward decided."""
 
     @abstractmethod
-    def record(self, run: str, round_: int, attempt: int) -> Record | None:
-        """Return the record of one answered question, if there is one."""
+    def _read(self, *parts: str) -> bytes | None:
+        """Content of a file, None where there is nothing."""
 
     @abstractmethod
+    def _write(self, data: bytes, *parts: str) -> None:
+        """Write a file, whole or not at all, and durably."""
+
+    def _kept_value(self, *parts: str) -> dict[str, Any] | None:
+        """Value of a file with a checksum, None where there is nothing."""
+        data = self._read(*parts)
+        return None if data is None else self._decoded(_plain, data, *parts)
+
+    def record(self, run: str, round_: int, attempt: int) -> Record | None:
+        """Return the record of one answered question, if there is one."""
+        parts = _record_parts(run, round_, attempt)
+        data = self._read(*parts)
+        return None if data is None else self._decoded(Record.from_bytes, data, *parts)
+
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
+        self._write(_checked(record.to_bytes()), *_record_parts(run, record.round, record.attempt))
 
     @abstractmethod
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
 
-    @abstractmethod
     def series(self, run: str) -> dict[str, Any]:
         """Last releases of a run's repeated sums, over all lines of questions."""
+        return self._kept_value("runs", check_run_id(run), SERIES) or {}
 
-    @abstractmethod
     def write_series(self, run: str, series: dict[str, Any]) -> None:
         """Keep them; before the reply that they describe is committed."""
+        self._write(_checked(pack(series)), "runs", check_run_id(run), SERIES)
 
-    @abstractmethod
     def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
         """Keep files of a run at the site."""
+        for name, data in sorted(outputs.items()):
+            self._write(data, "outputs", check_run_id(run), _output_name(name))
 
-    @abstractmethod
     def read_output(self, run: str, name: str) -> bytes:
         """Read one of them; `RunError` where it does not exist."""
+        data = self._read("outputs", check_run_id(run), _output_name(name))
+        if data is None:
+            raise RunError(f"no output {name!r} of run {run} is kept {self._place}")
+        return data
 
     @abstractmethod
     def output_names(self, run: str) -> tuple[str, ...]:
@@ -232,13 +253,13 @@ class Home(ABC):
     def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
         """Write it, durably."""
 
-    @abstractmethod
     def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
         """Read what was drawn once for a data set, if it was."""
+        return self._kept_value(*_kept_parts(data_id, name))
 
-    @abstractmethod
     def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
         """Keep it, durably; before the reply that shows it is committed."""
+        self._write(_checked(pack(value)), *_kept_parts(data_id, name))
 
     @abstractmethod
     def log(self, event: str, **facts: Any) -> None:
@@ -276,12 +297,9 @@ class MemoryHome(Home):
     """Home of a site that lives in this process."""
 
     def __init__(self) -> None:
-        self._records: dict[tuple[str, int, int], bytes] = {}
+        self.files: dict[tuple[str, ...], bytes] = {}
         self._written: dict[str, float] = {}
-        self._series: dict[str, bytes] = {}
-        self._outputs: dict[str, dict[str, bytes]] = {}
         self._ledgers: dict[str, dict[str, Any]] = {}
-        self._kept: dict[tuple[str, str], bytes] = {}
         self.lines: list[dict[str, Any]] = []
 
     @cached_property
@@ -289,49 +307,28 @@ class MemoryHome(Home):
         """Replies that were held, and what the steward decided."""
         return Jobs(None)
 
-    def record(self, run: str, round_: int, attempt: int) -> Record | None:
-        """Return the record of one answered question, if there is one."""
-        data = self._records.get((run, round_, attempt))
-        if data is None:
-            return None
-        return self._decoded(Record.from_bytes, data, *_record_parts(run, round_, attempt))
+    def _read(self, *parts: str) -> bytes | None:
+        return self.files.get(parts)
+
+    def _write(self, data: bytes, *parts: str) -> None:
+        self.files[parts] = data
 
     def commit(self, run: str, record: Record) -> None:
         """Keep a record; afterwards the reply may leave."""
-        self._records[(run, record.round, record.attempt)] = _checked(record.to_bytes())
+        super().commit(run, record)
         self._written[run] = time.time()
 
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
         return dict(self._written)
 
-    def series(self, run: str) -> dict[str, Any]:
-        """Last releases of a run's repeated sums, over all lines of questions."""
-        if run not in self._series:
-            return {}
-        return self._decoded(_plain, self._series[run], "runs", run, SERIES)
-
-    def write_series(self, run: str, series: dict[str, Any]) -> None:
-        """Keep them; before the reply that they describe is committed."""
-        self._series[run] = _checked(pack(series))
-
-    def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
-        """Keep files of a run at the site."""
-        self._outputs.setdefault(run, {}).update(outputs)
-
-    def read_output(self, run: str, name: str) -> bytes:
-        """Read one of them; `RunError` where it does not exist."""
-        if name not in self._outputs.get(run, {}):
-            raise RunError(f"no output {name!r} of run {run} is kept here")
-        return self._outputs[run][name]
-
     def output_names(self, run: str) -> tuple[str, ...]:
         """Names of the files kept for a run."""
-        return tuple(sorted(self._outputs.get(run, {})))
+        return tuple(sorted(parts[2] for parts in self.files if parts[:2] == ("outputs", run)))
 
     def runs(self) -> tuple[str, ...]:
         """Runs that left outputs."""
-        return tuple(sorted(self._outputs))
+        return tuple(sorted({parts[1] for parts in self.files if parts[0] == "outputs"}))
 
     def ledger(self, data_id: str) -> dict[str, Any]:
         """Read the ledger of a data set."""
@@ -340,15 +337,6 @@ class MemoryHome(Home):
     def write_ledger(self, data_id: str, ledger: dict[str, Any]) -> None:
         """Write it, durably."""
         self._ledgers[data_id] = dict(ledger)
-
-    def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
-        """Read what was drawn once for a data set, if it was."""
-        data = self._kept.get((data_id, name))
-        return None if data is None else self._decoded(_plain, data, *_kept_parts(data_id, name))
-
-    def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
-        """Keep it."""
-        self._kept[(data_id, name)] = _checked(pack(value))
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""
@@ -360,7 +348,7 @@ class MemoryHome(Home):
 
     def purge(self, run: str) -> None:
         """Drop a run's records; outputs and ledger stay."""
-        self._records = {key: data for key, data in self._records.items() if key[0] != run}
+        self.files = {p: data for p, data in self.files.items() if p[:2] != ("runs", run)}
         self._written.pop(run, None)
         self.jobs.purge(run)
 
@@ -381,6 +369,7 @@ class DiskHome(Home):
 
     def __init__(self, path: Path) -> None:
         self.path = make_directory(path, mode=0o700)
+        self._place = f"in {self.path}"
 
     @cached_property
     def jobs(self) -> Jobs:
@@ -424,16 +413,6 @@ class DiskHome(Home):
             return self.damaged(*parts, why=f"cannot be {verb} ({error.strerror})")
         return explain(error, {"written": "write"}.get(verb, verb), self.path.joinpath(*parts))
 
-    def record(self, run: str, round_: int, attempt: int) -> Record | None:
-        """Return the record of one answered question, if there is one."""
-        parts = _record_parts(run, round_, attempt)
-        data = self._read(*parts)
-        return None if data is None else self._decoded(Record.from_bytes, data, *parts)
-
-    def commit(self, run: str, record: Record) -> None:
-        """Keep a record; afterwards the reply may leave."""
-        self._write(_checked(record.to_bytes()), *_record_parts(run, record.round, record.attempt))
-
     def recorded(self) -> dict[str, float]:
         """Runs with records, and when the last one was written (seconds since 1970)."""
         try:
@@ -444,28 +423,6 @@ class DiskHome(Home):
             raise explain(error, "read", self.path / "runs") from error
         folders = [self.path / "runs" / name for name in sorted(names)]
         return {folder.name: _last_written(folder) for folder in folders if folder.is_dir()}
-
-    def series(self, run: str) -> dict[str, Any]:
-        """Last releases of a run's repeated sums, over all lines of questions."""
-        parts = ("runs", check_run_id(run), SERIES)
-        data = self._read(*parts)
-        return {} if data is None else self._decoded(_plain, data, *parts)
-
-    def write_series(self, run: str, series: dict[str, Any]) -> None:
-        """Keep them; before the reply that they describe is committed."""
-        self._write(_checked(pack(series)), "runs", check_run_id(run), SERIES)
-
-    def write_outputs(self, run: str, outputs: dict[str, bytes]) -> None:
-        """Keep files of a run at the site."""
-        for name, data in sorted(outputs.items()):
-            self._write(data, "outputs", check_run_id(run), _output_name(name))
-
-    def read_output(self, run: str, name: str) -> bytes:
-        """Read one of them; `RunError` where it does not exist."""
-        data = self._read("outputs", check_run_id(run), _output_name(name))
-        if data is None:
-            raise RunError(f"no output {name!r} of run {run} is kept in {self.path}")
-        return data
 
     def output_names(self, run: str) -> tuple[str, ...]:
         """Names of the files kept for a run."""
@@ -494,16 +451,6 @@ class DiskHome(Home):
         """Write it, durably."""
         text = json.dumps(ledger, indent=1, sort_keys=True) + "\n"
         self._write(text.encode(), *_ledger_parts(data_id))
-
-    def kept(self, data_id: str, name: str) -> dict[str, Any] | None:
-        """Read what was drawn once for a data set, if it was."""
-        parts = _kept_parts(data_id, name)
-        data = self._read(*parts)
-        return None if data is None else self._decoded(_plain, data, *parts)
-
-    def write_kept(self, data_id: str, name: str, value: dict[str, Any]) -> None:
-        """Keep it, durably."""
-        self._write(_checked(pack(value)), *_kept_parts(data_id, name))
 
     def log(self, event: str, **facts: Any) -> None:
         """Add a line to the site's own log."""

@@ -24,10 +24,16 @@ import numpy as np
 from consilience.exceptions import RunError, StudyError, WireError
 from consilience.protocol.method import Columns, Preparation, SiteData
 from consilience.sites.home import DiskHome, Hold
-from consilience.sites.loaded import AllRows, ColumnReport, Everyone, Loaded, Report
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import load_with_report
+from consilience.sites.prepare import (
+    AllRows,
+    ColumnReport,
+    Everyone,
+    Loaded,
+    Report,
+    load_with_report,
+)
 from consilience.sites.site import Confirm, Site
 from consilience.sites.source import Table, read_source, source_path
 from consilience.sites.study import SiteFile

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.exceptions import DataError, StudyError
-from consilience.sites.loaded import Loaded
-from consilience.sites.prepare import load_with_report
+from consilience.sites.prepare import Loaded, load_with_report
 from consilience.sites.source import Table, read_source
 from consilience.sites.study import Study, reworded
 

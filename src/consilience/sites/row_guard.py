@@ -27,8 +27,8 @@ from consilience.exceptions import DataError
 from consilience.protocol.method import Method, SiteData
 from consilience.protocol.phases.holdout import parts_of_table
 from consilience.sites.home import Home
-from consilience.sites.loaded import AllRows, Everyone
 from consilience.sites.policy import Policy
+from consilience.sites.prepare import AllRows, Everyone
 from consilience.sites.row_history import UNSEEN, Atoms, RowHistory, row_keys
 from consilience.wire.codec import digest
 from consilience.wire.evidence import Limits

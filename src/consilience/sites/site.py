@@ -58,8 +58,8 @@ from consilience.sites.home import (
     waiting_facts,
     was_refused,
 )
-from consilience.sites.loaded import AllRows, Loaded
 from consilience.sites.policy import Policy
+from consilience.sites.prepare import AllRows, Loaded
 from consilience.sites.revealed_rank import RevealedRank
 from consilience.sites.row_guard import RowGuard
 from consilience.sites.step_runner import Outcome, Work, compute, refused, step_of

@@ -35,8 +35,8 @@ from consilience.protocol.method import (
 )
 from consilience.protocol.result import Result
 from consilience.sites.home import MemoryHome
-from consilience.sites.loaded import Loaded
 from consilience.sites.policy import Policy
+from consilience.sites.prepare import Loaded
 from consilience.sites.site import Loader, Site
 from consilience.sites.step_runner import Work
 from consilience.wire.codec import pack

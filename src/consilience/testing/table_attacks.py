@@ -29,9 +29,9 @@ from consilience.engines.local import LocalEngine
 from consilience.exceptions import ConsilienceError
 from consilience.protocol.method import Columns, Method, SiteData
 from consilience.sites import step_runner
-from consilience.sites.loaded import Loaded
 from consilience.sites.loaders import memory_site
 from consilience.sites.own_columns import SiteColumns
+from consilience.sites.prepare import Loaded
 from consilience.sites.site import Site
 from consilience.testing.fakes import (
     Factory,

@@ -96,6 +96,25 @@ def _write_whole(above: int, name: str, data: bytes, mode: int) -> None:
     os.fsync(above)
 
 
+def create_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Write a new file, durably; one that is there already stays as it is.
+
+    Raises
+    ------
+    RunError
+        There is such a file (its cause is a `FileExistsError`), or it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise explain(error, "write", path) from error
+
+
 class Beneath:
     """Files of a directory into which others write: links in it are not followed.
 

@@ -43,7 +43,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from consilience.exceptions import RunError, StudyError
-from consilience.wire.files import atomic_write, explain
+from consilience.wire.files import atomic_write, create_file, explain
 from consilience.wire.signing import PRIVATE_FILE, PUBLIC_FILE, SigningKey, is_endorsed, public_key
 
 SOON = 30
@@ -393,20 +393,14 @@ def save_partner_key(path: Path, key: bytes) -> None:
     RunError
         The file cannot be written.
     """
-    text = PREFIX + base64.b64encode(key).decode() + "\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
+        create_file(path, f"{PREFIX}{base64.b64encode(key).decode()}\n".encode())
+    except RunError as error:
+        if not isinstance(error.__cause__, FileExistsError):
+            raise
         raise StudyError(
             f"{path} exists already and is not overwritten: use that key, or name another file"
         ) from None
-    except OSError as error:
-        raise explain(error, "write", path) from error
 
 
 def load_partner_key(path: Path) -> bytes:
