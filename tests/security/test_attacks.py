@@ -194,7 +194,7 @@ def test_without_a_judge_of_replies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_check_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "_distinct", lambda pairs: dict(reversed(pairs)))
+    monkeypatch.setattr(codec._Counted, "of_map", lambda self, pairs: dict(reversed(pairs)))
     assert verdict("message: repeated key") == "open"
 
 

@@ -23,13 +23,7 @@ from consilience.engines.local import LocalEngine, local_engine
 from consilience.engines.rundir import RunInfo, RunStore
 from consilience.exceptions import ParameterError, RunError, StudyError
 from consilience.numerics.random import stream
-from consilience.protocol.method import (
-    Columns,
-    CoordinatorContext,
-    Method,
-    Preparation,
-    get_method,
-)
+from consilience.protocol.method import Columns, CoordinatorContext, Method, Preparation, get_method
 from consilience.protocol.phases.prepare import check_missing
 from consilience.protocol.result import Result
 from consilience.sites.outputs import SiteOutput

@@ -238,11 +238,7 @@ def _guard_differences(released: Released, series: Series, limits: Limits) -> tu
 
 
 def _settle(
-    masks: np.ndarray,
-    last: dict[str, Any],
-    repeat: np.ndarray,
-    evidence: Evidence,
-    limits: Limits,
+    masks: np.ndarray, last: dict[str, Any], repeat: np.ndarray, evidence: Evidence, limits: Limits
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose the cells whose last release is repeated.
 

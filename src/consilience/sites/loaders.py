@@ -94,11 +94,7 @@ def memory_site(
 
 
 def file_site(
-    file: SiteFile,
-    *,
-    confirm: Confirm | None = None,
-    cache: bool = False,
-    hold: Hold | None = None,
+    file: SiteFile, *, confirm: Confirm | None = None, cache: bool = False, hold: Hold | None = None
 ) -> Site:
     """Build the site that a site file describes, with its home on disk.
 

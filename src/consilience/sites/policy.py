@@ -9,16 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from consilience.exceptions import DisclosureError, ParameterError, StudyError
-from consilience.parameters import (
-    FLAG,
-    LEFT_OUT,
-    Allowed,
-    allows,
-    number,
-    one_of,
-    rules_of,
-    whole,
-)
+from consilience.parameters import FLAG, LEFT_OUT, Allowed, allows, number, one_of, rules_of, whole
 from consilience.wire.disclosure import Limits
 from consilience.wire.message import Disclosure
 

@@ -519,12 +519,7 @@ class Site:
         return self._hashed(data, message, run)
 
     def _same_rows(
-        self,
-        data: SiteData,
-        everyone: AllRows | None,
-        run: str,
-        method: type[Method],
-        opens: bool,
+        self, data: SiteData, everyone: AllRows | None, run: str, method: type[Method], opens: bool
     ) -> SiteData:
         """The rows that a run uses: the same ones as long as it goes on, of the same table."""
         known = self.home.ledger(TABLES)

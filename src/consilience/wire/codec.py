@@ -149,12 +149,7 @@ def unpack(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
             max_ext_len=0,
             max_bin_len=max_bytes,
         )
-    except (
-        ValueError,
-        msgpack.exceptions.UnpackException,
-        RecursionError,
-        MemoryError,
-    ) as error:
+    except (ValueError, msgpack.exceptions.UnpackException, RecursionError, MemoryError) as error:
         raise WireError(f"bytes that are not a message ({type(error).__name__})") from None
     return _from_wire(raw, 0)
 
@@ -247,12 +242,7 @@ LONGEST = 2000
 
 
 def decode_reply(
-    data: bytes,
-    request: object,
-    known: Mapping[str, Any],
-    *,
-    site: str,
-    roles: Mapping[str, str],
+    data: bytes, request: object, known: Mapping[str, Any], *, site: str, roles: Mapping[str, str]
 ) -> Any:
     """Decode a reply and judge it by its declaration, for all methods alike.
 

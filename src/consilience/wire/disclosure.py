@@ -260,11 +260,7 @@ def _divided(total: FloatArray, x: FloatArray) -> FloatArray:
 
 
 def cross_products(
-    x: FloatArray,
-    *,
-    limits: Limits,
-    coded: Sequence[Coded] = (),
-    constant: bool = False,
+    x: FloatArray, *, limits: Limits, coded: Sequence[Coded] = (), constant: bool = False
 ) -> Released:
     """Release ``x'x`` for rows ``x`` (n, p), with the facts of each cell.
 

@@ -449,11 +449,7 @@ def _check_scalar(where: str, spec: FieldSpec, value: Any) -> None:
 
 
 def _check_parts(
-    where: str,
-    spec: FieldSpec,
-    value: Any,
-    dims: dict[str, int],
-    known: Mapping[str, int] | None,
+    where: str, spec: FieldSpec, value: Any, dims: dict[str, int], known: Mapping[str, int] | None
 ) -> None:
     if not isinstance(value, dict):
         raise fault(where, "a dict was declared")

@@ -147,14 +147,7 @@ class Transcript:
             )
 
     def absence(
-        self,
-        *,
-        round_: int,
-        step: str,
-        site: str,
-        verdict: str,
-        reason: str,
-        sealed: bool = False,
+        self, *, round_: int, step: str, site: str, verdict: str, reason: str, sealed: bool = False
     ) -> None:
         """Record that a site refused, in a reply that was sealed or not, or did not answer."""
         carried = "" if verdict == "absent" else OPEN

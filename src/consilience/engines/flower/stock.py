@@ -48,12 +48,7 @@ def _answer(message: Message, context: Context) -> Content:
     file = SiteFile.load(Path(str(context.node_config["site"])))
     key = SigningKey.load(Path(str(context.node_config["keys"])))
     site = file_site(file, cache=True)
-    desk = Desk(
-        site,
-        key,
-        file.trust.coordinators,
-        check=lambda text: check_here(file, text),
-    )
+    desk = Desk(site, key, file.trust.coordinators, check=lambda text: check_here(file, text))
     if content.get("kind") != "ask":
         return desk.handle(content)
     try:
