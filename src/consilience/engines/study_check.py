@@ -28,10 +28,10 @@ from consilience.protocol.method import Columns, Method, SiteData
 from consilience.protocol.phases.align_ids import MIN_MATCHED
 from consilience.sites.accounting import Budget
 from consilience.sites.home import DiskHome
-from consilience.sites.loaders import offered_columns
+from consilience.sites.loaders import load_under, offered_columns
 from consilience.sites.own_columns import SiteColumns
 from consilience.sites.policy import Policy
-from consilience.sites.prepare import Report, load_with_report
+from consilience.sites.prepare import Report
 from consilience.sites.reference import ReferenceRows, read_reference
 from consilience.sites.site import Site
 from consilience.sites.source import Table, is_number, plain_text, read_source
@@ -201,15 +201,8 @@ def _check(
         schema = wide_schema(table, columns, file.columns)
         kinds = _kinds(schema, study, columns, file.columns, policy)
         _require_columns(schema, columns, file.columns)
-        loaded = load_with_report(
-            table,
-            asked,
-            study.preparation,
-            offered_columns(file, policy),
-            partition=study.partition,
-            min_records=policy.min_records,
-            common_rows=not policy.foreign_models,
-        )
+        own = offered_columns(file, policy)
+        loaded = load_under(policy, table, asked, study.preparation, own, study.partition)
         remarks = [
             *_about_table(loaded.report, study.partition),
             *_about_size(loaded.data, policy, method),

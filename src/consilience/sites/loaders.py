@@ -59,6 +59,26 @@ def load(
     ).data
 
 
+def load_under(
+    policy: Policy,
+    table: Table,
+    columns: Columns,
+    preparation: Preparation,
+    own: SiteColumns | None,
+    partition: Partition = "rows",
+) -> Loaded:
+    """Prepare a table with the limits of a policy; see `load_with_report`."""
+    return load_with_report(
+        table,
+        columns,
+        preparation,
+        own,
+        partition=partition,
+        min_records=policy.min_records,
+        common_rows=not policy.foreign_models,
+    )
+
+
 def memory_site(
     name: str,
     table: Any,
@@ -80,15 +100,7 @@ def memory_site(
     read = read_source(table)
 
     def load(columns: Columns, preparation: Preparation, partition: Partition = "rows") -> Loaded:
-        return load_with_report(
-            read,
-            columns,
-            preparation,
-            own,
-            partition=partition,
-            min_records=rules.min_records,
-            common_rows=not rules.foreign_models,
-        )
+        return load_under(rules, read, columns, preparation, own, partition)
 
     return Site(name, load, policy=rules, partner_key=partner_key)
 
@@ -116,15 +128,7 @@ def file_site(
 
     def load(columns: Columns, preparation: Preparation, partition: Partition = "rows") -> Loaded:
         read = read_source(file.source, file.base)
-        return load_with_report(
-            read,
-            columns,
-            preparation,
-            own,
-            partition=partition,
-            min_records=policy.min_records,
-            common_rows=not policy.foreign_models,
-        )
+        return load_under(policy, read, columns, preparation, own, partition)
 
     def load_once(
         columns: Columns, preparation: Preparation, partition: Partition = "rows"
@@ -149,16 +153,13 @@ def file_site(
 
     policy = Policy.from_settings(file.policy)
     own = offered_columns(file, policy)
-    home = DiskHome(file.home_path)
-    key = file.partner_key()
-    loader = load_once if cache else load
     return Site(
         file.name,
-        loader,
+        load_once if cache else load,
         policy=policy,
-        home=home,
+        home=DiskHome(file.home_path),
         confirm=confirm,
-        partner_key=key,
+        partner_key=file.partner_key(),
         hold=file.release.held if hold is None else hold,
     )
 
