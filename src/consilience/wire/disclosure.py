@@ -808,11 +808,6 @@ def has_numbers(value: Any) -> bool:
     return not bool(np.isnan(np.asarray(value, dtype=float)).all())
 
 
-def is_nest(value: Any) -> bool:
-    """Whether a value is a dict or tuple (arrays and scalars are leaves)."""
-    return isinstance(value, Mapping | tuple)
-
-
 @dataclass(frozen=True)
 class WeightedMeans:
     """Weighted means over records, with what is needed to judge them.

@@ -96,6 +96,11 @@ def _write_whole(above: int, name: str, data: bytes, mode: int) -> None:
     os.fsync(above)
 
 
+def write_json(path: Path, value: object) -> None:
+    """Write JSON with sorted keys as `atomic_write` does."""
+    atomic_write(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
+
+
 def create_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Write a new file, durably; one that is there already stays as it is.
 
