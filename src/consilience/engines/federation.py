@@ -429,9 +429,10 @@ def check_partition(method: type[Method], partition: str) -> None:
     ------
     StudyError
     """
+    shared = {"rows": "columns and hold different rows", "columns": "rows by their ids"}
     if method.partition != partition:
         raise StudyError(
-            f"method {method.name!r} is for sites that share {_shared(method.partition)} and the "
+            f"method {method.name!r} is for sites that share {shared[method.partition]} and the "
             f"study says partition = {partition!r}: change one of them"
         )
 
@@ -448,10 +449,6 @@ def check_number(method: type[Method], n_sites: int) -> None:
             f"method {method.name!r} takes the table of one site and the study names {n_sites}: "
             f"name one in [sites], or use the method {method.several!r}"
         )
-
-
-def _shared(partition: str) -> str:
-    return "columns and hold different rows" if partition == "rows" else "rows by their ids"
 
 
 def over_columns(

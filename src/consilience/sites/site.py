@@ -37,9 +37,9 @@ from consilience.exceptions import (
     WireError,
 )
 from consilience.numerics.parallel import one_thread
-from consilience.protocol.method import Method, SiteData, Step, get_method
+from consilience.protocol.method import Method, SiteData, get_method
 from consilience.protocol.phases import agree_levels, opening
-from consilience.protocol.phases.prepare import check_missing
+from consilience.protocol.phases.prepare import HOUSE_STEPS, check_missing
 from consilience.sites import accounting, outputs
 from consilience.sites.home import (
     COMPUTED,
@@ -572,7 +572,7 @@ class Site:
     @staticmethod
     def _transformed(name: str, encoded: bytes, data: SiteData) -> SiteData:
 
-        for step in _house_steps():
+        for step in HOUSE_STEPS:
             if step.name == name and step.transform is not None:
                 with one_thread():
                     return step.transform(decode_message(encoded), data)
@@ -611,12 +611,6 @@ class Site:
 _MOST_PREPARED = 2
 """Runs whose rows stay in memory: a coordinator may open many."""
 _NO_ROWS = SiteData(np.empty((0, 0)), (), np.empty(0, dtype=np.int64))
-
-
-def _house_steps() -> tuple[Step, ...]:
-    from consilience.protocol.phases.prepare import HOUSE_STEPS
-
-    return HOUSE_STEPS
 
 
 def _release() -> str:
